@@ -1,0 +1,67 @@
+// How four neighbouring elements of a tensor lie in memory, and as what they are computed with.
+//
+// A binding is `array<Packed>`; `load4` widens to f32, `store4` rounds to nearest even and overflows to infinity.
+// Both 16-bit types are packed by integer arithmetic: WGSL leaves rounding and overflow of `pack2x16float` open, and
+// neither needs a device feature this way.
+
+@if(f32) alias Packed = vec4<f32>;
+@if(f16 || bf16) alias Packed = vec2<u32>;
+
+@if(f32)
+fn load4(packed: Packed) -> vec4<f32> {
+    return packed;
+}
+
+@if(f32)
+fn store4(value: vec4<f32>) -> Packed {
+    return value;
+}
+
+@if(bf16)
+fn load4(packed: Packed) -> vec4<f32> {
+    let low = packed << vec2<u32>(16u);
+    let high = packed & vec2<u32>(0xffff0000u);
+    return bitcast<vec4<f32>>(vec4<u32>(low.x, high.x, low.y, high.y));
+}
+
+@if(bf16)
+fn store4(value: vec4<f32>) -> Packed {
+    let bits = bitcast<vec4<u32>>(value);
+    // Round to nearest even on the lower half. A NaN keeps its upper half and becomes quiet: the carry could turn it
+    // into zero.
+    let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
+    let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
+    let is_nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+    let half = select(rounded, quiet, is_nan);
+    return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
+}
+
+@if(f16)
+fn load4(packed: Packed) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(packed.x), unpack2x16float(packed.y));
+}
+
+@if(f16)
+fn store4(value: vec4<f32>) -> Packed {
+    let half = vec4<u32>(half_bits(value.x), half_bits(value.y), half_bits(value.z), half_bits(value.w));
+    return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
+}
+
+@if(f16)
+fn half_bits(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    let sign = (bits >> 16u) & 0x8000u;
+    let magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return sign | 0x7e00u; // NaN
+    }
+    if (magnitude >= 0x477ff000u) {
+        return sign | 0x7c00u; // 65520 and above round to infinity
+    }
+    if (magnitude < 0x38800000u) {
+        // Subnormal: 0.5 has the spacing 2^-24 of subnormal halves, so the addition rounds where we want it.
+        return sign | (bitcast<u32>(bitcast<f32>(magnitude) + 0.5) - 0x3f000000u);
+    }
+    let odd = (magnitude >> 13u) & 1u;
+    return sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13u);
+}

@@ -1,0 +1,157 @@
+//! One opened device: its queue, its limits, and what went wrong on it.
+
+use super::adapter::{self, AdapterReport};
+use super::encoder::Encoder;
+use super::pipelines::Pipelines;
+use super::submissions::Submissions;
+use crate::error::{Error, Result};
+use crate::kernels::{Capabilities, Limits, Tier};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How to open a device.
+#[derive(Clone, Debug, Default)]
+pub struct GpuOptions {
+    /// Part of the adapter's name; the fastest kind of adapter if none.
+    pub device_name: Option<String>,
+    /// The tier to use instead of the adapter's preferred one.
+    pub tier: Option<Tier>,
+    /// Keep the shader's bounds checks and loop bounds: for tests. Off in training, where recordings prove every index.
+    pub checked_shaders: bool,
+    /// A lower binding limit than the adapter's: tests make small tensors span several segments with it.
+    pub binding_bytes: Option<u64>,
+}
+
+/// An adapter, opened.
+pub struct Gpu {
+    pub(super) device: wgpu::Device,
+    pub(super) queue: wgpu::Queue,
+    pub(super) pipelines: Pipelines,
+    pub(super) submissions: Submissions,
+    report: AdapterReport,
+    capabilities: Capabilities,
+    has_timestamps: bool,
+    fault: Arc<Mutex<Option<String>>>,
+}
+
+/// What wgpu counts: what exists now, so a difference between two moments is what was made or dropped between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuCounters {
+    /// Compute pipelines alive.
+    pub pipelines: isize,
+    /// Buffers alive, wgpu's own included.
+    pub buffers: isize,
+    /// Bytes of those buffers.
+    pub buffer_bytes: isize,
+    /// Bind groups alive.
+    pub bind_groups: isize,
+}
+
+impl Gpu {
+    /// Opens an adapter with the limits it has.
+    pub async fn request(options: &GpuOptions) -> Result<Self> {
+        let instance = adapter::instance();
+        let adapter = adapter::choose(&instance, options.device_name.as_deref()).await?;
+        let report = AdapterReport::of(&adapter);
+        let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+        let features = adapter.features() & wanted;
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("gristmill"),
+            required_features: features,
+            required_limits: adapter.limits(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let opened = adapter.request_device(&descriptor).await;
+        let (device, queue) =
+            opened.map_err(|e| Error::NoAdapter(format!("{} could not be opened: {e}", report.name)))?;
+        let fault = Arc::new(Mutex::new(None));
+        remember_faults(&device, &fault);
+        let limits = Limits {
+            binding_bytes: options.binding_bytes.unwrap_or(u64::MAX).min(report.binding_bytes).min(1 << 30),
+            buffer_bytes: report.buffer_bytes.min(1 << 30),
+        };
+        let tier = options.tier.unwrap_or(report.preferred_tier());
+        Ok(Self {
+            pipelines: Pipelines::new(&device, &adapter.get_info(), features, options.checked_shaders),
+            has_timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            capabilities: Capabilities { tier, limits },
+            submissions: Submissions::default(),
+            device,
+            queue,
+            report,
+            fault,
+        })
+    }
+
+    /// The adapter it opened.
+    pub fn report(&self) -> &AdapterReport {
+        &self.report
+    }
+
+    /// What plans may use on it.
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// Whether [`profile`](Self::profile) works.
+    pub fn has_timestamps(&self) -> bool {
+        self.has_timestamps
+    }
+
+    /// Commands to be submitted together.
+    pub fn encoder(&self) -> Encoder<'_> {
+        Encoder::new(self)
+    }
+
+    /// Blocks until everything submitted so far has run.
+    pub fn wait(&self) -> Result<()> {
+        self.submissions.wait_all(self)
+    }
+
+    /// Lets callbacks run that are ready, without blocking.
+    pub fn poll(&self) -> Result<()> {
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        self.check()
+    }
+
+    /// What wgpu counts at this moment.
+    pub fn counters(&self) -> GpuCounters {
+        let hal = self.device.get_internal_counters().hal;
+        GpuCounters {
+            pipelines: hal.compute_pipelines.read(),
+            buffers: hal.buffers.read(),
+            buffer_bytes: hal.buffer_memory.read(),
+            bind_groups: hal.bind_groups.read(),
+        }
+    }
+
+    /// The error that the device reported since it was opened, if any.
+    pub fn check(&self) -> Result<()> {
+        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*fault {
+            None => Ok(()),
+            Some(what) => {
+                let pending = self.submissions.oldest();
+                let pending =
+                    pending.map_or(String::new(), |ops| format!(" (oldest unfinished work: {ops})"));
+                Err(Error::Device(format!("{}: {what}{pending}", self.report.name)))
+            }
+        }
+    }
+}
+
+/// Errors arrive in callbacks; the first one is kept and reported at the next check.
+fn remember_faults(device: &wgpu::Device, fault: &Arc<Mutex<Option<String>>>) {
+    let keep = |fault: &Mutex<Option<String>>, what: String| {
+        let one_line = what.split_whitespace().collect::<Vec<_>>().join(" ");
+        fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line);
+    };
+    let slot = fault.clone();
+    device.on_uncaptured_error(Arc::new(move |error| keep(&slot, format!("the device reports: {error}"))));
+    let slot = fault.clone();
+    device.set_device_lost_callback(move |reason, what| {
+        if reason != wgpu::DeviceLostReason::Destroyed {
+            keep(&slot, format!("the device was lost: {what}"));
+        }
+    });
+}

@@ -1,0 +1,21 @@
+//! Where recordings run: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
+//!
+//! The only place that names wgpu. Nothing here blocks except [`Gpu::wait`] and what says so.
+
+mod adapter;
+mod encoder;
+mod gpu;
+mod pipelines;
+mod prepare;
+mod profile;
+mod readback;
+mod submissions;
+mod upload;
+
+pub use adapter::{AdapterReport, list_adapters};
+pub use encoder::Encoder;
+pub use gpu::{Gpu, GpuCounters, GpuOptions};
+pub use prepare::{Buffers, Guard, Prepared, Program};
+pub use profile::DispatchTime;
+pub use readback::{ReadbackRing, Reader};
+pub use upload::UploadRing;

@@ -1,0 +1,157 @@
+//! Compiles kernels, in parallel, once each, and remembers the results between runs where the adapter can.
+
+use super::gpu::Gpu;
+use crate::error::Result;
+use crate::kernels::{Access, Kernel, compose};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A compiled kernel and the layout its bind groups follow.
+pub(super) struct Pipeline {
+    pub pipeline: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+    pub bindings: Vec<(u32, Access)>,
+}
+
+/// Pipelines by kernel.
+pub(super) struct Pipelines {
+    compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
+    cache: Option<(wgpu::PipelineCache, PathBuf)>,
+    is_checked: bool,
+}
+
+impl Pipelines {
+    pub fn new(
+        device: &wgpu::Device,
+        info: &wgpu::AdapterInfo,
+        features: wgpu::Features,
+        is_checked: bool,
+    ) -> Self {
+        let cache = features
+            .contains(wgpu::Features::PIPELINE_CACHE)
+            .then(|| cache_path(info))
+            .flatten()
+            .map(|path| (open_cache(device, &path), path));
+        Self { compiled: Mutex::default(), cache, is_checked }
+    }
+
+    /// The pipelines of `kernels`. Missing ones are compiled by all cores; nothing is compiled twice.
+    pub fn get(&self, gpu: &Gpu, kernels: &[&Kernel]) -> Result<HashMap<Kernel, Arc<Pipeline>>> {
+        let missing: Vec<&Kernel> = {
+            let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut missing: Vec<&Kernel> =
+                kernels.iter().copied().filter(|kernel| !compiled.contains_key(*kernel)).collect();
+            missing.sort_by_key(|kernel| kernel.to_string());
+            missing.dedup();
+            missing
+        };
+        if !missing.is_empty() {
+            for (kernel, pipeline) in missing.iter().zip(self.compile_all(gpu, &missing)?) {
+                let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+                compiled.insert((*kernel).clone(), Arc::new(pipeline));
+            }
+            self.save_cache();
+        }
+        let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(kernels.iter().map(|kernel| ((*kernel).clone(), compiled[*kernel].clone())).collect())
+    }
+
+    fn compile_all(&self, gpu: &Gpu, kernels: &[&Kernel]) -> Result<Vec<Pipeline>> {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(kernels.len());
+        let next = AtomicUsize::new(0);
+        let mut done: Vec<(usize, Result<Pipeline>)> = std::thread::scope(|scope| {
+            let work = || {
+                let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < kernels.len());
+                std::iter::from_fn(take).map(|i| (i, self.compile(gpu, kernels[i]))).collect::<Vec<_>>()
+            };
+            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            handles.into_iter().flat_map(|handle| handle.join().expect("compiling does not panic")).collect()
+        });
+        done.sort_by_key(|(index, _)| *index);
+        gpu.check()?;
+        done.into_iter().map(|(_, pipeline)| pipeline).collect()
+    }
+
+    fn compile(&self, gpu: &Gpu, kernel: &Kernel) -> Result<Pipeline> {
+        let composed = compose(kernel)?;
+        let label = kernel.to_string();
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(&label),
+            source: wgpu::ShaderSource::Naga(Cow::Owned(composed.module)),
+        };
+        let checks = match self.is_checked {
+            true => wgpu::ShaderRuntimeChecks::checked(),
+            false => wgpu::ShaderRuntimeChecks::unchecked(),
+        };
+        // SAFETY: the kernels are ours; tests run each of them checked and unchecked, with guard zones around every
+        // binding, and no loop depends on data that could make it endless.
+        let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, checks) };
+        let entries: Vec<_> =
+            composed.bindings.iter().map(|&(binding, access)| layout_entry(binding, access)).collect();
+        let layout = gpu
+            .device
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+        let pipeline_layout = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&layout)],
+            ..Default::default()
+        });
+        let pipeline = gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(&label),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(kernel.entry),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false, // every kernel writes before it reads
+                ..Default::default()
+            },
+            cache: self.cache.as_ref().map(|(cache, _)| cache),
+        });
+        Ok(Pipeline { pipeline, layout, bindings: composed.bindings })
+    }
+
+    /// Best effort: a cache that cannot be written costs the next start some seconds and nothing else.
+    fn save_cache(&self) {
+        let Some((cache, path)) = &self.cache else { return };
+        let Some(data) = cache.get_data() else { return };
+        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+        let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let written = written.and_then(|()| std::fs::write(&temporary, data));
+        if written.and_then(|()| std::fs::rename(&temporary, path)).is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+    }
+}
+
+fn layout_entry(binding: u32, access: Access) -> wgpu::BindGroupLayoutEntry {
+    let ty = match access {
+        Access::Uniform => wgpu::BufferBindingType::Uniform,
+        Access::Read => wgpu::BufferBindingType::Storage { read_only: true },
+        Access::ReadWrite => wgpu::BufferBindingType::Storage { read_only: false },
+    };
+    wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    }
+}
+
+/// Where the driver's compiled code is kept: one file an adapter, in the user's cache folder.
+fn cache_path(info: &wgpu::AdapterInfo) -> Option<PathBuf> {
+    let key = wgpu::util::pipeline_cache_key(info)?;
+    let root = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let root = root.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    Some(root.join("gristmill").join(key))
+}
+
+fn open_cache(device: &wgpu::Device, path: &std::path::Path) -> wgpu::PipelineCache {
+    let data = std::fs::read(path).ok();
+    let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
+    // SAFETY: the file holds what an earlier run got from `get_data`; wgpu and the driver check its header and start an
+    // empty cache (`fallback`) if it comes from another version.
+    unsafe { device.create_pipeline_cache(&descriptor) }
+}

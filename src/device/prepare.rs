@@ -1,0 +1,249 @@
+//! From written recordings to programs: pipelines compiled, buffers made, bind groups filled.
+
+use super::gpu::Gpu;
+use super::pipelines::Pipeline;
+use crate::error::{Error, Result};
+use crate::kernels::{Access, Kernel};
+use crate::record::{Binding, BufferId, Consumer, Dispatch, MemoryPlan, Persistents, Recording};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Persistent buffers, by id. Zero-filled when made.
+pub struct Buffers {
+    pub(super) buffers: Vec<wgpu::Buffer>,
+}
+
+/// A recording, ready to be replayed: replay only encodes.
+pub struct Program {
+    pub(super) name: &'static str,
+    pub(super) launches: Vec<Launch>,
+}
+
+pub(super) struct Launch {
+    pub pipeline: Arc<Pipeline>,
+    pub bind_group: wgpu::BindGroup,
+    pub grid: [u32; 3],
+    pub path: String,
+    pub kernel: Kernel,
+}
+
+/// Zones around pool buffers, for tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guard {
+    /// None: training.
+    #[default]
+    Off,
+    /// 256 bytes of NaN before and after each pool buffer, and NaN in it: a kernel that reads what nobody wrote, or
+    /// writes where it should not, is seen.
+    Nan,
+}
+
+impl Guard {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Off => 0,
+            Self::Nan => 256,
+        }
+    }
+}
+
+/// Programs and the pool they share.
+pub struct Prepared {
+    /// One program for each recording, in the same order.
+    pub programs: Vec<Program>,
+    pub(super) pool: Vec<wgpu::Buffer>,
+    pub(super) plan: MemoryPlan,
+    pub(super) guard: Guard,
+}
+
+impl Program {
+    /// How many kernel launches a replay encodes.
+    pub fn launches(&self) -> usize {
+        self.launches.len()
+    }
+
+    pub(super) fn first_and_last(&self) -> (String, String) {
+        let path =
+            |launch: Option<&Launch>| launch.map_or(String::new(), |l| format!("{}/{}", self.name, l.path));
+        (path(self.launches.first()), path(self.launches.last()))
+    }
+}
+
+impl Prepared {
+    /// Bytes of the pool.
+    pub fn pool_bytes(&self) -> u64 {
+        self.plan.bytes()
+    }
+
+    /// Where a transient of recording number `index` lies: the pool buffer and the first byte in it.
+    pub(super) fn place(&self, index: usize, buffer: BufferId) -> Option<(&wgpu::Buffer, u64)> {
+        let BufferId::Transient(id) = buffer else { return None };
+        let slot = self.plan.assignments[index][id.0 as usize]?;
+        Some((&self.pool[slot], self.guard.bytes()))
+    }
+}
+
+impl Gpu {
+    /// Makes the persistent buffers. Out of memory names the buffer and the largest of the list.
+    pub fn make_persistent(&self, list: &Persistents) -> Result<Buffers> {
+        let consumers = || {
+            let all = list.buffers().iter();
+            let mut all: Vec<Consumer> =
+                all.map(|(label, bytes)| Consumer { label: label.clone(), bytes: *bytes }).collect();
+            all.sort_by_key(|c| std::cmp::Reverse(c.bytes));
+            all
+        };
+        let make = |(label, bytes): &(String, u64)| self.storage(label, *bytes, consumers);
+        Ok(Buffers { buffers: list.buffers().iter().map(make).collect::<Result<_>>()? })
+    }
+
+    /// Prepares recordings that never run at the same time: they share one pool.
+    pub fn prepare(&self, recordings: &[&Recording], buffers: &Buffers, guard: Guard) -> Result<Prepared> {
+        let kernels: Vec<&Kernel> =
+            recordings.iter().flat_map(|r| r.dispatches.iter().map(|d| &d.kernel)).collect();
+        let pipelines = self.pipelines.get(self, &kernels)?;
+        let plan = MemoryPlan::new(recordings);
+        let consumers = || MemoryPlan::largest(recordings, 5);
+        let pool = plan.buffers.iter().enumerate();
+        let pool =
+            pool.map(|(i, bytes)| self.storage(&format!("pool {i}"), bytes + 2 * guard.bytes(), consumers));
+        let mut prepared = Prepared { programs: Vec::new(), pool: pool.collect::<Result<_>>()?, plan, guard };
+        if guard == Guard::Nan {
+            for buffer in &prepared.pool {
+                self.queue.write_buffer(buffer, 0, &vec![0xff; buffer.size() as usize]);
+            }
+        }
+        for (index, recording) in recordings.iter().enumerate() {
+            let program = self.program(index, recording, buffers, &prepared, &pipelines)?;
+            prepared.programs.push(program);
+        }
+        self.queue.submit([]); // flushes the params that were written above
+        self.check()?;
+        Ok(prepared)
+    }
+
+    fn program(
+        &self,
+        index: usize,
+        recording: &Recording,
+        buffers: &Buffers,
+        prepared: &Prepared,
+        pipelines: &HashMap<Kernel, Arc<Pipeline>>,
+    ) -> Result<Program> {
+        let params = self.params(recording)?;
+        let mut launches = Vec::with_capacity(recording.dispatches.len());
+        let mut params_at = 0;
+        for dispatch in &recording.dispatches {
+            let pipeline = pipelines[&dispatch.kernel].clone();
+            let locate = |binding: &Binding| match binding.buffer {
+                BufferId::Persistent(id) => Some((&buffers.buffers[id.0 as usize], 0)),
+                transient => prepared.place(index, transient),
+            };
+            let bind_group = self.bind_group(dispatch, &pipeline, &params, params_at, locate)?;
+            params_at += params_slot(dispatch);
+            launches.push(Launch {
+                pipeline,
+                bind_group,
+                grid: dispatch.grid,
+                path: dispatch.path.clone(),
+                kernel: dispatch.kernel.clone(),
+            });
+        }
+        Ok(Program { name: recording.name, launches })
+    }
+
+    /// All params structs of a recording, in one uniform buffer.
+    fn params(&self, recording: &Recording) -> Result<wgpu::Buffer> {
+        let mut bytes = Vec::new();
+        for dispatch in &recording.dispatches {
+            let end = bytes.len() + params_slot(dispatch) as usize;
+            bytes.extend(&dispatch.params);
+            bytes.resize(end, 0);
+        }
+        bytes.resize(bytes.len().max(16), 0);
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let buffer = self.buffer("params", bytes.len() as u64, usage, Vec::new)?;
+        self.queue.write_buffer(&buffer, 0, &bytes);
+        Ok(buffer)
+    }
+
+    fn bind_group<'b>(
+        &self,
+        dispatch: &Dispatch,
+        pipeline: &Pipeline,
+        params: &'b wgpu::Buffer,
+        params_at: u64,
+        locate: impl Fn(&Binding) -> Option<(&'b wgpu::Buffer, u64)>,
+    ) -> Result<wgpu::BindGroup> {
+        let fault = |what: String| Error::Device(format!("{} ({}): {what}", dispatch.path, dispatch.kernel));
+        let range = |buffer, offset, bytes| {
+            let size = std::num::NonZeroU64::new(bytes);
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size })
+        };
+        let mut entries = Vec::new();
+        for &(index, access) in &pipeline.bindings {
+            let resource = if access == Access::Uniform {
+                range(params, params_at, dispatch.params.len() as u64)
+            } else {
+                let given = dispatch.bindings.iter().find(|(i, _)| *i == index).map(|(_, binding)| binding);
+                let binding = given.ok_or_else(|| fault(format!("binding {index} is not given")))?;
+                let (buffer, start) =
+                    locate(binding).ok_or_else(|| fault(format!("binding {index} has no buffer")))?;
+                range(buffer, start + binding.offset, binding.bytes)
+            };
+            entries.push(wgpu::BindGroupEntry { binding: index, resource });
+        }
+        Ok(self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(&dispatch.path),
+            layout: &pipeline.layout,
+            entries: &entries,
+        }))
+    }
+
+    fn storage(&self, label: &str, bytes: u64, largest: impl Fn() -> Vec<Consumer>) -> Result<wgpu::Buffer> {
+        let limit = self.capabilities().limits.buffer_bytes;
+        if bytes > limit {
+            return Err(Error::Plan(format!(
+                "buffer `{label}` takes {bytes} bytes, over the limit of {limit}"
+            )));
+        }
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        self.buffer(label, bytes, usage, largest)
+    }
+
+    pub(super) fn buffer(
+        &self,
+        label: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        largest: impl Fn() -> Vec<Consumer>,
+    ) -> Result<wgpu::Buffer> {
+        let size = bytes.next_multiple_of(4);
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
+        // Native backends answer at once; nothing is waited for.
+        if pollster::block_on(scope.pop()).is_some() {
+            let listed: Vec<String> = largest()
+                .iter()
+                .take(5)
+                .map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0))
+                .collect();
+            return Err(Error::Device(format!(
+                "out of memory making `{label}` of {bytes} bytes; the largest consumers: {}; lower \
+                 runner_config.batch_size or the model's size",
+                listed.join(", ")
+            )));
+        }
+        Ok(buffer)
+    }
+}
+
+/// Uniform bindings start at multiples of 256 bytes on every adapter.
+fn params_slot(dispatch: &Dispatch) -> u64 {
+    (dispatch.params.len() as u64).next_multiple_of(256)
+}

@@ -1,0 +1,219 @@
+//! Data from the device: a ring for what each step reports, a reader for everything else.
+
+use super::encoder::Encoder;
+use super::gpu::Gpu;
+use super::prepare::{Buffers, Prepared};
+use crate::error::{Error, Result};
+use crate::record::{BufferId, PersistentId, Tensor};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const PENDING: u8 = 0;
+const READY: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Staging buffers that carry one small buffer to the host, a step or two late and never waited for.
+pub struct ReadbackRing {
+    free: Vec<wgpu::Buffer>,
+    pending: VecDeque<Pending>,
+    copied: Option<(u64, wgpu::Buffer)>,
+    bytes: u64,
+    stalls: u64,
+}
+
+struct Pending {
+    tag: u64,
+    buffer: wgpu::Buffer,
+    state: Arc<AtomicU8>,
+}
+
+impl ReadbackRing {
+    /// `depth` slots of `bytes` each.
+    pub fn new(gpu: &Gpu, bytes: u64, depth: usize) -> Self {
+        let slot = |_| staging(gpu, bytes);
+        Self {
+            free: (0..depth).map(slot).collect(),
+            pending: VecDeque::new(),
+            copied: None,
+            bytes,
+            stalls: 0,
+        }
+    }
+
+    /// Copies the start of `from` out, after whatever `encoder` did so far; `tag` comes back with it. Call
+    /// [`request`](Self::request) once the encoder is submitted.
+    pub fn copy(
+        &mut self,
+        gpu: &Gpu,
+        encoder: &mut Encoder<'_>,
+        tag: u64,
+        buffers: &Buffers,
+        from: PersistentId,
+    ) -> Result<()> {
+        while self.free.is_empty() {
+            // Only a host that never collects gets here; it is counted, because a step should not wait.
+            self.stalls += 1;
+            gpu.wait()?;
+            if self.pending.iter().all(|p| p.state.load(Ordering::Acquire) == PENDING) {
+                return Err(Error::Device("a readback did not arrive".into()));
+            }
+            return Err(Error::Device("the readback ring is full: collect before copying".into()));
+        }
+        let Some(slot) = self.free.pop() else { return Ok(()) };
+        encoder.copy(&buffers.buffers[from.0 as usize], 0, &slot, 0, self.bytes);
+        self.copied = Some((tag, slot));
+        Ok(())
+    }
+
+    /// Asks for the copied slot to be mapped when its copy has run.
+    pub fn request(&mut self) {
+        let Some((tag, buffer)) = self.copied.take() else { return };
+        let state = Arc::new(AtomicU8::new(PENDING));
+        let seen = state.clone();
+        buffer.map_async(wgpu::MapMode::Read, .., move |result| {
+            seen.store(if result.is_ok() { READY } else { FAILED }, Ordering::Release);
+        });
+        self.pending.push_back(Pending { tag, buffer, state });
+    }
+
+    /// What has arrived, oldest first. Never blocks.
+    pub fn collect(&mut self, gpu: &Gpu) -> Result<Vec<(u64, Vec<u8>)>> {
+        gpu.poll()?;
+        let mut arrived = Vec::new();
+        while let Some(front) = self.pending.front() {
+            match front.state.load(Ordering::Acquire) {
+                PENDING => break,
+                FAILED => return Err(Error::Device("a readback buffer could not be mapped".into())),
+                _ => {}
+            }
+            let Some(front) = self.pending.pop_front() else { break };
+            arrived.push((front.tag, mapped_bytes(&front.buffer, self.bytes)?));
+            self.free.push(front.buffer);
+        }
+        Ok(arrived)
+    }
+
+    /// How many copies have not arrived yet.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// How many slots a copy can take.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// How often a copy had to wait.
+    pub fn stalls(&self) -> u64 {
+        self.stalls
+    }
+}
+
+/// Reads and writes whole persistent buffers through one staging buffer, made once: checkpoints and tests.
+pub struct Reader {
+    staging: wgpu::Buffer,
+}
+
+impl Reader {
+    /// A reader that moves at most `bytes` at a time.
+    pub fn new(gpu: &Gpu, bytes: u64) -> Self {
+        Self { staging: staging(gpu, bytes.next_multiple_of(4)) }
+    }
+
+    /// Hands `bytes` of a persistent buffer, from byte `at` on, to `take`, piece by piece. Blocks.
+    pub fn read(
+        &self,
+        gpu: &Gpu,
+        buffers: &Buffers,
+        from: PersistentId,
+        at: u64,
+        bytes: u64,
+        take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.read_buffer(gpu, &buffers.buffers[from.0 as usize], at, bytes, take)
+    }
+
+    pub(super) fn read_buffer(
+        &self,
+        gpu: &Gpu,
+        from: &wgpu::Buffer,
+        at: u64,
+        bytes: u64,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let piece = (bytes - done).min(self.staging.size());
+            let mut encoder = gpu.encoder();
+            encoder.copy(from, at + done, &self.staging, 0, piece.next_multiple_of(4));
+            encoder.submit()?;
+            let state = Arc::new(AtomicU8::new(PENDING));
+            let seen = state.clone();
+            self.staging.map_async(wgpu::MapMode::Read, ..piece.next_multiple_of(4), move |result| {
+                seen.store(if result.is_ok() { READY } else { FAILED }, Ordering::Release);
+            });
+            gpu.wait()?;
+            if state.load(Ordering::Acquire) != READY {
+                return Err(Error::Device("a staging buffer could not be mapped".into()));
+            }
+            let data = mapped_bytes(&self.staging, piece)?;
+            take(&data)?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    /// The bytes of `tensor`, pads included. For a transient, `index` is the number of its recording.
+    pub fn tensor(
+        &self,
+        gpu: &Gpu,
+        buffers: &Buffers,
+        prepared: &Prepared,
+        index: usize,
+        tensor: &Tensor,
+    ) -> Result<Vec<u8>> {
+        self.around(gpu, buffers, prepared, index, tensor, 0)
+    }
+
+    /// The same with `margin` bytes on both sides: what a test of guard zones looks at.
+    pub fn around(
+        &self,
+        gpu: &Gpu,
+        buffers: &Buffers,
+        prepared: &Prepared,
+        index: usize,
+        tensor: &Tensor,
+        margin: u64,
+    ) -> Result<Vec<u8>> {
+        let (buffer, start) = match tensor.buffer {
+            BufferId::Persistent(id) => (&buffers.buffers[id.0 as usize], 0),
+            transient => prepared
+                .place(index, transient)
+                .ok_or_else(|| Error::Device("the tensor was never written by its recording".into()))?,
+        };
+        let mut all = Vec::new();
+        let at = start + tensor.offset - margin;
+        self.read_buffer(gpu, buffer, at, tensor.bytes() + 2 * margin, |piece| {
+            all.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+fn staging(gpu: &Gpu, bytes: u64) -> wgpu::Buffer {
+    gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: Some("readback"),
+        size: bytes,
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    })
+}
+
+fn mapped_bytes(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {
+    let view = buffer.slice(..bytes).get_mapped_range();
+    let data = view.map_err(|e| Error::Device(format!("a readback buffer is not mapped: {e}")))?.to_vec();
+    buffer.unmap();
+    Ok(data)
+}

@@ -1,0 +1,90 @@
+//! From a [`Kernel`] to the module a driver compiles: WESL resolves imports and conditions, naga checks the result.
+
+use super::kernel::{FEATURES, Kernel};
+use super::sources::SOURCES;
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use wesl::{CompileOptions, EscapeMangler, Feature, Features, ModulePath, VirtualResolver};
+
+/// A composed and validated shader.
+pub struct Composed {
+    /// What the driver gets, as text (`dump-wgsl` writes it).
+    pub wgsl: String,
+    /// The same, parsed.
+    pub module: naga::Module,
+    /// The bindings that the entry point uses, in order of their index.
+    pub bindings: Vec<(u32, Access)>,
+}
+
+/// How an entry point uses a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The params struct.
+    Uniform,
+    /// A tensor that is only read.
+    Read,
+    /// A tensor that is written, and perhaps read.
+    ReadWrite,
+}
+
+/// Composes `kernel`. An error is a fault of a shader file, never of a user's input.
+pub fn compose(kernel: &Kernel) -> Result<Composed> {
+    let wgsl = wgsl(kernel)?;
+    let fault = |what: String| Error::Device(format!("shader {kernel} does not compile: {what}"));
+    let module = naga::front::wgsl::parse_str(&wgsl).map_err(|e| fault(e.emit_to_string(&wgsl)))?;
+    let mut validator =
+        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
+    let info = validator.validate(&module).map_err(|e| fault(e.emit_to_string(&wgsl)))?;
+    let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
+    let entry = entry.ok_or_else(|| fault(format!("it has no entry point {}", kernel.entry)))?;
+    let usage = info.get_entry_point(entry);
+    let mut bindings: Vec<(u32, Access)> = module
+        .global_variables
+        .iter()
+        .filter(|(handle, _)| !usage[*handle].is_empty())
+        .filter_map(|(_, global)| Some((global.binding.as_ref()?.binding, access(global.space)?)))
+        .collect();
+    bindings.sort_by_key(|(index, _)| *index);
+    Ok(Composed { wgsl, module, bindings })
+}
+
+fn access(space: naga::AddressSpace) -> Option<Access> {
+    match space {
+        naga::AddressSpace::Uniform => Some(Access::Uniform),
+        naga::AddressSpace::Storage { access } if access.contains(naga::StorageAccess::STORE) => {
+            Some(Access::ReadWrite)
+        }
+        naga::AddressSpace::Storage { .. } => Some(Access::Read),
+        _ => None,
+    }
+}
+
+fn wgsl(kernel: &Kernel) -> Result<String> {
+    let mut resolver = VirtualResolver::new();
+    for (path, source) in SOURCES {
+        resolver.add_module(module_path(path), (*source).into());
+    }
+    resolver.add_module(module_path("tile"), tile_module(kernel).into());
+    let mut flags: HashMap<String, Feature> =
+        FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
+    flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
+    let options = CompileOptions {
+        validate: false, // naga does, and knows the extensions we use
+        keep_root: true,
+        features: Features { default: Feature::Error, flags },
+        ..CompileOptions::default()
+    };
+    let composed = wesl::compile(&module_path(kernel.file), &resolver, &EscapeMangler, &options);
+    let composed = composed.map_err(|e| Error::Device(format!("shader {kernel} does not compose: {e}")))?;
+    Ok(composed.to_string())
+}
+
+/// The numbers that size register arrays and workgroups, as a module that shaders import from.
+fn tile_module(kernel: &Kernel) -> String {
+    kernel.constants().iter().map(|(name, value)| format!("const {name}: u32 = {value}u;\n")).collect()
+}
+
+fn module_path(path: &str) -> ModulePath {
+    let components = path.split('/').map(str::to_string).collect();
+    ModulePath { origin: wesl::syntax::PathOrigin::Absolute, components }
+}

@@ -1,0 +1,79 @@
+//! The name of one kernel variant; also the key of its pipeline.
+
+use crate::element::Element;
+
+/// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
+/// misspelt condition cannot silently drop code.
+pub const FEATURES: [&str; 12] = [
+    "f32",
+    "f16",
+    "bf16",
+    "a_transposed",
+    "b_transposed",
+    "accumulate",
+    "bias",
+    "causal",
+    "gradient",
+    "interleaved",
+    "residual",
+    "shared_tile",
+];
+
+/// One variant of one entry point: everything that decides what the driver compiles.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// Path of the shader under `shaders/`, without the ending: `rms_norm`, `matmul/software`.
+    pub file: &'static str,
+    /// The entry point's name.
+    pub entry: &'static str,
+    /// Storage type of the tensors it works on.
+    pub element: Element,
+    /// Conditions that hold, besides the element's name. Sorted, so that equal variants compare equal.
+    features: Vec<&'static str>,
+    /// Constants of the virtual module `package::tile`. Sorted by name.
+    constants: Vec<(&'static str, u32)>,
+}
+
+impl Kernel {
+    /// The entry point `entry` of `shaders/{file}.wgsl`, with nothing switched on.
+    pub fn new(file: &'static str, entry: &'static str, element: Element) -> Self {
+        Self { file, entry, element, features: Vec::new(), constants: Vec::new() }
+    }
+
+    /// Switches the condition `name` on if `holds`.
+    pub fn feature(mut self, name: &'static str, holds: bool) -> Self {
+        debug_assert!(FEATURES.contains(&name), "{name} is not in the list of shader conditions");
+        if holds {
+            self.features.push(name);
+            self.features.sort_unstable();
+            self.features.dedup();
+        }
+        self
+    }
+
+    /// Sets the constant `name` of the module `package::tile`.
+    pub fn constant(mut self, name: &'static str, value: u32) -> Self {
+        self.constants.push((name, value));
+        self.constants.sort_unstable();
+        self
+    }
+
+    /// The conditions that hold, the element's name among them.
+    pub fn features(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.features.iter().copied().chain([self.element.name()])
+    }
+
+    /// The constants of `package::tile`.
+    pub fn constants(&self) -> &[(&'static str, u32)] {
+        &self.constants
+    }
+}
+
+impl std::fmt::Display for Kernel {
+    /// `rms_norm:rms_norm_backward bf16 +accumulate LANES=64`: enough to find the variant in a dump or a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{} {}", self.file, self.entry, self.element.name())?;
+        self.features.iter().try_for_each(|name| write!(f, " +{name}"))?;
+        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}

@@ -1,0 +1,2 @@
+//! One file per kernel.
+pub mod matmul;

@@ -1,0 +1,17 @@
+//! Recordings: what a step does, written down once as plain data and replayed by the device.
+//!
+//! A [`Recording`] lists dispatches over virtual buffers. It needs no adapter: the memory plan, the golden recordings
+//! and the counting of bytes and dispatches all work on it. The device prepares it once (pipelines, pool, bind groups)
+//! and then only encodes.
+
+mod memory;
+mod persistent;
+mod recorder;
+mod recording;
+mod tensor;
+
+pub use memory::{Consumer, MemoryPlan};
+pub use persistent::Persistents;
+pub use recorder::{Recorder, fold_grid};
+pub use recording::{Binding, Dispatch, Recording, Transient};
+pub use tensor::{BufferId, PersistentId, Tensor, TransientId};

@@ -1,0 +1,140 @@
+//! Writes a recording, op by op.
+
+use super::recording::{Binding, Dispatch, Recording, Transient};
+use super::tensor::{BufferId, Tensor, TransientId};
+use crate::element::{Element, stride_of};
+use crate::kernels::{Capabilities, Kernel};
+use std::collections::HashSet;
+
+/// A recording in the making.
+pub struct Recorder {
+    name: &'static str,
+    capabilities: Capabilities,
+    scopes: Vec<String>,
+    dispatches: Vec<Dispatch>,
+    labels: Vec<(String, u64)>,
+    kept: HashSet<TransientId>,
+}
+
+impl Recorder {
+    /// An empty recording for adapters that can do at least `capabilities`.
+    pub fn new(name: &'static str, capabilities: Capabilities) -> Self {
+        let (scopes, dispatches, labels, kept) = Default::default();
+        Self { name, capabilities, scopes, dispatches, labels, kept }
+    }
+
+    /// What plans may use.
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// Runs `body` with `name` appended to the path of everything it records.
+    pub fn scope<T>(&mut self, name: impl Into<String>, body: impl FnOnce(&mut Self) -> T) -> T {
+        self.enter(name);
+        let result = body(self);
+        self.leave();
+        result
+    }
+
+    /// Appends `name` to the path until [`leave`](Self::leave).
+    pub fn enter(&mut self, name: impl Into<String>) {
+        self.scopes.push(name.into());
+    }
+
+    /// Undoes the last [`enter`](Self::enter).
+    pub fn leave(&mut self) {
+        self.scopes.pop();
+    }
+
+    /// The path of the op being recorded: `layers.3.feed_forward`.
+    pub fn path(&self) -> String {
+        self.scopes.join(".")
+    }
+
+    /// Replaces the whole path (a backward runs under the path of its forward) and returns the old one.
+    pub fn set_path(&mut self, scopes: Vec<String>) -> Vec<String> {
+        std::mem::replace(&mut self.scopes, scopes)
+    }
+
+    /// The path as its parts.
+    pub fn scopes(&self) -> &[String] {
+        &self.scopes
+    }
+
+    /// A new transient tensor. Its contents are undefined until an op writes it.
+    #[track_caller]
+    pub fn tensor(&mut self, label: &str, rows: u32, cols: u32, element: Element) -> Tensor {
+        let bytes = rows as u64 * stride_of(cols) as u64 * element.bytes();
+        let limit = self.capabilities.limits.binding_bytes;
+        assert!(
+            bytes <= limit,
+            "{label} ({rows} x {cols}) takes {bytes} bytes, over the adapter's binding limit of {limit}"
+        );
+        let id = TransientId(self.labels.len() as u32);
+        let path = self.path();
+        let label = if path.is_empty() { label.to_string() } else { format!("{path}.{label}") };
+        self.labels.push((label, bytes));
+        Tensor::new(BufferId::Transient(id), 0, rows, cols, element)
+    }
+
+    /// Lets a transient tensor survive the recording, so that it can be read afterwards.
+    pub fn keep(&mut self, tensor: Tensor) {
+        if let BufferId::Transient(id) = tensor.buffer {
+            self.kept.insert(id);
+        }
+    }
+
+    /// Appends one kernel launch. `bindings` are (index, range); `params` is the struct at binding 0.
+    #[track_caller]
+    pub fn dispatch(
+        &mut self,
+        kernel: Kernel,
+        bindings: &[(u32, Binding)],
+        params: &impl bytemuck::NoUninit,
+        grid: [u32; 3],
+    ) {
+        assert!(bindings.len() <= 8, "{kernel} binds {} buffers; WebGPU promises 8", bindings.len());
+        assert!(grid.iter().all(|n| (1..=65535).contains(n)), "{kernel} has the grid {grid:?}");
+        let params = bytemuck::bytes_of(params).to_vec();
+        self.dispatches.push(Dispatch {
+            path: self.path(),
+            kernel,
+            bindings: bindings.to_vec(),
+            params,
+            grid,
+        });
+    }
+
+    /// The finished recording, every buffer with its first and last use.
+    pub fn finish(self) -> Recording {
+        let mut uses = vec![(usize::MAX, 0); self.labels.len()];
+        for (index, dispatch) in self.dispatches.iter().enumerate() {
+            for (_, binding) in &dispatch.bindings {
+                if let BufferId::Transient(id) = binding.buffer {
+                    let (first, last) = &mut uses[id.0 as usize];
+                    *first = (*first).min(index);
+                    *last = index;
+                }
+            }
+        }
+        let transients = self.labels.into_iter().zip(uses).enumerate();
+        let transients = transients.map(|(id, ((label, bytes), (first, last)))| {
+            let last = if self.kept.contains(&TransientId(id as u32)) { usize::MAX } else { last };
+            Transient { label, bytes, first, last }
+        });
+        Recording { name: self.name, dispatches: self.dispatches, transients: transients.collect() }
+    }
+}
+
+/// Folds a one-dimensional grid so that no dimension passes WebGPU's 65,535; `lib/grid.wgsl` unfolds it.
+#[track_caller]
+pub fn fold_grid(workgroups: u64) -> [u32; 3] {
+    const ROW: u64 = 32768;
+    assert!(workgroups > 0, "a dispatch needs at least one workgroup");
+    if workgroups <= ROW {
+        return [workgroups as u32, 1, 1];
+    }
+    let rows = workgroups.div_ceil(ROW);
+    assert!(rows <= 65535, "{workgroups} workgroups are more than a grid can hold");
+    [ROW as u32, rows as u32, 1]
+}

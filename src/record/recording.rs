@@ -1,0 +1,67 @@
+//! A finished recording: plain data.
+
+use super::tensor::{BufferId, TransientId};
+use crate::kernels::Kernel;
+
+/// A range of a buffer, bound to a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// Its first byte, a multiple of 256.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// Which op asked for it: `layers.3.feed_forward.w2`.
+    pub path: String,
+    /// What runs.
+    pub kernel: Kernel,
+    /// Tensors by binding index; the params struct is binding 0 and not among them.
+    pub bindings: Vec<(u32, Binding)>,
+    /// The bytes of the params struct.
+    pub params: Vec<u8>,
+    /// Workgroups along x, y, z.
+    pub grid: [u32; 3],
+}
+
+/// A buffer that lives inside the recording only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transient {
+    /// Who made it, for memory reports.
+    pub label: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Index of the first dispatch that uses it.
+    pub first: usize,
+    /// Index of the last one; `usize::MAX` if it must survive the recording.
+    pub last: usize,
+}
+
+/// Dispatches in order, and the buffers they share.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// `micro_step`, `update`, `eval`.
+    pub name: &'static str,
+    /// What runs, in order.
+    pub dispatches: Vec<Dispatch>,
+    /// Buffers by [`TransientId`].
+    pub transients: Vec<Transient>,
+}
+
+impl Recording {
+    /// The transient buffer of that id.
+    pub fn transient(&self, id: TransientId) -> &Transient {
+        &self.transients[id.0 as usize]
+    }
+
+    /// A text that changes whenever the recording does: one line a dispatch. Golden files hold it.
+    pub fn listing(&self) -> String {
+        let line = |d: &Dispatch| format!("{}: {} {:?}\n", d.path, d.kernel, d.grid);
+        self.dispatches.iter().map(line).collect()
+    }
+}

@@ -1,0 +1,230 @@
+//! Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762) with grouped queries (Ainslie et al.
+//! 2023, arXiv:2305.13245). Every row of scores is written out; nothing is tiled.
+
+use std::ops::Range;
+
+use super::softmax::softmax;
+use super::vector::{add_scaled, assert_len, dot, rows_of};
+
+/// The sizes of an attention and what a query may see.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// T, the tokens of one sequence; sequences do not see each other.
+    pub tokens: usize,
+    /// Query heads H.
+    pub heads: usize,
+    /// Key and value heads, a divisor of H: query head h uses key and value head h / (heads / kv_heads).
+    pub kv_heads: usize,
+    /// Elements of a query and of a key.
+    pub head_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// A token sees itself and earlier tokens only.
+    pub causal: bool,
+    /// Factor of the scores, usually 1/√head_dim.
+    pub scale: f64,
+}
+
+/// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
+/// and v (B·T, kv_heads·value_dim). B follows from the length of q.
+///
+/// For each head: sⱼ = scale·q·kⱼ over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
+/// lse = log Σⱼ e^sⱼ.
+#[track_caller]
+pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64>, Vec<f64>) {
+    let rows = shape.rows(q, k, v);
+    let mut out = vec![0.0; rows * shape.heads * shape.value_dim];
+    let mut lse = Vec::with_capacity(rows * shape.heads);
+    for row in 0..rows {
+        for head in 0..shape.heads {
+            let (p, row_lse) = shape.probabilities(q, k, row, head);
+            lse.push(row_lse);
+            for (j, &p) in shape.visible(row).zip(&p) {
+                add_scaled(&mut out[shape.output(row, head)], p, &v[shape.value(j, head)]);
+            }
+        }
+    }
+    (out, lse)
+}
+
+/// (dq, dk, dv) of [`attention`], in the shapes of q, k and v, given dout (B·T, heads·value_dim).
+///
+/// With p as in the forward pass, dpⱼ = dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ − delta),
+/// dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ pⱼ·dout, the last two over all queries and heads
+/// that use the key.
+#[track_caller]
+pub fn attention_backward(
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    dout: &[f64],
+    shape: &Attention,
+) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let rows = shape.rows(q, k, v);
+    assert_len("dout", dout, rows * shape.heads * shape.value_dim);
+    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
+    for row in 0..rows {
+        for head in 0..shape.heads {
+            let (p, _) = shape.probabilities(q, k, row, head);
+            let dout = &dout[shape.output(row, head)];
+            let dp: Vec<f64> = shape.visible(row).map(|j| dot(dout, &v[shape.value(j, head)])).collect();
+            let delta = dot(&p, &dp);
+            for (j, (p, dp)) in shape.visible(row).zip(p.iter().zip(&dp)) {
+                let ds = p * (dp - delta);
+                let (query, key) = (shape.query(row, head), shape.key(j, head));
+                add_scaled(&mut dq[query.clone()], shape.scale * ds, &k[key.clone()]);
+                add_scaled(&mut dk[key], shape.scale * ds, &q[query]);
+                add_scaled(&mut dv[shape.value(j, head)], *p, dout);
+            }
+        }
+    }
+    (dq, dk, dv)
+}
+
+impl Attention {
+    /// B·T, once all lengths agree.
+    #[track_caller]
+    fn rows(&self, q: &[f64], k: &[f64], v: &[f64]) -> usize {
+        let Self { tokens, heads, kv_heads, head_dim, value_dim, .. } = *self;
+        assert!(kv_heads > 0, "attention should have at least one key and value head.");
+        assert!(heads.is_multiple_of(kv_heads), "kv_heads {kv_heads} should divide heads {heads}.");
+        let rows = tokens * rows_of("q", q, tokens * heads * head_dim);
+        assert_len("k", k, rows * kv_heads * head_dim);
+        assert_len("v", v, rows * kv_heads * value_dim);
+        rows
+    }
+
+    /// The rows that the query in `row` sees.
+    fn visible(&self, row: usize) -> Range<usize> {
+        let first = row - row % self.tokens;
+        first..if self.causal { row + 1 } else { first + self.tokens }
+    }
+
+    /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
+    fn probabilities(&self, q: &[f64], k: &[f64], row: usize, head: usize) -> (Vec<f64>, f64) {
+        let query = &q[self.query(row, head)];
+        let mut p: Vec<f64> =
+            self.visible(row).map(|j| self.scale * dot(query, &k[self.key(j, head)])).collect();
+        let lse = softmax(&mut p);
+        (p, lse)
+    }
+
+    /// Where q holds query head `head` of `row`.
+    fn query(&self, row: usize, head: usize) -> Range<usize> {
+        slot(row * self.heads + head, self.head_dim)
+    }
+
+    /// Where k holds the key of `row` that query head `head` uses.
+    fn key(&self, row: usize, head: usize) -> Range<usize> {
+        slot(row * self.kv_heads + self.kv_head(head), self.head_dim)
+    }
+
+    /// Where v holds the value of `row` that query head `head` uses.
+    fn value(&self, row: usize, head: usize) -> Range<usize> {
+        slot(row * self.kv_heads + self.kv_head(head), self.value_dim)
+    }
+
+    /// Where the output of query head `head` of `row` goes.
+    fn output(&self, row: usize, head: usize) -> Range<usize> {
+        slot(row * self.heads + head, self.value_dim)
+    }
+
+    fn kv_head(&self, head: usize) -> usize {
+        head / (self.heads / self.kv_heads)
+    }
+}
+
+/// The elements of vector number `index` among vectors of `width` elements.
+fn slot(index: usize, width: usize) -> Range<usize> {
+    index * width..(index + 1) * width
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::gradient_check::{assert_close, assert_gradient};
+    use crate::reference::random::Random;
+
+    const CAUSAL: Attention =
+        Attention { tokens: 5, heads: 4, kv_heads: 2, head_dim: 3, value_dim: 5, causal: true, scale: 0.7 };
+    const CASES: [Attention; 4] = [
+        CAUSAL,
+        Attention { causal: false, ..CAUSAL },
+        Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
+        Attention { tokens: 1, heads: 3, kv_heads: 1, ..CAUSAL },
+    ];
+
+    /// q, k, v and dout of `batch` sequences.
+    fn data(batch: usize, shape: &Attention) -> [Vec<f64>; 4] {
+        let (rows, mut random) = (batch * shape.tokens, Random::new(51));
+        [
+            random.normal(rows * shape.heads * shape.head_dim),
+            random.normal(rows * shape.kv_heads * shape.head_dim),
+            random.normal(rows * shape.kv_heads * shape.value_dim),
+            random.normal(rows * shape.heads * shape.value_dim),
+        ]
+    }
+
+    #[test]
+    fn two_tokens_by_hand() {
+        // Scores of the second token: 0.5·2·1 = 1 and 0.5·2·3 = 3. The first sees itself alone.
+        let shape = Attention {
+            tokens: 2,
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            value_dim: 1,
+            causal: true,
+            scale: 0.5,
+        };
+        let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
+        let (a, b) = (1.0_f64.exp(), 3.0_f64.exp());
+        assert_close("out", &out, &[10.0, (10.0 * a + 20.0 * b) / (a + b)], 1e-15);
+        assert_close("lse", &lse, &[2.0, (a + b).ln()], 1e-15);
+    }
+
+    #[test]
+    fn grouped_queries_equal_repeated_keys_and_values() {
+        let [q, k, v, _] = data(2, &CAUSAL);
+        let repeat = |x: &[f64], width: usize| -> Vec<f64> {
+            x.chunks_exact(width).flat_map(|head| [head, head].concat()).collect()
+        };
+        let full = Attention { kv_heads: CAUSAL.heads, ..CAUSAL };
+        let expected = attention(&q, &repeat(&k, CAUSAL.head_dim), &repeat(&v, CAUSAL.value_dim), &full);
+        assert_eq!(attention(&q, &k, &v, &CAUSAL), expected);
+    }
+
+    #[test]
+    fn later_tokens_and_other_sequences_are_invisible() {
+        let [q, mut k, v, _] = data(2, &CAUSAL);
+        let (before, _) = attention(&q, &k, &v, &CAUSAL);
+        k[CAUSAL.key(3, 0)].fill(9.0);
+        let (after, _) = attention(&q, &k, &v, &CAUSAL);
+        let changed: Vec<usize> =
+            (0..10).filter(|&row| before[CAUSAL.output(row, 0)] != after[CAUSAL.output(row, 0)]).collect();
+        assert_eq!(changed, [3, 4]);
+    }
+
+    #[test]
+    fn backward_is_the_gradient() {
+        for shape in &CASES {
+            let [q, k, v, dout] = data(2, shape);
+            let f = |q: &[f64], k: &[f64], v: &[f64]| dot(&attention(q, k, v, shape).0, &dout);
+            let (dq, dk, dv) = attention_backward(&q, &k, &v, &dout, shape);
+            // A single token gives all its weight to itself: the scores have no say, and no gradient.
+            if shape.tokens > 1 {
+                assert_gradient("dq", &dq, &q, |q| f(q, &k, &v));
+                assert_gradient("dk", &dk, &k, |k| f(&q, k, &v));
+            } else {
+                assert!(dq.iter().chain(&dk).all(|d| d.abs() < 1e-14));
+            }
+            assert_gradient("dv", &dv, &v, |v| f(&q, &k, v));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "kv_heads 2 should divide heads 3.")]
+    fn refuses_uneven_groups() {
+        attention(&[], &[], &[], &Attention { heads: 3, ..CAUSAL });
+    }
+}

@@ -1,0 +1,313 @@
+//! A whole language model, Llama as published (Touvron et al. 2023, arXiv:2302.13971) with the variations of
+//! Qwen: embedding, blocks, final norm, output projection, cross-entropy; and the gradients of all of it.
+
+use std::collections::BTreeMap;
+
+use super::block::{Activations, Block};
+use super::embedding::{embedding, embedding_backward};
+use super::linear_cross_entropy::{cross_entropy, linear_cross_entropy};
+use super::matmul::linear;
+use super::rms_norm::{rms_norm, rms_norm_backward};
+use super::rope::Rope;
+use super::vector::{add, assert_len, rows_of};
+
+/// Tensors by their Hugging Face names, or the gradients or moments of those tensors.
+pub type Weights = BTreeMap<String, Vec<f64>>;
+
+/// The sizes and variations of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// V, rows of the embedding and of the output projection.
+    pub vocab_size: usize,
+    /// D, elements of a token between blocks.
+    pub hidden_size: usize,
+    /// Blocks.
+    pub num_layers: usize,
+    /// Query heads of a block.
+    pub num_heads: usize,
+    /// Key and value heads of a block, a divisor of `num_heads`.
+    pub num_kv_heads: usize,
+    /// Elements of a head; `num_heads · head_dim` may differ from `hidden_size`.
+    pub head_dim: usize,
+    /// Width of the feed-forward network.
+    pub intermediate_size: usize,
+    /// Added to every mean square before its root.
+    pub rms_norm_eps: f64,
+    /// Rotation of queries and keys; its `head_dim` is the one above.
+    pub rope: Rope,
+    /// The output projection is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// The projections to queries, keys and values have a bias, as in Qwen2.
+    pub qkv_bias: bool,
+    /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
+    pub qk_norm: bool,
+}
+
+/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens.
+#[track_caller]
+pub fn logits(
+    shape: &Shape,
+    weights: &Weights,
+    tokens: &[u32],
+    positions: &[u32],
+    sequence_length: usize,
+) -> Vec<f64> {
+    let last = forward(shape, weights, tokens, positions, sequence_length);
+    linear(&last.normed, &weights[shape.head()], None, tokens.len(), shape.vocab_size, shape.hidden_size)
+}
+
+/// (loss_sum, count): the cross-entropy summed over targets (N) other than `ignore`, and how many those are.
+#[track_caller]
+pub fn loss(
+    shape: &Shape,
+    weights: &Weights,
+    tokens: &[u32],
+    targets: &[u32],
+    positions: &[u32],
+    sequence_length: usize,
+    ignore: u32,
+) -> (f64, usize) {
+    let logits = logits(shape, weights, tokens, positions, sequence_length);
+    let (loss_sum, count, _) = cross_entropy(&logits, targets, shape.vocab_size, ignore);
+    (loss_sum, count)
+}
+
+/// (loss_sum, count, gradients of seed·loss_sum), the first two as in [`loss`].
+#[track_caller]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the arguments of `loss` and a seed, so that both are called alike"
+)]
+pub fn loss_and_gradients(
+    shape: &Shape,
+    weights: &Weights,
+    tokens: &[u32],
+    targets: &[u32],
+    positions: &[u32],
+    sequence_length: usize,
+    ignore: u32,
+    seed: f64,
+) -> (f64, usize, Weights) {
+    let Shape { vocab_size, hidden_size, rms_norm_eps, .. } = *shape;
+    assert_len("targets", targets, tokens.len());
+    let last = forward(shape, weights, tokens, positions, sequence_length);
+    let mut grads = Weights::new();
+
+    let head = linear_cross_entropy(&last.normed, &weights[shape.head()], targets, ignore, seed);
+    accumulate(&mut grads, shape.head(), head.dw);
+    let (mut dx, dw) = rms_norm_backward(&last.x, &weights[FINAL_NORM], &head.dh, hidden_size, rms_norm_eps);
+    accumulate(&mut grads, FINAL_NORM, dw);
+    for (layer, saved) in last.blocks.iter().enumerate().rev() {
+        let block = Block { shape, weights, layer, positions, sequence_length };
+        dx = block.backward(saved, &dx, &mut grads);
+    }
+    accumulate(&mut grads, EMBEDDING, embedding_backward(&dx, tokens, vocab_size, hidden_size));
+    (head.loss_sum, head.count, grads)
+}
+
+impl Shape {
+    /// Every tensor of the model by name, with its number of elements: what [`Weights`] must hold, no more.
+    pub fn parameters(&self) -> Vec<(String, usize)> {
+        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
+        let mut list = vec![(EMBEDDING.to_owned(), self.vocab_size * hidden)];
+        for layer in 0..self.num_layers {
+            let mut add =
+                |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
+            add("input_layernorm.weight", hidden);
+            for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+                add(&format!("self_attn.{name}.weight"), width * hidden);
+                if self.qkv_bias {
+                    add(&format!("self_attn.{name}.bias"), width);
+                }
+            }
+            if self.qk_norm {
+                add("self_attn.q_norm.weight", self.head_dim);
+                add("self_attn.k_norm.weight", self.head_dim);
+            }
+            add("self_attn.o_proj.weight", hidden * q);
+            add("post_attention_layernorm.weight", hidden);
+            add("mlp.gate_proj.weight", intermediate * hidden);
+            add("mlp.up_proj.weight", intermediate * hidden);
+            add("mlp.down_proj.weight", hidden * intermediate);
+        }
+        list.push((FINAL_NORM.to_owned(), hidden));
+        if !self.tie_word_embeddings {
+            list.push((HEAD.to_owned(), self.vocab_size * hidden));
+        }
+        list
+    }
+
+    /// The name of the matrix that makes the logits.
+    fn head(&self) -> &'static str {
+        if self.tie_word_embeddings { EMBEDDING } else { HEAD }
+    }
+
+    /// Panics unless `weights` holds exactly the tensors of [`Shape::parameters`].
+    #[track_caller]
+    fn assert_fits(&self, weights: &Weights) {
+        let parameters = self.parameters();
+        for (name, count) in &parameters {
+            let tensor = weights.get(name);
+            assert!(tensor.is_some(), "the weights should hold {name}.");
+            assert_len(name, tensor.map_or(&[], Vec::as_slice), *count);
+        }
+        let unknown = weights.keys().find(|&held| parameters.iter().all(|(name, _)| name != held));
+        assert!(unknown.is_none(), "the weights hold {unknown:?}, which this shape does not have.");
+        assert!(self.rope.head_dim == self.head_dim, "rope.head_dim should be the head_dim of the model.");
+    }
+}
+
+/// Adds `gradient` to what `grads` already holds under `name`: a tied table is used twice, a weight by every
+/// micro-batch.
+pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
+    let sum = match grads.get(name) {
+        Some(held) => add(held, &gradient),
+        None => gradient,
+    };
+    grads.insert(name.to_owned(), sum);
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const FINAL_NORM: &str = "model.norm.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// What the forward pass leaves for the loss and for the backward pass.
+struct Forward {
+    blocks: Vec<Activations>,
+    /// Output of the last block (N, D).
+    x: Vec<f64>,
+    /// x after the final norm (N, D).
+    normed: Vec<f64>,
+}
+
+#[track_caller]
+fn forward(
+    shape: &Shape,
+    weights: &Weights,
+    tokens: &[u32],
+    positions: &[u32],
+    sequence_length: usize,
+) -> Forward {
+    shape.assert_fits(weights);
+    assert!(rows_of("tokens", tokens, sequence_length) > 0, "a batch should hold at least one sequence.");
+    assert_len("positions", positions, tokens.len());
+    let mut x = embedding(&weights[EMBEDDING], tokens, shape.hidden_size); // (N, D)
+    let mut blocks = Vec::with_capacity(shape.num_layers);
+    for layer in 0..shape.num_layers {
+        let block = Block { shape, weights, layer, positions, sequence_length };
+        let (out, saved) = block.forward(x);
+        x = out;
+        blocks.push(saved);
+    }
+    let normed = rms_norm(&x, &weights[FINAL_NORM], shape.hidden_size, shape.rms_norm_eps);
+    Forward { blocks, x, normed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::gradient_check::{assert_close, assert_gradient};
+    use crate::reference::random::Random;
+
+    const LLAMA: Shape = Shape {
+        vocab_size: 11,
+        hidden_size: 7,
+        num_layers: 2,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 6,
+        intermediate_size: 9,
+        rms_norm_eps: 1e-5,
+        rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false },
+        tie_word_embeddings: false,
+        qkv_bias: false,
+        qk_norm: false,
+    };
+    const QWEN2: Shape = Shape { tie_word_embeddings: true, qkv_bias: true, ..LLAMA };
+    const QWEN3: Shape = Shape {
+        qk_norm: true,
+        rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true },
+        ..LLAMA
+    };
+    const IGNORE: u32 = u32::MAX;
+    const T: usize = 5;
+    const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
+
+    fn weights(shape: &Shape) -> Weights {
+        let mut random = Random::new(81);
+        let mut tensor = |count| random.normal(count).iter().map(|x| 0.5 * x).collect();
+        shape.parameters().into_iter().map(|(name, count)| (name, tensor(count))).collect()
+    }
+
+    fn batch() -> (Vec<u32>, Vec<u32>) {
+        let mut random = Random::new(82);
+        let (tokens, mut targets) = (random.below(2 * T, 11), random.below(2 * T, 11));
+        targets[3] = IGNORE;
+        (tokens, targets)
+    }
+
+    #[test]
+    fn every_gradient_is_the_finite_difference() {
+        let ((tokens, targets), seed) = (batch(), 0.3);
+        for shape in [LLAMA, QWEN2, QWEN3, Shape { num_layers: 0, ..LLAMA }] {
+            let weights = weights(&shape);
+            let (loss_sum, count, grads) =
+                loss_and_gradients(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE, seed);
+            assert_eq!((loss_sum, count), loss(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE));
+            assert_eq!(count, 2 * T - 1);
+            assert!(grads.keys().eq(weights.keys()), "every tensor has a gradient");
+            let mut moved = weights.clone();
+            for (name, tensor) in &weights {
+                assert_gradient(name, &grads[name], tensor, |x| {
+                    moved.insert(name.clone(), x.to_vec());
+                    seed * loss(&shape, &moved, &tokens, &targets, &POSITIONS, T, IGNORE).0
+                });
+                moved.insert(name.clone(), tensor.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn without_an_output_projection_every_token_is_as_likely() {
+        let (tokens, targets) = batch();
+        let mut weights = weights(&LLAMA);
+        weights.insert(HEAD.to_owned(), vec![0.0; 11 * 7]);
+        let (loss_sum, count) = loss(&LLAMA, &weights, &tokens, &targets, &POSITIONS, T, IGNORE);
+        assert!((loss_sum / count as f64 - 11.0_f64.ln()).abs() < 1e-14);
+    }
+
+    #[test]
+    fn logits_see_earlier_tokens_of_their_own_sequence() {
+        let (mut tokens, _) = batch();
+        let weights = weights(&QWEN3);
+        let before = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+        tokens[2] = (tokens[2] + 1) % 11;
+        let after = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+        let changed: Vec<usize> =
+            (0..2 * T).filter(|&row| before[row * 11..][..11] != after[row * 11..][..11]).collect();
+        assert_eq!(changed, [2, 3, 4]);
+    }
+
+    #[test]
+    fn only_the_distance_between_positions_counts() {
+        let (tokens, _) = batch();
+        let weights = weights(&QWEN2);
+        let at = |positions: &[u32]| logits(&QWEN2, &weights, &tokens, positions, T);
+        assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
+    }
+
+    #[test]
+    #[should_panic(expected = "targets should hold 10 values, but holds 5.")]
+    fn refuses_fewer_targets_than_tokens() {
+        let (tokens, targets) = batch();
+        loss_and_gradients(&LLAMA, &weights(&LLAMA), &tokens, &targets[..T], &POSITIONS, T, IGNORE, 1.0);
+    }
+
+    #[test]
+    #[should_panic(expected = "which this shape does not have")]
+    fn refuses_a_tensor_it_would_not_use() {
+        let (tokens, _) = batch();
+        logits(&Shape { tie_word_embeddings: true, ..LLAMA }, &weights(&LLAMA), &tokens, &POSITIONS, T);
+    }
+}

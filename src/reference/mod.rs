@@ -1,0 +1,36 @@
+//! The mathematics of the kernels in f64 on slices: forward and backward, written as the formulas.
+//!
+//! Tests compare every kernel with the function of the same name here, doc examples show what a kernel
+//! computes, and readers find the formula without the tiling. Nothing at run time uses this module, so
+//! nothing in it is fast: sums run in f64 in the plain order, every intermediate is a `Vec`, and no function
+//! reuses what another one computed.
+//!
+//! Conventions:
+//! - A matrix is a row-major slice without padding; its sizes are arguments, or follow from the lengths.
+//! - `<name>_backward` takes the inputs of `<name>` and the gradient `dy` of the loss with respect to its
+//!   output, and returns the gradients with respect to the inputs, in the order of the inputs.
+//! - Every backward is proved against [`finite_difference::gradient`] of its forward, to 1e-6 of the norm.
+//!
+//! Letters in shapes: B sequences of T tokens are N = B·T rows; D is the hidden size, V the vocabulary.
+
+pub mod adamw;
+pub mod attention;
+pub mod embedding;
+pub mod finite_difference;
+pub mod gpt;
+pub mod grad_norm;
+pub mod linear_cross_entropy;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod softmax;
+pub mod swiglu;
+pub mod trainer;
+
+mod block;
+mod vector;
+
+#[cfg(test)]
+mod gradient_check;
+#[cfg(test)]
+mod random;
