@@ -154,7 +154,12 @@ impl Reader {
                 seen.store(if result.is_ok() { READY } else { FAILED }, Ordering::Release);
             });
             gpu.wait()?;
-            if state.load(Ordering::Acquire) != READY {
+            while state.load(Ordering::Acquire) == PENDING {
+                // Another thread's poll may be about to run our callback.
+                std::thread::yield_now();
+                gpu.poll()?;
+            }
+            if state.load(Ordering::Acquire) == FAILED {
                 return Err(Error::Device("a staging buffer could not be mapped".into()));
             }
             let data = mapped_bytes(&self.staging, piece)?;

@@ -8,4 +8,20 @@ macro_rules! shaders {
     };
 }
 
-shaders!["lib/element", "lib/grid", "lib/row", "matmul/portable", "matmul/software",];
+shaders![
+    "adamw",
+    "add",
+    "cast",
+    "column_sum",
+    "embedding",
+    "grad_norm",
+    "lib/element",
+    "lib/grid",
+    "lib/reduce",
+    "lib/row",
+    "lib/step_state",
+    "linear_cross_entropy",
+    "matmul/portable",
+    "matmul/software",
+    "rms_norm",
+];

@@ -33,8 +33,12 @@ pub struct Input {
 struct Expectation {
     label: String,
     tensor: Tensor,
-    want: Vec<f64>,
-    allowed: f64,
+    want: Want,
+}
+
+enum Want {
+    Near { values: Vec<f64>, allowed: f64, rms: f64, has_pads: bool },
+    Words(Box<dyn Fn(&[u32])>),
 }
 
 /// One case being described: its tensors, its recording, what must come out.
@@ -114,13 +118,57 @@ impl Case {
     /// States what must come out: every element within `allowed` of the reference, relative to its own size plus the
     /// tensor's root mean square.
     pub fn expect(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
+        let rms = root_mean_square(&want);
+        self.expect_near(label, tensor, want, allowed, rms, true);
+    }
+
+    /// The same for differences that may cancel almost wholly: the error is relative to `terms`, the size of what was
+    /// subtracted, because no f32 arithmetic could do better.
+    pub fn expect_difference(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        want: Vec<f64>,
+        allowed: f64,
+        terms: &[f64],
+    ) {
+        let rms = root_mean_square(terms).max(root_mean_square(&want));
+        self.expect_near(label, tensor, want, allowed, rms, true);
+    }
+
+    /// The same for a vector of scalars, which has no pad to keep zero.
+    pub fn expect_vector(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
+        let rms = root_mean_square(&want);
+        self.expect_near(label, tensor, want, allowed, rms, false);
+    }
+
+    fn expect_near(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        want: Vec<f64>,
+        allowed: f64,
+        rms: f64,
+        has_pads: bool,
+    ) {
         assert_eq!(
             want.len(),
             (tensor.rows * tensor.cols) as usize,
             "{label}: the reference has another size"
         );
         self.rec.keep(tensor);
-        self.expectations.push(Expectation { label: label.to_string(), tensor, want, allowed });
+        let want = Want::Near { values: want, allowed, rms, has_pads };
+        self.expectations.push(Expectation { label: label.to_string(), tensor, want });
+    }
+
+    /// Looks at the raw words that come out.
+    pub fn expect_words(&mut self, label: &str, tensor: Tensor, look: impl Fn(&[u32]) + 'static) {
+        self.rec.keep(tensor);
+        self.expectations.push(Expectation {
+            label: label.to_string(),
+            tensor,
+            want: Want::Words(Box::new(look)),
+        });
     }
 }
 
@@ -174,19 +222,27 @@ fn compare(
     reader: &Reader,
     expectation: &Expectation,
 ) -> Vec<u8> {
-    let Expectation { label, tensor, want, allowed } = expectation;
+    let Expectation { label, tensor, want } = expectation;
     let around = reader.around(gpu, buffers, prepared, 0, tensor, GUARD);
     let around = around.unwrap_or_else(|e| panic!("{name} {label}: {e}"));
     let (before, rest) = around.split_at(GUARD as usize);
     let (bytes, after) = rest.split_at(tensor.bytes() as usize);
     assert!(before.iter().chain(after).all(|&b| b == 0xff), "{name} {label}: wrote outside its tensor");
+    let (want, allowed, rms, has_pads) = match want {
+        Want::Near { values, allowed, rms, has_pads } => (values, allowed, rms, has_pads),
+        Want::Words(look) => {
+            let words: Vec<u32> =
+                bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            look(&words);
+            return bytes.to_vec();
+        }
+    };
     let padded = tensor.element.decode(bytes);
     for (r, row) in padded.chunks(tensor.stride as usize).enumerate() {
         let pad = &row[tensor.cols as usize..];
-        assert!(pad.iter().all(|v| v.to_bits() == 0), "{name} {label}: the pad of row {r} is {pad:?}");
+        assert!(!*has_pads || pad.iter().all(|&v| v == 0.0), "{name} {label}: the pad of row {r} is {pad:?}");
     }
     let got = unpadded(&padded, tensor);
-    let rms = (want.iter().map(|w| w * w).sum::<f64>() / want.len() as f64).sqrt();
     let mut worst = (0.0, 0);
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let share = (g - w).abs() / (allowed * (w.abs() + rms) + f64::MIN_POSITIVE);
@@ -205,6 +261,10 @@ fn compare(
         want[at]
     );
     bytes.to_vec()
+}
+
+fn root_mean_square(values: &[f64]) -> f64 {
+    (values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64).sqrt()
 }
 
 fn unpadded(padded: &[f32], tensor: &Tensor) -> Vec<f64> {

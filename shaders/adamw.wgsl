@@ -1,0 +1,42 @@
+// AdamW over one arena segment, whatever tensors lie in it:
+//
+//   m ← β1 m + (1 − β1) g,   v ← β2 v + (1 − β2) g²,   g = gradient · grad_factor (unscaled and clipped)
+//   p ← p (1 − lr · decay) − lr · m̂ / (sqrt(v̂) + ε),   m̂ = m / (1 − β1^t),  v̂ = v / (1 − β2^t)
+//
+// Does nothing on overflow or while the run is halted: weights, moments and global_step stay as they were.
+// One invocation owns 4 parameters. Pads are zero and stay zero. All in f32.
+// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+
+import package::lib::grid::linear_index;
+import package::lib::step_state::StepState;
+import package::tile::LANES;
+
+struct Params {
+    count4: u32,
+    decay: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> weights: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> first_moments: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> second_moments: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read> state: StepState;
+
+@compute @workgroup_size(LANES)
+fn adamw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_index(workgroup) * LANES + lane;
+    if (i >= params.count4 || state.is_overflow != 0u || state.is_halted != 0u) {
+        return;
+    }
+    let g = gradients[i] * state.grad_factor;
+    let m = mix(g, first_moments[i], params.beta1);
+    let v = mix(g * g, second_moments[i], params.beta2);
+    first_moments[i] = m;
+    second_moments[i] = v;
+    let update = m * state.bias_correction1 / (sqrt(v * state.bias_correction2) + params.epsilon);
+    weights[i] = weights[i] * (1.0 - state.learning_rate * params.decay) - state.learning_rate * update;
+}

@@ -1,0 +1,35 @@
+// y [+]= factor · x, element by element: what remains of residuals and sums that no other kernel takes along.
+//
+// One invocation owns 4 elements. Rows may lie further apart in x than in y.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::tile::LANES;
+
+struct Params {
+    rows: u32,
+    cols4: u32,
+    x_offset: u32, // offsets and strides count groups of 4
+    y_offset: u32,
+    x_stride: u32,
+    y_stride: u32,
+    factor: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Packed>;
+@group(0) @binding(2) var<storage, read_write> y: array<Packed>;
+
+@compute @workgroup_size(LANES)
+fn add(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = linear_index(workgroup) * LANES + lane;
+    let row = index / params.cols4;
+    let column4 = index % params.cols4;
+    if (row >= params.rows) {
+        return;
+    }
+    let at = params.y_offset + row * params.y_stride + column4;
+    var value = params.factor * load4(x[params.x_offset + row * params.x_stride + column4]);
+    @if(accumulate) { value += load4(y[at]); }
+    y[at] = store4(value);
+}

@@ -1,0 +1,41 @@
+// Sums over rows:   y (P, D) [+]= Σ of each block of ROWS rows of x (N, D),   P = N / ROWS rounded up
+//
+// Two launches make a bias' gradient: rows to partials, partials (one block) to the gradient. An invocation owns 4
+// columns of one block and adds its rows in order, so the result is the same from run to run.
+// The result is f32; x is too with `gradient` (it holds partials), else it has the element's type.
+
+import package::lib::element::{Packed, load4};
+import package::tile::LANES;
+
+struct Params {
+    rows: u32,
+    block: u32, // rows of x summed into one row of y
+    x_stride4: u32,
+    y_stride4: u32,
+}
+
+@if(gradient) alias Input = vec4<f32>;
+@if(!gradient) alias Input = Packed;
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Input>;
+@group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
+
+@if(gradient) fn load_x(at: u32) -> vec4<f32> { return x[at]; }
+@if(!gradient) fn load_x(at: u32) -> vec4<f32> { return load4(x[at]); }
+
+@compute @workgroup_size(LANES)
+fn column_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let column4 = workgroup.x * LANES + lane;
+    if (column4 >= params.y_stride4) {
+        return;
+    }
+    let first = workgroup.y * params.block;
+    var sum = vec4<f32>(0.0);
+    for (var row = first; row < min(first + params.block, params.rows); row++) {
+        sum += load_x(row * params.x_stride4 + column4);
+    }
+    let at = workgroup.y * params.y_stride4 + column4;
+    @if(accumulate) { sum += y[at]; }
+    y[at] = sum;
+}

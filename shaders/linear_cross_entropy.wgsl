@@ -1,0 +1,112 @@
+// Softmax cross-entropy over rows of logits:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
+//
+//   count_targets           counts the tokens that are not ignored; writes seed = loss_scale / (accumulation · count)
+//   softmax_cross_entropy   a chunk of rows: losses (N), and with `gradient` the logits become their own gradient,
+//                           dz = seed · (softmax(z) − onehot(target)), zero where the target is ignored
+//   sum_losses              folds losses (N) into the loss state
+//
+// The host records logits = h Wᵀ, this, dh = dz W and dW += dzᵀ h for one chunk of rows after the other, so the logits
+// of all tokens never exist at once. The seed is known before the first chunk because only targets decide it.
+// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce). The two folds take one
+// workgroup each, on every adapter; their order is fixed.
+// Numerics: the row's maximum is subtracted before exp; sums in f32.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::lib::reduce::{row_max, row_sum, share_of};
+import package::lib::row::keep_inside;
+import package::lib::step_state::{LossState, StepState};
+import package::tile::LANES;
+
+struct Params {
+    rows: u32, // of this chunk, or all tokens for the folds
+    vocab: u32,
+    stride4: u32,
+    first_token: u32, // of this chunk
+    ignore: u32,
+    inverse_accumulation: f32,
+}
+
+const LOWEST: f32 = -3.4028234e38; // stands for minus infinity
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> targets: array<u32>; // (N)
+@group(0) @binding(2) var<storage, read_write> logits: array<Packed>; // (rows, V)
+@group(0) @binding(3) var<storage, read_write> losses: array<f32>; // (N)
+@group(0) @binding(4) var<storage, read> loss_seed: LossState;
+
+@group(0) @binding(2) var<storage, read> step: StepState;
+@group(0) @binding(3) var<storage, read> losses_in: array<f32>; // (N)
+@group(0) @binding(4) var<storage, read_write> loss: LossState;
+
+@compute @workgroup_size(LANES)
+fn count_targets(@builtin(local_invocation_index) lane: u32) {
+    var count = 0.0; // exact: a micro-batch has fewer than 2^24 tokens
+    for (var token = lane; token < params.rows; token += LANES) {
+        count += select(1.0, 0.0, targets[token] == params.ignore);
+    }
+    let total = row_sum(count, lane);
+    if (lane == 0u) {
+        loss.count = total;
+        loss.seed = step.loss_scale * params.inverse_accumulation / max(total, 1.0);
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let start = share.row * params.stride4;
+    var largest = LOWEST;
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let z = load_logits(start, i);
+        largest = max(largest, max(max(z.x, z.y), max(z.z, z.w)));
+    }
+    let shift = row_max(largest, lane);
+    var normalizer = 0.0;
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        normalizer += dot(exp(load_logits(start, i) - shift), vec4<f32>(1.0));
+    }
+    let total = row_sum(normalizer, lane);
+    let target_id = targets[params.first_token + share.row];
+    let counts = target_id != params.ignore;
+    if (share.first == 0u) {
+        let at = load4(logits[start + min(target_id, params.vocab - 1u) / 4u])[target_id % 4u];
+        losses[params.first_token + share.row] = select(0.0, log(total) + shift - at, counts);
+    }
+    @if(gradient) {
+        row_barrier(); // the target's logit is read above, and overwritten below by another invocation
+        let scale = select(0.0, loss_seed.seed, counts);
+        for (var i = share.first; i < params.stride4; i += share.step) {
+            let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
+            let onehot = select(vec4<f32>(0.0), vec4<f32>(1.0), index == vec4<u32>(target_id));
+            let dz = scale * (exp(load_logits(start, i) - shift) / total - onehot);
+            logits[start + i] = store4(keep_inside(dz, 4u * i, params.vocab));
+        }
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn sum_losses(@builtin(local_invocation_index) lane: u32) {
+    var sum = 0.0;
+    for (var token = lane; token < params.rows; token += LANES) {
+        sum += losses_in[token];
+    }
+    let total = row_sum(sum, lane);
+    if (lane == 0u) {
+        loss.loss_sum += total;
+        loss.token_sum += loss.count;
+        loss.mean_sum += params.inverse_accumulation * total / max(loss.count, 1.0);
+    }
+}
+
+// Four logits; beyond the vocabulary, values that no maximum and no sum notices.
+fn load_logits(start: u32, column4: u32) -> vec4<f32> {
+    let index = vec4<u32>(4u * column4) + vec4<u32>(0u, 1u, 2u, 3u);
+    return select(vec4<f32>(LOWEST), load4(logits[start + column4]), index < vec4<u32>(params.vocab));
+}
+
+@if(shared_tile) fn row_barrier() { storageBarrier(); }
+@if(!shared_tile) fn row_barrier() {}

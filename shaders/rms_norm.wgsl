@@ -1,0 +1,97 @@
+// Root mean square normalisation:   y = x · rstd · w,   rstd = 1 / sqrt(mean(x²) + eps)       x, y (N, D), w (D)
+//
+// Backward, with h = dy · w:   dx = rstd · (h − x · rstd² · mean(h · x)),   dw = Σ_rows dy · x · rstd
+//
+//   rms_norm                   writes y and rstd (N)
+//   rms_norm_backward          writes dx, or adds to it (`accumulate`): the residual's gradient is already there
+//   rms_norm_backward_weight   sums a block of ROWS rows into one row of partials (N / ROWS, D); column_sum folds those
+//
+// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce). In the weight's pass an
+// invocation owns 4 columns of one block.
+// Numerics: statistics and sums in f32, in a fixed order: weight gradients are the same from run to run.
+// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::lib::reduce::{row_sum, share_of};
+import package::lib::row::keep_inside;
+import package::tile::{LANES, ROWS};
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    stride4: u32, // of x, y, dy and dx, in groups of 4
+    epsilon: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Packed>; // (N, D)
+@group(0) @binding(2) var<storage, read> w: array<Packed>; // (D)
+@group(0) @binding(3) var<storage, read_write> y: array<Packed>; // (N, D)
+@group(0) @binding(4) var<storage, read_write> rstd_out: array<f32>; // (N)
+
+@group(0) @binding(3) var<storage, read> dy: array<Packed>; // (N, D)
+@group(0) @binding(4) var<storage, read> rstd: array<f32>; // (N)
+@group(0) @binding(5) var<storage, read_write> dx: array<Packed>; // (N, D)
+@group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>; // (N / ROWS, D)
+
+@compute @workgroup_size(LANES)
+fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let start = share.row * params.stride4;
+    var squares = 0.0;
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let value = load4(x[start + i]);
+        squares += dot(value, value); // the pad is zero
+    }
+    let scale = inverseSqrt(row_sum(squares, lane) / f32(params.cols) + params.epsilon);
+    if (share.first == 0u) {
+        rstd_out[share.row] = scale;
+    }
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let value = load4(x[start + i]) * scale * load4(w[i]);
+        y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn rms_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let start = share.row * params.stride4;
+    var products = 0.0;
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        products += dot(load4(dy[start + i]) * load4(w[i]), load4(x[start + i]));
+    }
+    let scale = rstd[share.row];
+    let pull = scale * scale * row_sum(products, lane) / f32(params.cols);
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let h = load4(dy[start + i]) * load4(w[i]);
+        var value = scale * (h - load4(x[start + i]) * pull);
+        @if(accumulate) { value += load4(dx[start + i]); }
+        dx[start + i] = store4(keep_inside(value, 4u * i, params.cols));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn rms_norm_backward_weight(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let column4 = workgroup.x * LANES + lane;
+    if (column4 >= params.stride4) {
+        return;
+    }
+    let first = workgroup.y * ROWS;
+    var sum = vec4<f32>(0.0);
+    for (var row = first; row < min(first + ROWS, params.rows); row++) {
+        let at = row * params.stride4 + column4;
+        sum += load4(dy[at]) * load4(x[at]) * rstd[row];
+    }
+    partials[workgroup.y * params.stride4 + column4] = sum;
+}

@@ -1,0 +1,57 @@
+//! AdamW (Loshchilov and Hutter, 2019) over whole arena segments.
+
+use super::per_item;
+use crate::element::Element;
+use crate::record::{Recorder, Tensor};
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    count4: u32,
+    decay: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+}
+
+/// Settings that do not change during a run; the learning rate comes from `StepState`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Weight decay of this segment (0 for norms and biases).
+    pub decay: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
+}
+
+/// The same range of the four arenas.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Parameters.
+    pub weights: Tensor,
+    /// Their gradients.
+    pub gradients: Tensor,
+    /// First moments.
+    pub first_moments: Tensor,
+    /// Second moments.
+    pub second_moments: Tensor,
+}
+
+/// One update of one segment, unless `state` says overflow or halted.
+#[track_caller]
+pub fn adamw(rec: &mut Recorder, segment: &Segment, state: Tensor, settings: &AdamW) {
+    let count4 = segment.weights.rows * segment.weights.stride4();
+    let (kernel, grid) = per_item("adamw", "adamw", Element::F32, count4 as u64);
+    let AdamW { decay, beta1, beta2, epsilon } = *settings;
+    let bindings = [
+        (1, segment.gradients.binding()),
+        (2, segment.weights.binding()),
+        (3, segment.first_moments.binding()),
+        (4, segment.second_moments.binding()),
+        (5, state.binding()),
+    ];
+    rec.dispatch(kernel, &bindings, &Params { count4, decay, beta1, beta2, epsilon }, grid);
+}

@@ -1,0 +1,25 @@
+//! Between f32 and 16-bit storage.
+
+use super::per_item;
+use crate::element::Element;
+use crate::record::{Recorder, Tensor};
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    count4: u32,
+}
+
+/// `to` = `from`, one of them f32; 16-bit results are rounded to nearest even.
+#[track_caller]
+pub fn cast(rec: &mut Recorder, from: Tensor, to: Tensor) {
+    assert!((from.rows, from.stride) == (to.rows, to.stride), "a cast between different shapes");
+    let (entry, element) = match (from.element, to.element) {
+        (Element::F32, element) => ("narrow", element),
+        (element, Element::F32) => ("widen", element),
+        pair => panic!("no kernel casts {pair:?}: one side must be f32"),
+    };
+    let count4 = from.rows * from.stride4();
+    let (kernel, grid) = per_item("cast", entry, element, count4 as u64);
+    rec.dispatch(kernel, &[(1, from.binding()), (2, to.binding())], &Params { count4 }, grid);
+}

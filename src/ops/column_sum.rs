@@ -1,0 +1,44 @@
+//! Sums over rows: the gradient of a bias, and the last step of every gradient that is summed over tokens.
+
+use super::LANES;
+use crate::element::Element;
+use crate::kernels::Kernel;
+use crate::record::{Recorder, Tensor};
+
+/// Rows that one invocation adds up in the first launch.
+const BLOCK: u32 = 64;
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    rows: u32,
+    block: u32,
+    x_stride4: u32,
+    y_stride4: u32,
+}
+
+/// y (1, D) += Σ_rows x (N, D); y is f32.
+#[track_caller]
+pub fn column_sum(rec: &mut Recorder, x: Tensor, y: Tensor) {
+    assert!(x.cols == y.cols, "a sum over rows of {} columns into {}", x.cols, y.cols);
+    let partials = rec.tensor("partials", x.rows.div_ceil(BLOCK), x.cols, Element::F32);
+    launch(rec, x, partials, BLOCK, false, false);
+    fold_partials(rec, partials, y);
+}
+
+/// y (1, D) += Σ_rows of f32 partials (P, D).
+#[track_caller]
+pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {
+    assert!(y.rows == 1 && y.element == Element::F32, "a gradient summed over rows is one f32 row");
+    launch(rec, partials, y, partials.rows, true, true);
+}
+
+fn launch(rec: &mut Recorder, x: Tensor, y: Tensor, block: u32, gradient: bool, accumulate: bool) {
+    let kernel = Kernel::new("column_sum", "column_sum", x.element)
+        .constant("LANES", LANES)
+        .feature("gradient", gradient)
+        .feature("accumulate", accumulate);
+    let params = Params { rows: x.rows, block, x_stride4: x.stride4(), y_stride4: y.stride4() };
+    let grid = [y.stride4().div_ceil(LANES), y.rows, 1];
+    rec.dispatch(kernel, &[(1, x.binding()), (2, y.binding())], &params, grid);
+}

@@ -1,0 +1,59 @@
+//! Table look-up by token id.
+
+use crate::element::Element;
+use crate::kernels::{Kernel, Tier};
+use crate::record::{Recorder, Tensor, fold_grid};
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    tokens: u32,
+    stride4: u32,
+    first_row: u32,
+    rows: u32,
+}
+
+/// y (N, D) = table[ids]. The table comes as parts, the first row of each known by adding up: a table over the
+/// binding limit has several.
+#[track_caller]
+pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
+    assert!(ids.cols == y.rows, "{} ids for {} rows", ids.cols, y.rows);
+    let mut first_row = 0;
+    for part in table {
+        assert!(
+            part.stride == y.stride && part.element == y.element,
+            "the table's rows differ from the result's"
+        );
+        let bindings = [(1, ids.binding()), (2, part.binding()), (3, y.binding())];
+        launch(rec, "embedding", y, first_row, part.rows, &bindings);
+        first_row += part.rows;
+    }
+}
+
+/// dtable[v] += Σ of dy (N, D) over the tokens with id v. `order` (1, N): the token positions, sorted by id.
+#[track_caller]
+pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Tensor, dtable: &[Tensor]) {
+    assert!(ids.cols == dy.rows && order.cols == dy.rows, "ids and order have one entry for each row");
+    let mut first_row = 0;
+    for part in dtable {
+        assert!(part.element == Element::F32, "gradients of parameters are f32");
+        let bindings = [(1, ids.binding()), (2, order.binding()), (3, dy.binding()), (4, part.binding())];
+        launch(rec, "embedding_backward", dy, first_row, part.rows, &bindings);
+        first_row += part.rows;
+    }
+}
+
+fn launch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    tokens: Tensor,
+    first_row: u32,
+    rows: u32,
+    bindings: &[(u32, crate::record::Binding)],
+) {
+    let lanes = if rec.capabilities().tier == Tier::Software { 32 } else { 64 };
+    let kernel = Kernel::new("embedding", entry, tokens.element).constant("LANES", lanes);
+    let params = Params { tokens: tokens.rows, stride4: tokens.stride4(), first_row, rows };
+    let groups = tokens.stride4().div_ceil(lanes) as u64 * tokens.rows as u64;
+    rec.dispatch(kernel, bindings, &params, fold_grid(groups));
+}

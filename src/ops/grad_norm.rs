@@ -1,0 +1,52 @@
+//! The global norm of the gradients, their overflow flag, and the step's decisions.
+
+use super::{fold, per_row};
+use crate::element::Element;
+use crate::record::{Recorder, Tensor};
+
+/// Groups of 4 gradients that one row of the first pass covers.
+const BLOCK: u32 = 256;
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    count4: u32,
+    rows: u32,
+    first_partial: u32,
+    max_norm: f32,
+    schedule_rows: u32,
+}
+
+/// What decides a step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepTensors {
+    /// `StepState`.
+    pub state: Tensor,
+    /// `LossState`.
+    pub loss: Tensor,
+    /// (steps, 4): learning rate and bias corrections by global step.
+    pub schedule: Tensor,
+}
+
+/// Norm and flag of all `gradients` (one flat tensor a segment), then the step's state. `max_norm`: clip to it.
+#[track_caller]
+pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, max_norm: Option<f32>) {
+    let rows = |segment: &Tensor| (segment.stride4() * segment.rows).div_ceil(BLOCK);
+    let total: u32 = gradients.iter().map(rows).sum();
+    let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
+    let StepTensors { state, loss, schedule } = tensors;
+    let mut params =
+        Params { count4: 0, rows: 0, first_partial: 0, max_norm: 0.0, schedule_rows: schedule.rows };
+    for segment in gradients {
+        params = Params { count4: segment.stride4() * segment.rows, rows: rows(segment), ..params };
+        let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
+        let bindings = [(1, segment.binding()), (2, partials.binding()), (3, state.binding())];
+        rec.dispatch(kernel.constant("BLOCK", BLOCK), &bindings, &params, grid);
+        params.first_partial += params.rows;
+    }
+    let params = Params { rows: total, max_norm: max_norm.unwrap_or(0.0), ..params };
+    let kernel = fold("grad_norm", "finish_step", Element::F32).constant("BLOCK", BLOCK);
+    let bindings =
+        [(1, schedule.binding()), (2, partials.binding()), (3, state.binding()), (4, loss.binding())];
+    rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
+}

@@ -1,0 +1,146 @@
+//! The head and the loss, in chunks of rows: the logits of all tokens never exist at once.
+
+use super::matmul::{Epilogue, Layout, matmul};
+use super::{fold, per_row};
+use crate::element::{Element, stride_of};
+use crate::record::{Binding, Recorder, Tensor};
+
+/// Bytes of logits that exist at a time, at most: enough rows for an efficient product, little memory.
+const CHUNK_BYTES: u64 = 16 << 20;
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    rows: u32,
+    vocab: u32,
+    stride4: u32,
+    first_token: u32,
+    ignore: u32,
+    inverse_accumulation: f32,
+}
+
+/// What the head works on.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearCrossEntropy<'a> {
+    /// Hidden states (N, D).
+    pub h: Tensor,
+    /// Head (V, D), in parts of whole rows; every part but the last has a multiple of 4 rows.
+    pub head: &'a [Tensor],
+    /// Targets (1, N).
+    pub targets: Tensor,
+    /// The target that does not count.
+    pub ignore: u32,
+    /// `StepState` (its loss scale is read).
+    pub step: Tensor,
+    /// `LossState`: receives seed, count and sums.
+    pub loss: Tensor,
+    /// Micro-batches in a step: each one's mean loss counts one part in so many.
+    pub accumulation: u32,
+}
+
+/// Adds the batch's loss to `loss` and computes the gradients of loss_scale · mean loss / accumulation: `dh` (N, D) is
+/// written, `dhead` (as `head`, f32) is added to, where given.
+#[track_caller]
+pub fn linear_cross_entropy(
+    rec: &mut Recorder,
+    op: &LinearCrossEntropy<'_>,
+    dh: Tensor,
+    dhead: Option<&[Tensor]>,
+) {
+    let losses = begin(rec, op);
+    for (first, rows) in chunks(rec, op) {
+        let h = op.h.rows(first, rows);
+        let logits = logits(rec, op, h);
+        softmax(rec, op, logits, losses, first, true);
+        let mut column = 0;
+        for (i, part) in op.head.iter().enumerate() {
+            let dz = logits.columns(column, part.rows);
+            let into = Epilogue { accumulate: i > 0, ..Default::default() };
+            matmul(rec, Layout::Nn, dz, *part, dh.rows(first, rows), into);
+            if let Some(dhead) = dhead {
+                let into = Epilogue { accumulate: true, ..Default::default() };
+                matmul(rec, Layout::Tn, dz, h, dhead[i], into);
+            }
+            column += part.rows;
+        }
+    }
+    finish(rec, op, losses);
+}
+
+/// Adds the batch's loss to `loss`: evaluation.
+#[track_caller]
+pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) {
+    let losses = begin(rec, op);
+    for (first, rows) in chunks(rec, op) {
+        let logits = logits(rec, op, op.h.rows(first, rows));
+        softmax(rec, op, logits, losses, first, false);
+    }
+    finish(rec, op, losses);
+}
+
+#[track_caller]
+fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Tensor {
+    // In 16 bits a logit of 10 is off by 0.02 and its probability by 2 %.
+    assert!(op.h.element == Element::F32, "the head works on f32 hidden states, so that its logits are f32");
+    let bindings = [(1, op.targets.binding()), (2, op.step.binding()), (4, op.loss.binding())];
+    let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
+    rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
+    rec.tensor("losses", 1, op.h.rows, Element::F32)
+}
+
+fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, losses: Tensor) {
+    let kernel = fold("linear_cross_entropy", "sum_losses", op.h.element);
+    let bindings = [(3, losses.binding()), (4, op.loss.binding())];
+    rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
+}
+
+/// (first row, rows) of each chunk. All but the last have a multiple of 64 rows, so their ranges start aligned.
+fn chunks(rec: &Recorder, op: &LinearCrossEntropy<'_>) -> Vec<(u32, u32)> {
+    let row_bytes = stride_of(vocab(op)) as u64 * op.h.element.bytes();
+    let budget = CHUNK_BYTES.min(rec.capabilities().limits.binding_bytes);
+    let rows = ((budget / row_bytes) as u32 / 64 * 64).max(64).min(op.h.rows);
+    (0..op.h.rows).step_by(rows as usize).map(|first| (first, rows.min(op.h.rows - first))).collect()
+}
+
+fn logits(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, h: Tensor) -> Tensor {
+    let logits = rec.tensor("logits", h.rows, vocab(op), h.element);
+    let mut column = 0;
+    for part in op.head {
+        matmul(rec, Layout::Nt, h, *part, logits.columns(column, part.rows), Epilogue::default());
+        column += part.rows;
+    }
+    logits
+}
+
+fn softmax(
+    rec: &mut Recorder,
+    op: &LinearCrossEntropy<'_>,
+    logits: Tensor,
+    losses: Tensor,
+    first: u32,
+    gradient: bool,
+) {
+    let (kernel, grid) =
+        per_row(rec, "linear_cross_entropy", "softmax_cross_entropy", logits.element, logits.rows);
+    let mut bindings: Vec<(u32, Binding)> =
+        vec![(1, op.targets.binding()), (2, logits.binding()), (3, losses.binding())];
+    if gradient {
+        bindings.push((4, op.loss.binding()));
+    }
+    rec.dispatch(kernel.feature("gradient", gradient), &bindings, &params(op, logits.rows, first), grid);
+}
+
+fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
+    Params {
+        rows,
+        vocab: vocab(op),
+        stride4: stride_of(vocab(op)) / 4,
+        first_token,
+        ignore: op.ignore,
+        inverse_accumulation: 1.0 / op.accumulation as f32,
+    }
+}
+
+fn vocab(op: &LinearCrossEntropy<'_>) -> u32 {
+    op.head.iter().map(|part| part.rows).sum()
+}

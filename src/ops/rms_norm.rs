@@ -1,0 +1,77 @@
+//! Root mean square normalisation (Zhang and Sennrich, 2019).
+
+use super::column_sum::fold_partials;
+use super::{LANES, per_row};
+use crate::element::Element;
+use crate::kernels::Kernel;
+use crate::record::{Recorder, Tensor};
+
+/// Rows that one invocation of the weight's gradient adds up.
+const ROWS: u32 = 64;
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct Params {
+    rows: u32,
+    cols: u32,
+    stride4: u32,
+    epsilon: f32,
+}
+
+impl Params {
+    fn new(x: &Tensor, epsilon: f32) -> Self {
+        Self { rows: x.rows, cols: x.cols, stride4: x.stride4(), epsilon }
+    }
+}
+
+/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) that the backward needs, always f32.
+#[track_caller]
+pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, epsilon: f32) {
+    assert!((x.rows, x.stride) == (y.rows, y.stride), "rms_norm's result has another shape than its input");
+    assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
+    assert!(rstd.cols == x.rows, "one rstd for each of {} rows", x.rows);
+    let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm", x.element, x.rows);
+    let bindings = [(1, x.binding()), (2, w.binding()), (3, y.binding()), (4, rstd.binding())];
+    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(&x, epsilon), grid);
+}
+
+/// What [`rms_norm_backward`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    /// The input (N, D).
+    pub x: Tensor,
+    /// The weight (1, D).
+    pub w: Tensor,
+    /// 1 / rms of each row (1, N).
+    pub rstd: Tensor,
+}
+
+/// dx (N, D), written or added to what is there.
+#[track_caller]
+pub fn rms_norm_backward(rec: &mut Recorder, saved: &Saved, dy: Tensor, dx: Tensor, accumulate: bool) {
+    let Saved { x, w, rstd } = saved;
+    assert!(
+        (dy.rows, dy.stride) == (x.rows, x.stride),
+        "the gradient has another shape than rms_norm's input"
+    );
+    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx has another shape than rms_norm's input");
+    let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
+    let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
+    let bindings =
+        [(1, x.binding()), (2, w.binding()), (3, dy.binding()), (4, rstd.binding()), (5, dx.binding())];
+    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
+}
+
+/// dw (1, D) += Σ_rows dy · x · rstd; f32, in a fixed order.
+#[track_caller]
+pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &Saved, dy: Tensor, dw: Tensor) {
+    let Saved { x, rstd, .. } = saved;
+    assert!(dw.element == Element::F32, "gradients of parameters are f32");
+    let blocks = x.rows.div_ceil(ROWS);
+    let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
+    let kernel = Kernel::new("rms_norm", "rms_norm_backward_weight", x.element);
+    let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
+    let bindings = [(1, x.binding()), (3, dy.binding()), (4, rstd.binding()), (5, partials.binding())];
+    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), [x.stride4().div_ceil(LANES), blocks, 1]);
+    fold_partials(rec, partials, dw);
+}

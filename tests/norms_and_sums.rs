@@ -1,0 +1,196 @@
+//! rms_norm, column_sum, embedding, add and cast against the f64 reference.
+
+mod lab;
+
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::ops::rms_norm::Saved;
+use gristmill::ops::{add, cast, column_sum, embedding, rms_norm};
+use gristmill::record::Tensor;
+use gristmill::reference;
+use lab::{allowed, check};
+
+const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
+
+#[test]
+fn rms_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("rms_norm {rows}x{cols} {element:?}"), |case| {
+                let (x, w) = (case.input(rows, cols, element), case.input(1, cols, element));
+                let (y, rstd) = (case.output(rows, cols, element), case.output(1, rows, F32));
+                rms_norm::rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, 1e-5);
+                let want = reference::rms_norm::rms_norm(&x.values, &w.values, cols as usize, 1e-5);
+                case.expect("y", y, want, allowed(element, cols));
+                let inverse = |row: &[f64]| {
+                    1.0 / (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + 1e-5).sqrt()
+                };
+                let want_rstd: Vec<f64> = x.values.chunks(cols as usize).map(inverse).collect();
+                case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+                let dy = case.input(rows, cols, element);
+                let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
+                let dw = case.input(1, cols, F32);
+                let saved = Saved { x: x.tensor, w: w.tensor, rstd };
+                rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
+                rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
+                rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
+                let (want_dx, want_dw) = reference::rms_norm::rms_norm_backward(
+                    &x.values,
+                    &w.values,
+                    &dy.values,
+                    cols as usize,
+                    1e-5,
+                );
+                let want_more = sum(&more.values, &want_dx);
+                // dx = rstd · (h − x · pull): with one column all but a millionth cancels.
+                let terms: Vec<f64> = want_rstd
+                    .iter()
+                    .zip(dy.values.chunks(cols as usize))
+                    .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
+                    .collect();
+                case.expect_difference("dx", dx, want_dx, allowed(element, cols), &terms);
+                case.expect_difference("dx on top", more.tensor, want_more, allowed(element, cols), &terms);
+                case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+            });
+        }
+    }
+}
+
+#[test]
+fn column_sum_adds_rows() {
+    for element in [F32, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("column_sum {rows}x{cols} {element:?}"), |case| {
+                let (x, y) = (case.input(rows, cols, element), case.input(1, cols, F32));
+                column_sum::column_sum(&mut case.rec, x.tensor, y.tensor);
+                let mut want = y.values.clone();
+                for row in x.values.chunks(cols as usize) {
+                    want = sum(&want, row);
+                }
+                case.expect("y", y.tensor, want, allowed(F32, rows));
+            });
+        }
+    }
+}
+
+#[test]
+fn embedding_gathers_and_scatters() {
+    for element in [F32, Bf16] {
+        for (tokens, vocab, cols, parts) in
+            [(1, 1, 1, 1), (33, 7, 31, 1), (129, 40, 36, 2), (64, 257, 130, 3)]
+        {
+            check(&format!("embedding {tokens} of {vocab}x{cols} in {parts} parts {element:?}"), |case| {
+                let ids = case.ids_below(tokens as usize, vocab);
+                let mut order: Vec<u32> = (0..tokens).collect();
+                order.sort_by_key(|&n| ids[n as usize]);
+                let (ids_tensor, order_tensor) = (case.integers(&ids), case.integers(&order));
+                let rows = |part: u32| vocab / parts + if part == parts - 1 { vocab % parts } else { 0 };
+                let table: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, element)).collect();
+                let dtable: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, F32)).collect();
+                let (y, dy) = (case.output(tokens, cols, element), case.input(tokens, cols, element));
+                let tensors =
+                    |inputs: &[lab::Input]| inputs.iter().map(|i| i.tensor).collect::<Vec<Tensor>>();
+                embedding::embedding(&mut case.rec, ids_tensor, &tensors(&table), y);
+                let parts = tensors(&dtable);
+                embedding::embedding_backward(&mut case.rec, ids_tensor, order_tensor, dy.tensor, &parts);
+                let whole: Vec<f64> = table.iter().flat_map(|part| part.values.clone()).collect();
+                case.expect("y", y, reference::embedding::embedding(&whole, &ids, cols as usize), 0.0);
+                let want =
+                    reference::embedding::embedding_backward(&dy.values, &ids, vocab as usize, cols as usize);
+                let mut rest = &want[..];
+                for part in &dtable {
+                    let (mine, others) = rest.split_at(part.values.len());
+                    rest = others;
+                    case.expect("dtable", part.tensor, sum(&part.values, mine), allowed(F32, tokens));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn add_scales_and_accumulates() {
+    for element in [F32, Bf16] {
+        check(&format!("add {element:?}"), |case| {
+            let (x, y) = (case.input(31, 33, element), case.input(31, 33, element));
+            let z = case.output(31, 33, element);
+            add::add(&mut case.rec, x.tensor, z, -0.5, false);
+            add::add(&mut case.rec, x.tensor, y.tensor, 2.0, true);
+            case.expect("z", z, x.values.iter().map(|v| -0.5 * v).collect(), allowed(element, 1));
+            let want = x.values.iter().zip(&y.values).map(|(x, y)| y + 2.0 * x).collect();
+            case.expect("y", y.tensor, want, allowed(element, 1));
+        });
+    }
+}
+
+/// Rounding, subnormals, overflow, infinity and NaN, bit for bit as the host rounds them.
+#[test]
+fn cast_rounds_to_nearest_even() {
+    let mut values: Vec<f32> = vec![
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        65504.0,
+        65519.0,
+        65520.0,
+        -65520.0,
+        1e30,
+        3.4e38,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        5.96e-8,
+        2.98e-8,
+        2.981e-8,
+        6.1e-5,
+        6.097e-5,
+        1.0009766,
+        1.0014648,
+        1.0039063,
+        1.0117188,
+        0.1,
+        -0.3,
+    ];
+    values.extend((0..1001).map(|i| (i as f32 - 500.0) * 1.2345e-3));
+    for element in [F16, Bf16] {
+        let values = values.clone();
+        check(&format!("cast {element:?}"), move |case| {
+            let cols = values.len() as u32;
+            let wide: Vec<f64> = values.iter().map(|&v| v as f64).collect();
+            let x = case.input_of(&wide, 1, cols, F32);
+            let (narrow, back) = (case.output(1, cols, element), case.output(1, cols, F32));
+            cast::cast(&mut case.rec, x.tensor, narrow);
+            cast::cast(&mut case.rec, narrow, back);
+            let mut bytes = Vec::new();
+            element.encode_row(&values, &mut bytes);
+            let same = |want: Vec<u8>| {
+                move |words: &[u32]| {
+                    let got: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+                    assert!(got == want, "the device rounds differently from the host");
+                }
+            };
+            let widened: Vec<u8> = element.decode(&bytes).iter().flat_map(|v| v.to_le_bytes()).collect();
+            case.expect_words("narrowed", narrow, same(bytes));
+            case.expect_words("widened", back, same(widened));
+        });
+    }
+    check_nan(F16);
+    check_nan(Bf16);
+}
+
+fn check_nan(element: Element) {
+    check(&format!("cast of NaN {element:?}"), |case| {
+        let x = case.integers(&[0x7f80_0001, 0xffff_ffff, 0x7fc0_0000, 0xff80_0001]);
+        let x = Tensor { element: F32, ..x };
+        let (narrow, back) = (case.output(1, 4, element), case.output(1, 4, F32));
+        cast::cast(&mut case.rec, x, narrow);
+        cast::cast(&mut case.rec, narrow, back);
+        case.expect_words("back", back, |words| {
+            assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "a NaN became {words:x?}");
+        });
+    });
+}
+
+fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
