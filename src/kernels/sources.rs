@@ -23,5 +23,6 @@ shaders![
     "linear_cross_entropy",
     "matmul/portable",
     "matmul/software",
+    "qk_norm",
     "rms_norm",
 ];

@@ -4,14 +4,14 @@ use super::per_item;
 use crate::element::Element;
 use crate::record::{Recorder, Tensor};
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    count4: u32,
-    decay: f32,
-    beta1: f32,
-    beta2: f32,
-    epsilon: f32,
+crate::params! {
+    struct Params {
+        count4: u32,
+        decay: f32,
+        beta1: f32,
+        beta2: f32,
+        epsilon: f32,
+    }
 }
 
 /// Settings that do not change during a run; the learning rate comes from `StepState`.

@@ -3,16 +3,16 @@
 use super::per_item;
 use crate::record::{Recorder, Tensor};
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    rows: u32,
-    cols4: u32,
-    x_offset: u32,
-    y_offset: u32,
-    x_stride: u32,
-    y_stride: u32,
-    factor: f32,
+crate::params! {
+    struct Params {
+        rows: u32,
+        cols4: u32,
+        x_offset: u32,
+        y_offset: u32,
+        x_stride: u32,
+        y_stride: u32,
+        factor: f32,
+    }
 }
 
 /// y = factor · x, or y += factor · x with `accumulate`.

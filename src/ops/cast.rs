@@ -4,10 +4,10 @@ use super::per_item;
 use crate::element::Element;
 use crate::record::{Recorder, Tensor};
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    count4: u32,
+crate::params! {
+    struct Params {
+        count4: u32,
+    }
 }
 
 /// `to` = `from`, one of them f32; 16-bit results are rounded to nearest even.

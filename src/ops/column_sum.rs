@@ -8,13 +8,13 @@ use crate::record::{Recorder, Tensor};
 /// Rows that one invocation adds up in the first launch.
 const BLOCK: u32 = 64;
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    rows: u32,
-    block: u32,
-    x_stride4: u32,
-    y_stride4: u32,
+crate::params! {
+    struct Params {
+        rows: u32,
+        block: u32,
+        x_stride4: u32,
+        y_stride4: u32,
+    }
 }
 
 /// y (1, D) += Σ_rows x (N, D); y is f32.

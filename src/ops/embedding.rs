@@ -4,13 +4,13 @@ use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    tokens: u32,
-    stride4: u32,
-    first_row: u32,
-    rows: u32,
+crate::params! {
+    struct Params {
+        tokens: u32,
+        stride4: u32,
+        first_row: u32,
+        rows: u32,
+    }
 }
 
 /// y (N, D) = table[ids]. The table comes as parts, the first row of each known by adding up: a table over the

@@ -7,14 +7,14 @@ use crate::record::{Recorder, Tensor};
 /// Groups of 4 gradients that one row of the first pass covers.
 const BLOCK: u32 = 256;
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    count4: u32,
-    rows: u32,
-    first_partial: u32,
-    max_norm: f32,
-    schedule_rows: u32,
+crate::params! {
+    struct Params {
+        count4: u32,
+        rows: u32,
+        first_partial: u32,
+        max_norm: f32,
+        schedule_rows: u32,
+    }
 }
 
 /// What decides a step.

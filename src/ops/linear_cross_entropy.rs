@@ -8,15 +8,15 @@ use crate::record::{Binding, Recorder, Tensor};
 /// Bytes of logits that exist at a time, at most: enough rows for an efficient product, little memory.
 const CHUNK_BYTES: u64 = 16 << 20;
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    rows: u32,
-    vocab: u32,
-    stride4: u32,
-    first_token: u32,
-    ignore: u32,
-    inverse_accumulation: f32,
+crate::params! {
+    struct Params {
+        rows: u32,
+        vocab: u32,
+        stride4: u32,
+        first_token: u32,
+        ignore: u32,
+        inverse_accumulation: f32,
+    }
 }
 
 /// What the head works on.

@@ -48,19 +48,19 @@ pub struct Epilogue {
     pub accumulate: bool,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    m: u32,
-    n: u32,
-    k: u32,
-    a_offset: u32,
-    b_offset: u32,
-    y_offset: u32,
-    a_stride: u32,
-    b_stride: u32,
-    y_stride: u32,
-    residual_stride: u32,
+crate::params! {
+    struct Params {
+        m: u32,
+        n: u32,
+        k: u32,
+        a_offset: u32,
+        b_offset: u32,
+        y_offset: u32,
+        a_stride: u32,
+        b_stride: u32,
+        y_stride: u32,
+        residual_stride: u32,
+    }
 }
 
 /// y (M, N) = a · b as `layout` says, plus the epilogue. `y` may be f32 where `a` and `b` are 16-bit: a gradient.

@@ -9,13 +9,13 @@ use crate::record::{Recorder, Tensor};
 /// Rows that one invocation of the weight's gradient adds up.
 const ROWS: u32 = 64;
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::NoUninit)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    stride4: u32,
-    epsilon: f32,
+crate::params! {
+    struct Params {
+        rows: u32,
+        cols: u32,
+        stride4: u32,
+        epsilon: f32,
+    }
 }
 
 impl Params {

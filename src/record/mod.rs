@@ -5,12 +5,14 @@
 //! and then only encodes.
 
 mod memory;
+mod params;
 mod persistent;
 mod recorder;
 mod recording;
 mod tensor;
 
 pub use memory::{Consumer, MemoryPlan};
+pub use params::Params;
 pub use persistent::Persistents;
 pub use recorder::{Recorder, fold_grid};
 pub use recording::{Binding, Dispatch, Recording, Transient};

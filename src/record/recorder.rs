@@ -1,5 +1,6 @@
 //! Writes a recording, op by op.
 
+use super::params::Params;
 use super::recording::{Binding, Dispatch, Recording, Transient};
 use super::tensor::{BufferId, Tensor, TransientId};
 use crate::element::{Element, stride_of};
@@ -86,11 +87,11 @@ impl Recorder {
 
     /// Appends one kernel launch. `bindings` are (index, range); `params` is the struct at binding 0.
     #[track_caller]
-    pub fn dispatch(
+    pub fn dispatch<P: Params>(
         &mut self,
         kernel: Kernel,
         bindings: &[(u32, Binding)],
-        params: &impl bytemuck::NoUninit,
+        params: &P,
         grid: [u32; 3],
     ) {
         assert!(bindings.len() <= 8, "{kernel} binds {} buffers; WebGPU promises 8", bindings.len());
@@ -101,6 +102,7 @@ impl Recorder {
             kernel,
             bindings: bindings.to_vec(),
             params,
+            fields: P::FIELDS,
             grid,
         });
     }

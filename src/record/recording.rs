@@ -25,6 +25,8 @@ pub struct Dispatch {
     pub bindings: Vec<(u32, Binding)>,
     /// The bytes of the params struct.
     pub params: Vec<u8>,
+    /// The struct's fields: name and byte offset.
+    pub fields: &'static [(&'static str, usize)],
     /// Workgroups along x, y, z.
     pub grid: [u32; 3],
 }

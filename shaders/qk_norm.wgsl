@@ -1,0 +1,125 @@
+// Query and key normalisation: rms_norm over each head of the packed rows q | k | v, one weight for all q heads and one
+// for all k heads; v is copied.            x, y (N, cols), wq, wk (head_dim), rstd (N, heads + kv_heads)
+//
+//   qk_norm                   one invocation per head of a token; a v head is copied
+//   qk_norm_backward          in place on the packed gradient: the invocation owns its head, reads it whole, then writes
+//   qk_norm_backward_weight   one invocation per block of ROWS tokens and group of 4 columns of a head: partials
+//                             (N / ROWS, head_dim) for q or for k; run before the in-place pass, which overwrites dy
+//
+// Numerics: f32 statistics; sums in a fixed order.
+// Source: Henry et al., "Query-Key Normalization for Transformers", 2020; with RMSNorm as in Qwen3.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::tile::{LANES, ROWS};
+
+struct Params {
+    tokens: u32,
+    heads: u32, // query heads
+    kv_heads: u32,
+    head4: u32, // head_dim and value_dim in groups of 4
+    value4: u32,
+    stride4: u32,
+    rstd_stride: u32,
+    epsilon: f32,
+    first_head: u32, // qk_norm_backward_weight: the heads it sums over
+    head_count: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Packed>;
+@group(0) @binding(2) var<storage, read> wq: array<Packed>;
+@group(0) @binding(3) var<storage, read> wk: array<Packed>;
+@group(0) @binding(4) var<storage, read_write> y: array<Packed>;
+@group(0) @binding(5) var<storage, read_write> rstd_out: array<f32>;
+
+@group(0) @binding(4) var<storage, read_write> gradient: array<Packed>; // dy, then dx
+@group(0) @binding(5) var<storage, read> rstd: array<f32>;
+
+@group(0) @binding(4) var<storage, read> dy: array<Packed>;
+@group(0) @binding(6) var<storage, read_write> partials: array<vec4<f32>>;
+
+struct Place {
+    token: u32,
+    head: u32, // q heads, then k heads, then v heads
+    start: u32, // of the head, in groups of 4
+}
+
+fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
+    let index = linear_index(workgroup) * LANES + lane;
+    let heads = params.heads + 2u * params.kv_heads;
+    let token = index / heads;
+    let head = index % heads;
+    let normalised = params.heads + params.kv_heads;
+    let start = min(head, normalised) * params.head4 + (max(head, normalised) - normalised) * params.value4;
+    return Place(token, head, token * params.stride4 + start);
+}
+
+fn weight(head: u32, column4: u32) -> vec4<f32> {
+    if (head < params.heads) {
+        return load4(wq[column4]);
+    }
+    return load4(wk[column4]);
+}
+
+@compute @workgroup_size(LANES)
+fn qk_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.token >= params.tokens) {
+        return;
+    }
+    if (place.head >= params.heads + params.kv_heads) {
+        for (var i = 0u; i < params.value4; i++) {
+            y[place.start + i] = x[place.start + i];
+        }
+        return;
+    }
+    var squares = 0.0;
+    for (var i = 0u; i < params.head4; i++) {
+        let value = load4(x[place.start + i]);
+        squares += dot(value, value);
+    }
+    let scale = inverseSqrt(squares / f32(4u * params.head4) + params.epsilon);
+    rstd_out[place.token * params.rstd_stride + place.head] = scale;
+    for (var i = 0u; i < params.head4; i++) {
+        y[place.start + i] = store4(load4(x[place.start + i]) * scale * weight(place.head, i));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn qk_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.token >= params.tokens || place.head >= params.heads + params.kv_heads) {
+        return; // v's gradient passes through
+    }
+    var products = 0.0;
+    for (var i = 0u; i < params.head4; i++) {
+        products += dot(load4(gradient[place.start + i]) * weight(place.head, i), load4(x[place.start + i]));
+    }
+    let scale = rstd[place.token * params.rstd_stride + place.head];
+    let pull = scale * scale * products / f32(4u * params.head4);
+    for (var i = 0u; i < params.head4; i++) {
+        let h = load4(gradient[place.start + i]) * weight(place.head, i);
+        gradient[place.start + i] = store4(scale * (h - load4(x[place.start + i]) * pull));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn qk_norm_backward_weight(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let column4 = workgroup.x * LANES + lane;
+    if (column4 >= params.head4) {
+        return;
+    }
+    let first = workgroup.y * ROWS;
+    var sum = vec4<f32>(0.0);
+    for (var token = first; token < min(first + ROWS, params.tokens); token++) {
+        for (var head = params.first_head; head < params.first_head + params.head_count; head++) {
+            let at = token * params.stride4 + head * params.head4 + column4;
+            sum += load4(dy[at]) * load4(x[at]) * rstd[token * params.rstd_stride + head];
+        }
+    }
+    partials[workgroup.y * params.head4 + column4] = sum;
+}

@@ -1,0 +1,103 @@
+//! Query and key normalisation over the heads of packed rows.
+
+use super::column_sum::fold_partials;
+use super::heads::HeadLayout;
+use super::{LANES, per_item};
+use crate::element::Element;
+use crate::kernels::Kernel;
+use crate::record::{Recorder, Tensor};
+
+/// Tokens that one invocation of the weights' gradient adds up.
+const ROWS: u32 = 64;
+
+crate::params! {
+    struct Params {
+        tokens: u32,
+        heads: u32,
+        kv_heads: u32,
+        head4: u32,
+        value4: u32,
+        stride4: u32,
+        rstd_stride: u32,
+        epsilon: f32,
+        first_head: u32,
+        head_count: u32,
+    }
+}
+
+/// What the backward reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    /// The packed input (N, cols).
+    pub x: Tensor,
+    /// Weight of the query heads (1, head_dim).
+    pub wq: Tensor,
+    /// Weight of the key heads (1, head_dim).
+    pub wk: Tensor,
+    /// 1 / rms of each head (N, heads + kv_heads), f32.
+    pub rstd: Tensor,
+}
+
+/// y (N, cols) = packed `saved.x` with its q and k heads normalised; fills `saved.rstd`.
+#[track_caller]
+pub fn qk_norm(rec: &mut Recorder, saved: &Saved, y: Tensor, layout: &HeadLayout, epsilon: f32) {
+    let Saved { x, wq, wk, rstd } = saved;
+    assert!((x.rows, x.stride) == (y.rows, y.stride), "qk_norm's result has another shape than its input");
+    let (kernel, grid) = per_head(x, "qk_norm", layout);
+    let bindings = [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, y.binding()), (5, rstd.binding())];
+    rec.dispatch(kernel, &bindings, &params(saved, layout, epsilon), grid);
+}
+
+/// The gradient, in place on `gradient` (N, cols): dy becomes dx. The weights' gradient must be recorded before.
+#[track_caller]
+pub fn qk_norm_backward(rec: &mut Recorder, saved: &Saved, gradient: Tensor, layout: &HeadLayout) {
+    let Saved { x, wq, wk, rstd } = saved;
+    assert!((x.rows, x.stride) == (gradient.rows, gradient.stride), "the gradient has another shape than qk_norm's input");
+    let (kernel, grid) = per_head(x, "qk_norm_backward", layout);
+    let bindings =
+        [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, gradient.binding()), (5, rstd.binding())];
+    rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
+}
+
+/// dwq += Σ over tokens and query heads of dy · x · rstd, dwk likewise; f32.
+#[track_caller]
+pub fn qk_norm_backward_weight(
+    rec: &mut Recorder,
+    saved: &Saved,
+    dy: Tensor,
+    [dwq, dwk]: [Tensor; 2],
+    layout: &HeadLayout,
+) {
+    let Saved { x, rstd, .. } = saved;
+    for (dw, first_head, head_count) in [(dwq, 0, layout.heads), (dwk, layout.heads, layout.kv_heads)] {
+        let blocks = x.rows.div_ceil(ROWS);
+        let partials = rec.tensor("partials", blocks, layout.head_dim, Element::F32);
+        let kernel = Kernel::new("qk_norm", "qk_norm_backward_weight", x.element);
+        let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
+        let params = Params { first_head, head_count, ..params(saved, layout, 0.0) };
+        let bindings = [(1, x.binding()), (4, dy.binding()), (5, rstd.binding()), (6, partials.binding())];
+        rec.dispatch(kernel, &bindings, &params, [partials.stride4().div_ceil(LANES), blocks, 1]);
+        fold_partials(rec, partials, dw);
+    }
+}
+
+fn per_head(x: &Tensor, entry: &'static str, layout: &HeadLayout) -> (Kernel, [u32; 3]) {
+    let heads = (layout.heads + 2 * layout.kv_heads) as u64;
+    let (kernel, grid) = per_item("qk_norm", entry, x.element, x.rows as u64 * heads);
+    (kernel.constant("ROWS", ROWS), grid)
+}
+
+fn params(saved: &Saved, layout: &HeadLayout, epsilon: f32) -> Params {
+    Params {
+        tokens: saved.x.rows,
+        heads: layout.heads,
+        kv_heads: layout.kv_heads,
+        head4: layout.head_dim / 4,
+        value4: layout.value_dim / 4,
+        stride4: saved.x.stride4(),
+        rstd_stride: saved.rstd.stride,
+        epsilon,
+        first_head: 0,
+        head_count: 0,
+    }
+}

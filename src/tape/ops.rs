@@ -1,0 +1,178 @@
+//! The differentiable ops: each runs its kernel and says how to undo it.
+
+use super::{Parameter, Tape, Var};
+use crate::element::Element;
+use crate::ops::attention::{self, Attention};
+use crate::ops::heads::HeadLayout;
+use crate::ops::linear_cross_entropy::{self as head, LinearCrossEntropy};
+use crate::ops::matmul::{Epilogue, Layout, matmul};
+use crate::ops::rope::{self, Rope};
+use crate::ops::{column_sum, embedding, qk_norm, rms_norm, swiglu};
+use crate::record::Tensor;
+
+/// Targets and state of the loss; see [`LinearCrossEntropy`].
+#[derive(Clone, Copy, Debug)]
+pub struct CrossEntropy {
+    /// Target ids (1, N).
+    pub targets: Tensor,
+    /// The id that does not count.
+    pub ignore: u32,
+    /// `StepState`.
+    pub step: Tensor,
+    /// `LossState`.
+    pub loss: Tensor,
+    /// Micro-batches in a step.
+    pub accumulation: u32,
+}
+
+impl<'p> Tape<'_, 'p> {
+    /// Rows of `table` (V, D) by id: (N, D). `order`: token positions sorted by id.
+    pub fn embedding(&mut self, ids: Tensor, order: Tensor, table: &'p Parameter, element: Element) -> Var {
+        let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
+        embedding::embedding(self.rec, ids, &table.weight, y);
+        self.result(y, &[], table.trains(), move |tape, dy| {
+            if let Some(gradient) = &table.gradient {
+                embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
+            }
+        })
+    }
+
+    /// x (N, K) Wᵀ + bias + residual: (N, M). The residual's gradient is the result's own, handed on.
+    pub fn linear(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        residual: Option<Var>,
+    ) -> Var {
+        let w = weight.weight();
+        let y = self.rec.tensor("y", x.tensor.rows, w.rows, x.tensor.element);
+        let epilogue = Epilogue {
+            bias: bias.map(Parameter::weight),
+            residual: residual.map(|residual| residual.tensor),
+            accumulate: false,
+        };
+        matmul(self.rec, Layout::Nt, x.tensor, w, y, epilogue);
+        let saved_x = self.save(x);
+        let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
+        let trains = weight.trains() || bias.is_some_and(Parameter::trains);
+        self.result(y, &inputs, trains, move |tape, dy| {
+            if let Some(target) = tape.target(x) {
+                let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
+                matmul(tape.rec, Layout::Nn, dy, w, target.tensor, into);
+            }
+            if let Some(dw) = weight.gradient() {
+                let x = tape.saved(saved_x);
+                let into = Epilogue { accumulate: true, ..Default::default() };
+                matmul(tape.rec, Layout::Tn, dy, x, dw, into);
+            }
+            if let Some(db) = bias.and_then(Parameter::gradient) {
+                column_sum::column_sum(tape.rec, dy, db);
+            }
+            if let Some(residual) = residual {
+                tape.give(residual, dy); // last: from here on others may add to dy
+            }
+        })
+    }
+
+    /// x / rms(x) · w, (N, D).
+    pub fn rms_norm(&mut self, x: Var, weight: &'p Parameter, epsilon: f32) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        let rstd = self.rec.tensor("rstd", 1, rows, Element::F32);
+        let w = weight.weight();
+        rms_norm::rms_norm(self.rec, x.tensor, w, y, rstd, epsilon);
+        let (saved_x, saved_rstd) = (self.save(x), self.save_tensor(rstd));
+        self.result(y, &[x], weight.trains(), move |tape, dy| {
+            let saved = rms_norm::Saved { x: tape.saved(saved_x), w, rstd: tape.saved(saved_rstd) };
+            if let Some(dw) = weight.gradient() {
+                rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
+            }
+            if let Some(target) = tape.target(x) {
+                rms_norm::rms_norm_backward(tape.rec, &saved, dy, target.tensor, target.accumulate);
+            }
+        })
+    }
+
+    /// q and k heads of packed `qkv` normalised one by one; v is copied.
+    pub fn qk_norm(
+        &mut self,
+        qkv: Var,
+        q_weight: &'p Parameter,
+        k_weight: &'p Parameter,
+        layout: HeadLayout,
+        epsilon: f32,
+    ) -> Var {
+        let Tensor { rows, cols, element, .. } = qkv.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        let rstd = self.rec.tensor("rstd", rows, layout.heads + layout.kv_heads, Element::F32);
+        let (wq, wk) = (q_weight.weight(), k_weight.weight());
+        let saved = qk_norm::Saved { x: qkv.tensor, wq, wk, rstd };
+        qk_norm::qk_norm(self.rec, &saved, y, &layout, epsilon);
+        let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
+        self.result(y, &[qkv], q_weight.trains() || k_weight.trains(), move |tape, dy| {
+            let saved = qk_norm::Saved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
+            if let (Some(dwq), Some(dwk)) = (q_weight.gradient(), k_weight.gradient()) {
+                qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, [dwq, dwk], &layout);
+            }
+            qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout); // in place
+            tape.give(qkv, dy);
+        })
+    }
+
+    /// q and k heads of packed `qkv` rotated by their positions, in place: nothing else reads `qkv` as it was.
+    pub fn rope(&mut self, qkv: Var, positions: Tensor, cos_sin: Tensor, layout: HeadLayout, rope: Rope) -> Var {
+        rope::rope(self.rec, qkv.tensor, positions, layout, &rope, cos_sin);
+        self.result(qkv.tensor, &[qkv], false, move |tape, dy| {
+            rope::rope_backward(tape.rec, dy, positions, layout, &rope, cos_sin);
+            tape.give(qkv, dy);
+        })
+    }
+
+    /// Attention over packed `qkv`: (N, heads · value_dim).
+    pub fn attention(&mut self, qkv: Var, attention: Attention) -> Var {
+        let Tensor { rows, element, .. } = qkv.tensor;
+        let layout = attention.layout;
+        let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
+        let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
+        attention::attention(self.rec, qkv.tensor, y, lse, &attention, None);
+        let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
+        let saved_y = self.save_tensor(y);
+        self.result(y, &[qkv], false, move |tape, dy| {
+            let (rows, cols) = (qkv.tensor.rows, qkv.tensor.cols);
+            let dqkv = tape.rec.tensor("gradient", rows, cols, element);
+            let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
+            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, &attention, None);
+            tape.give(qkv, dqkv);
+        })
+    }
+
+    /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).
+    pub fn swiglu(&mut self, gate_up: Var, width: u32) -> Var {
+        let Tensor { rows, cols, element, .. } = gate_up.tensor;
+        let y = self.rec.tensor("y", rows, width, element);
+        swiglu::swiglu(self.rec, gate_up.tensor, y);
+        let saved = self.save(gate_up);
+        let input = gate_up;
+        self.result(y, &[gate_up], false, move |tape, dy| {
+            let gradient = tape.rec.tensor("gradient", rows, cols, element);
+            let gate_up = tape.saved(saved);
+            swiglu::swiglu_backward(tape.rec, gate_up, dy, gradient);
+            tape.give(input, gradient);
+        })
+    }
+
+    /// The loss of hidden states `h` (N, D) under `table` (V, D). A tape for training computes its gradient at once: the
+    /// logits do not outlive their chunk. [`Tape::backward`] continues from there.
+    pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
+        let CrossEntropy { targets, ignore, step, loss, accumulation } = *loss;
+        let op =
+            LinearCrossEntropy { h: h.tensor, head: &table.weight, targets, ignore, step, loss, accumulation };
+        if !self.is_recording {
+            return head::linear_cross_entropy_forward(self.rec, &op);
+        }
+        let dh = self.rec.tensor("gradient", h.tensor.rows, h.tensor.cols, h.tensor.element);
+        head::linear_cross_entropy(self.rec, &op, dh, table.gradient.as_deref());
+        self.give(h, dh);
+    }
+}
