@@ -1,8 +1,9 @@
 //! Encodes one submission: copies in, programs, copies out.
 
 use super::gpu::Gpu;
-use super::prepare::Program;
+use super::prepare::{Buffers, Program};
 use crate::error::Result;
+use crate::record::PersistentId;
 
 /// Commands that run in the order they are added, as one submission.
 pub struct Encoder<'gpu> {
@@ -30,6 +31,11 @@ impl<'gpu> Encoder<'gpu> {
         drop(pass);
         let (first, last) = program.first_and_last();
         self.ops = Some((self.ops.take().map_or(first, |(first, _)| first), last));
+    }
+
+    /// Fills a persistent buffer with zeros.
+    pub fn clear(&mut self, buffers: &Buffers, id: PersistentId) {
+        self.commands.clear_buffer(&buffers.buffers[id.0 as usize], 0, None);
     }
 
     /// Adds a copy between two buffers; sizes and offsets are multiples of 4.

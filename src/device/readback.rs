@@ -19,7 +19,6 @@ pub struct ReadbackRing {
     pending: VecDeque<Pending>,
     copied: Option<(u64, wgpu::Buffer)>,
     bytes: u64,
-    stalls: u64,
 }
 
 struct Pending {
@@ -32,35 +31,22 @@ impl ReadbackRing {
     /// `depth` slots of `bytes` each.
     pub fn new(gpu: &Gpu, bytes: u64, depth: usize) -> Self {
         let slot = |_| staging(gpu, bytes);
-        Self {
-            free: (0..depth).map(slot).collect(),
-            pending: VecDeque::new(),
-            copied: None,
-            bytes,
-            stalls: 0,
-        }
+        Self { free: (0..depth).map(slot).collect(), pending: VecDeque::new(), copied: None, bytes }
     }
 
     /// Copies the start of `from` out, after whatever `encoder` did so far; `tag` comes back with it. Call
     /// [`request`](Self::request) once the encoder is submitted.
     pub fn copy(
         &mut self,
-        gpu: &Gpu,
         encoder: &mut Encoder<'_>,
         tag: u64,
         buffers: &Buffers,
         from: PersistentId,
     ) -> Result<()> {
-        while self.free.is_empty() {
-            // Only a host that never collects gets here; it is counted, because a step should not wait.
-            self.stalls += 1;
-            gpu.wait()?;
-            if self.pending.iter().all(|p| p.state.load(Ordering::Acquire) == PENDING) {
-                return Err(Error::Device("a readback did not arrive".into()));
-            }
-            return Err(Error::Device("the readback ring is full: collect before copying".into()));
-        }
-        let Some(slot) = self.free.pop() else { return Ok(()) };
+        // More slots than submissions in flight: only a host that never collects gets here.
+        let Some(slot) = self.free.pop() else {
+            return Err(Error::Device("the readback ring is full: collect results after every step".into()));
+        };
         encoder.copy(&buffers.buffers[from.0 as usize], 0, &slot, 0, self.bytes);
         self.copied = Some((tag, slot));
         Ok(())
@@ -98,16 +84,6 @@ impl ReadbackRing {
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
-
-    /// How many slots a copy can take.
-    pub fn free(&self) -> usize {
-        self.free.len()
-    }
-
-    /// How often a copy had to wait.
-    pub fn stalls(&self) -> u64 {
-        self.stalls
-    }
 }
 
 /// Reads and writes whole persistent buffers through one staging buffer, made once: checkpoints and tests.
@@ -119,6 +95,11 @@ impl Reader {
     /// A reader that moves at most `bytes` at a time.
     pub fn new(gpu: &Gpu, bytes: u64) -> Self {
         Self { staging: staging(gpu, bytes.next_multiple_of(4)) }
+    }
+
+    /// Most bytes it moves at a time.
+    pub fn bytes(&self) -> u64 {
+        self.staging.size()
     }
 
     /// Hands `bytes` of a persistent buffer, from byte `at` on, to `take`, piece by piece. Blocks.

@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 12] = [
+pub const FEATURES: [&str; 13] = [
     "f32",
     "f16",
     "bf16",
@@ -17,6 +17,7 @@ pub const FEATURES: [&str; 12] = [
     "interleaved",
     "residual",
     "shared_tile",
+    "straddling",
 ];
 
 /// One variant of one entry point: everything that decides what the driver compiles.

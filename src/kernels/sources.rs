@@ -11,10 +11,14 @@ macro_rules! shaders {
 shaders![
     "adamw",
     "add",
+    "attention/backward_kv",
+    "attention/backward_q",
+    "attention/forward",
     "cast",
     "column_sum",
     "embedding",
     "grad_norm",
+    "lib/attention",
     "lib/element",
     "lib/grid",
     "lib/reduce",
@@ -25,4 +29,6 @@ shaders![
     "matmul/software",
     "qk_norm",
     "rms_norm",
+    "rope",
+    "swiglu",
 ];

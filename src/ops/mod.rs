@@ -5,13 +5,18 @@
 
 pub mod adamw;
 pub mod add;
+pub mod attention;
 pub mod cast;
 pub mod column_sum;
 pub mod embedding;
 pub mod grad_norm;
+pub mod heads;
 pub mod linear_cross_entropy;
 pub mod matmul;
+pub mod qk_norm;
 pub mod rms_norm;
+pub mod rope;
+pub mod swiglu;
 
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};

@@ -44,7 +44,8 @@ pub fn qk_norm(rec: &mut Recorder, saved: &Saved, y: Tensor, layout: &HeadLayout
     let Saved { x, wq, wk, rstd } = saved;
     assert!((x.rows, x.stride) == (y.rows, y.stride), "qk_norm's result has another shape than its input");
     let (kernel, grid) = per_head(x, "qk_norm", layout);
-    let bindings = [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, y.binding()), (5, rstd.binding())];
+    let bindings =
+        [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, y.binding()), (5, rstd.binding())];
     rec.dispatch(kernel, &bindings, &params(saved, layout, epsilon), grid);
 }
 
@@ -52,10 +53,18 @@ pub fn qk_norm(rec: &mut Recorder, saved: &Saved, y: Tensor, layout: &HeadLayout
 #[track_caller]
 pub fn qk_norm_backward(rec: &mut Recorder, saved: &Saved, gradient: Tensor, layout: &HeadLayout) {
     let Saved { x, wq, wk, rstd } = saved;
-    assert!((x.rows, x.stride) == (gradient.rows, gradient.stride), "the gradient has another shape than qk_norm's input");
+    assert!(
+        (x.rows, x.stride) == (gradient.rows, gradient.stride),
+        "the gradient has another shape than qk_norm's input"
+    );
     let (kernel, grid) = per_head(x, "qk_norm_backward", layout);
-    let bindings =
-        [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, gradient.binding()), (5, rstd.binding())];
+    let bindings = [
+        (1, x.binding()),
+        (2, wq.binding()),
+        (3, wk.binding()),
+        (4, gradient.binding()),
+        (5, rstd.binding()),
+    ];
     rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
 }
 

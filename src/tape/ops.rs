@@ -121,7 +121,14 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// q and k heads of packed `qkv` rotated by their positions, in place: nothing else reads `qkv` as it was.
-    pub fn rope(&mut self, qkv: Var, positions: Tensor, cos_sin: Tensor, layout: HeadLayout, rope: Rope) -> Var {
+    pub fn rope(
+        &mut self,
+        qkv: Var,
+        positions: Tensor,
+        cos_sin: Tensor,
+        layout: HeadLayout,
+        rope: Rope,
+    ) -> Var {
         rope::rope(self.rec, qkv.tensor, positions, layout, &rope, cos_sin);
         self.result(qkv.tensor, &[qkv], false, move |tape, dy| {
             rope::rope_backward(tape.rec, dy, positions, layout, &rope, cos_sin);
@@ -135,14 +142,14 @@ impl<'p> Tape<'_, 'p> {
         let layout = attention.layout;
         let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
         let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
-        attention::attention(self.rec, qkv.tensor, y, lse, &attention, None);
+        attention::attention(self.rec, qkv.tensor, y, lse, None, &attention);
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);
         self.result(y, &[qkv], false, move |tape, dy| {
             let (rows, cols) = (qkv.tensor.rows, qkv.tensor.cols);
             let dqkv = tape.rec.tensor("gradient", rows, cols, element);
             let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
-            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, &attention, None);
+            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, None, &attention);
             tape.give(qkv, dqkv);
         })
     }
@@ -166,8 +173,15 @@ impl<'p> Tape<'_, 'p> {
     /// logits do not outlive their chunk. [`Tape::backward`] continues from there.
     pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
         let CrossEntropy { targets, ignore, step, loss, accumulation } = *loss;
-        let op =
-            LinearCrossEntropy { h: h.tensor, head: &table.weight, targets, ignore, step, loss, accumulation };
+        let op = LinearCrossEntropy {
+            h: h.tensor,
+            head: &table.weight,
+            targets,
+            ignore,
+            step,
+            loss,
+            accumulation,
+        };
         if !self.is_recording {
             return head::linear_cross_entropy_forward(self.rec, &op);
         }

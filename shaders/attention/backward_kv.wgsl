@@ -1,0 +1,195 @@
+// Gradient of attention for keys and values, from the saved log-sum-exp (p, dp and ds as in attention/backward_q.wgsl):
+//
+//   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, of every head in the key's group
+//
+//   qkv (N, columns), dout (N, heads · 4 V4), lse and delta (N, heads) f32   read
+//   dqkv (N, columns), its columns of keys and values   written
+//
+// An invocation owns ROWS keys of one key head, LANES apart, and walks the group's heads and their queries alone,
+// QUERIES at a time: the sums have one order, and no atomics. Neighbouring invocations own neighbouring keys and meet
+// the same queries at the same time.
+// shared_tile (GPUs): the workgroup first copies TILE queries and their dout to workgroup memory.
+// Numerics: f32; p is set to zero where masked.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+
+import package::lib::attention::{LOG2_E, add_dot};
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
+
+struct Params {
+    tokens: u32, // T
+    group: u32, // query heads to a key and value head
+    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count single ones
+    v_start: u32,
+    qkv_offset: u32,
+    qkv_stride: u32,
+    dout_offset: u32,
+    dout_stride: u32,
+    lse_offset: u32,
+    lse_stride: u32,
+    delta_stride: u32,
+    dqkv_offset: u32,
+    dqkv_stride: u32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> qkv: array<Packed>;
+@group(0) @binding(2) var<storage, read> dout: array<Packed>;
+@group(0) @binding(3) var<storage, read> lse: array<f32>;
+@group(0) @binding(4) var<storage, read> delta: array<f32>;
+@group(0) @binding(5) var<storage, read_write> dqkv: array<Packed>;
+
+const BLOCK: u32 = ROWS * LANES;
+
+var<private> k: array<array<vec4<f32>, D4>, ROWS>; // times scale · log2 e
+var<private> v: array<array<vec4<f32>, V4>, ROWS>;
+var<private> dk: array<array<vec4<f32>, D4>, ROWS>;
+var<private> dv: array<array<vec4<f32>, V4>, ROWS>;
+
+@compute @workgroup_size(LANES)
+fn attention_backward_kv(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let kv_head = workgroup.y;
+    let sequence = workgroup.z * params.tokens;
+    let block = workgroup.x * BLOCK;
+    let token = block + lane;
+    for (var r = 0u; r < ROWS; r++) {
+        let row = sequence + min(token + r * LANES, params.tokens - 1u);
+        let k_at = params.qkv_offset + row * params.qkv_stride + params.k_start + kv_head * D4;
+        let v_at = params.qkv_offset + row * params.qkv_stride + params.v_start + kv_head * V4;
+        for (var c = 0u; c < D4; c++) {
+            k[r][c] = (params.scale * LOG2_E) * load4(qkv[k_at + c]);
+        }
+        for (var c = 0u; c < V4; c++) {
+            v[r][c] = load4(qkv[v_at + c]);
+        }
+    }
+
+    @if(causal) let first = block; // no earlier query sees a key of this block
+    @if(!causal) let first = 0u;
+    for (var head = kv_head * params.group; head < (kv_head + 1u) * params.group; head++) {
+        for (var query = first; query < params.tokens; query += QUERIES) {
+            @if(shared_tile) {
+                if ((query - first) % TILE == 0u) {
+                    copy_tile(lane, sequence, head, query);
+                }
+            }
+            gather_from(token, sequence, head, query, query - first);
+        }
+    }
+
+    for (var r = 0u; r < ROWS; r++) {
+        if (token + r * LANES < params.tokens) {
+            let at = params.dqkv_offset + (sequence + token + r * LANES) * params.dqkv_stride;
+            for (var c = 0u; c < D4; c++) {
+                dqkv[at + params.k_start + kv_head * D4 + c] = store4(params.scale * dk[r][c]);
+            }
+            for (var c = 0u; c < V4; c++) {
+                dqkv[at + params.v_start + kv_head * V4 + c] = store4(dv[r][c]);
+            }
+        }
+    }
+}
+
+// Adds what QUERIES queries from `query` on contribute; `place` is the first one's number since the walk began.
+fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
+    var p: array<array<f32, QUERIES>, ROWS>; // the scores first
+    for (var c = 0u; c < D4; c++) {
+        for (var i = 0u; i < QUERIES; i++) {
+            let q = query_part(sequence, head, query + i, place + i, c);
+            for (var r = 0u; r < ROWS; r++) {
+                p[r][i] = add_dot(p[r][i], q, k[r][c]);
+            }
+        }
+    }
+
+    var ds: array<array<f32, QUERIES>, ROWS>; // dp first
+    for (var c = 0u; c < V4; c++) {
+        for (var i = 0u; i < QUERIES; i++) {
+            let dy = dout_part(sequence, head, query + i, place + i, c);
+            for (var r = 0u; r < ROWS; r++) {
+                ds[r][i] = add_dot(ds[r][i], dy, v[r][c]);
+            }
+        }
+    }
+
+    for (var i = 0u; i < QUERIES; i++) {
+        let row = sequence + min(query + i, params.tokens - 1u);
+        let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
+        let delta_of = delta[row * params.delta_stride + head];
+        for (var r = 0u; r < ROWS; r++) {
+            p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(query + i, token + r * LANES));
+            ds[r][i] = p[r][i] * (ds[r][i] - delta_of);
+        }
+    }
+
+    for (var c = 0u; c < V4; c++) {
+        for (var i = 0u; i < QUERIES; i++) {
+            let dy = dout_part(sequence, head, query + i, place + i, c);
+            for (var r = 0u; r < ROWS; r++) {
+                dv[r][c] = fma(vec4<f32>(p[r][i]), dy, dv[r][c]);
+            }
+        }
+    }
+    for (var c = 0u; c < D4; c++) {
+        for (var i = 0u; i < QUERIES; i++) {
+            let q = query_part(sequence, head, query + i, place + i, c);
+            for (var r = 0u; r < ROWS; r++) {
+                dk[r][c] = fma(vec4<f32>(ds[r][i]), q, dk[r][c]);
+            }
+        }
+    }
+}
+
+@if(causal)
+fn sees(query: u32, key: u32) -> bool {
+    return key <= query && query < params.tokens;
+}
+
+@if(!causal)
+fn sees(query: u32, key: u32) -> bool {
+    return query < params.tokens;
+}
+
+@if(!shared_tile)
+fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
+    let row = sequence + min(query, params.tokens - 1u);
+    return load4(qkv[params.qkv_offset + row * params.qkv_stride + head * D4 + c]);
+}
+
+@if(!shared_tile)
+fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
+    let row = sequence + min(query, params.tokens - 1u);
+    return load4(dout[params.dout_offset + row * params.dout_stride + head * V4 + c]);
+}
+
+@if(shared_tile) const WIDTH: u32 = D4 + V4; // a query and its dout
+@if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
+
+@if(shared_tile)
+fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
+    return shared_rows[place % TILE * WIDTH + c];
+}
+
+@if(shared_tile)
+fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
+    return shared_rows[place % TILE * WIDTH + D4 + c];
+}
+
+@if(shared_tile)
+fn copy_tile(lane: u32, sequence: u32, head: u32, first: u32) {
+    workgroupBarrier(); // nobody still reads the tile before
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = sequence + min(first + i / WIDTH, params.tokens - 1u);
+        let c = i % WIDTH;
+        if (c < D4) {
+            shared_rows[i] = load4(qkv[params.qkv_offset + row * params.qkv_stride + head * D4 + c]);
+        } else {
+            shared_rows[i] = load4(dout[params.dout_offset + row * params.dout_stride + head * V4 + c - D4]);
+        }
+    }
+    workgroupBarrier();
+}

@@ -1,0 +1,194 @@
+// Gradient of attention for the queries, from the saved log-sum-exp:
+//
+//   p = exp(scale · q·k - lse),   delta = dout · out,   dp = dout · v,   ds = p (dp - delta),   dq = scale Σ ds k
+//
+//   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
+//   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
+//
+// As in attention/forward.wgsl: an invocation owns ROWS queries of one head and walks the keys, KEYS at a time. It also
+// leaves delta, which is Σ p dp, for the gradient of keys and values.
+// Numerics: f32; p comes back by one exponential, without a running maximum, and is set to zero where masked.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+
+import package::lib::attention::{LOG2_E, add_dot};
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
+
+struct Params {
+    tokens: u32, // T
+    heads: u32,
+    group: u32, // query heads to a key and value head
+    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count single ones
+    v_start: u32,
+    qkv_offset: u32,
+    qkv_stride: u32,
+    out_offset: u32,
+    out_stride: u32,
+    dout_offset: u32,
+    dout_stride: u32,
+    lse_offset: u32,
+    lse_stride: u32,
+    delta_stride: u32,
+    dqkv_offset: u32,
+    dqkv_stride: u32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> qkv: array<Packed>;
+@group(0) @binding(2) var<storage, read> out: array<Packed>;
+@group(0) @binding(3) var<storage, read> dout: array<Packed>;
+@group(0) @binding(4) var<storage, read> lse: array<f32>;
+@group(0) @binding(5) var<storage, read_write> delta: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+
+const BLOCK: u32 = ROWS * LANES;
+
+var<private> q: array<array<vec4<f32>, D4>, ROWS>; // times scale · log2 e
+var<private> dy: array<array<vec4<f32>, V4>, ROWS>;
+var<private> dq: array<array<vec4<f32>, D4>, ROWS>;
+var<private> lse_of: array<f32, ROWS>; // times log2 e
+var<private> delta_of: array<f32, ROWS>;
+
+@compute @workgroup_size(LANES)
+fn attention_backward_q(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let head = workgroup.y;
+    let kv_head = head / params.group;
+    let sequence = workgroup.z * params.tokens;
+    // The last queries see the most keys: they go first.
+    let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
+    let token = block + lane;
+    for (var r = 0u; r < ROWS; r++) {
+        load_query(r, sequence + min(token + r * LANES, params.tokens - 1u), head);
+    }
+
+    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
+    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    @if(causal) let end = min(params.tokens, block + BLOCK);
+    @if(!causal) let end = params.tokens;
+    for (var key = 0u; key < end; key += KEYS) {
+        @if(shared_tile) {
+            if (key % TILE == 0u) {
+                copy_tile(lane, keys, values, key);
+            }
+        }
+        gather_from(token, keys, values, key);
+    }
+
+    for (var r = 0u; r < ROWS; r++) {
+        if (token + r * LANES < params.tokens) {
+            let row = sequence + token + r * LANES;
+            let at = params.dqkv_offset + row * params.dqkv_stride + head * D4;
+            for (var c = 0u; c < D4; c++) {
+                dqkv[at + c] = store4(params.scale * dq[r][c]);
+            }
+            delta[row * params.delta_stride + head] = delta_of[r];
+            if (head == params.heads - 1u) {
+                for (var pad = params.heads; pad < params.delta_stride; pad++) {
+                    delta[row * params.delta_stride + pad] = 0.0;
+                }
+            }
+        }
+    }
+}
+
+fn load_query(r: u32, row: u32, head: u32) {
+    let at = params.qkv_offset + row * params.qkv_stride + head * D4;
+    for (var c = 0u; c < D4; c++) {
+        q[r][c] = (params.scale * LOG2_E) * load4(qkv[at + c]);
+    }
+    let out_at = params.out_offset + row * params.out_stride + head * V4;
+    let dout_at = params.dout_offset + row * params.dout_stride + head * V4;
+    for (var c = 0u; c < V4; c++) {
+        dy[r][c] = load4(dout[dout_at + c]);
+        delta_of[r] = add_dot(delta_of[r], dy[r][c], load4(out[out_at + c]));
+    }
+    lse_of[r] = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
+}
+
+// Adds what KEYS keys from `key` on contribute.
+fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
+    var ds: array<array<f32, KEYS>, ROWS>; // dp first
+    for (var c = 0u; c < V4; c++) {
+        for (var j = 0u; j < KEYS; j++) {
+            let v = value_part(values, key + j, c);
+            for (var r = 0u; r < ROWS; r++) {
+                ds[r][j] = add_dot(ds[r][j], dy[r][c], v);
+            }
+        }
+    }
+
+    var s: array<array<f32, KEYS>, ROWS>;
+    for (var c = 0u; c < D4; c++) {
+        for (var j = 0u; j < KEYS; j++) {
+            let k = key_part(keys, key + j, c);
+            for (var r = 0u; r < ROWS; r++) {
+                s[r][j] = add_dot(s[r][j], q[r][c], k);
+            }
+        }
+    }
+
+    for (var r = 0u; r < ROWS; r++) {
+        for (var j = 0u; j < KEYS; j++) {
+            let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(token + r * LANES, key + j));
+            ds[r][j] = p * (ds[r][j] - delta_of[r]);
+        }
+    }
+
+    for (var c = 0u; c < D4; c++) {
+        for (var j = 0u; j < KEYS; j++) {
+            let k = key_part(keys, key + j, c);
+            for (var r = 0u; r < ROWS; r++) {
+                dq[r][c] = fma(vec4<f32>(ds[r][j]), k, dq[r][c]);
+            }
+        }
+    }
+}
+
+// A query that exists sees no key past the last token, for it sees none after itself.
+@if(causal)
+fn is_seen(token: u32, key: u32) -> bool {
+    return key <= token;
+}
+
+@if(!causal)
+fn is_seen(token: u32, key: u32) -> bool {
+    return key < params.tokens;
+}
+
+@if(!shared_tile)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return load4(qkv[keys + min(key, params.tokens - 1u) * params.qkv_stride + c]);
+}
+
+@if(!shared_tile)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
+}
+
+@if(shared_tile) const WIDTH: u32 = D4 + V4; // a key and its value
+@if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
+
+@if(shared_tile)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return shared_rows[key % TILE * WIDTH + c];
+}
+
+@if(shared_tile)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return shared_rows[key % TILE * WIDTH + D4 + c];
+}
+
+@if(shared_tile)
+fn copy_tile(lane: u32, keys: u32, values: u32, first: u32) {
+    workgroupBarrier(); // nobody still reads the tile before
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = min(first + i / WIDTH, params.tokens - 1u) * params.qkv_stride;
+        let c = i % WIDTH;
+        shared_rows[i] = load4(qkv[row + select(values + c - D4, keys + c, c < D4)]);
+    }
+    workgroupBarrier();
+}

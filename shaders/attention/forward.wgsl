@@ -1,0 +1,177 @@
+// Attention:   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ))   for every head
+//
+//   qkv (N, columns) read      a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = batch · T
+//   out (N, heads · 4 V4), lse (N, heads) f32   written
+//
+// An invocation owns ROWS queries of one head, LANES apart, and walks the keys alone, KEYS at a time, with the running
+// maximum and sum of the online softmax; no matrix of scores exists. Neighbouring invocations own neighbouring queries
+// and meet the same keys in the same order, so on a CPU adapter each key is one scalar load for all of them.
+// shared_tile (GPUs): the workgroup first copies TILE keys and values to workgroup memory, 16 · TILE · (D4 + V4) bytes.
+// Numerics: f32; scores carry log2 e, so that exp2 serves; lse is the natural logarithm. Masked scores are finite, and
+// key 0 is in the first block and seen by every query: from then on the maximum is a real score.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
+
+import package::lib::attention::{LN_2, MASKED, add_dot};
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
+
+struct Params {
+    tokens: u32, // T
+    heads: u32,
+    group: u32, // query heads to a key and value head
+    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse count single ones
+    v_start: u32,
+    qkv_offset: u32,
+    qkv_stride: u32,
+    out_offset: u32,
+    out_stride: u32,
+    lse_offset: u32,
+    lse_stride: u32,
+    scale: f32, // times log2 e
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> qkv: array<Packed>;
+@group(0) @binding(2) var<storage, read_write> out: array<Packed>;
+@group(0) @binding(3) var<storage, read_write> lse: array<f32>;
+
+const BLOCK: u32 = ROWS * LANES;
+
+var<private> q: array<array<vec4<f32>, D4>, ROWS>;
+var<private> sums: array<array<vec4<f32>, V4>, ROWS>; // Σ p v, to be divided by `total`
+var<private> highest: array<f32, ROWS>;
+var<private> total: array<f32, ROWS>; // Σ p
+
+@compute @workgroup_size(LANES)
+fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let head = workgroup.y;
+    let kv_head = head / params.group;
+    let sequence = workgroup.z * params.tokens;
+    // The last queries see the most keys: they go first, so that no core is left alone with them.
+    let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
+    let token = block + lane;
+    for (var r = 0u; r < ROWS; r++) {
+        let row = sequence + min(token + r * LANES, params.tokens - 1u);
+        let at = params.qkv_offset + row * params.qkv_stride + head * D4;
+        for (var c = 0u; c < D4; c++) {
+            q[r][c] = params.scale * load4(qkv[at + c]);
+        }
+        highest[r] = MASKED;
+    }
+
+    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
+    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    @if(causal) let end = min(params.tokens, block + BLOCK);
+    @if(!causal) let end = params.tokens;
+    for (var key = 0u; key < end; key += KEYS) {
+        @if(shared_tile) {
+            if (key % TILE == 0u) {
+                copy_tile(lane, keys, values, key);
+            }
+        }
+        attend(token, keys, values, key);
+    }
+
+    for (var r = 0u; r < ROWS; r++) {
+        if (token + r * LANES < params.tokens) {
+            let row = sequence + token + r * LANES;
+            let at = params.out_offset + row * params.out_stride + head * V4;
+            for (var c = 0u; c < V4; c++) {
+                out[at + c] = store4(sums[r][c] / total[r]);
+            }
+            let lse_at = params.lse_offset + row * params.lse_stride;
+            lse[lse_at + head] = (highest[r] + log2(total[r])) * LN_2;
+            if (head == params.heads - 1u) {
+                for (var pad = params.heads; pad < params.lse_stride; pad++) {
+                    lse[lse_at + pad] = 0.0;
+                }
+            }
+        }
+    }
+}
+
+// One step of the online softmax: KEYS keys from `key` on.
+fn attend(token: u32, keys: u32, values: u32, key: u32) {
+    var p: array<array<f32, KEYS>, ROWS>;
+    for (var c = 0u; c < D4; c++) {
+        for (var j = 0u; j < KEYS; j++) {
+            let k = key_part(keys, key + j, c);
+            for (var r = 0u; r < ROWS; r++) {
+                p[r][j] = add_dot(p[r][j], q[r][c], k);
+            }
+        }
+    }
+
+    var decay: array<f32, ROWS>; // of what was summed under a lower maximum
+    for (var r = 0u; r < ROWS; r++) {
+        var top = highest[r];
+        for (var j = 0u; j < KEYS; j++) {
+            p[r][j] = select(MASKED, p[r][j], is_seen(token + r * LANES, key + j));
+            top = max(top, p[r][j]);
+        }
+        decay[r] = exp2(highest[r] - top);
+        highest[r] = top;
+        total[r] *= decay[r];
+        for (var j = 0u; j < KEYS; j++) {
+            p[r][j] = exp2(p[r][j] - top);
+            total[r] += p[r][j];
+        }
+    }
+
+    for (var c = 0u; c < V4; c++) {
+        for (var r = 0u; r < ROWS; r++) {
+            sums[r][c] *= decay[r];
+        }
+        for (var j = 0u; j < KEYS; j++) {
+            let v = value_part(values, key + j, c);
+            for (var r = 0u; r < ROWS; r++) {
+                sums[r][c] = fma(vec4<f32>(p[r][j]), v, sums[r][c]);
+            }
+        }
+    }
+}
+
+// A query that exists sees no key past the last token, for it sees none after itself.
+@if(causal)
+fn is_seen(token: u32, key: u32) -> bool {
+    return key <= token;
+}
+
+@if(!causal)
+fn is_seen(token: u32, key: u32) -> bool {
+    return key < params.tokens;
+}
+
+@if(!shared_tile)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return load4(qkv[keys + min(key, params.tokens - 1u) * params.qkv_stride + c]);
+}
+
+@if(!shared_tile)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
+}
+
+@if(shared_tile) const WIDTH: u32 = D4 + V4; // a key and its value
+@if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
+
+@if(shared_tile)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return shared_rows[key % TILE * WIDTH + c];
+}
+
+@if(shared_tile)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return shared_rows[key % TILE * WIDTH + D4 + c];
+}
+
+@if(shared_tile)
+fn copy_tile(lane: u32, keys: u32, values: u32, first: u32) {
+    workgroupBarrier(); // nobody still reads the tile before
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = min(first + i / WIDTH, params.tokens - 1u) * params.qkv_stride;
+        let c = i % WIDTH;
+        shared_rows[i] = load4(qkv[row + select(values + c - D4, keys + c, c < D4)]);
+    }
+    workgroupBarrier();
+}

@@ -1,0 +1,302 @@
+//! Every key we know and what becomes of it: used, ignored because it has no meaning here, taken with a notice
+//! because it means something else, or refused because it is wanted but not built. Any other key is unknown.
+//! What an issue builds moves from the rules to `used`.
+
+use super::keys::{Keys, Outcome, Passes, Rule};
+
+/// Where each kind of section stands, for "it belongs in".
+pub(crate) const SECTIONS: [(&str, &Keys); 13] = [
+    ("", &TOP),
+    ("runner_config", &RUNNER),
+    ("runner_wrapper", &WRAPPER),
+    ("optimizer", &OPTIMIZER),
+    ("lr_schedule", &SCHEDULE),
+    ("model.model_config", &MODEL),
+    ("train_dataset", &DATASET),
+    ("context", &CONTEXT),
+    ("parallel_config", &PARALLEL),
+    ("recompute_config", &RECOMPUTE),
+    ("moe_config", &MOE),
+    ("swap_config", &SWAP),
+    ("sample", &SAMPLE),
+];
+
+pub(crate) const TOP: Keys = Keys {
+    used: "run_name seed output_dir load_checkpoint resume_training run_mode do_eval eval_step_interval \
+        eval_epoch_interval eval_batches sample trainer runner_config runner_wrapper optimizer lr_schedule \
+        train_dataset train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config \
+        swap_config monitor_config callbacks context parallel_config micro_batch_interleave_num",
+    ignored: "use_parallel auto_trans_ckpt transform_process_num src_strategy_path_or_dir load_ckpt_format \
+        load_ckpt_async use_legacy layer_decay lr_scale_factor remote_save_url auto_tune autotune_per_step \
+        filepath_prefix profile_start_step profile_stop_step profile_communication profile_memory \
+        profile_rank_ids profile_pipeline profiler_level init_start_profile mstx parallel processor metric \
+        eval_callbacks infer train_precision_sync print_separate_loss remove_redundancy run_status \
+        use_graceful_exit",
+    rules: &[
+        refuse("profile", Passes::Off, "write `profile: False`"),
+        refuse("only_save_strategy", Passes::Off, "write `only_save_strategy: False`"),
+        refuse("layer_scale lr_scale", Passes::Off, "write `False` and set lr_schedule.learning_rate"),
+        refuse("ignore_data_skip data_skip_steps", Passes::Off, "remove it: resuming continues exactly"),
+        refuse("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
+        refuse("base_config", Passes::Off, "copy its keys into this file"),
+        refuse(
+            "grouped_lr_schedule no_decay_params",
+            Passes::Off,
+            "remove it: one schedule serves all weights",
+        ),
+        refuse(
+            "calculate_per_token_loss check_for_nan_in_loss_and_grad use_skip_data_by_global_norm \
+                use_checkpoint_health_monitor tensorboard",
+            Passes::Off,
+            "remove it",
+        ),
+    ],
+};
+
+/// `trainer`, `model.arch` and the dataset tasks only say which of the original's classes to use.
+pub(crate) const TRAINER: Keys = Keys { used: "type", ignored: "model_name", rules: &[] };
+pub(crate) const ARCH: Keys = Keys {
+    used: "type",
+    ignored: "",
+    rules: &[refuse("auto_register", Passes::Off, "the model must be `LlamaForCausalLM`")],
+};
+pub(crate) const TASK: Keys = Keys { used: "type dataset_config", ignored: "", rules: &[] };
+pub(crate) const MODEL_SECTION: Keys = Keys { used: "model_config arch", ignored: "", rules: &[] };
+
+pub(crate) const RUNNER: Keys = Keys {
+    used: "epochs batch_size gradient_accumulation_steps stop_step",
+    ignored: "sink_mode sink_size num_classes image_size per_epoch_size initial_epoch has_trained_epoches \
+        has_trained_steps",
+    rules: &[],
+};
+
+pub(crate) const WRAPPER: Keys = Keys {
+    used: "type scale_sense use_clip_grad max_grad_norm",
+    ignored: "enable_check_overflow enable_global_norm",
+    rules: &[
+        refuse(
+            "local_norm calculate_per_token_loss use_skip_data_by_global_norm",
+            Passes::Off,
+            "write `False`",
+        ),
+        refuse("global_norm_spike_threshold", Passes::UpToOne, "remove it"),
+        refuse("sens", Passes::UpToOne, "write `scale_sense: 1.0` instead"),
+    ],
+};
+pub(crate) const LOSS_SCALE: Keys = Keys { used: "type loss_scale_value", ignored: "", rules: &[] };
+
+pub(crate) const OPTIMIZER: Keys = Keys {
+    used: "type betas beta1 beta2 eps weight_decay learning_rate",
+    ignored: "",
+    rules: &[refuse("swap amsgrad maximize", Passes::Off, "write `False`")],
+};
+
+pub(crate) const SCHEDULE: Keys = Keys {
+    used: "type learning_rate lr_end warmup_steps warmup_ratio warmup_epochs warmup_lr_init total_steps num_cycles \
+        decay_steps",
+    ignored: "",
+    rules: &[refuse("decay_ratio auto_register", Passes::Off, "remove it")],
+};
+
+pub(crate) const MODEL: Keys = Keys {
+    used: "type vocab_size hidden_size num_layers num_heads n_kv_heads head_dim kv_channels intermediate_size \
+        multiple_of ffn_dim_multiplier seq_length rms_norm_eps theta tie_word_embeddings \
+        untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
+        init_method_std ignore_token_id",
+    // Generation, pipeline stages, kernel choices and weight layouts of the original.
+    ignored: "max_position_embedding bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
+        max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \
+        num_blocks use_paged_attention use_past_shard use_kvcache_op use_cache compute_in_2d pretrain_seqlen \
+        fine_grain_interleave offset pp_interleave_num parallel_optimizer use_seq_parallel seq_parallel \
+        qkv_concat ffn_concat use_attn_mask_compression use_ring_attention use_prompt_flash_attention \
+        use_incre_flash_attention use_rope_slice input_sliced_sig rotary_emb_base auto_register \
+        architectures model_type fp32_residual_connection use_contiguous_weight_layout_attention \
+        use_interleaved_weight_layout_mlp return_extra_loss mtp_loss_factor is_sample_acceleration \
+        num_experts_chosen moe_intermediate_size norm_topk_prob routed_scaling_factor capacity_factor use_gmm \
+        router_dense_type enable_sdrop enable_gmm_safe_tokens router_aux_loss_coef moe_aux_loss_coeff \
+        z_loss_factor moe_router_load_balancing_type moe_router_pre_softmax moe_token_dispatcher_type \
+        micro_batch_interleave_num",
+    rules: &[
+        refuse(
+            "compute_dtype compute_type dtype",
+            Passes::Words("float32"),
+            "write `compute_dtype: float32`",
+        ),
+        refuse("use_past", Passes::Off, "write `use_past: False`"),
+        refuse("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
+        refuse("extend_method", Passes::Off, "write `extend_method: None`"),
+        refuse("position_embedding_type", Passes::Words("rope"), "write `position_embedding_type: rope`"),
+        refuse("scaling_factor", Passes::UpToOne, "remove it"),
+        refuse("hidden_act", Passes::Words("silu swiglu fusedswiglu"), "write `hidden_act: silu`"),
+        refuse("gated_linear_unit", Passes::On, "write `gated_linear_unit: True`"),
+        refuse("normalization", Passes::Words("RMSNorm"), "write `normalization: RMSNorm`"),
+        refuse(
+            "attention_dropout hidden_dropout emb_dropout_prob attention_dropout_rate hidden_dropout_rate \
+                embedding_dropout_prob",
+            Passes::Off,
+            "write 0.0",
+        ),
+        refuse("expert_num shared_expert_num", Passes::UpToOne, "mixture of experts is to come; remove it"),
+        refuse("use_moe", Passes::Off, "mixture of experts is to come; write `use_moe: False`"),
+        refuse("mtp_depth multi_latent_attention q_lora_rank kv_lora_rank", Passes::Off, "remove it"),
+        refuse("qk_rope_head_dim qk_nope_head_dim v_head_dim window_size use_mup", Passes::Off, "remove it"),
+        refuse("add_bias_linear out_proj_has_bias wo_has_bias has_bias", Passes::Off, "write `False`"),
+        refuse(
+            "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
+            Passes::Off,
+            "write `False`",
+        ),
+        differs(
+            "use_flash_attention",
+            Passes::On,
+            "attention never stores its matrix here, whatever this says",
+        ),
+        differs("use_fused_rope use_fused_swiglu", Passes::On, "always fused here"),
+        differs(
+            "param_init_type embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
+                layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype residual_dtype",
+            Passes::Words("float32"),
+            "float32 here, which is more precise",
+        ),
+        differs(
+            "pad_token_id",
+            Passes::Never,
+            "rows are never padded, so no token is left out of the loss for it",
+        ),
+        differs(
+            "checkpoint_name_or_path",
+            Passes::Off,
+            "names a download of the original and is ignored; weights come from `load_checkpoint`",
+        ),
+    ],
+};
+
+pub(crate) const MOE: Keys = Keys {
+    used: "",
+    ignored: "num_experts_chosen capacity_factor aux_loss_factor aux_loss_factors aux_loss_types routing_policy \
+        enable_sdrop router_dense_type use_fused_ops_topkrouter norm_topk_prob shared_expert_num \
+        use_shared_expert_gating balance_via_topk_bias topk_bias_update_rate routed_scaling_factor \
+        expert_group_size group_wise_a2a comp_comm_parallel comp_comm_parallel_degree first_k_dense_replace \
+        moe_intermediate_size z_loss_factor n_group topk_group topk_method use_gating_sigmoid use_gmm \
+        use_fused_ops_permute enable_gmm_safe_tokens callback_moe_droprate ep_extend_tp \
+        expert_model_parallel save_token_distribution cur_layer enable_cold_hot_expert update_step \
+        hot_expert_num cold_token_percent moe_module_name max_router_load enable_deredundency \
+        npu_nums_per_device use_allgather_dispatcher moe_shared_expert_overlap dispatch_global_max_bs",
+    rules: &[refuse("expert_num", Passes::UpToOne, "mixture of experts is to come; write `expert_num: 1`")],
+};
+
+pub(crate) const RECOMPUTE: Keys = Keys {
+    used: "",
+    ignored: "parallel_optimizer_comm_recompute mp_comm_recompute recompute_slice_activation \
+        select_recompute_exclude select_comm_recompute_exclude",
+    rules: &[refuse("recompute select_recompute select_comm_recompute", Passes::Off, "write `False`")],
+};
+
+pub(crate) const SWAP: Keys = Keys {
+    used: "",
+    ignored: "layer_swap op_swap default_prefetch",
+    rules: &[refuse("swap", Passes::Off, "write `swap: False`")],
+};
+
+pub(crate) const MONITOR: Keys = Keys {
+    used: "",
+    ignored: "dump_path target invert step_interval local_loss_format device_local_loss_format local_norm_format \
+        device_local_norm_format optimizer_state_format weight_state_format throughput_baseline print_struct \
+        global_norm_spike_threshold global_norm_spike_count_threshold",
+    rules: &[refuse("monitor_on check_for_global_norm", Passes::Off, "write `False`")],
+};
+
+pub(crate) const PARALLEL: Keys = Keys {
+    used: "data_parallel model_parallel pipeline_stage context_parallel",
+    ignored: "expert_parallel micro_batch_num seq_split_num use_seq_parallel optimizer_shard \
+        gradient_aggregation_group vocab_emb_dp context_parallel_algo ulysses_degree_in_cp mem_coeff \
+        pp_interleave_num",
+    rules: &[],
+};
+
+pub(crate) const CONTEXT: Keys = Keys {
+    used: "device_name tier max_device_memory",
+    ignored: "mode device_target device_id max_call_depth save_graphs save_graphs_path enable_graph_kernel \
+        graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config mempool_block_size \
+        runtime_num_threads affinity_cpu_list infer_boost",
+    rules: &[],
+};
+
+pub(crate) const DATASET: Keys = Keys {
+    used: "data_loader seed eval_fraction",
+    ignored: "input_columns output_columns construct_args_key column_order num_parallel_workers \
+        python_multiprocessing numa_enable prefetch_size batch_size micro_batch do_eval",
+    rules: &[
+        differs("drop_remainder", Passes::On, "what does not fill a step is always dropped"),
+        refuse("repeat", Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
+        refuse("eod_reset eos_reset", Passes::Off, "write `False`"),
+        refuse("tokenizer", Passes::Off, "remove it: bytes are tokens, or the file holds token ids"),
+        refuse(
+            "dynamic_batch divisor remainder transforms text_transforms handler",
+            Passes::Off,
+            "remove it",
+        ),
+    ],
+};
+
+pub(crate) const TEXT_LOADER: Keys = Keys {
+    used: "type dataset_dir dataset_files extensions max_bytes eod_byte shuffle",
+    ignored: "num_parallel_workers",
+    rules: &[],
+};
+pub(crate) const TOKEN_LOADER: Keys = Keys {
+    used: "type dataset_dir dataset_files dtype shuffle",
+    ignored: "num_parallel_workers",
+    rules: &[],
+};
+pub(crate) const CARGO_LOADER: Keys =
+    Keys { used: "type max_bytes eod_byte shuffle", ignored: "dataset_dir num_parallel_workers", rules: &[] };
+
+pub(crate) const SAMPLE: Keys = Keys { used: "prompt tokens temperature seed", ignored: "", rules: &[] };
+
+pub(crate) const LOSS_MONITOR: Keys =
+    Keys { used: "type per_print_times", ignored: "keep_default_action", rules: &[] };
+pub(crate) const CHECKPOINT_MONITOR: Keys = Keys {
+    used: "type prefix save_checkpoint_steps keep_checkpoint_max",
+    ignored: "integrated_save async_save save_network_params remove_redundancy exception_save",
+    rules: &[
+        differs("checkpoint_format", Passes::Words("safetensors"), "always safetensors"),
+        refuse("save_trainable_params", Passes::Off, "write `False`: checkpoints hold all weights"),
+        refuse(
+            "save_checkpoint_seconds keep_checkpoint_per_n_minutes",
+            Passes::Off,
+            "use save_checkpoint_steps",
+        ),
+        refuse("directory", Passes::Off, "set output_dir"),
+    ],
+};
+
+const fn refuse(keys: &'static str, passes: Passes, remedy: &'static str) -> Rule {
+    Rule { keys, passes, outcome: Outcome::NotBuilt(remedy) }
+}
+
+const fn differs(keys: &'static str, passes: Passes, text: &'static str) -> Rule {
+    Rule { keys, passes, outcome: Outcome::Differs(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::aliases;
+
+    #[test]
+    fn every_key_has_one_fate_and_its_own_name() {
+        for (section, keys) in SECTIONS {
+            let lists = [keys.used, keys.ignored].into_iter().chain(keys.rules.iter().map(|rule| rule.keys));
+            let mut names: Vec<_> = lists.flat_map(str::split_whitespace).collect();
+            assert!(
+                names.iter().all(|name| aliases::canonical(name) == *name),
+                "{section}: an alias is listed"
+            );
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{section} lists a key twice");
+        }
+    }
+}

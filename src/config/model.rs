@@ -1,0 +1,103 @@
+//! The `model` section: `model_config` and `arch`.
+
+use super::document::Document;
+use super::known_keys;
+use super::section::{Notes, Section};
+use crate::error::Result;
+
+/// `model.model_config` as written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSection {
+    /// Number of different tokens.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Number of blocks.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// Key and value heads; as many as query heads where absent.
+    pub n_kv_heads: Option<usize>,
+    /// Width of a head; `hidden_size / num_heads` where absent.
+    pub head_dim: Option<usize>,
+    /// Megatron's name of `head_dim`. Files of the original carry it without effect, so it only may repeat the width.
+    pub kv_channels: Option<usize>,
+    /// Inner width of the feed-forward layer; by rule from `hidden_size` where absent.
+    pub intermediate_size: Option<usize>,
+    /// The rule rounds up to a multiple of this.
+    pub multiple_of: usize,
+    /// The rule widens by this factor.
+    pub ffn_dim_multiplier: Option<f64>,
+    /// Tokens in a window.
+    pub seq_length: usize,
+    /// Added to the mean square in rms_norm.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub theta: f64,
+    /// Share of a head's dimensions that rotate.
+    pub rotary_percent: f64,
+    /// Whether rotary pairs are neighbours.
+    pub rotary_interleaved: bool,
+    /// Whether the head shares the embedding's weights.
+    pub tie_word_embeddings: bool,
+    /// Whether the q, k and v projections have a bias.
+    pub qkv_has_bias: bool,
+    /// Whether q and k are normalised per head.
+    pub use_qk_norm: bool,
+    /// Standard deviation of the initial weights.
+    pub init_method_std: f64,
+    /// Targets with this id are left out of the loss.
+    pub ignore_token_id: i64,
+}
+
+const PATH: &str = "model.model_config";
+
+/// Reads the section.
+pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSection> {
+    Section::open(document, "model", &known_keys::MODEL_SECTION, notes)?;
+    // The type comes first: another model's keys are unknown only because the model is.
+    check_type(document, "model.model_config.type", "LlamaConfig")?;
+    check_type(document, "model.arch.type", "LlamaForCausalLM")?;
+    Section::open(document, "model.arch", &known_keys::ARCH, notes)?;
+    let section = Section::open(document, PATH, &known_keys::MODEL, notes)?;
+    let positive = |number: f64| number > 0.0;
+    let untied: Option<bool> = section.get("untie_embeddings_and_output_weights")?;
+    let tied: Option<bool> = section.get("tie_word_embeddings")?;
+    if untied.is_some() && untied == tied {
+        let message = "contradicts `tie_word_embeddings`; keep one of them";
+        return Err(section.error("untie_embeddings_and_output_weights", message));
+    }
+    Ok(ModelSection {
+        vocab_size: section.require("vocab_size")?,
+        hidden_size: section.require("hidden_size")?,
+        num_layers: section.require("num_layers")?,
+        num_heads: section.require("num_heads")?,
+        n_kv_heads: section.get("n_kv_heads")?,
+        head_dim: section.get("head_dim")?,
+        kv_channels: section.get("kv_channels")?,
+        intermediate_size: section.get("intermediate_size")?,
+        multiple_of: section.or("multiple_of", 256)?,
+        ffn_dim_multiplier: section.get("ffn_dim_multiplier")?,
+        seq_length: section.require("seq_length")?,
+        rms_norm_eps: section.number("rms_norm_eps", 1e-5, "a number above 0", positive)?,
+        theta: section.number("theta", 10_000.0, "a number above 0", positive)?,
+        rotary_percent: section
+            .number("rotary_percent", 1.0, "a share in (0, 1]", |share| share > 0.0 && share <= 1.0)?,
+        rotary_interleaved: section.or("rotary_interleaved", false)?,
+        tie_word_embeddings: tied.or(untied.map(|untied| !untied)).unwrap_or(false),
+        qkv_has_bias: section.or("qkv_has_bias", false)?,
+        use_qk_norm: section.or("use_qk_norm", false)?,
+        init_method_std: section.number("init_method_std", 0.01, "a number above 0", positive)?,
+        ignore_token_id: section.or("ignore_token_id", -100)?,
+    })
+}
+
+/// Refuses any other type than `built`; an absent one is taken for it.
+fn check_type(document: &Document, path: &str, built: &str) -> Result<()> {
+    match document.word(path) {
+        Some(name) if name != built => {
+            Err(document.error(path, format!("`{name}` is not built yet; write `type: {built}`")))
+        }
+        _ => Ok(()),
+    }
+}

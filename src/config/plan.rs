@@ -1,0 +1,176 @@
+//! Every number of a run, decided and checked before anything is built.
+
+use std::path::PathBuf;
+
+use super::callbacks::CheckpointConfig;
+use super::evaluation::EvalConfig;
+use super::resolved;
+use super::run::{Resume, RunConfig, SampleConfig};
+use super::shape::{self, MAX_SIZE};
+use crate::data::{BatchSpec, DataConfig, Dataset};
+use crate::error::Result;
+use crate::model::config::ModelConfig;
+use crate::train::optimizer::OptimizerConfig;
+use crate::train::schedule::{Schedule, ScheduleConfig};
+
+/// What a run does. Only its length is missing, which depends on the data: [`RunPlan::with_data`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunPlan {
+    /// Name of the run.
+    pub name: String,
+    /// The run's own folder, below `output_dir`.
+    pub output_dir: PathBuf,
+    /// Whether to continue a run.
+    pub resume: Resume,
+    /// Weights to start from.
+    pub load_checkpoint: Option<PathBuf>,
+    /// Seed of the weights and, where they name none, of the data order and the sample.
+    pub seed: u64,
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// The model.
+    pub model: ModelConfig,
+    /// Windows in a micro-batch (B).
+    pub batch_size: usize,
+    /// Micro-batches in a step.
+    pub gradient_accumulation_steps: usize,
+    /// Tokens that all ranks together learn from in a step.
+    pub tokens_per_step: usize,
+    /// How often the data is gone through.
+    pub epochs: u64,
+    /// The run ends after this step; the schedule does not shrink with it.
+    pub stop_step: Option<u64>,
+    /// AdamW.
+    pub optimizer: OptimizerConfig,
+    /// The learning rate, its length still open.
+    pub schedule: ScheduleConfig,
+    /// Gradients are scaled down to this norm, if at all.
+    pub clip: Option<f64>,
+    /// The loss is multiplied by this before the backward pass.
+    pub loss_scale: f64,
+    /// Where the tokens come from.
+    pub train_dataset: DataConfig,
+    /// Where the tokens of evaluation come from, if not from the tail of the training data.
+    pub eval_dataset: Option<DataConfig>,
+    /// When to evaluate, if at all.
+    pub eval: Option<EvalConfig>,
+    /// When to write checkpoints, if at all.
+    pub checkpoint: Option<CheckpointConfig>,
+    /// A log line every so many steps.
+    pub log_every: u64,
+    /// Text to write at the end.
+    pub sample: Option<SampleConfig>,
+    /// Part of the name of the adapter to take.
+    pub device_name: Option<String>,
+    /// Which tier of kernels to take.
+    pub tier: Option<String>,
+    /// Upper limit of the memory pool in bytes.
+    pub max_device_memory: Option<u64>,
+}
+
+/// How long a run is, once its data is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunLength {
+    /// Whole steps in an epoch.
+    pub steps_per_epoch: u64,
+    /// Steps that the run takes.
+    pub total_steps: u64,
+    /// The learning rate of every step.
+    pub schedule: Schedule,
+}
+
+impl RunPlan {
+    /// Decides every number that does not depend on the data.
+    ///
+    /// # Errors
+    /// If sizes do not fit together; the error names the key to change.
+    pub fn resolve(config: &RunConfig) -> Result<Self> {
+        let model = shape::resolve(config)?;
+        let runner = &config.runner;
+        for (key, size) in [("epochs", runner.epochs), ("batch_size", runner.batch_size as u64)] {
+            if size == 0 || size > MAX_SIZE as u64 {
+                let message = format!("expected a whole number from 1 to {MAX_SIZE}, found `{size}`");
+                return Err(config.error(&format!("runner_config.{key}"), message));
+            }
+        }
+        let (batch_size, gradient_accumulation_steps, world) =
+            (runner.batch_size, runner.gradient_accumulation_steps, 1);
+        let tokens_per_step = [gradient_accumulation_steps, world, model.seq_length]
+            .into_iter()
+            .try_fold(batch_size, usize::checked_mul)
+            .filter(|_| batch_size * model.seq_length <= MAX_SIZE);
+        let Some(tokens_per_step) = tokens_per_step else {
+            let message =
+                format!("{batch_size} windows of {} tokens are too many; lower it", model.seq_length);
+            return Err(config.error("runner_config.batch_size", message));
+        };
+        Ok(Self {
+            name: config.run_name.clone(),
+            output_dir: config.output_dir.join(&config.run_name),
+            resume: config.resume_training.clone(),
+            load_checkpoint: config.load_checkpoint.clone(),
+            seed: config.seed,
+            rank: 0,
+            world,
+            model,
+            batch_size,
+            gradient_accumulation_steps,
+            tokens_per_step,
+            epochs: runner.epochs,
+            stop_step: Some(runner.stop_step).filter(|step| *step > 0),
+            optimizer: config.optimizer.clone(),
+            schedule: config.schedule.clone(),
+            clip: config.wrapper.clip,
+            loss_scale: config.wrapper.loss_scale,
+            train_dataset: config.train_dataset.clone(),
+            eval_dataset: config.eval_dataset.clone(),
+            eval: config.eval.clone(),
+            checkpoint: config.callbacks.checkpoint.clone(),
+            log_every: config.callbacks.log_every,
+            sample: config.sample.clone(),
+            device_name: config.context.device_name.clone(),
+            tier: config.context.tier.clone(),
+            max_device_memory: config.context.max_device_memory,
+        })
+    }
+
+    /// How the data is dealt into batches.
+    pub fn batch_spec(&self) -> BatchSpec {
+        BatchSpec {
+            seq_length: self.model.seq_length,
+            batch_size: self.batch_size,
+            gradient_accumulation_steps: self.gradient_accumulation_steps,
+            vocab_size: self.model.vocab_size,
+            rank: self.rank,
+            world: self.world,
+        }
+    }
+
+    /// Loads the data of the run.
+    ///
+    /// # Errors
+    /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
+    pub fn load_data(&self) -> Result<Dataset> {
+        Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), self.seed)
+    }
+
+    /// Decides the length of the run and of its schedule.
+    ///
+    /// The schedule spans `lr_schedule.total_steps` or, without it, all epochs: a `stop_step` ends the run early
+    /// without changing the rates before it, so that a run stopped and resumed is the run that never stopped.
+    pub fn with_data(&self, steps_per_epoch: u64) -> RunLength {
+        let run_steps = self.epochs.saturating_mul(steps_per_epoch);
+        RunLength {
+            steps_per_epoch,
+            total_steps: self.stop_step.map_or(run_steps, |stop| run_steps.min(stop)),
+            schedule: self.schedule.resolve(run_steps, steps_per_epoch),
+        }
+    }
+
+    /// The plan as a configuration file: reading it gives the same plan.
+    pub fn to_yaml(&self) -> String {
+        resolved::to_yaml(self)
+    }
+}

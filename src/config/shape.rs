@@ -1,0 +1,105 @@
+//! The shape of the model: defaults that follow from other keys, and what must fit together.
+
+use super::run::RunConfig;
+use crate::error::Result;
+use crate::model::config::ModelConfig;
+
+const MAX_HEAD_DIM: usize = 256;
+/// No single size is larger, so that products of two fit 64 bits; real ones are far below.
+pub(super) const MAX_SIZE: usize = 1 << 31;
+
+/// Decides every number of the model.
+pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
+    let model = &config.model;
+    let wrong = |key: &str, message: String| Err(config.error(&format!("model.model_config.{key}"), message));
+    for (key, size) in [
+        ("vocab_size", Some(model.vocab_size)),
+        ("hidden_size", Some(model.hidden_size)),
+        ("num_layers", Some(model.num_layers)),
+        ("num_heads", Some(model.num_heads)),
+        ("n_kv_heads", model.n_kv_heads),
+        ("head_dim", model.head_dim),
+        ("intermediate_size", model.intermediate_size),
+        ("multiple_of", Some(model.multiple_of)),
+        ("seq_length", Some(model.seq_length)),
+    ] {
+        if size.is_some_and(|size| size == 0 || size > MAX_SIZE) {
+            let size = size.unwrap_or_default();
+            return wrong(key, format!("expected a whole number from 1 to {MAX_SIZE}, found `{size}`"));
+        }
+    }
+    let (heads, width) = (model.num_heads, model.hidden_size);
+    let head_dim = match model.head_dim {
+        Some(head_dim) => head_dim,
+        None if !width.is_multiple_of(heads) => {
+            let remedy = "change one of them or give `head_dim`";
+            return wrong("num_heads", format!("{heads} heads do not divide hidden_size {width}; {remedy}"));
+        }
+        None => width / heads,
+    };
+    if model.kv_channels.is_some_and(|channels| channels != head_dim) {
+        let remedy = format!("remove it, or give `head_dim` if heads are not {head_dim} wide");
+        return wrong("kv_channels", format!("differs from the width of a head, {head_dim}; {remedy}"));
+    }
+    if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(4) {
+        // Without `head_dim` the number of heads is what the user can change.
+        let key = if model.head_dim.is_some() { "head_dim" } else { "num_heads" };
+        let message = format!(
+            "heads are {head_dim} wide (head_dim); the kernels take multiples of 4 up to {MAX_HEAD_DIM}"
+        );
+        return wrong(key, message);
+    }
+    let num_kv_heads = model.n_kv_heads.unwrap_or(heads);
+    if !heads.is_multiple_of(num_kv_heads) {
+        let message =
+            format!("{num_kv_heads} key/value heads do not divide num_heads {heads}; change one of them");
+        return wrong("n_kv_heads", message);
+    }
+    // Rounded down, but not from 47.999… when the share stands for 48 dimensions.
+    let rotary_dim = (head_dim as f64 * model.rotary_percent + 1e-6) as usize;
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+        let share = model.rotary_percent;
+        let message = format!(
+            "{share} of heads {head_dim} wide rotates {rotary_dim} dimensions; an even number is needed"
+        );
+        return wrong("rotary_percent", message);
+    }
+    Ok(ModelConfig {
+        vocab_size: model.vocab_size,
+        hidden_size: width,
+        num_layers: model.num_layers,
+        num_heads: heads,
+        num_kv_heads,
+        head_dim,
+        intermediate_size: intermediate_size(config)?,
+        seq_length: model.seq_length,
+        rope_theta: model.theta,
+        rotary_dim,
+        rotary_interleaved: model.rotary_interleaved,
+        rms_norm_eps: model.rms_norm_eps,
+        tie_word_embeddings: model.tie_word_embeddings,
+        qkv_bias: model.qkv_has_bias,
+        qk_norm: model.use_qk_norm,
+        init_std: model.init_method_std,
+        ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
+    })
+}
+
+/// Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier, rounded up to `multiple_of`.
+fn intermediate_size(config: &RunConfig) -> Result<usize> {
+    let model = &config.model;
+    if let Some(size) = model.intermediate_size {
+        return Ok(size);
+    }
+    let mut inner = (4 * model.hidden_size) as f64;
+    if let Some(multiplier) = model.ffn_dim_multiplier {
+        // The 0.01 is the original's, against a multiplier that was rounded down when it was written.
+        inner = ((multiplier + 0.01) * inner).floor();
+    }
+    let inner = (2.0 * inner / 3.0).floor();
+    if !(1.0..=MAX_SIZE as f64).contains(&inner) {
+        let message = format!("makes the feed-forward layer {inner} wide; give `intermediate_size`");
+        return Err(config.error("model.model_config.ffn_dim_multiplier", message));
+    }
+    Ok((inner as usize).div_ceil(model.multiple_of) * model.multiple_of)
+}

@@ -1,0 +1,244 @@
+//! The sections that say how to step: `runner_config`, `runner_wrapper`, `optimizer`, `lr_schedule`.
+
+use super::document::Document;
+use super::known_keys;
+use super::node::Node;
+use super::section::{Notes, Section, closest};
+use crate::error::Result;
+use crate::train::optimizer::OptimizerConfig;
+use crate::train::schedule::{Decay, ScheduleConfig, Warmup};
+
+/// `runner_config` as written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunnerSection {
+    /// How often the data is gone through.
+    pub epochs: u64,
+    /// Windows in a micro-batch.
+    pub batch_size: usize,
+    /// Micro-batches in a step.
+    pub gradient_accumulation_steps: usize,
+    /// The run ends after this step; 0 for no limit.
+    pub stop_step: u64,
+}
+
+/// `runner_wrapper` as written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrapperSection {
+    /// Gradients are scaled down to this norm, if at all.
+    pub clip: Option<f64>,
+    /// The loss is multiplied by this before the backward pass.
+    pub loss_scale: f64,
+}
+
+pub(super) fn read_runner(document: &Document, notes: &mut Notes) -> Result<RunnerSection> {
+    let section = Section::open(document, "runner_config", &known_keys::RUNNER, notes)?;
+    Ok(RunnerSection {
+        epochs: section.or("epochs", 1)?,
+        batch_size: section.or("batch_size", 1)?,
+        gradient_accumulation_steps: read_accumulation(&section)?,
+        stop_step: section.or("stop_step", 0)?,
+    })
+}
+
+/// With the messages of the original.
+fn read_accumulation(section: &Section) -> Result<usize> {
+    let key = "gradient_accumulation_steps";
+    let message = match section.node(key) {
+        None => return Ok(1),
+        Some(Node::Int(steps)) if *steps >= 1 => return section.require(key),
+        Some(Node::Int(steps)) => {
+            format!("gradient_accumulation should be greater or equal than 1, but got {steps}")
+        }
+        Some(node) => format!("gradient_accumulation should be integer but got {node}"),
+    };
+    Err(section.error(key, message))
+}
+
+pub(super) fn read_wrapper(document: &Document, notes: &mut Notes) -> Result<WrapperSection> {
+    let section = Section::open(document, "runner_wrapper", &known_keys::WRAPPER, notes)?;
+    if section.is_empty() {
+        notes.add("runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original");
+        return Ok(WrapperSection { clip: Some(1.0), loss_scale: 1.0 });
+    }
+    let kind: Option<String> = section.get("type")?;
+    if let Some(kind) = kind.filter(|kind| kind != "MFTrainOneStepCell") {
+        let message = format!("`{kind}` is not built yet; write `type: MFTrainOneStepCell`");
+        return Err(section.error("type", message));
+    }
+    let max_norm = section.number("max_grad_norm", 1.0, "a number above 0", |norm| norm > 0.0)?;
+    let clips = section.or("use_clip_grad", false)?;
+    let loss_scale = read_loss_scale(document, &section, notes)?;
+    Ok(WrapperSection { clip: clips.then_some(max_norm), loss_scale })
+}
+
+/// `scale_sense` is a number or a section with a type.
+fn read_loss_scale(document: &Document, wrapper: &Section, notes: &mut Notes) -> Result<f64> {
+    let positive = |scale: f64| scale > 0.0;
+    let Some(Node::Map(_)) = wrapper.node("scale_sense") else {
+        return wrapper.number("scale_sense", 1.0, "a number above 0 or a section with a type", positive);
+    };
+    let path = wrapper.path("scale_sense");
+    const BUILT: &str = "FixedLossScaleUpdateCell";
+    const PLANNED: [&str; 2] = ["DynamicLossScaleUpdateCell", "AdaptiveLossScaleUpdateCell"];
+    let kind_path = format!("{path}.type");
+    let remedy = "write `scale_sense: 1.0`; f32 needs no scaling";
+    match document.word(&kind_path) {
+        Some(BUILT) => {}
+        Some(kind) if PLANNED.contains(&kind) => {
+            return Err(document.error(&kind_path, format!("`{kind}` is not built yet; {remedy}")));
+        }
+        Some(kind) => {
+            return Err(document.error(&kind_path, unknown(kind, [BUILT].into_iter().chain(PLANNED))));
+        }
+        None => return Err(document.error(&path, format!("`type` is missing; {remedy}"))),
+    }
+    let section = Section::open(document, &path, &known_keys::LOSS_SCALE, notes)?;
+    section.number("loss_scale_value", 1.0, "a number above 0", positive)
+}
+
+/// Reads the optimizer and the learning rate it names, which a schedule may override.
+pub(super) fn read_optimizer(
+    document: &Document,
+    notes: &mut Notes,
+) -> Result<(OptimizerConfig, Option<f64>)> {
+    const PLANNED: [&str; 10] = [
+        "FP32StateAdamWeightDecay",
+        "FusedAdamWeightDecay",
+        "AdamWeightDecayX",
+        "FusedAdamW",
+        "PmaAdamW",
+        "Muon",
+        "Lamb",
+        "CAME",
+        "Adafactor",
+        "SGD",
+    ];
+    check_kind(document, "optimizer.type", &["AdamW", "adamw"], &PLANNED)?;
+    let section = Section::open(document, "optimizer", &known_keys::OPTIMIZER, notes)?;
+    let default = OptimizerConfig::default();
+    let fraction = |beta: f64| beta > 0.0 && beta < 1.0;
+    let mut beta1 = section.number("beta1", default.beta1, "a number in (0, 1)", fraction)?;
+    let mut beta2 = section.number("beta2", default.beta2, "a number in (0, 1)", fraction)?;
+    if let Some(betas) = section.get::<Vec<f64>>("betas")? {
+        if section.node("beta1").or(section.node("beta2")).is_some() {
+            return Err(section.error("betas", "given beside `beta1` or `beta2`; keep one form"));
+        }
+        match betas[..] {
+            [first, second] if fraction(first) && fraction(second) => (beta1, beta2) = (first, second),
+            _ => {
+                return Err(
+                    section.error("betas", format!("expected two numbers in (0, 1), found {betas:?}"))
+                );
+            }
+        }
+    }
+    let eps = section.number("eps", default.eps, "a number above 0", |eps| eps > 0.0)?;
+    let weight_decay =
+        section.number("weight_decay", default.weight_decay, "a number from 0", |wd| wd >= 0.0)?;
+    let rate = section.get("learning_rate")?;
+    if rate.is_some_and(|rate: f64| rate <= 0.0) {
+        return Err(section.error("learning_rate", "expected a number above 0"));
+    }
+    Ok((OptimizerConfig { beta1, beta2, eps, weight_decay }, rate))
+}
+
+pub(super) fn read_schedule(
+    document: &Document,
+    optimizer_rate: Option<f64>,
+    notes: &mut Notes,
+) -> Result<ScheduleConfig> {
+    const COSINE: [&str; 2] = ["CosineWithWarmUpLR", "cosine"];
+    const LINEAR: [&str; 2] = ["LinearWithWarmUpLR", "linear"];
+    const BUILT: [&str; 6] =
+        [COSINE[0], COSINE[1], LINEAR[0], LINEAR[1], "ConstantWarmUpLR", "constant_with_warmup"];
+    const PLANNED: [&str; 13] = [
+        "polynomial",
+        "PolynomialWithWarmUpLR",
+        "CosineWithRestartsAndWarmUpLR",
+        "cosine_with_restarts",
+        "ConstantWithCoolDownLR",
+        "WarmUpStableDecayLR",
+        "CosineAnnealingLR",
+        "cosine_annealing",
+        "CosineAnnealingWarmRestarts",
+        "cosine_annealing_warm_restarts",
+        "LearningRateWiseLayer",
+        "MegatronLR",
+        "WarmUpDecayLR",
+    ];
+    check_kind(document, "lr_schedule.type", &BUILT, &PLANNED)?;
+    let section = Section::open(document, "lr_schedule", &known_keys::SCHEDULE, notes)?;
+    let kind: Option<String> = section.get("type")?;
+    let decay_steps = section.get("decay_steps")?;
+    let num_cycles = section.number("num_cycles", 0.5, "a number above 0", |cycles| cycles > 0.0)?;
+    let decay = match kind.as_deref() {
+        Some(kind) if COSINE.contains(&kind) => Decay::Cosine { num_cycles, decay_steps },
+        Some(kind) if LINEAR.contains(&kind) => Decay::Linear,
+        _ => Decay::Constant,
+    };
+    let rate: Option<f64> = section.get("learning_rate")?;
+    if rate.zip(optimizer_rate).is_some_and(|(rate, other)| rate != other) {
+        notes.add("optimizer.learning_rate: lr_schedule.learning_rate is used instead");
+    }
+    let learning_rate = match rate.or(optimizer_rate) {
+        Some(rate) if rate > 0.0 => rate,
+        Some(rate) => {
+            return Err(section.error("learning_rate", format!("expected a number above 0, found `{rate}`")));
+        }
+        None => section.require("learning_rate")?,
+    };
+    let from_zero = |rate: f64| rate >= 0.0;
+    let total_steps: i64 = section.or("total_steps", -1)?;
+    Ok(ScheduleConfig {
+        decay,
+        learning_rate,
+        lr_end: section.number("lr_end", 0.0, "a number from 0", from_zero)?,
+        warmup: read_warmup(&section, notes)?,
+        warmup_lr_init: section.number("warmup_lr_init", 0.0, "a number from 0", from_zero)?,
+        // -1 and 0 stand for the length of the run.
+        total_steps: u64::try_from(total_steps).ok().filter(|steps| *steps > 0),
+    })
+}
+
+/// A ratio wins over epochs, epochs over steps, as in the original.
+fn read_warmup(section: &Section, notes: &mut Notes) -> Result<Warmup> {
+    let steps: u64 = section.or("warmup_steps", 0)?;
+    let epochs: Option<u64> = section.get("warmup_epochs")?;
+    let ratio: Option<f64> = section.get("warmup_ratio")?;
+    if ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
+        return Err(section.error("warmup_ratio", "expected a share in [0, 1]"));
+    }
+    let (warmup, winner) = match (ratio, epochs) {
+        (Some(ratio), _) => (Warmup::Ratio(ratio), "warmup_ratio"),
+        (None, Some(epochs)) => (Warmup::Epochs(epochs), "warmup_epochs"),
+        (None, None) => (Warmup::Steps(steps), "warmup_steps"),
+    };
+    if (steps > 0 && winner != "warmup_steps") || (epochs.is_some() && winner == "warmup_ratio") {
+        notes.add(format!("lr_schedule: of several warm-up lengths {winner} is used"));
+    }
+    Ok(warmup)
+}
+
+/// Refuses a type that is not built, telling what is planned from what is misspelt.
+fn check_kind(document: &Document, path: &str, built: &[&str], planned: &[&str]) -> Result<()> {
+    match document.word(path) {
+        Some(kind) if planned.contains(&kind) => {
+            Err(document.error(path, format!("`{kind}` is not built yet; write `type: {}`", built[0])))
+        }
+        Some(kind) if !built.contains(&kind) => {
+            Err(document.error(path, unknown(kind, built.iter().chain(planned).copied())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The message for a type that nobody knows.
+pub(super) fn unknown<'a>(kind: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    match closest(kind, known.clone()) {
+        Some(name) => format!("unknown type `{kind}`; did you mean `{name}`?"),
+        None => {
+            let known: Vec<_> = known.collect();
+            format!("unknown type `{kind}`; known are {}", known.join(", "))
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Numbers about a stretch of tokens: its entropy, its fingerprint, whether it fits a vocabulary.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::stream::TokenStream;
+use crate::error::{Error, Result};
+
+/// Entropy of single tokens in nats: -Σ p ln p. A model that ignores its context cannot do better.
+pub fn unigram_entropy(stream: &TokenStream, range: Range<u64>) -> f64 {
+    let mut counts: HashMap<u32, u64> = HashMap::new();
+    let total = range.end.saturating_sub(range.start) as f64;
+    let _ = stream.try_for_each_chunk(range, |_, chunk| {
+        chunk.iter().for_each(|token| *counts.entry(*token).or_default() += 1);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    // Summed in a fixed order, so that the printed number is the same in every run.
+    let mut counts: Vec<u64> = counts.into_values().collect();
+    counts.sort_unstable();
+    counts.into_iter().map(|count| count as f64 / total).map(|share| -share * share.ln()).sum()
+}
+
+/// A number that changes with the length or the content of the tokens, so that a resumed run can tell
+/// that its data is no longer the same. Reads 64 stretches of at most 1,024 tokens, whatever the length.
+pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
+    const STRETCHES: u64 = 64;
+    const STRETCH: u64 = 1024;
+    let len = range.end.saturating_sub(range.start);
+    let mut hash = fnv1a(0xcbf2_9ce4_8422_2325, &len.to_le_bytes());
+    let mut buffer = [0; STRETCH as usize];
+    let count = len.min(STRETCH);
+    for stretch in 0..STRETCHES {
+        // In u128 because the product may leave 64 bits.
+        let offset = u128::from(len - count) * u128::from(stretch) / u128::from(STRETCHES - 1);
+        let start = range.start + offset as u64;
+        let tokens = &mut buffer[..count as usize];
+        stream.read(start..start + count, tokens);
+        for token in tokens {
+            hash = fnv1a(hash, &token.to_le_bytes());
+        }
+    }
+    hash
+}
+
+/// Refuses tokens that a model of `vocab_size` has no row for.
+pub fn check_vocabulary(stream: &TokenStream, vocab_size: usize) -> Result<()> {
+    stream.try_for_each_chunk(0..stream.len(), |start, chunk| check_chunk(start, chunk, vocab_size))
+}
+
+/// Refuses a token of `chunk`, which starts at the position `start` of its stream, that is not below `vocab_size`.
+pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize) -> Result<()> {
+    match chunk.iter().position(|token| *token as usize >= vocab_size) {
+        None => Ok(()),
+        Some(index) => Err(Error::Plan(format!(
+            "token {} at position {} of the data is outside vocab_size {vocab_size}: raise model.model_config.vocab_size or check `dtype`",
+            chunk[index],
+            start + index as u64
+        ))),
+    }
+}
+
+/// The FNV-1a hash (Fowler, Noll, Vo), continued from `hash`.
+fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entropy_of_known_distributions() {
+        let stream = TokenStream::from_bytes(b"abcdabcdaaaa".to_vec());
+        assert!((unigram_entropy(&stream, 0..8) - 4f64.ln()).abs() < 1e-12);
+        assert_eq!(unigram_entropy(&stream, 8..12), 0.0);
+        assert_eq!(unigram_entropy(&stream, 3..3), 0.0);
+    }
+
+    #[test]
+    fn fingerprint_sees_length_and_content() {
+        let bytes: Vec<u8> = (0..200_000u64).map(|i| ((i * i) >> 7) as u8).collect();
+        let whole = TokenStream::from_bytes(bytes.clone());
+        let print = fingerprint(&whole, 0..200_000);
+        assert_eq!(print, fingerprint(&TokenStream::from_bytes(bytes.clone()), 0..200_000));
+        assert_ne!(print, fingerprint(&whole, 0..199_999));
+        for position in [0, 199_999] {
+            let mut changed = bytes.clone();
+            changed[position] ^= 1;
+            assert_ne!(print, fingerprint(&TokenStream::from_bytes(changed), 0..200_000));
+        }
+        fingerprint(&TokenStream::default(), 0..0);
+    }
+
+    #[test]
+    fn a_token_outside_the_vocabulary_is_named() {
+        let error = check_vocabulary(&TokenStream::from_bytes(vec![1, 2, 9]), 9).unwrap_err().to_string();
+        assert!(error.starts_with("token 9 at position 2 of the data is outside vocab_size 9:"), "{error}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Where parameters lie: flat arenas, cut into segments.
+//!
+//! Weights, gradients and both moments of AdamW are four arenas of the same layout, so one norm and one AdamW launch
+//! per segment serve any number of tensors. Parameters that decay come first, then the others; a segment is of one kind
+//! and never larger than one binding. Each part starts at a multiple of 128 elements: the same offset binds in f32, f16
+//! and bf16.
+
+use super::parameters::{Gpt, Spec};
+use crate::element::{Element, stride_of};
+use crate::error::{Error, Result};
+use crate::kernels::Limits;
+use crate::record::{BufferId, PersistentId, Persistents, Tensor};
+use crate::tape::Parameter;
+
+const ALIGNMENT: u64 = 128;
+
+/// Some whole rows of a parameter in one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The segment's number.
+    pub segment: usize,
+    /// Elements from the segment's start.
+    pub offset: u64,
+    /// First row of the parameter that lies here.
+    pub first_row: usize,
+    /// How many.
+    pub rows: usize,
+}
+
+/// One buffer of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its length.
+    pub elements: u64,
+    /// Whether weight decay applies to what lies in it.
+    pub decays: bool,
+}
+
+/// The layout that all arenas share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArenaLayout {
+    /// The parameters and their places, in the model's order.
+    pub parameters: Gpt<(Spec, Vec<Part>)>,
+    /// The segments.
+    pub segments: Vec<Segment>,
+}
+
+impl ArenaLayout {
+    /// Places the parameters. An error names the one that no binding can hold.
+    pub fn new(parameters: Gpt<Spec>, limits: &Limits) -> Result<Self> {
+        let segment_elements = limits.binding_bytes.min(limits.buffer_bytes) / 4 / ALIGNMENT * ALIGNMENT;
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut places: Vec<Option<Vec<Part>>> = vec![None; parameters.list().len()];
+        for decays in [true, false] {
+            let mut open: Option<usize> = None; // the segment being filled; decay groups do not share one
+            for (index, spec) in parameters.list().into_iter().enumerate().filter(|(_, s)| s.decays == decays)
+            {
+                let mut parts = Vec::new();
+                for (first_row, rows) in row_ranges(spec, segment_elements)? {
+                    let needed =
+                        (rows as u64 * stride_of(spec.cols as u32) as u64).next_multiple_of(ALIGNMENT);
+                    let fits = |&s: &usize| segments[s].elements + needed <= segment_elements;
+                    let segment = open.filter(fits).unwrap_or_else(|| {
+                        segments.push(Segment { elements: 0, decays });
+                        segments.len() - 1
+                    });
+                    open = Some(segment);
+                    parts.push(Part { segment, offset: segments[segment].elements, first_row, rows });
+                    segments[segment].elements += needed;
+                }
+                places[index] = Some(parts);
+            }
+        }
+        let mut places = places.into_iter();
+        let parameters = parameters.try_map(&mut |spec| {
+            let parts = places.next().flatten().unwrap_or_default();
+            Ok::<_, Error>((spec, parts))
+        })?;
+        Ok(Self { parameters, segments })
+    }
+
+    /// Elements of one arena.
+    pub fn elements(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.elements).sum()
+    }
+
+    /// Adds one arena to the persistent buffers.
+    pub fn arena(&self, persistents: &mut Persistents, name: &str) -> Arena {
+        let buffer = |(i, s): (usize, &Segment)| persistents.add(format!("{name} {i}"), 4 * s.elements);
+        Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
+    }
+
+    /// The model's parameters on two arenas.
+    pub fn bind(&self, weights: &Arena, gradients: &Arena) -> Gpt<Parameter> {
+        let bound = self.parameters.clone().try_map(&mut |(spec, parts)| {
+            let on = |arena: &Arena| parts.iter().map(|part| arena.part(&spec, part)).collect::<Vec<_>>();
+            let gradient = spec.trains.then(|| on(gradients));
+            Ok::<_, std::convert::Infallible>(Parameter { weight: on(weights), gradient })
+        });
+        match bound {
+            Ok(bound) => bound,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// One arena: a persistent buffer for each segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arena {
+    /// By segment.
+    pub segments: Vec<PersistentId>,
+}
+
+impl Arena {
+    /// A whole segment as one flat row.
+    pub fn segment(&self, layout: &ArenaLayout, index: usize) -> Tensor {
+        let elements = layout.segments[index].elements as u32;
+        Tensor::new(BufferId::Persistent(self.segments[index]), 0, 1, elements, Element::F32)
+    }
+
+    /// A part of a parameter.
+    pub fn part(&self, spec: &Spec, part: &Part) -> Tensor {
+        let buffer = BufferId::Persistent(self.segments[part.segment]);
+        Tensor::new(buffer, 4 * part.offset, part.rows as u32, spec.cols as u32, Element::F32)
+    }
+}
+
+/// (first row, rows) of each part of a parameter: one, if it fits. Parts have a multiple of 4 rows, so that the logits
+/// of a split head start at whole groups.
+fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>> {
+    let stride = stride_of(spec.cols as u32) as u64;
+    let rows_that_fit = (segment_elements / stride) as usize;
+    if spec.rows <= rows_that_fit {
+        return Ok(vec![(0, spec.rows)]);
+    }
+    let rows = rows_that_fit / 4 * 4;
+    if !spec.may_split || rows == 0 {
+        return Err(Error::Plan(format!(
+            "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB; make the model narrower or \
+             choose another adapter with context.device_name",
+            spec.path,
+            spec.rows,
+            spec.cols,
+            (spec.rows as u64 * stride * 4) >> 20,
+            (segment_elements * 4) >> 20,
+        )));
+    }
+    Ok((0..spec.rows).step_by(rows).map(|first| (first, rows.min(spec.rows - first))).collect())
+}

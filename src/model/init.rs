@@ -1,0 +1,22 @@
+//! What the weights start with.
+
+use super::parameters::{Init, Spec};
+use crate::random::Philox;
+
+/// Row `row` of parameter number `index`, as it starts: a pure function of the seed, so that any part of a model can be
+/// made alone and a test can make the same model in f64.
+///
+/// Every parameter has a random stream of its own; element (row, column) takes number `row · cols + column` of it.
+pub fn initial_row(spec: &Spec, index: usize, row: usize, seed: u64) -> Vec<f32> {
+    let is_padding = !spec.pieces.iter().any(|piece| spec.piece_rows(piece).any(|(r, ..)| r == row));
+    match spec.init {
+        _ if is_padding => vec![0.0; spec.cols],
+        Init::Ones => vec![1.0; spec.cols],
+        Init::Zeros => vec![0.0; spec.cols],
+        Init::Normal(std) => {
+            let random = Philox::new(seed, index as u64);
+            let first = (row * spec.cols) as u64;
+            (0..spec.cols as u64).map(|column| (std * random.normal(first + column)) as f32).collect()
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Models: functions over plain parameter structs.
+//!
+//! Letters in shapes: B sequences of T tokens, N = B·T; D width, L layers, H query heads and G key-value heads of C
+//! dimensions, F feed-forward width, V vocabulary.
+
+pub mod arena;
+pub mod config;
+pub mod count;
+pub mod gpt;
+pub mod init;
+pub mod parameters;

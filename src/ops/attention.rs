@@ -1,0 +1,273 @@
+//! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
+
+use super::heads::HeadLayout;
+use crate::element::{Element, stride_of};
+use crate::kernels::{Capabilities, Kernel, Tier};
+use crate::record::{Recorder, Tensor};
+
+/// The sizes of an attention and what a query may see.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// The columns of qkv.
+    pub layout: HeadLayout,
+    /// T, the tokens of one sequence; sequences do not see each other. The tensors have batch · T rows.
+    pub tokens: u32,
+    /// A token sees itself and earlier tokens only.
+    pub is_causal: bool,
+    /// Factor of the scores, usually 1/√head_dim.
+    pub scale: f32,
+    /// How many tokens back a query sees. Only `None`, all of them, is built.
+    pub window: Option<u32>,
+}
+
+crate::params! {
+    struct ForwardParams {
+        tokens: u32,
+        heads: u32,
+        group: u32,
+        k_start: u32,
+        v_start: u32,
+        qkv_offset: u32,
+        qkv_stride: u32,
+        out_offset: u32,
+        out_stride: u32,
+        lse_offset: u32,
+        lse_stride: u32,
+        scale: f32,
+    }
+}
+
+crate::params! {
+    struct BackwardQParams {
+        tokens: u32,
+        heads: u32,
+        group: u32,
+        k_start: u32,
+        v_start: u32,
+        qkv_offset: u32,
+        qkv_stride: u32,
+        out_offset: u32,
+        out_stride: u32,
+        dout_offset: u32,
+        dout_stride: u32,
+        lse_offset: u32,
+        lse_stride: u32,
+        delta_stride: u32,
+        dqkv_offset: u32,
+        dqkv_stride: u32,
+        scale: f32,
+    }
+}
+
+crate::params! {
+    struct BackwardKvParams {
+        tokens: u32,
+        group: u32,
+        k_start: u32,
+        v_start: u32,
+        qkv_offset: u32,
+        qkv_stride: u32,
+        dout_offset: u32,
+        dout_stride: u32,
+        lse_offset: u32,
+        lse_stride: u32,
+        delta_stride: u32,
+        dqkv_offset: u32,
+        dqkv_stride: u32,
+        scale: f32,
+    }
+}
+
+/// out (N, heads · value_dim) = softmax(scale · q kᵀ) v for each head of `qkv` (N, layout.cols()), and lse (N, heads)
+/// f32, the natural logarithm of each softmax's denominator, for the backward pass.
+///
+/// `segments` (1, N) will say which document a token belongs to; only `None`, one document a sequence, is built.
+#[track_caller]
+pub fn attention(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    segments: Option<Tensor>,
+    shape: &Attention,
+) {
+    shape.assert_built(segments);
+    let batch = shape.assert_fits(qkv, &[("out", out)], lse);
+    let ((qkv_range, qkv_offset), (out_range, out_offset)) = (qkv.offset_binding(), out.offset_binding());
+    let (lse_range, lse_offset) = lse.offset_binding();
+    let params = ForwardParams {
+        tokens: shape.tokens,
+        heads: shape.layout.heads,
+        group: shape.layout.group(),
+        k_start: shape.layout.k_start() / 4,
+        v_start: shape.layout.v_start() / 4,
+        qkv_offset,
+        qkv_stride: qkv.stride4(),
+        out_offset,
+        out_stride: out.stride4(),
+        lse_offset: 4 * lse_offset,
+        lse_stride: lse.stride,
+        scale: shape.scale * std::f32::consts::LOG2_E,
+    };
+    let Plan { kernel, blocks } = plan(Pass::Forward, shape, qkv.element, rec.capabilities());
+    let bindings = [(1, qkv_range), (2, out_range), (3, lse_range)];
+    rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
+}
+
+/// dqkv (N, layout.cols()), every column of it, from what [`attention`] read and wrote and from dout, shaped like out.
+/// Two dispatches: the queries' gradient, which also leaves Σ dout · out for each head, then the keys' and values'.
+#[track_caller]
+#[allow(clippy::too_many_arguments)] // each is a tensor with a name of its own
+pub fn attention_backward(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    out: Tensor,
+    dout: Tensor,
+    lse: Tensor,
+    dqkv: Tensor,
+    segments: Option<Tensor>,
+    shape: &Attention,
+) {
+    shape.assert_built(segments);
+    let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
+    let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
+    assert!(fits, "dqkv has another shape or element than qkv");
+    let delta = rec.tensor("delta", lse.rows, lse.cols, Element::F32);
+    let ((qkv_range, qkv_offset), (out_range, out_offset)) = (qkv.offset_binding(), out.offset_binding());
+    let ((dout_range, dout_offset), (dqkv_range, dqkv_offset)) =
+        (dout.offset_binding(), dqkv.offset_binding());
+    let (lse_range, lse_offset) = lse.offset_binding();
+    let (k_start, v_start) = (shape.layout.k_start() / 4, shape.layout.v_start() / 4);
+    let (qkv_stride, dqkv_stride, dout_stride) = (qkv.stride4(), dqkv.stride4(), dout.stride4());
+    let (lse_offset, lse_stride, delta_stride) = (4 * lse_offset, lse.stride, delta.stride);
+    let Attention { tokens, scale, layout, .. } = *shape;
+    let (heads, group) = (layout.heads, layout.group());
+
+    let out_stride = out.stride4();
+    let params = BackwardQParams {
+        tokens,
+        heads,
+        group,
+        k_start,
+        v_start,
+        qkv_offset,
+        qkv_stride,
+        out_offset,
+        out_stride,
+        dout_offset,
+        dout_stride,
+        lse_offset,
+        lse_stride,
+        delta_stride,
+        dqkv_offset,
+        dqkv_stride,
+        scale,
+    };
+    let bindings = [
+        (1, qkv_range),
+        (2, out_range),
+        (3, dout_range),
+        (4, lse_range),
+        (5, delta.binding()),
+        (6, dqkv_range),
+    ];
+    let Plan { kernel, blocks } = plan(Pass::BackwardQ, shape, qkv.element, rec.capabilities());
+    rec.dispatch(kernel, &bindings, &params, [blocks, heads, batch]);
+
+    let params = BackwardKvParams {
+        tokens,
+        group,
+        k_start,
+        v_start,
+        qkv_offset,
+        qkv_stride,
+        dout_offset,
+        dout_stride,
+        lse_offset,
+        lse_stride,
+        delta_stride,
+        dqkv_offset,
+        dqkv_stride,
+        scale,
+    };
+    let bindings = [(1, qkv_range), (2, dout_range), (3, lse_range), (4, delta.binding()), (5, dqkv_range)];
+    let Plan { kernel, blocks } = plan(Pass::BackwardKv, shape, qkv.element, rec.capabilities());
+    rec.dispatch(kernel, &bindings, &params, [blocks, layout.kv_heads, batch]);
+}
+
+impl Attention {
+    #[track_caller]
+    fn assert_built(&self, segments: Option<Tensor>) {
+        assert!(
+            self.window.is_none(),
+            "attention over a sliding window is not built yet; window must be None"
+        );
+        assert!(segments.is_none(), "attention within segments is not built yet; segments must be None");
+    }
+
+    /// The number of sequences, once all shapes agree.
+    #[track_caller]
+    fn assert_fits(&self, qkv: Tensor, outputs: &[(&str, Tensor)], lse: Tensor) -> u32 {
+        let Self { layout, tokens, .. } = *self;
+        layout.assert_valid();
+        assert!(tokens > 0 && qkv.rows.is_multiple_of(tokens), "{} rows in sequences of {tokens}", qkv.rows);
+        assert!(qkv.cols == layout.cols(), "qkv has {} columns, its heads take {}", qkv.cols, layout.cols());
+        for (name, tensor) in outputs {
+            let fits = (tensor.rows, tensor.cols) == (qkv.rows, layout.out_cols());
+            assert!(
+                fits,
+                "{name} is {} x {}, not {} x {}",
+                tensor.rows,
+                tensor.cols,
+                qkv.rows,
+                layout.out_cols()
+            );
+            assert!(tensor.element == qkv.element, "{name} and qkv are stored alike");
+        }
+        let fits = (lse.rows, lse.cols, lse.element) == (qkv.rows, layout.heads, Element::F32);
+        assert!(fits, "lse is f32 of {} x {}", qkv.rows, layout.heads);
+        assert!(lse.stride == stride_of(lse.cols), "lse is not a column range");
+        qkv.rows / tokens
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Pass {
+    Forward,
+    BackwardQ,
+    BackwardKv,
+}
+
+struct Plan {
+    kernel: Kernel,
+    /// Workgroups along the tokens of one sequence.
+    blocks: u32,
+}
+
+fn plan(pass: Pass, shape: &Attention, element: Element, capabilities: Capabilities) -> Plan {
+    let Attention { layout, tokens, is_causal, .. } = *shape;
+    let (file, entry, step) = match pass {
+        Pass::Forward => ("attention/forward", "attention", "KEYS"),
+        Pass::BackwardQ => ("attention/backward_q", "attention_backward_q", "KEYS"),
+        Pass::BackwardKv => ("attention/backward_kv", "attention_backward_kv", "QUERIES"),
+    };
+    let var = |name: &str, default: u32| std::env::var(name).map_or(default, |v| v.parse().unwrap());
+    let (rows, lanes, walked, tile) = match capabilities.tier {
+        Tier::Software => (var("AROWS", 2), var("ALANES", 8), var("AKEYS", 4), 0),
+        Tier::Portable => {
+            // What fits in 16 KiB, in whole steps of the walk; more than 32 gains nothing.
+            let rows = 4096 / (layout.head_dim + layout.value_dim);
+            (1, 64, 4, rows.min(32) / 4 * 4)
+        }
+    };
+    let kernel = Kernel::new(file, entry, element)
+        .feature("causal", is_causal)
+        .feature("shared_tile", tile > 0)
+        .constant("D4", layout.head_dim / 4)
+        .constant("V4", layout.value_dim / 4)
+        .constant("LANES", lanes)
+        .constant("ROWS", rows)
+        .constant("TILE", tile)
+        .constant(step, walked);
+    Plan { kernel, blocks: tokens.div_ceil(rows * lanes) }
+}

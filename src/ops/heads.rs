@@ -1,0 +1,72 @@
+//! How the heads of queries, keys and values lie in a row.
+
+/// The columns of a packed tensor `qkv` (N, [`cols`](Self::cols)), a row for each token: the queries of all heads, then
+/// the keys, then the values. One tensor holds all three, so a kernel that uses them together binds one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLayout {
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads, a divisor of `heads`: query head h uses key and value head h / (heads / kv_heads).
+    pub kv_heads: u32,
+    /// Elements of a query and of a key; a multiple of 4.
+    pub head_dim: u32,
+    /// Elements of a value; a multiple of 4.
+    pub value_dim: u32,
+}
+
+impl HeadLayout {
+    /// Columns of the queries: heads · head_dim.
+    pub const fn q_cols(&self) -> u32 {
+        self.heads * self.head_dim
+    }
+
+    /// Columns of the keys: kv_heads · head_dim.
+    pub const fn k_cols(&self) -> u32 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Columns of the values: kv_heads · value_dim.
+    pub const fn v_cols(&self) -> u32 {
+        self.kv_heads * self.value_dim
+    }
+
+    /// Columns of a whole row.
+    pub const fn cols(&self) -> u32 {
+        self.q_cols() + self.k_cols() + self.v_cols()
+    }
+
+    /// The first column of the keys.
+    pub const fn k_start(&self) -> u32 {
+        self.q_cols()
+    }
+
+    /// The first column of the values.
+    pub const fn v_start(&self) -> u32 {
+        self.q_cols() + self.k_cols()
+    }
+
+    /// Columns of attention's output: heads · value_dim.
+    pub const fn out_cols(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Query heads that share a key and value head.
+    pub const fn group(&self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    /// Panics with a sentence if a size is outside what the kernels take.
+    #[track_caller]
+    pub fn assert_valid(&self) {
+        let Self { heads, kv_heads, head_dim, value_dim } = *self;
+        assert!(
+            heads > 0 && kv_heads > 0,
+            "attention needs at least one head, but has {heads} and {kv_heads}"
+        );
+        assert!(heads.is_multiple_of(kv_heads), "kv_heads {kv_heads} does not divide heads {heads}");
+        for (name, dim) in [("head_dim", head_dim), ("value_dim", value_dim)] {
+            let fits = dim.is_multiple_of(4) && (4..=256).contains(&dim);
+            assert!(fits, "{name} is a multiple of 4 from 4 to 256, not {dim}");
+        }
+    }
+}

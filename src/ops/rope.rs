@@ -1,0 +1,148 @@
+//! Rotary position embedding of the queries and keys in a packed row.
+
+use super::heads::HeadLayout;
+use crate::element::{Element, stride_of};
+use crate::kernels::{Kernel, Tier};
+use crate::record::{Recorder, Tensor, fold_grid};
+
+/// How the elements of a head are paired and how fast each pair turns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Leading elements of a head that are rotated: even, at most head_dim. The rest stays.
+    pub rotary_dim: u32,
+    /// Base of the frequencies: pair i turns by theta^(-2i / rotary_dim) radians per position.
+    pub theta: f64,
+    /// True: pairs (2i, 2i+1), as in GPT-J. False: pairs (i, i + rotary_dim / 2), as in GPT-NeoX and Llama.
+    pub is_interleaved: bool,
+}
+
+crate::params! {
+    struct Params {
+        tokens: u32,
+        items: u32,
+        chunks: u32,
+        head_stride: u32,
+        pairs: u32,
+        qkv_offset: u32,
+        qkv_stride: u32,
+        positions_offset: u32,
+        table_offset: u32,
+        table_stride: u32,
+        table_rows: u32,
+        direction: f32,
+    }
+}
+
+/// The contents of the tensor `cos_sin` (`positions`, rotary_dim), pads included: row p holds cos φ, sin φ of every pair
+/// in turn, φ = p · theta^(-2i / rotary_dim). Computed in f64: f32 angles of late positions would be off by whole degrees.
+pub fn cos_sin_table(positions: u32, rope: &Rope) -> Vec<f32> {
+    let stride = stride_of(rope.rotary_dim) as usize;
+    let mut table = vec![0.0; positions as usize * stride];
+    let frequency = |pair: u32| rope.theta.powf(-2.0 * pair as f64 / rope.rotary_dim as f64);
+    let frequencies: Vec<f64> = (0..rope.rotary_dim / 2).map(frequency).collect();
+    for (position, row) in table.chunks_exact_mut(stride.max(1)).enumerate() {
+        for (pair, frequency) in row.chunks_exact_mut(2).zip(&frequencies) {
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            (pair[0], pair[1]) = (cos as f32, sin as f32);
+        }
+    }
+    table
+}
+
+/// Rotates every query and key of `qkv` (N, layout.cols()) in place by its token's position; `positions` (1, N) u32
+/// index the rows of `cos_sin` (see [`cos_sin_table`]). Values are not touched.
+#[track_caller]
+pub fn rope(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    positions: Tensor,
+    layout: HeadLayout,
+    rope: &Rope,
+    cos_sin: Tensor,
+) {
+    rotate(rec, qkv, positions, layout, rope, cos_sin, 1.0);
+}
+
+/// The gradient of [`rope`], in place on `dqkv`: a rotation is orthogonal, so its transpose turns back.
+#[track_caller]
+pub fn rope_backward(
+    rec: &mut Recorder,
+    dqkv: Tensor,
+    positions: Tensor,
+    layout: HeadLayout,
+    rope: &Rope,
+    cos_sin: Tensor,
+) {
+    rotate(rec, dqkv, positions, layout, rope, cos_sin, -1.0);
+}
+
+#[track_caller]
+fn rotate(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    positions: Tensor,
+    layout: HeadLayout,
+    rope: &Rope,
+    cos_sin: Tensor,
+    direction: f32,
+) {
+    layout.assert_valid();
+    let Rope { rotary_dim, .. } = *rope;
+    let fits = rotary_dim.is_multiple_of(2) && (2..=layout.head_dim).contains(&rotary_dim);
+    assert!(fits, "rotary_dim is even and from 2 to head_dim {}, not {rotary_dim}", layout.head_dim);
+    assert!(qkv.cols == layout.cols(), "qkv has {} columns, its heads take {}", qkv.cols, layout.cols());
+    assert!(positions.cols == qkv.rows, "{} positions for {} tokens", positions.cols, qkv.rows);
+    assert!(cos_sin.cols == rotary_dim, "cos_sin has {} columns, not {rotary_dim}", cos_sin.cols);
+    assert!(cos_sin.element == Element::F32, "cos_sin is f32");
+    let heads = layout.heads + layout.kv_heads;
+    let Plan { kernel, items, chunks } = plan(heads, rope, qkv.element, rec.capabilities().tier);
+    let ((qkv_range, qkv_offset), (table_range, table_offset)) =
+        (qkv.offset_binding(), cos_sin.offset_binding());
+    let (positions_range, positions_offset) = positions.offset_binding();
+    let params = Params {
+        tokens: qkv.rows,
+        items,
+        chunks,
+        head_stride: layout.head_dim / 4,
+        pairs: rotary_dim / 2,
+        qkv_offset,
+        qkv_stride: qkv.stride4(),
+        positions_offset: 4 * positions_offset,
+        table_offset,
+        table_stride: cos_sin.stride4(),
+        table_rows: cos_sin.rows,
+        direction,
+    };
+    let bindings = [(1, qkv_range), (2, positions_range), (3, table_range)];
+    rec.dispatch(kernel, &bindings, &params, fold_grid(qkv.rows as u64 * chunks as u64));
+}
+
+struct Plan {
+    kernel: Kernel,
+    /// Invocations that a token needs.
+    items: u32,
+    /// Workgroups that a token needs.
+    chunks: u32,
+}
+
+fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
+    // Where partners lie in whole groups of 4, an invocation owns one group (or two that are partners); else a head.
+    let straddles = !rope.is_interleaved && !rope.rotary_dim.is_multiple_of(8);
+    let units = match (rope.is_interleaved, straddles) {
+        (true, _) => rope.rotary_dim.div_ceil(4),
+        (false, false) => rope.rotary_dim / 8,
+        (false, true) => 1,
+    };
+    let widest = match tier {
+        Tier::Software => 64,
+        Tier::Portable => 256,
+    };
+    let items = heads * units;
+    let lanes = items.next_power_of_two().clamp(8, widest);
+    let kernel = Kernel::new("rope", "rope", element)
+        .feature("interleaved", rope.is_interleaved)
+        .feature("straddling", straddles)
+        .constant("LANES", lanes)
+        .constant("UNITS", units);
+    Plan { kernel, items, chunks: items.div_ceil(lanes) }
+}

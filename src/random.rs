@@ -1,0 +1,172 @@
+//! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so nothing
+//! has state to save and any step can be repeated or resumed exactly.
+//!
+//! Streams separate uses of one seed. The data order takes the streams from [`SHUFFLE_STREAM`] on; everything
+//! else (initialisation, sampling) numbers its own below it.
+
+/// The first stream that shuffling uses: epoch `e` is keyed by stream `SHUFFLE_STREAM + e`.
+pub const SHUFFLE_STREAM: u64 = 1 << 48;
+
+/// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+///
+/// ```
+/// let philox = gristmill::random::Philox::new(42, 0);
+/// assert_eq!(philox.block(7), philox.block(7));
+/// assert!((0.0..1.0).contains(&philox.uniform(7)));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Philox {
+    key: [u32; 2],
+    stream: [u32; 2],
+}
+
+impl Philox {
+    /// The generator of `seed`; streams of one seed are independent.
+    pub fn new(seed: u64, stream: u64) -> Self {
+        Self { key: halves(seed), stream: halves(stream) }
+    }
+
+    /// The 128 random bits at `counter`.
+    pub fn block(&self, counter: u64) -> [u32; 4] {
+        let [low, high] = halves(counter);
+        philox4x32_10([low, high, self.stream[0], self.stream[1]], self.key)
+    }
+
+    /// A number in [0, 1) with 53 random bits.
+    pub fn uniform(&self, counter: u64) -> f64 {
+        let [a, b, _, _] = self.block(counter);
+        unit(a, b)
+    }
+
+    /// A standard normal number (Box–Muller in f64). Counters 2i and 2i + 1 are the two halves of one draw.
+    pub fn normal(&self, counter: u64) -> f64 {
+        let [a, b, c, d] = self.block(counter / 2);
+        // 1 - u is in (0, 1], so the logarithm is finite.
+        let radius = (-2.0 * (1.0 - unit(a, b)).ln()).sqrt();
+        let angle = std::f64::consts::TAU * unit(c, d);
+        radius * if counter.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+    }
+}
+
+/// A random order of `0..len` that needs no table: a keyed Feistel network over the next even number of
+/// bits, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+#[derive(Clone, Copy, Debug)]
+pub struct Permutation {
+    len: u64,
+    half_bits: u32,
+    philox: Philox,
+}
+
+/// Four rounds make a pseudo-random permutation (Luby and Rackoff); small domains want a few more.
+const FEISTEL_ROUNDS: u64 = 6;
+
+impl Permutation {
+    /// The order of `0..len` that (seed, stream) chooses.
+    pub fn new(len: u64, seed: u64, stream: u64) -> Self {
+        let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+        Self { len, half_bits: bits.div_ceil(2).max(1), philox: Philox::new(seed, stream) }
+    }
+
+    /// Where `index` goes. The domain is less than four times `len`, so this walks fewer than four times on average.
+    ///
+    /// # Panics
+    /// If `index` is not below `len`.
+    #[track_caller]
+    pub fn at(&self, index: u64) -> u64 {
+        assert!(index < self.len, "index {index} is outside the permutation of {}", self.len);
+        let mut value = self.encipher(index);
+        while value >= self.len {
+            value = self.encipher(value);
+        }
+        value
+    }
+
+    fn encipher(&self, value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for round in 0..FEISTEL_ROUNDS {
+            // A half has at most 32 bits, so round and half fit one counter.
+            let [bits, ..] = self.philox.block((round << 32) | right);
+            (left, right) = (right, left ^ (u64::from(bits) & mask));
+        }
+        (left << self.half_bits) | right
+    }
+}
+
+fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
+    const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+    for _ in 0..10 {
+        let [low0, high0] = halves(MULTIPLIERS[0] * u64::from(counter[0]));
+        let [low1, high1] = halves(MULTIPLIERS[1] * u64::from(counter[2]));
+        counter = [high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1], low0];
+        key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+    }
+    counter
+}
+
+fn halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32]
+}
+
+/// 53 of 64 bits as a number in [0, 1).
+fn unit(low: u32, high: u32) -> f64 {
+    let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The three known answers that Random123 ships for philox4x32, 10 rounds.
+    #[test]
+    fn known_answers() {
+        let answer = |counter, key| philox4x32_10(counter, key);
+        assert_eq!(answer([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
+        assert_eq!(answer([!0; 4], [!0; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
+        assert_eq!(
+            answer([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0]),
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+        );
+        assert_eq!(Philox::new(0, 0).block(0)[0], 0x6627e8d5);
+    }
+
+    #[test]
+    fn moments() {
+        let philox = Philox::new(1, 2);
+        let count = 200_000;
+        let moment = |f: &dyn Fn(u64) -> f64| (0..count).map(f).sum::<f64>() / count as f64;
+        assert!((moment(&|i| philox.uniform(i)) - 0.5).abs() < 3e-3);
+        assert!(moment(&|i| philox.normal(i)).abs() < 1e-2);
+        assert!((moment(&|i| philox.normal(i).powi(2)) - 1.0).abs() < 2e-2);
+        assert!((moment(&|i| philox.normal(i).powi(4)) - 3.0).abs() < 0.15);
+        assert!(moment(&|i| philox.normal(2 * i) * philox.normal(2 * i + 1)).abs() < 1e-2);
+    }
+
+    #[test]
+    fn epochs_differ() {
+        let order = |stream| (0..100).map(|i| Permutation::new(100, 7, stream).at(i)).collect::<Vec<_>>();
+        assert_eq!(order(0), order(0));
+        assert_ne!(order(0), order(1));
+        assert_ne!(order(0), (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn permutes_huge_domains() {
+        let permutation = Permutation::new(u64::MAX, 3, 0);
+        assert_ne!(permutation.at(0), permutation.at(u64::MAX - 1));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn permutation_is_bijective(len in 1u64..3000, seed: u64, stream: u64) {
+            let permutation = Permutation::new(len, seed, stream);
+            let mut seen = vec![false; len as usize];
+            for index in 0..len {
+                let target = permutation.at(index) as usize;
+                proptest::prop_assert!(!std::mem::replace(&mut seen[target], true));
+            }
+        }
+    }
+}

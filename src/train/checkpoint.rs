@@ -1,0 +1,220 @@
+//! What a checkpoint holds of a trainer: weights under Hugging Face names, moments, state.
+//!
+//! ```text
+//! step_0000100/
+//!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's
+//!     config.json              the model's shape under Hugging Face's keys
+//!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight
+//!     trainer_state.json       counters, seed, schedule: see `trainer_state`
+//! ```
+
+use super::checkpoint_folder::PendingCheckpoint;
+use super::durable::write_atomically;
+use super::tensor_file::{TensorFile, TensorInfo};
+use super::trainer::Trainer;
+use super::trainer_state::TrainerState;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::model::arena::{Arena, Part};
+use crate::model::config::ModelConfig;
+use crate::model::parameters::{Piece, Spec};
+use crate::record::Tensor;
+use safetensors::Dtype;
+use serde_json::json;
+use std::collections::HashMap;
+use std::path::Path;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const CONFIG: &str = "config.json";
+const STATE: &str = "trainer_state.json";
+
+/// Writes everything into `pending`; the caller commits it. Blocks: training waits.
+pub fn save(
+    trainer: &Trainer<'_>,
+    model: &ModelConfig,
+    state: &TrainerState,
+    pending: &PendingCheckpoint,
+) -> Result<()> {
+    trainer.wait()?;
+    let folder = pending.path();
+    let arenas = &trainer.recordings.arenas;
+    save_arenas(trainer, &[("", &arenas.weights)], &folder.join(MODEL))?;
+    let moments = [("exp_avg.", &arenas.first_moments), ("exp_avg_sq.", &arenas.second_moments)];
+    save_arenas(trainer, &moments, &folder.join(OPTIMIZER))?;
+    let config =
+        serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
+    write_atomically(&folder.join(CONFIG), &config)?;
+    state.save(&folder.join(STATE))
+}
+
+/// Reads weights and moments back and returns the state they belong to, which must be that of the run (`expected`).
+pub fn resume(trainer: &Trainer<'_>, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
+    let state = TrainerState::load(&folder.join(STATE))?;
+    state.check_matches(folder, expected)?;
+    load_weights(trainer, folder)?;
+    let file = TensorFile::open(&folder.join(OPTIMIZER))?;
+    load_arena(trainer, &file, "exp_avg.", &trainer.recordings.arenas.first_moments)?;
+    load_arena(trainer, &file, "exp_avg_sq.", &trainer.recordings.arenas.second_moments)?;
+    Ok(state)
+}
+
+/// Reads weights only: `path` is a checkpoint folder or a safetensors file.
+pub fn load_weights(trainer: &Trainer<'_>, path: &Path) -> Result<()> {
+    let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
+    load_arena(trainer, &TensorFile::open(&file)?, "", &trainer.recordings.arenas.weights)
+}
+
+/// The model's shape under the keys of Hugging Face's `LlamaConfig` (`Qwen3Config` with QK-norm).
+fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+    let (architecture, model_type) =
+        if model.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
+    json!({
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.intermediate_size,
+        "max_position_embeddings": model.seq_length,
+        "rope_theta": model.rope_theta,
+        "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
+        "rms_norm_eps": model.rms_norm_eps,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "attention_bias": model.qkv_bias,
+        "hidden_act": "silu",
+        "initializer_range": model.init_std,
+        "torch_dtype": "float32",
+    })
+}
+
+/// A tensor of a file: which piece of which parameter, in which arena.
+struct Entry<'a> {
+    spec: &'a Spec,
+    parts: &'a [Part],
+    piece: &'a Piece,
+    arena: &'a Arena,
+}
+
+fn entries<'a>(trainer: &'a Trainer<'_>, arena: &'a Arena) -> Vec<Entry<'a>> {
+    let parameters = trainer.recordings.layout.parameters.list();
+    let of = |(spec, parts): &'a (Spec, Vec<Part>)| {
+        spec.pieces.iter().map(move |piece| Entry { spec, parts, piece, arena })
+    };
+    parameters.into_iter().flat_map(of).collect()
+}
+
+fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Path) -> Result<()> {
+    let mut tensors = Vec::new();
+    let mut sources = Vec::new();
+    for (prefix, arena) in arenas {
+        for entry in entries(trainer, arena) {
+            tensors.push(TensorInfo {
+                name: format!("{prefix}{}", entry.piece.name),
+                dtype: Dtype::F32,
+                shape: entry.spec.piece_shape(entry.piece),
+            });
+            sources.push(entry);
+        }
+    }
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    TensorFile::write(path, &tensors, metadata, |index, sink| {
+        read_piece(trainer, &sources[index], |row| sink.put(row))
+    })
+}
+
+/// Hands a tensor's rows, as files hold them, to `take`.
+fn read_piece(
+    trainer: &Trainer<'_>,
+    entry: &Entry<'_>,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let Some((first_row, first_column, columns)) = entry.spec.piece_rows(entry.piece).next() else {
+        return Ok(());
+    };
+    let end_row = first_row + entry.spec.piece_rows(entry.piece).count();
+    for part in entry.parts {
+        let (first, end) = (first_row.max(part.first_row), end_row.min(part.first_row + part.rows));
+        if first < end {
+            let tensor = entry.arena.part(entry.spec, part);
+            let rows = tensor.rows((first - part.first_row) as u32, (end - first) as u32);
+            trainer.read_rows(rows, |row| take(&row[4 * first_column..4 * (first_column + columns)]))?;
+        }
+    }
+    Ok(())
+}
+
+fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Arena) -> Result<()> {
+    // Everything is checked before anything is written: a foreign file changes nothing.
+    for entry in entries(trainer, arena) {
+        let name = format!("{prefix}{}", entry.piece.name);
+        let (shape, dtype, _) = file.tensor(&name)?;
+        let expected = entry.spec.piece_shape(entry.piece);
+        if shape != expected || dtype != Dtype::F32 {
+            return Err(Error::file(
+                file.path(),
+                format!("`{name}` is {dtype:?} {shape:?} there, F32 {expected:?} in this model"),
+            ));
+        }
+    }
+    for (spec, parts) in trainer.recordings.layout.parameters.list() {
+        for part in parts {
+            let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
+            for piece in &spec.pieces {
+                let (_, _, bytes) = file.tensor(&format!("{prefix}{}", piece.name))?;
+                let mut values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                for (row, first, columns) in spec.piece_rows(piece) {
+                    let inside = row.checked_sub(part.first_row).filter(|&row| row < part.rows);
+                    let taken: Vec<f32> = values.by_ref().take(columns).collect();
+                    if let Some(row) = inside {
+                        rows[row][first..first + columns].copy_from_slice(&taken);
+                    }
+                }
+            }
+            let mut bytes = Vec::new();
+            rows.iter().for_each(|row| Element::F32.encode_row(row, &mut bytes));
+            trainer.write(arena.part(spec, part), &bytes);
+        }
+    }
+    Ok(())
+}
+
+impl Trainer<'_> {
+    /// Hands each row of a persistent tensor, pad cut off, to `take`. Blocks.
+    pub(super) fn read_rows(&self, tensor: Tensor, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let Some(id) = super::recordings::persistent(tensor) else { return Ok(()) };
+        let row_bytes = tensor.stride as u64 * tensor.element.bytes();
+        let useful = (tensor.cols as u64 * tensor.element.bytes()) as usize;
+        let group = (self.reader.bytes() / row_bytes).max(1) as u32;
+        for first in (0..tensor.rows).step_by(group as usize) {
+            let rows = tensor.rows(first, group.min(tensor.rows - first));
+            let mut bytes = Vec::with_capacity(rows.bytes() as usize);
+            self.reader.read(self.gpu, &self.buffers, id, rows.offset, rows.bytes(), |piece| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            })?;
+            bytes.chunks(row_bytes as usize).try_for_each(|row| take(&row[..useful]))?;
+        }
+        Ok(())
+    }
+
+    /// Every tensor of the model as f32, by its checkpoint name: weights, or what `arena` holds. For tests and tools.
+    pub fn tensors(
+        &self,
+        arena: impl Fn(&super::recordings::Arenas) -> &Arena,
+    ) -> Result<Vec<(String, Vec<f32>)>> {
+        let arena = arena(&self.recordings.arenas);
+        let read = |entry: &Entry<'_>| {
+            let mut values = Vec::new();
+            read_piece(self, entry, |row| {
+                values.extend(Element::F32.decode(row));
+                Ok(())
+            })?;
+            Ok((entry.piece.name.clone(), values))
+        };
+        entries(self, arena).iter().map(read).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! The folder of checkpoints, `checkpoint/step_NNNNNNN/`, and the protocol that keeps it sound through crashes.
+//!
+//! A checkpoint is written into `step_NNNNNNN.tmp`, every file is forced to the disk, the folder takes its final name
+//! in one rename, and only then are old ones deleted. So a folder under its final name is always whole, and the last
+//! whole one survives a kill, a power cut or a full disk at any moment.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::durable::{UNFINISHED, create_folder, io_error, sync_folder, sync_tree, with_suffix};
+use crate::error::Result;
+
+/// What a checkpoint is called while a new one of the same step takes its place.
+const REPLACED: &str = ".old";
+
+/// The checkpoints of one run.
+#[derive(Debug, Clone)]
+pub struct CheckpointFolder {
+    folder: PathBuf,
+    keep_max: usize,
+}
+
+impl CheckpointFolder {
+    /// The checkpoints in `folder`, which need not exist yet. Of them the newest `keep_max` are kept, all with 0.
+    pub fn new(folder: impl Into<PathBuf>, keep_max: usize) -> Self {
+        Self { folder: folder.into(), keep_max }
+    }
+
+    /// Starts the checkpoint of `step`: an empty folder to write files into. Clears what a killed run left unfinished.
+    ///
+    /// # Errors
+    /// The folder cannot be created.
+    pub fn begin(&self, step: u64) -> Result<PendingCheckpoint> {
+        create_folder(&self.folder)?;
+        self.clear_unfinished()?;
+        let path = with_suffix(&self.path_of(step), UNFINISHED);
+        fs::create_dir(&path).map_err(|error| io_error(&path, "create the folder", &error))?;
+        Ok(PendingCheckpoint { home: self.clone(), step, path, finished: false })
+    }
+
+    /// The newest complete checkpoint: its step and its folder.
+    ///
+    /// # Errors
+    /// The folder exists and cannot be read.
+    pub fn latest(&self) -> Result<Option<(u64, PathBuf)>> {
+        Ok(self.list()?.pop())
+    }
+
+    /// All complete checkpoints, oldest step first.
+    ///
+    /// # Errors
+    /// The folder exists and cannot be read.
+    pub fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
+        let names = self.names()?;
+        let mut found: Vec<(u64, PathBuf)> = names
+            .iter()
+            .filter_map(|name| {
+                // A crash between the two renames of a replacement leaves the old one alone: it still counts.
+                let original = name.strip_suffix(REPLACED).unwrap_or(name);
+                let is_replaced = original != name && names.iter().any(|other| other == original);
+                let step = if is_replaced { None } else { step_of(original) };
+                step.map(|step| (step, self.folder.join(name)))
+            })
+            .filter(|(_, path)| path.is_dir())
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+
+    fn path_of(&self, step: u64) -> PathBuf {
+        self.folder.join(name_of(step))
+    }
+
+    /// The names in the folder; none where there is no folder. Names that are not text are not ours.
+    fn names(&self) -> Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(io_error(&self.folder, "read", &error)),
+        };
+        let name = |entry: std::io::Result<fs::DirEntry>| match entry {
+            Ok(entry) => entry.file_name().into_string().ok().map(Ok),
+            Err(error) => Some(Err(io_error(&self.folder, "read", &error))),
+        };
+        entries.filter_map(name).collect()
+    }
+
+    /// Removes what a crash left half-written, half-deleted or half-replaced.
+    fn clear_unfinished(&self) -> Result<()> {
+        for name in self.names()? {
+            let path = self.folder.join(&name);
+            let is_left =
+                |suffix| name.strip_suffix(suffix).is_some_and(|original| step_of(original).is_some());
+            if is_left(REPLACED) && !path.with_extension("").exists() {
+                fs::rename(&path, path.with_extension(""))
+                    .map_err(|error| io_error(&path, "rename", &error))?;
+            } else if is_left(REPLACED) || is_left(UNFINISHED) {
+                delete_or_warn(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the oldest checkpoints beyond `keep_max`, never the one just written: a run that went on from an earlier
+    /// step writes checkpoints older than those that are there.
+    fn delete_old(&self, written: &Path) -> Result<()> {
+        if self.keep_max == 0 {
+            return Ok(());
+        }
+        let found = self.list()?;
+        let excess = found.len().saturating_sub(self.keep_max);
+        for path in found.iter().map(|(_, path)| path).filter(|path| *path != written).take(excess) {
+            // Renamed first, so that a kill half-way leaves nothing that looks whole.
+            let waste = with_suffix(path, UNFINISHED);
+            fs::rename(path, &waste).map_err(|error| io_error(path, "rename", &error))?;
+            delete_or_warn(&waste);
+        }
+        Ok(())
+    }
+}
+
+/// A checkpoint that is being written. Dropped without [`PendingCheckpoint::commit`], it removes what it wrote.
+#[derive(Debug)]
+#[must_use = "a checkpoint that is not committed is deleted"]
+pub struct PendingCheckpoint {
+    home: CheckpointFolder,
+    step: u64,
+    path: PathBuf,
+    finished: bool,
+}
+
+impl PendingCheckpoint {
+    /// The temporary folder to write files into.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the checkpoint durable, gives it its final name, deletes old ones; returns the final folder. A checkpoint
+    /// of the same step is replaced.
+    ///
+    /// # Errors
+    /// A file cannot be forced to the disk (which is where a full disk may first show) or the folder not renamed. The
+    /// earlier checkpoints are then untouched.
+    pub fn commit(mut self) -> Result<PathBuf> {
+        sync_tree(&self.path)?;
+        let final_path = self.home.path_of(self.step);
+        let replaced = with_suffix(&final_path, REPLACED);
+        let rename =
+            |from: &Path, to: &Path| fs::rename(from, to).map_err(|error| io_error(from, "rename", &error));
+        let replaces = final_path.exists();
+        if replaces {
+            rename(&final_path, &replaced)?;
+        }
+        rename(&self.path, &final_path)?;
+        self.finished = true;
+        sync_folder(&self.home.folder)?;
+        if replaces {
+            delete_or_warn(&replaced);
+        }
+        if let Err(error) = self.home.delete_old(&final_path) {
+            tracing::warn!("an old checkpoint stays: {error}");
+        }
+        Ok(final_path)
+    }
+}
+
+impl Drop for PendingCheckpoint {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Best effort: what stays is ignored by `list` and cleared by the next `begin`.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Deletes a folder that nothing counts on. A failure costs disk space only, so it is no reason to end a run.
+fn delete_or_warn(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path) {
+        tracing::warn!("{}", io_error(path, "delete", &error));
+    }
+}
+
+fn name_of(step: u64) -> String {
+    format!("step_{step:07}")
+}
+
+/// The step of a checkpoint's name, for exactly the names that [`name_of`] makes.
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step_")?.parse().ok()?;
+    (name_of(step) == name).then_some(step)
+}
+
+#[cfg(test)]
+mod tests;

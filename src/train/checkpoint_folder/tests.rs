@@ -1,0 +1,150 @@
+use std::fs::File;
+use std::io::Write;
+
+use super::*;
+
+const FILES: [&str; 2] = ["model.safetensors", "trainer_state.json"];
+
+fn save(checkpoints: &CheckpointFolder, step: u64) -> PathBuf {
+    let pending = checkpoints.begin(step).unwrap();
+    for name in FILES {
+        fs::write(pending.path().join(name), format!("{name} of step {step}")).unwrap();
+    }
+    pending.commit().unwrap()
+}
+
+fn steps(checkpoints: &CheckpointFolder) -> Vec<u64> {
+    checkpoints.list().unwrap().into_iter().map(|(step, _)| step).collect()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn keeps_the_newest_and_finds_the_latest() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path().join("run/checkpoint"), 2);
+    assert_eq!(checkpoints.latest().unwrap(), None);
+    for step in [5, 10, 15] {
+        let path = save(&checkpoints, step);
+        assert!(path.ends_with(format!("step_{step:07}")));
+        assert_eq!(checkpoints.latest().unwrap(), Some((step, path)));
+    }
+    assert_eq!(steps(&checkpoints), [10, 15]);
+
+    let all = CheckpointFolder::new(folder.path().join("all"), 0);
+    // Past seven digits, names and steps no longer sort alike.
+    for step in [9_999_999, 10_000_000, 1] {
+        save(&all, step);
+    }
+    assert_eq!(steps(&all), [1, 9_999_999, 10_000_000]);
+}
+
+#[test]
+fn what_a_kill_left_behind_is_ignored_and_then_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 5);
+    save(&checkpoints, 10);
+    // Killed while writing step 20 (a partial file), while deleting step 5, and things that are not ours.
+    fs::create_dir(folder.path().join("step_0000020.tmp")).unwrap();
+    fs::write(folder.path().join("step_0000020.tmp/model.safetensors"), "part").unwrap();
+    fs::create_dir(folder.path().join("step_0000005.tmp")).unwrap();
+    fs::create_dir(folder.path().join("step_7")).unwrap();
+    fs::write(folder.path().join("step_0000030"), "a file, not a checkpoint").unwrap();
+    fs::create_dir(folder.path().join("notes.tmp")).unwrap();
+    assert_eq!(steps(&checkpoints), [10]);
+
+    save(&checkpoints, 20);
+    assert_eq!(steps(&checkpoints), [10, 20]);
+    assert_eq!(names(folder.path()), ["notes.tmp", "step_0000010", "step_0000020", "step_0000030", "step_7"]);
+    assert_eq!(names(&folder.path().join("step_0000020")), FILES);
+}
+
+#[test]
+fn a_dropped_checkpoint_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    save(&checkpoints, 10);
+    let pending = checkpoints.begin(20).unwrap();
+    fs::write(pending.path().join("model.safetensors"), "part").unwrap();
+    drop(pending);
+    assert_eq!(names(folder.path()), ["step_0000010"]);
+}
+
+#[test]
+fn a_kill_at_any_point_of_a_replacement_leaves_one_whole_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    let path = save(&checkpoints, 10);
+    let old = with_suffix(&path, REPLACED);
+    assert_eq!(save(&checkpoints, 10), path, "the same step is replaced");
+    assert_eq!(names(folder.path()), ["step_0000010"]);
+
+    // Killed between the two renames: only the old one is there.
+    fs::rename(&path, &old).unwrap();
+    assert_eq!(checkpoints.latest().unwrap(), Some((10, old.clone())));
+    drop(checkpoints.begin(20).unwrap());
+    assert_eq!(checkpoints.latest().unwrap(), Some((10, path.clone())));
+
+    // Killed after both: the new one counts and the old one goes.
+    fs::create_dir(&old).unwrap();
+    assert_eq!(checkpoints.list().unwrap(), [(10, path.clone())]);
+    drop(checkpoints.begin(20).unwrap());
+    assert_eq!(names(folder.path()), ["step_0000010"]);
+    assert_eq!(names(&path), FILES);
+}
+
+#[test]
+fn the_checkpoint_just_written_is_never_the_one_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = CheckpointFolder::new(folder.path(), 0);
+    for step in [10, 20, 30] {
+        save(&all, step);
+    }
+    let two = CheckpointFolder::new(folder.path(), 2);
+    save(&two, 5);
+    assert_eq!(steps(&two), [5, 30]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint");
+    File::create(&file).unwrap().write_all(b"not a folder").unwrap();
+    let line = CheckpointFolder::new(&file, 1).begin(10).unwrap_err().to_string();
+    assert!(line.contains("checkpoint: cannot ") && line.lines().count() == 1, "{line}");
+}
+
+/// `/dev/full` is a real full disk for every user: each write to it ends in "no space left on device".
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_and_the_previous_checkpoint_survives() {
+    use std::collections::HashMap;
+
+    use crate::train::tensor_file::{TensorFile, TensorInfo};
+
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 1);
+    let previous = save(&checkpoints, 10);
+
+    let pending = checkpoints.begin(20).unwrap();
+    let path = pending.path().join("model.safetensors");
+    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+    let tensors = [TensorInfo { name: "w".into(), dtype: safetensors::Dtype::F32, shape: vec![1 << 20] }];
+    let written = TensorFile::write(&path, &tensors, HashMap::new(), |_, sink| {
+        (0..64).try_for_each(|_| sink.put(&[0; 1 << 16]))
+    });
+    let line = written.unwrap_err().to_string();
+    assert!(line.contains("model.safetensors: cannot write: disk full"), "{line}");
+    drop(pending);
+
+    assert_eq!(checkpoints.latest().unwrap(), Some((10, previous.clone())));
+    assert_eq!(names(folder.path()), ["step_0000010"]);
+    assert_eq!(names(&previous), FILES);
+}

@@ -1,0 +1,144 @@
+//! Writes that survive a crash: under its final name a file is either complete and on the disk, or absent.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// What the name of an unfinished file or folder ends with. Whatever carries it may be deleted.
+pub const UNFINISHED: &str = ".tmp";
+
+/// An I/O error about `path` as one line that names the cause and the remedy; `doing` says what was tried
+/// ("write", "create the folder").
+pub fn io_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
+    let remedy = match error.kind() {
+        ErrorKind::StorageFull => "disk full: free space there, or choose another --output_dir",
+        ErrorKind::QuotaExceeded => "disk quota exceeded: free space there, or choose another --output_dir",
+        ErrorKind::PermissionDenied => {
+            "no permission: choose another --output_dir, or change who may write it"
+        }
+        ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another --output_dir",
+        ErrorKind::NotADirectory => {
+            "a part of this path is a file, not a folder: choose another --output_dir"
+        }
+        ErrorKind::NotFound => "no such file or folder",
+        _ => return Error::file(path, format!("cannot {doing}: {error}")),
+    };
+    Error::file(path, format!("cannot {doing}: {remedy}"))
+}
+
+/// Writes `bytes` to `path` so that a reader, now or after a crash, finds the old content or the new, never a part.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_atomically(path, |file| file.write_all(bytes))
+}
+
+/// Like [`write_atomically`], with the content written by `fill`.
+pub fn replace_atomically(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+    let unfinished = with_suffix(path, UNFINISHED);
+    let written = File::create(&unfinished).and_then(|mut file| {
+        fill(&mut file)?;
+        file.sync_all()
+    });
+    let replaced = written.and_then(|()| fs::rename(&unfinished, path));
+    if let Err(error) = replaced {
+        // The half-written file is of no use, and on a full disk its room is.
+        let _ = fs::remove_file(&unfinished);
+        return Err(io_error(path, "write", &error));
+    }
+    sync_parent(path)
+}
+
+/// Creates a folder and the parents it lacks, each with its name on the disk: else a power cut could take a whole
+/// folder of synced files away.
+pub fn create_folder(path: &Path) -> Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+    fs::create_dir_all(path).map_err(|error| io_error(path, "create the folder", &error))?;
+    missing
+        .iter()
+        .rev()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .try_for_each(|folder| sync_parent(folder))
+}
+
+/// Forces everything inside a folder, and the folder itself, to the disk.
+pub fn sync_tree(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(|error| io_error(folder, "read", &error))? {
+        let path = entry.map_err(|error| io_error(folder, "read", &error))?.path();
+        if path.is_dir() {
+            sync_tree(&path)?;
+        } else {
+            // Opened for writing, because Windows flushes only such handles.
+            let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| io_error(&path, "write", &error))?;
+        }
+    }
+    sync_folder(folder)
+}
+
+/// Forces a folder's list of names to the disk, so that a rename inside it survives a power cut.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    // Elsewhere a folder cannot be opened as a file, and the file system's journal does this.
+    if cfg!(unix) {
+        let synced = File::open(folder).and_then(|handle| handle.sync_all());
+        synced.map_err(|error| io_error(folder, "sync the folder", &error))?;
+    }
+    Ok(())
+}
+
+/// [`sync_folder`] on the folder that holds `path`.
+pub fn sync_parent(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent),
+        _ => sync_folder(Path::new(".")),
+    }
+}
+
+/// `path` with `suffix` appended to its name.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_the_whole_content_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        write_atomically(&path, b"a longer first content").unwrap();
+        write_atomically(&path, b"second").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_old_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        write_atomically(&path, b"old").unwrap();
+        let error = replace_atomically(&path, |file| {
+            file.write_all(b"ne")?;
+            Err(io::Error::from(ErrorKind::StorageFull))
+        })
+        .unwrap_err();
+        let line = error.to_string();
+        assert!(line.contains("metrics.jsonl") && line.contains("disk full"), "{line}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn errors_are_one_line_naming_path_cause_and_remedy() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = create_folder(&file.path().join("run")).unwrap_err().to_string();
+        assert!(line.contains("is a file, not a folder: choose another --output_dir"), "{line}");
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem, ErrorKind::QuotaExceeded] {
+            let line = io_error("out/run", "write", &io::Error::from(kind)).to_string();
+            assert!(line.starts_with("out/run: cannot write: ") && line.contains("--output_dir"), "{line}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+use std::fs;
+
+use indicatif::{ProgressDrawTarget, TermLike};
+
+use super::*;
+use crate::train::metrics::StepMetrics;
+use crate::train::progress::{Progress, ProgressPlan};
+
+/// A log of its own, so that tests running at once do not hear each other.
+fn with_log(console: Console, test: impl FnOnce(&Log)) {
+    let log = Log { console, file: FileLog::default() };
+    tracing::subscriber::with_default(log.subscriber(), || test(&log));
+}
+
+fn hidden() -> Console {
+    Console { bars: MultiProgress::with_draw_target(ProgressDrawTarget::hidden()) }
+}
+
+#[test]
+fn the_file_has_what_was_said_before_and_after_it_was_attached() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["log.txt", "other.txt"].map(|name| folder.path().join(name));
+    with_log(hidden(), |log| {
+        tracing::info!("adapter: a toaster");
+        tracing::debug!("not for users");
+        log.attach(&first).unwrap();
+        tracing::warn!("it is warm");
+        log.attach(&second).unwrap();
+        tracing::info!("elsewhere");
+    });
+    let text = fs::read_to_string(&first).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].contains(" INFO adapter: a toaster") && lines[1].contains(" WARN it is warm"), "{text}");
+    let year_first = |line: &&str| line.starts_with("20") && line.contains('T') && line.contains("Z ");
+    assert!(lines.iter().all(year_first), "{text}");
+    assert!(fs::read_to_string(&second).unwrap().ends_with(" INFO elsewhere\n"));
+}
+
+#[test]
+fn a_log_without_a_file_forgets_rather_than_grows() {
+    let mut log = FileLog::default();
+    for _ in 0..WAITING_BYTES {
+        log.write_all(b"four").unwrap();
+    }
+    let FileState::Waiting(said) = &*log.lock() else { panic!("nothing was attached") };
+    assert_eq!(said.len(), WAITING_BYTES);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_ends_the_log_and_not_the_run() {
+    let term = Screen::default();
+    with_log(terminal(&term), |log| {
+        log.attach(Path::new("/dev/full")).unwrap();
+        tracing::info!("one");
+        tracing::info!("two");
+    });
+    let screen = term.contents();
+    assert_eq!(screen.matches("disk full").count(), 1, "{screen}");
+    assert!(screen.contains("one") && screen.contains("two"), "{screen}");
+}
+
+#[test]
+fn a_missing_folder_is_one_line() {
+    let log = FileLog::default();
+    let line = log.attach(Path::new("no/such/folder/log.txt"), &hidden()).unwrap_err().to_string();
+    assert_eq!(line, "no/such/folder/log.txt: cannot open for writing: no such file or folder");
+}
+
+/// A terminal as a grid of characters, enough of one for a progress bar: 120 columns, lines that run over wrap.
+#[derive(Debug, Clone, Default)]
+struct Screen {
+    grid: Arc<Mutex<Grid>>,
+}
+
+#[derive(Debug, Default)]
+struct Grid {
+    rows: Vec<Vec<char>>,
+    row: usize,
+    column: usize,
+}
+
+const WIDTH: usize = 120;
+
+impl Grid {
+    fn put(&mut self, character: char) {
+        match character {
+            '\r' => self.column = 0,
+            '\n' => (self.row, self.column) = (self.row + 1, 0),
+            _ => {
+                if self.column == WIDTH {
+                    (self.row, self.column) = (self.row + 1, 0);
+                }
+                self.rows.resize(self.rows.len().max(self.row + 1), vec![' '; WIDTH]);
+                self.rows[self.row][self.column] = character;
+                self.column += 1;
+            }
+        }
+    }
+}
+
+impl Screen {
+    fn contents(&self) -> String {
+        let rows = &self.grid.lock().unwrap().rows;
+        let text: Vec<String> =
+            rows.iter().map(|row| row.iter().collect::<String>().trim_end().to_owned()).collect();
+        text.join("\n").trim_end().to_owned()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Grid)) -> io::Result<()> {
+        change(&mut self.grid.lock().unwrap());
+        Ok(())
+    }
+}
+
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        WIDTH as u16
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.change(|grid| grid.row -= n)
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.change(|grid| grid.row += n)
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.change(|grid| grid.column = (grid.column + n).min(WIDTH))
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.change(|grid| grid.column = grid.column.saturating_sub(n))
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.write_str(text)?;
+        self.write_str("\n")
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.change(|grid| text.chars().for_each(|character| grid.put(character)))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.change(|grid| {
+            grid.column = 0;
+            let row = grid.row;
+            grid.rows.get_mut(row).into_iter().for_each(|row| row.fill(' '));
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn terminal(term: &Screen) -> Console {
+    let target = ProgressDrawTarget::term_like(Box::new(term.clone()) as Box<dyn TermLike>);
+    Console { bars: MultiProgress::with_draw_target(target) }
+}
+
+#[test]
+fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.txt");
+    let term = Screen::default();
+    with_log(terminal(&term), |log| {
+        log.attach(&path).unwrap();
+        assert!(log.is_interactive());
+        let plan = ProgressPlan {
+            total_steps: 4,
+            epochs: 1,
+            steps_per_epoch: 4,
+            samples_per_step: 8,
+            ..ProgressPlan::default()
+        };
+        let mut progress = Progress::new(plan, log);
+        let metrics = StepMetrics { step: 2, loss: 3.5, step_ms: 500.0, ..StepMetrics::default() };
+        progress.step(&metrics, Some(0.5), None);
+        progress.message("checkpoint written");
+        tracing::warn!("the disk is nearly full");
+        progress.finish();
+    });
+    let screen = term.contents();
+    let lines: Vec<&str> = screen.lines().collect();
+    assert_eq!(lines[..2], ["checkpoint written", "warning: the disk is nearly full"], "{screen}");
+    assert_eq!(lines.len(), 3, "one bar, not torn: {screen}");
+    assert!(lines[2].contains("2/4") && lines[2].contains("loss 3.5000"), "{screen}");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(" INFO { Epoch:[  1/  1], step:[    2/    4], loss: 3.500000, "), "{text}");
+    assert!(
+        text.contains(" 50.0% |█████████████████████████ ") && text.contains(" 16.00000 samples/s/p "),
+        "{text}"
+    );
+    assert!(text.contains(" INFO checkpoint written"), "{text}");
+}

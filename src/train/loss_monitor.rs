@@ -1,0 +1,214 @@
+//! The two log lines of a step, in the form that scripts for MindFormers' MFLossMonitor already parse.
+//!
+//! What this trainer knows beyond them (tokens per second, MFU) is appended to the first line, where a pattern made for
+//! the original still matches.
+
+use std::time::Duration;
+
+/// Cells of the bar in [`bar_line`].
+const BAR_CELLS: usize = 50;
+
+/// What the first line of a step says.
+#[derive(Debug, Clone, Default)]
+pub struct LossLine {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// All epochs.
+    pub epochs: u64,
+    /// The step in the epoch, from 1.
+    pub step: u64,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// The step's loss.
+    pub loss: f32,
+    /// The mean loss of the epoch so far, which the original prints outside its data-sink mode.
+    pub epoch_loss: Option<f32>,
+    /// Wall-clock milliseconds of the step.
+    pub step_ms: f64,
+    /// The learning rate.
+    pub lr: Option<f32>,
+    /// A gradient was not finite and the update was skipped.
+    pub overflow: bool,
+    /// The loss scale; printed as `unavailable` where there is none.
+    pub loss_scale: Option<f64>,
+    /// The gradient's norm before clipping; printed as `None` where it was not taken.
+    pub global_norm: Option<f32>,
+    /// Model TFLOP/s.
+    pub tflops: Option<f64>,
+    /// Trained tokens per second.
+    pub tokens_per_second: Option<f64>,
+    /// Model FLOP/s as a share of the adapter's peak, 0 to 1.
+    pub mfu: Option<f64>,
+}
+
+/// The first line of a step.
+///
+/// ```
+/// use gristmill::train::loss_monitor::{LossLine, loss_line};
+/// let line = LossLine {
+///     epoch: 1, epochs: 2, step: 1, steps_per_epoch: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
+///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
+/// };
+/// assert_eq!(
+///     loss_line(&line),
+///     "{ Epoch:[  1/  2], step:[    1/ 6500], loss: 8.250000, per_step_time: 166756ms, lr: 1e-05, \
+///      overflow cond: False, loss_scale: 1.0, global_norm: [44.313248], train_throughput_per_npu: 2.849T"
+/// );
+/// ```
+pub fn loss_line(line: &LossLine) -> String {
+    let LossLine { epoch, epochs, step, steps_per_epoch, .. } = line;
+    let mut text = format!("{{ Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps_per_epoch:5}], ");
+    text += &match line.epoch_loss {
+        None => format!("loss: {}, ", fixed(line.loss)),
+        Some(mean) => format!("loss:[{}/{}], ", fixed(line.loss), fixed(mean)),
+    };
+    text += &format!("per_step_time: {}ms", line.step_ms as u64);
+    if let Some(lr) = line.lr {
+        text += &format!(", lr: {}", python_float(lr));
+    }
+    let overflow = if line.overflow { "True" } else { "False" };
+    let loss_scale = line.loss_scale.map_or_else(|| "unavailable".to_owned(), python_float);
+    let global_norm =
+        line.global_norm.map_or_else(|| "None".to_owned(), |norm| format!("[{}]", python_float(norm)));
+    text += &format!(", overflow cond: {overflow}, loss_scale: {loss_scale}, global_norm: {global_norm}");
+    if let Some(tflops) = line.tflops {
+        text += &format!(", train_throughput_per_npu: {tflops:.3}T");
+    }
+    if let Some(tokens) = line.tokens_per_second {
+        text += &format!(", tokens/s: {tokens:.0}");
+    }
+    if let Some(mfu) = line.mfu {
+        text += &format!(", mfu: {:.1}%", mfu * 100.0);
+    }
+    text
+}
+
+/// The second line of a step: `share` of the run that is done (0 to 1), samples per second, and the time left.
+///
+/// ```
+/// use gristmill::train::loss_monitor::bar_line;
+/// use std::time::Duration;
+/// assert_eq!(
+///     bar_line(0.1, 12.5, Duration::from_secs(303)),
+///     "  10.0% |█████                                             | 12.50000 samples/s/p  0:05:03 }"
+/// );
+/// ```
+pub fn bar_line(share: f64, samples_per_second: f64, remaining: Duration) -> String {
+    let full = "█".repeat((BAR_CELLS as f64 * share.clamp(0.0, 1.0)) as usize);
+    let percent = 100.0 * share;
+    let remaining = python_duration(remaining);
+    format!("  {percent:4.1}% |{full:BAR_CELLS$}| {samples_per_second:.5} samples/s/p  {remaining} }}")
+}
+
+/// A duration as Python prints its `timedelta`: `0:05:03`, `1 day, 2:03:04`.
+pub fn python_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let clock = format!("{}:{:02}:{:02}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    match seconds / 86_400 {
+        0 => clock,
+        1 => format!("1 day, {clock}"),
+        days => format!("{days} days, {clock}"),
+    }
+}
+
+/// A number as Python prints a float: the fewest digits that read back the same, an exponent of two digits or more
+/// below 1e-4 and from 1e16 (where Rust's own `{:?}` turns to an exponent too), lower-case `nan`.
+fn python_float<N: std::fmt::Debug>(number: N) -> String {
+    let text = format!("{number:?}").to_lowercase();
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |positive| ('-', positive));
+    let digits = digits.strip_suffix(".0").unwrap_or(digits);
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+/// Six decimals, at least five wide, as Python's `%5.6f`.
+fn fixed(number: f32) -> String {
+    format!("{number:5.6}").to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> LossLine {
+        LossLine {
+            epoch: 2,
+            epochs: 10,
+            step: 123,
+            steps_per_epoch: 6500,
+            loss: 3.25,
+            step_ms: 672.9,
+            lr: Some(3e-4),
+            loss_scale: Some(65536.0),
+            global_norm: Some(0.5),
+            ..LossLine::default()
+        }
+    }
+
+    #[test]
+    fn the_first_line_reads_as_the_original() {
+        let head = "{ Epoch:[  2/ 10], step:[  123/ 6500], ";
+        let tail = "overflow cond: False, loss_scale: 65536.0, global_norm: [0.5]";
+        assert_eq!(
+            loss_line(&line()),
+            format!("{head}loss: 3.250000, per_step_time: 672ms, lr: 0.0003, {tail}")
+        );
+        let unsunk = LossLine { epoch_loss: Some(4.0), lr: None, ..line() };
+        assert_eq!(
+            loss_line(&unsunk),
+            format!("{head}loss:[3.250000/4.000000], per_step_time: 672ms, {tail}")
+        );
+    }
+
+    #[test]
+    fn what_the_original_lacks_comes_last() {
+        let more =
+            LossLine { tflops: Some(0.0615), tokens_per_second: Some(1523.4), mfu: Some(0.4125), ..line() };
+        let ours = ", train_throughput_per_npu: 0.061T, tokens/s: 1523, mfu: 41.2%";
+        assert_eq!(loss_line(&more), loss_line(&line()) + ours);
+    }
+
+    #[test]
+    fn an_overflow_and_missing_values_have_the_original_words() {
+        let overflow = LossLine {
+            loss: f32::NAN,
+            overflow: true,
+            loss_scale: None,
+            global_norm: Some(f32::INFINITY),
+            ..line()
+        };
+        let text = loss_line(&overflow);
+        assert!(text.contains("loss:   nan, ") && text.contains("overflow cond: True"), "{text}");
+        assert!(text.ends_with("loss_scale: unavailable, global_norm: [inf]"), "{text}");
+        assert!(loss_line(&LossLine { global_norm: None, ..line() }).ends_with("global_norm: None"));
+    }
+
+    #[test]
+    fn floats_read_as_in_python() {
+        let pairs = [
+            (0.0, "0.0"),
+            (1.0, "1.0"),
+            (3e-4, "0.0003"),
+            (1e-4, "0.0001"),
+            (9.9e-5, "9.9e-05"),
+            (1e-5, "1e-05"),
+            (-2.5e-12, "-2.5e-12"),
+            (1e16, "1e+16"),
+            (f32::NEG_INFINITY, "-inf"),
+        ];
+        for (number, text) in pairs {
+            assert_eq!(python_float::<f32>(number), text);
+        }
+        assert_eq!(python_float(4_294_967_296.0_f64), "4294967296.0");
+    }
+
+    #[test]
+    fn the_bar_fills_and_the_time_counts_days() {
+        let line = |share, seconds| bar_line(share, 0.0, Duration::from_secs(seconds));
+        assert!(line(1.0, 0).starts_with(&format!(" 100.0% |{}|", "█".repeat(50)).replace(" 100", "  100")));
+        assert!(line(7.0, 0).contains(&format!("|{}|", "█".repeat(50))));
+        assert!(line(0.0, 0).starts_with(&format!("   0.0% |{}|", " ".repeat(50))));
+        assert!(line(0.5, 86_400 + 7_384).ends_with("  1 day, 2:03:04 }"));
+        assert!(line(0.5, 2 * 86_400 + 59).ends_with("  2 days, 0:00:59 }"));
+    }
+}

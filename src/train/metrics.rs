@@ -1,0 +1,215 @@
+//! `metrics.jsonl`: one JSON object per step, for people with `jq`, plotting scripts, and tests.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::durable::{io_error, replace_atomically};
+use crate::error::Result;
+
+/// What one step was like. Numbers that are not finite are written as `null`, since JSON has none, and read back as NaN.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct StepMetrics {
+    /// The step, counted from 1, those that an overflow skipped included.
+    pub step: u64,
+    /// Optimizer updates done after this step.
+    pub global_step: u64,
+    /// Mean training loss of the step's tokens, in nats per token.
+    #[serde(deserialize_with = "number")]
+    pub loss: f32,
+    /// The learning rate that the update used.
+    #[serde(deserialize_with = "number")]
+    pub lr: f32,
+    /// The L2 norm of the gradient, unscaled and before clipping.
+    #[serde(deserialize_with = "number")]
+    pub global_norm: f32,
+    /// The loss scale that this step used (not the one after it).
+    #[serde(deserialize_with = "number")]
+    pub loss_scale: f64,
+    /// A gradient was not finite and the update was skipped.
+    pub overflow: bool,
+    /// Trained tokens per second of this step.
+    #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
+    pub tokens_per_second: f64,
+    /// Wall-clock milliseconds of this step.
+    #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
+    pub step_ms: f64,
+    /// Mean loss on the evaluation data, in nats per token, where one was taken after this step.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub eval_loss: Option<f32>,
+    /// The share of dropped assignments of each mixture-of-experts layer, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub drop_rate: Option<Vec<f32>>,
+}
+
+/// Appends steps to a `metrics.jsonl`. Every line is handed to the system at once, so a kill loses none.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl MetricsWriter {
+    /// Opens `path` for appending and creates it where it is missing.
+    ///
+    /// # Errors
+    /// The file cannot be opened for writing.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|error| io_error(path, "open for writing", &error))?;
+        Ok(Self { path: path.to_path_buf(), out: BufWriter::new(file) })
+    }
+
+    /// Appends one line.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
+        let line = serde_json::to_string(metrics).map_err(std::io::Error::from);
+        let written = line.and_then(|line| writeln!(self.out, "{line}")).and_then(|()| self.out.flush());
+        written.map_err(|error| io_error(&self.path, "write", &error))
+    }
+}
+
+/// Removes the lines after `last_step`, and any that a kill left incomplete, so that a resumed run does not write a step
+/// twice. Returns how many lines went. A missing file has none.
+///
+/// # Errors
+/// The file cannot be read or replaced.
+pub fn truncate_metrics(path: &Path, last_step: u64) -> Result<usize> {
+    /// The one field that decides; lines of later versions may have others.
+    #[derive(Deserialize)]
+    struct Line {
+        step: u64,
+    }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(io_error(path, "read", &error)),
+    };
+    let mut removed = 0;
+    replace_atomically(path, |out| {
+        let mut out = BufWriter::new(out);
+        // By bytes, since what a crash left at the end need not be text.
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line?;
+            if serde_json::from_slice::<Line>(&line).is_ok_and(|line| line.step <= last_step) {
+                out.write_all(&line)?;
+                out.write_all(b"\n")?;
+            } else {
+                removed += 1;
+            }
+        }
+        out.flush()
+    })?;
+    Ok(removed)
+}
+
+/// Clocks know no more, and a line is easier to read without fifteen digits of noise.
+fn to_thousandths<S: Serializer>(number: &f64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_f64((number * 1e3).round() / 1e3)
+}
+
+/// A number, or `null` for one that was not finite.
+fn number<'de, D, N>(deserializer: D) -> std::result::Result<N, D::Error>
+where
+    D: Deserializer<'de>,
+    N: Deserialize<'de> + From<f32>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or(N::from(f32::NAN)))
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<f32>, D::Error> {
+    number(deserializer).map(Some)
+}
+
+fn present_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Vec<f32>>, D::Error> {
+    let numbers = Vec::<Option<f32>>::deserialize(deserializer)?;
+    Ok(Some(numbers.into_iter().map(|number| number.unwrap_or(f32::NAN)).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn metrics(step: u64) -> StepMetrics {
+        StepMetrics {
+            step,
+            global_step: step,
+            loss: 3.3,
+            lr: 3e-4,
+            global_norm: 44.313248,
+            loss_scale: 1.0,
+            tokens_per_second: 1523.5,
+            step_ms: 672.250_000_1,
+            ..StepMetrics::default()
+        }
+    }
+
+    #[test]
+    fn a_step_is_one_line_with_the_documented_keys() {
+        assert_eq!(
+            serde_json::to_string(&metrics(1)).unwrap(),
+            "{\"step\":1,\"global_step\":1,\"loss\":3.3,\"lr\":0.0003,\"global_norm\":44.313248,\"loss_scale\":1.0,\
+             \"overflow\":false,\"tokens_per_second\":1523.5,\"step_ms\":672.25}"
+        );
+        let full = StepMetrics { eval_loss: Some(2.5), drop_rate: Some(vec![0.125, 0.0]), ..metrics(2) };
+        let line = serde_json::to_string(&full).unwrap();
+        assert!(line.ends_with("\"eval_loss\":2.5,\"drop_rate\":[0.125,0.0]}"), "{line}");
+        let rounded = StepMetrics { step_ms: 672.25, ..full };
+        assert_eq!(serde_json::from_str::<StepMetrics>(&line).unwrap(), rounded);
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_stay_valid_json() {
+        let overflow = StepMetrics {
+            loss: f32::NAN,
+            global_norm: f32::INFINITY,
+            tokens_per_second: f64::NEG_INFINITY,
+            eval_loss: Some(f32::NAN),
+            drop_rate: Some(vec![f32::NAN, 0.5]),
+            overflow: true,
+            ..metrics(7)
+        };
+        let line = serde_json::to_string(&overflow).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert!(value["loss"].is_null() && value["global_norm"].is_null() && value["eval_loss"].is_null());
+        let back: StepMetrics = serde_json::from_str(&line).unwrap();
+        assert!(back.loss.is_nan() && back.global_norm.is_nan() && back.tokens_per_second.is_nan());
+        assert!(back.eval_loss.unwrap().is_nan() && back.drop_rate.unwrap()[0].is_nan());
+    }
+
+    #[test]
+    fn a_resumed_run_writes_no_step_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        assert_eq!(truncate_metrics(&path, 3).unwrap(), 0, "no file, no lines");
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        (1..=5).for_each(|step| writer.write(&metrics(step)).unwrap());
+        drop(writer);
+        // Killed inside a line, inside a character.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"step\":2,\"lo\xe2\x96").unwrap();
+
+        assert_eq!(truncate_metrics(&path, 3).unwrap(), 3);
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        (4..=6).for_each(|step| writer.write(&metrics(step)).unwrap());
+        let text = fs::read_to_string(&path).unwrap();
+        let steps: Vec<u64> =
+            text.lines().map(|line| serde_json::from_str::<StepMetrics>(line).unwrap().step).collect();
+        assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_named() {
+        let mut writer = MetricsWriter::open(Path::new("/dev/full")).unwrap();
+        let line = writer.write(&metrics(1)).unwrap_err().to_string();
+        assert!(line.starts_with("/dev/full: cannot write: disk full"), "{line}");
+    }
+}

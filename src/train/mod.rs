@@ -1,0 +1,25 @@
+//! The trainer: records a step once, replays it, and looks after everything that must survive it.
+//!
+//! [`run`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
+
+pub mod checkpoint;
+pub mod checkpoint_folder;
+pub mod durable;
+pub mod log;
+pub mod loss_monitor;
+pub mod metrics;
+pub mod optimizer;
+pub mod peak;
+pub mod progress;
+pub mod recordings;
+pub mod run;
+pub mod run_folder;
+pub mod sample;
+pub mod schedule;
+pub mod state;
+pub mod tensor_file;
+pub mod trainer;
+pub mod trainer_state;
+
+pub use run::run;
+pub use trainer::Trainer;

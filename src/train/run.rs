@@ -1,0 +1,327 @@
+//! A whole training run: from a configuration file to a trained model in its run folder.
+
+use super::checkpoint;
+use super::checkpoint_folder::CheckpointFolder;
+use super::log::Log;
+use super::metrics::{MetricsWriter, StepMetrics};
+use super::peak::probe_matmul_rate;
+use super::progress::{Progress, ProgressPlan};
+use super::run_folder::RunFolder;
+use super::sample::sample;
+use super::state::StepState;
+use super::trainer::Trainer;
+use super::trainer_state::{FORMAT_VERSION, TrainerState};
+use crate::config::Override;
+use crate::config::{Resume, RunConfig};
+use crate::config::{RunLength, RunPlan};
+use crate::data::Dataset;
+use crate::device::{Gpu, GpuOptions};
+use crate::error::{Error, Result};
+use crate::kernels::Tier;
+use crate::model::count;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// What a finished run reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Steps done in all, those before a resume included.
+    pub steps: u64,
+    /// Mean loss of the last step in nats per token.
+    pub loss: f32,
+    /// The last evaluation's loss in nats per token.
+    pub eval_loss: Option<f32>,
+    /// The text written at the end.
+    pub sample: Option<String>,
+    /// Whether an interrupt ended the run early.
+    pub is_interrupted: bool,
+}
+
+/// Trains as the file at `config` says, `overrides` (`--a.b.c=value`) applied. Ends early, with a checkpoint, once
+/// `interrupt` is set.
+///
+/// # Errors
+/// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk.
+pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
+    let log = Log::start();
+    let overrides = Override::parse_all(overrides)?;
+    let config = RunConfig::load(config, &overrides)?;
+    let plan = RunPlan::resolve(&config)?;
+    let data = plan.load_data()?;
+    let length = plan.with_data(data.train.steps_per_epoch());
+    let gpu = pollster::block_on(Gpu::request(&gpu_options(&plan)?))?;
+    let mut trainer = Trainer::new(&gpu, &plan, &length)?;
+    let folder = RunFolder::create(&plan.output_dir, &plan.to_yaml(), plan.resume != Resume::No)?;
+    let done = take_up(&trainer, &plan, &length, &data, &folder)?;
+    log.attach(&folder.log_path())?;
+
+    config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
+    let matmul_rate = probe_matmul_rate(&gpu)?;
+    report(&plan, &data, &gpu, &trainer, matmul_rate);
+    let checkpoints = plan.checkpoint.as_ref().map(|config| folder.checkpoints(config.keep_max));
+    let mut run = Run {
+        flops_per_token: count::training_flops_per_token(&plan.model),
+        metrics: MetricsWriter::open(&folder.metrics_path())?,
+        progress: Progress::new(progress_plan(&plan, &length, done.step), &log),
+        waiting: VecDeque::new(),
+        last_arrival: Instant::now(),
+        summary: Summary { steps: done.step, ..Summary::default() },
+        checkpoints,
+        state: done,
+        matmul_rate,
+        interrupt,
+        plan: &plan,
+        length: &length,
+        data: &data,
+    };
+    run.train(&mut trainer)?;
+    run.finish(&mut trainer)
+}
+
+fn gpu_options(plan: &RunPlan) -> Result<GpuOptions> {
+    let named = |name: &String| {
+        let names = Tier::ALL.map(Tier::name).join(", ");
+        let unknown =
+            || Error::config("context.tier", format!("no tier is called `{name}`; there are {names}"));
+        Tier::named(name).ok_or_else(unknown)
+    };
+    let tier = plan.tier.as_ref().map(named).transpose()?;
+    Ok(GpuOptions { device_name: plan.device_name.clone(), tier, ..GpuOptions::default() })
+}
+
+/// The state a run starts from: fresh, or its newest checkpoint, whose weights and moments are then on the device.
+fn take_up(
+    trainer: &Trainer<'_>,
+    plan: &RunPlan,
+    length: &RunLength,
+    data: &Dataset,
+    folder: &RunFolder,
+) -> Result<TrainerState> {
+    let fresh = TrainerState {
+        format_version: FORMAT_VERSION,
+        step: 0,
+        global_step: 0,
+        micro_step: 0,
+        seed: plan.seed,
+        loss_scale: plan.loss_scale,
+        data_fingerprint: data.train.fingerprint(),
+        model: fingerprint(plan),
+        schedule: serde_json::Value::String(format!("{:?} {:?}", length.schedule, plan.optimizer)),
+    };
+    let Some((_, newest)) = folder.resume_point() else {
+        if let Some(path) = &plan.load_checkpoint {
+            checkpoint::load_weights(trainer, path)?;
+        }
+        return Ok(fresh);
+    };
+    if let Resume::Named(name) = &plan.resume
+        && !newest.ends_with(name)
+    {
+        let message =
+            format!("the newest checkpoint, not `{name}`, is where a run continues: remove the later ones");
+        return Err(Error::file(newest, message));
+    }
+    let state = checkpoint::resume(trainer, newest, &fresh)?;
+    folder.accept_resume()?;
+    trainer.set_state(&StepState {
+        loss_scale: state.loss_scale as f32,
+        global_step: state.global_step as u32,
+        step: state.step as u32,
+        ..StepState::default()
+    });
+    Ok(state)
+}
+
+/// Everything that decides the numbers of a step, for the comparison when a run resumes.
+fn fingerprint(plan: &RunPlan) -> std::collections::BTreeMap<String, serde_json::Value> {
+    let model = &plan.model;
+    let entries: [(&str, serde_json::Value); 18] = [
+        ("batch_size", plan.batch_size.into()),
+        ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
+        ("max_grad_norm", plan.clip.into()),
+        ("vocab_size", model.vocab_size.into()),
+        ("hidden_size", model.hidden_size.into()),
+        ("num_layers", model.num_layers.into()),
+        ("num_heads", model.num_heads.into()),
+        ("n_kv_heads", model.num_kv_heads.into()),
+        ("head_dim", model.head_dim.into()),
+        ("intermediate_size", model.intermediate_size.into()),
+        ("seq_length", model.seq_length.into()),
+        ("theta", model.rope_theta.into()),
+        ("rotary_dim", model.rotary_dim.into()),
+        ("rotary_interleaved", model.rotary_interleaved.into()),
+        ("rms_norm_eps", model.rms_norm_eps.into()),
+        ("tie_word_embeddings", model.tie_word_embeddings.into()),
+        ("qkv_has_bias", model.qkv_bias.into()),
+        ("use_qk_norm", model.qk_norm.into()),
+    ];
+    entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
+}
+
+fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64) -> ProgressPlan {
+    ProgressPlan {
+        total_steps: length.total_steps,
+        start_step,
+        epochs: plan.epochs,
+        steps_per_epoch: length.steps_per_epoch,
+        samples_per_step: (plan.batch_size * plan.gradient_accumulation_steps) as u64,
+        log_every: plan.log_every,
+    }
+}
+
+fn report(plan: &RunPlan, data: &Dataset, gpu: &Gpu, trainer: &Trainer<'_>, matmul_rate: f64) {
+    let mib = |bytes: u64| bytes as f64 / 1048576.0;
+    tracing::info!("adapter: {}, tier {}", gpu.report(), gpu.capabilities().tier.name());
+    tracing::info!(
+        "model: {} parameters, {:.3} GFLOP a token to train; {} tokens a step",
+        count::parameters(&plan.model),
+        count::training_flops_per_token(&plan.model) / 1e9,
+        plan.tokens_per_step
+    );
+    tracing::info!(
+        "memory: {:.1} MiB for weights, gradients, moments and tables, {:.1} MiB for activations",
+        mib(trainer.persistent_bytes()),
+        mib(trainer.pool_bytes())
+    );
+    tracing::info!("matrix products reach {:.1} GFLOP/s: MFU is measured against that", matmul_rate / 1e9);
+    if let (Some(eval), Some(config)) = (&data.eval, &plan.eval) {
+        let nats = eval.unigram_entropy(eval_batches(eval, config.batches));
+        tracing::info!(
+            "the evaluated tokens have a unigram entropy of {nats:.3} nats: what no context can beat"
+        );
+    }
+}
+
+fn eval_batches(eval: &crate::data::Batches, wanted: u64) -> u64 {
+    wanted.min(eval.micro_steps_per_epoch())
+}
+
+/// A run under way.
+struct Run<'a> {
+    plan: &'a RunPlan,
+    length: &'a RunLength,
+    data: &'a Dataset,
+    checkpoints: Option<CheckpointFolder>,
+    metrics: MetricsWriter,
+    progress: Progress,
+    interrupt: Arc<AtomicBool>,
+    /// Where the run stands on the host: what the next checkpoint will say.
+    state: TrainerState,
+    /// Steps whose metrics wait for their evaluation's loss.
+    waiting: VecDeque<StepMetrics>,
+    last_arrival: Instant,
+    matmul_rate: f64,
+    flops_per_token: f64,
+    summary: Summary,
+}
+
+impl Run<'_> {
+    fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        while self.state.step < self.length.total_steps && !self.summary.is_interrupted {
+            trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step)?;
+            self.state.step += 1;
+            self.state.micro_step += self.plan.gradient_accumulation_steps as u64;
+            if let (Some(eval), Some(config)) = (&self.data.eval, &self.plan.eval)
+                && self.evaluates_after(self.state.step)
+            {
+                trainer.evaluate(self.state.step, eval, eval_batches(eval, config.batches))?;
+            }
+            self.collect(trainer)?;
+            self.summary.is_interrupted = self.interrupt.load(Ordering::Relaxed);
+            if self.plan.checkpoint.as_ref().is_some_and(|c| self.state.step.is_multiple_of(c.every_steps)) {
+                self.save(trainer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn evaluates_after(&self, step: u64) -> bool {
+        let is_last = step == self.length.total_steps;
+        self.data.eval.is_some()
+            && self.plan.eval.as_ref().is_some_and(|eval| is_last || step.is_multiple_of(eval.every_steps))
+    }
+
+    /// Takes in what has arrived, without waiting, and reports the steps that are complete.
+    fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let finished = trainer.finished_steps()?;
+        // Results come in bunches when the host was busy: each gets its share of the time since the last.
+        let now = Instant::now();
+        let share_ms = 1e3 * (now - self.last_arrival).as_secs_f64() / finished.len().max(1) as f64;
+        if !finished.is_empty() {
+            self.last_arrival = now;
+        }
+        for (step, state) in finished {
+            self.state.global_step = state.global_step as u64;
+            self.waiting.push_back(StepMetrics {
+                step,
+                global_step: state.global_step as u64,
+                loss: state.loss,
+                lr: state.learning_rate,
+                global_norm: state.grad_norm,
+                loss_scale: state.loss_scale as f64,
+                overflow: state.is_overflow != 0,
+                tokens_per_second: self.plan.tokens_per_step as f64 * 1e3 / share_ms,
+                step_ms: share_ms,
+                ..StepMetrics::default()
+            });
+        }
+        for (step, loss) in trainer.finished_evaluations()? {
+            self.waiting.iter_mut().filter(|m| m.step == step).for_each(|m| m.eval_loss = Some(loss));
+            self.summary.eval_loss = Some(loss);
+        }
+        while let Some(front) = self.waiting.front()
+            && (front.eval_loss.is_some() || !self.evaluates_after(front.step))
+        {
+            let Some(metrics) = self.waiting.pop_front() else { break };
+            let flops = self.flops_per_token * metrics.tokens_per_second;
+            self.progress.step(&metrics, Some(flops / self.matmul_rate), Some(flops / 1e12));
+            self.metrics.write(&metrics)?;
+            self.summary.loss = metrics.loss;
+            self.summary.steps = metrics.step;
+        }
+        Ok(())
+    }
+
+    /// Everything submitted so far, finished and reported.
+    fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        trainer.wait()?;
+        self.collect(trainer)
+    }
+
+    fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        self.settle(trainer)?;
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        let pending = checkpoints.begin(self.state.step)?;
+        checkpoint::save(trainer, &self.plan.model, &self.state, &pending)?;
+        let path = pending.commit()?;
+        tracing::debug!("saved {}", path.display());
+        self.last_arrival = Instant::now(); // the pause is no step's
+        Ok(())
+    }
+
+    /// The last results, the last checkpoint, the sample.
+    fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
+        self.settle(trainer)?;
+        if self.checkpoints.is_some() {
+            let latest = self.checkpoints.as_ref().and_then(|c| c.latest().ok().flatten());
+            if latest.is_none_or(|(step, _)| step != self.state.step) {
+                self.save(trainer)?;
+            }
+        }
+        let Self { progress, mut summary, plan, .. } = self;
+        progress.finish();
+        if summary.is_interrupted {
+            tracing::info!("interrupted after step {}: continue with --resume_training=True", summary.steps);
+            return Ok(summary);
+        }
+        if let Some(config) = &plan.sample {
+            let text = sample(trainer, config, plan.seed)?;
+            tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
+            summary.sample = Some(text);
+        }
+        Ok(summary)
+    }
+}

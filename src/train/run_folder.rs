@@ -1,0 +1,169 @@
+//! The folder of a run: what it leaves behind, and who may write there.
+//!
+//! ```text
+//! output/tiny/
+//!     config.yaml                  the configuration with every number decided
+//!     metrics.jsonl                one object per step
+//!     checkpoint/step_0000100/     see `checkpoint_folder`
+//!     log.txt                      what the run said
+//!     run.lock                     held while a process writes here; empty of meaning otherwise
+//! ```
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::checkpoint_folder::CheckpointFolder;
+use super::durable::{create_folder, io_error, write_atomically};
+use super::metrics::truncate_metrics;
+use crate::error::{Error, Result};
+
+const CONFIG: &str = "config.yaml";
+const METRICS: &str = "metrics.jsonl";
+const CHECKPOINTS: &str = "checkpoint";
+
+/// The folder of one run, locked against other processes for as long as this value lives.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    config_yaml: String,
+    resume_point: Option<(u64, PathBuf)>,
+    /// Held, never read: the system releases the lock when the file closes, also after a kill, so a stale one cannot be.
+    _lock: File,
+}
+
+impl RunFolder {
+    /// Makes `output_dir` the folder of a new run, or with `resume` takes up the run that is there.
+    ///
+    /// A new run gets its folder, the lock and `config.yaml`, so an unwritable place shows here and not at the first
+    /// checkpoint. Call it once everything else that can fail early has passed: from then on a second start needs
+    /// `--resume_training=True` or another name. A resumed run finds its newest checkpoint
+    /// ([`RunFolder::resume_point`]); nothing is changed before [`RunFolder::accept_resume`].
+    ///
+    /// # Errors
+    /// One line each: a run is there already; there is nothing to resume; another process writes there; the folder
+    /// cannot be created or written.
+    pub fn create(output_dir: &Path, config_yaml: &str, resume: bool) -> Result<Self> {
+        let path = output_dir.to_path_buf();
+        if !resume {
+            refuse_existing(&path)?;
+            create_folder(&path)?;
+        } else if !path.is_dir() {
+            return Err(Error::file(
+                path,
+                "--resume_training=True, but no run folder is here: correct --output_dir or --run_name, or leave \
+                 --resume_training out to start a new run",
+            ));
+        }
+        let lock = lock(&path)?;
+        let mut folder = Self { path, config_yaml: config_yaml.to_owned(), resume_point: None, _lock: lock };
+        if resume {
+            folder.resume_point = Some(folder.find_checkpoint()?);
+        } else {
+            // Again, now that no other process can be between its look and its first file.
+            refuse_existing(&folder.path)?;
+            write_atomically(&folder.config_path(), folder.config_yaml.as_bytes())?;
+        }
+        Ok(folder)
+    }
+
+    /// To be called once a resumed run has found that its configuration and data are those of the checkpoint: writes
+    /// `config.yaml` anew and removes from `metrics.jsonl` the steps after the checkpoint, which will be done again.
+    /// Returns how many lines that were; a new run has none.
+    ///
+    /// # Errors
+    /// A file cannot be replaced.
+    pub fn accept_resume(&self) -> Result<usize> {
+        let Some((step, _)) = self.resume_point else { return Ok(0) };
+        write_atomically(&self.config_path(), self.config_yaml.as_bytes())?;
+        truncate_metrics(&self.metrics_path(), step)
+    }
+
+    /// The step and folder of the checkpoint that a resumed run starts from; `None` in a new run.
+    pub fn resume_point(&self) -> Option<(u64, &Path)> {
+        self.resume_point.as_ref().map(|(step, path)| (*step, path.as_path()))
+    }
+
+    /// The checkpoints of this run, of which the newest `keep_max` are kept (all with 0).
+    pub fn checkpoints(&self, keep_max: usize) -> CheckpointFolder {
+        CheckpointFolder::new(self.path.join(CHECKPOINTS), keep_max)
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `config.yaml`: the configuration with every number decided.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.join(CONFIG)
+    }
+
+    /// `metrics.jsonl`: one object per step.
+    pub fn metrics_path(&self) -> PathBuf {
+        self.path.join(METRICS)
+    }
+
+    /// `log.txt`: what the run said.
+    pub fn log_path(&self) -> PathBuf {
+        self.path.join("log.txt")
+    }
+
+    fn find_checkpoint(&self) -> Result<(u64, PathBuf)> {
+        self.checkpoints(0).latest()?.ok_or_else(|| {
+            Error::file(
+                self.path.join(CHECKPOINTS),
+                "--resume_training=True, but no complete checkpoint is here: start a new run with another \
+                 --output_dir or --run_name, or delete this run folder",
+            )
+        })
+    }
+}
+
+fn refuse_existing(path: &Path) -> Result<()> {
+    match [CONFIG, METRICS, CHECKPOINTS].into_iter().find(|name| path.join(name).exists()) {
+        None => Ok(()),
+        Some(name) => Err(Error::file(
+            path,
+            format!(
+                "a run is here already (found {name}): continue it with --resume_training=True, or choose another \
+                 --output_dir or --run_name"
+            ),
+        )),
+    }
+}
+
+/// Takes the folder's lock and leaves this process's number in the file, for the error of the next one.
+fn lock(folder: &Path) -> Result<File> {
+    let unwritable = |error: io::Error| io_error(folder, "write into this folder", &error);
+    let mut options = OpenOptions::new();
+    let opened = options.create(true).truncate(false).read(true).write(true).open(folder.join("run.lock"));
+    let mut file = opened.map_err(unwritable)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(locked(folder, file)),
+        // Some network file systems have no locks: a run without one is better than no run.
+        Err(TryLockError::Error(error)) => {
+            tracing::warn!("{}: cannot be locked ({error}); start no second run here", folder.display());
+        }
+    }
+    let written = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
+    written.map_err(unwritable)?;
+    Ok(file)
+}
+
+fn locked(folder: &Path, mut file: File) -> Error {
+    let mut holder = String::new();
+    // Some systems do not let a locked file be read; the error is nearly as good without the number.
+    let _ = file.read_to_string(&mut holder);
+    let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
+    Error::file(
+        folder,
+        format!(
+            "{holder} is training into this folder: wait for it, or choose another --output_dir or --run_name"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use std::fs;
+
+use super::*;
+use crate::train::metrics::{MetricsWriter, StepMetrics};
+
+fn refused(output_dir: &Path, resume: bool) -> String {
+    let line = RunFolder::create(output_dir, "seed: 1\n", resume).expect_err("was accepted").to_string();
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.starts_with(&output_dir.display().to_string()), "{line}");
+    line
+}
+
+fn write_steps(folder: &RunFolder, steps: std::ops::RangeInclusive<u64>) {
+    let mut writer = MetricsWriter::open(&folder.metrics_path()).unwrap();
+    steps.for_each(|step| writer.write(&StepMetrics { step, ..StepMetrics::default() }).unwrap());
+}
+
+fn metric_steps(folder: &RunFolder) -> Vec<u64> {
+    let text = fs::read_to_string(folder.metrics_path()).unwrap();
+    text.lines().map(|line| serde_json::from_str::<StepMetrics>(line).unwrap().step).collect()
+}
+
+#[test]
+fn a_new_run_gets_its_folder_and_a_second_start_is_refused() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("output/tiny");
+    let folder = RunFolder::create(&path, "seed: 1\n", false).unwrap();
+    assert_eq!(fs::read_to_string(folder.config_path()).unwrap(), "seed: 1\n");
+    assert_eq!(folder.resume_point(), None);
+    assert_eq!(folder.accept_resume().unwrap(), 0);
+    drop(folder);
+
+    let line = refused(&path, false);
+    assert!(line.contains("found config.yaml") && line.contains("--resume_training=True"), "{line}");
+    assert!(line.contains("--output_dir") && line.contains("--run_name"), "{line}");
+    for name in [METRICS, CHECKPOINTS] {
+        let other = parent.path().join(name);
+        fs::create_dir_all(other.join(name)).unwrap();
+        assert!(refused(&other, false).contains(name));
+        assert!(!other.join("run.lock").exists(), "a refused start leaves nothing");
+    }
+}
+
+#[test]
+fn files_of_others_are_no_run() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::write(parent.path().join("notes.txt"), "mine").unwrap();
+    RunFolder::create(parent.path(), "", false).unwrap();
+    assert_eq!(fs::read_to_string(parent.path().join("notes.txt")).unwrap(), "mine");
+}
+
+#[test]
+fn resuming_needs_a_run_and_a_checkpoint() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("run");
+    assert!(refused(&path, true).contains("no run folder is here"));
+    assert!(!path.exists());
+
+    drop(RunFolder::create(&path, "", false).unwrap());
+    fs::create_dir_all(path.join("checkpoint/step_0000010.tmp")).unwrap();
+    assert!(refused(&path, true).contains("no complete checkpoint is here"));
+}
+
+#[test]
+fn resuming_repeats_no_step_and_changes_nothing_before_it_is_accepted() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("run");
+    let folder = RunFolder::create(&path, "epochs: 1\n", false).unwrap();
+    write_steps(&folder, 1..=23);
+    folder.checkpoints(2).begin(10).unwrap().commit().unwrap();
+    let checkpoint = folder.checkpoints(2).begin(20).unwrap().commit().unwrap();
+    std::mem::forget(folder.checkpoints(2).begin(30).unwrap()); // killed while writing it
+    drop(folder);
+
+    let folder = RunFolder::create(&path, "epochs: 2\n", true).unwrap();
+    assert_eq!(folder.resume_point(), Some((20, checkpoint.as_path())));
+    assert_eq!(metric_steps(&folder).len(), 23);
+    assert_eq!(fs::read_to_string(folder.config_path()).unwrap(), "epochs: 1\n");
+
+    assert_eq!(folder.accept_resume().unwrap(), 3);
+    write_steps(&folder, 21..=25);
+    assert_eq!(metric_steps(&folder), (1..=25).collect::<Vec<_>>());
+    assert_eq!(fs::read_to_string(folder.config_path()).unwrap(), "epochs: 2\n");
+}
+
+#[test]
+fn two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("run");
+    let first = RunFolder::create(&path, "", false).unwrap();
+    first.checkpoints(0).begin(1).unwrap().commit().unwrap();
+    let line = refused(&path, true);
+    let holder = if cfg!(unix) { format!("process {}", std::process::id()) } else { "process".to_owned() };
+    assert!(line.contains(&format!("{holder} is training into this folder")), "{line}");
+    drop(first);
+    assert!(path.join("run.lock").exists(), "the lock is in the system, not in the file's existence");
+    RunFolder::create(&path, "", true).unwrap();
+}
+
+#[test]
+fn an_unwritable_place_is_found_at_once() {
+    let parent = tempfile::tempdir().unwrap();
+    let file = parent.path().join("file");
+    fs::write(&file, "").unwrap();
+    let below = refused(&file.join("run"), false);
+    assert!(below.contains("cannot create the folder") && below.contains("--output_dir"), "{below}");
+    let itself = refused(&file, false);
+    assert!(itself.contains("cannot create the folder"), "{itself}");
+}
+
+/// The kernel's own file systems take no folders from anyone; a permission bit would not stop the superuser.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_forbidden_place_is_found_at_once() {
+    let line = refused(Path::new("/sys/gristmill"), false);
+    assert!(line.contains("cannot create the folder"), "{line}");
+}

@@ -1,0 +1,166 @@
+//! Tensors in a safetensors file, streamed: neither writing nor reading ever holds a whole file in memory.
+//!
+//! The layout is 8 bytes with the header's length, the header (JSON: name to dtype, shape and byte range), then the
+//! tensors' bytes, little-endian and without gaps (<https://github.com/huggingface/safetensors>). The `safetensors`
+//! crate parses and checks the header; its writer is not used because it wants all bytes at once.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+
+use super::durable::io_error;
+use crate::error::{Error, Result};
+
+mod writer;
+pub use writer::TensorSink;
+
+/// Bytes of the length field that starts a file.
+const LENGTH_BYTES: usize = 8;
+/// The longest header that readers of the format accept.
+const MAX_HEADER_BYTES: usize = 100_000_000;
+
+/// One tensor that is to be written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorInfo {
+    /// Its name, unique in the file.
+    pub name: String,
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Its lengths, outermost first, without padding.
+    pub shape: Vec<usize>,
+}
+
+impl TensorInfo {
+    /// How many bytes the tensor takes, or `None` where the product overflows or ends inside a byte.
+    pub fn size_bytes(&self) -> Option<usize> {
+        let elements = self.shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
+        let bits = elements.checked_mul(self.dtype.bitsize())?;
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+}
+
+/// A safetensors file, open for reading through a memory map.
+///
+/// ```
+/// # use gristmill::train::tensor_file::{TensorFile, TensorInfo};
+/// # use safetensors::Dtype;
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("model.safetensors");
+/// let tensors = [TensorInfo { name: "norm.weight".into(), dtype: Dtype::F32, shape: vec![2] }];
+/// TensorFile::write(&path, &tensors, Default::default(), |_index, sink| {
+///     sink.put(&1.0f32.to_le_bytes())?; // in as many pieces as come
+///     sink.put(&2.0f32.to_le_bytes())
+/// })?;
+///
+/// let file = TensorFile::open(&path)?;
+/// let (shape, dtype, bytes) = file.tensor("norm.weight")?;
+/// assert_eq!((shape, dtype, bytes.len()), (&[2][..], Dtype::F32, 8));
+/// # Ok::<(), gristmill::error::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    map: Mmap,
+    header: Metadata,
+    data_start: usize,
+}
+
+impl TensorFile {
+    /// Writes a new file: the header, then each tensor's bytes as `fill(index, sink)` puts them, `index` counting in
+    /// `tensors`. Wide elements come first, in the given order among equals, so that every tensor starts at a multiple
+    /// of its element's size. Nothing is synced here: the folder protocol does it for all files at once.
+    ///
+    /// # Errors
+    /// A full disk or another I/O failure, by the file's name; `fill`'s own error; a tensor that `fill` gave more or
+    /// fewer bytes than its shape says. The file is then incomplete and must not be used.
+    pub fn write(
+        path: &Path,
+        tensors: &[TensorInfo],
+        metadata: HashMap<String, String>,
+        fill: impl FnMut(usize, &mut TensorSink<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let file = File::create(path).map_err(|error| io_error(path, "create", &error))?;
+        writer::write_to(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata, fill)
+    }
+
+    /// Opens a file and checks its whole header against its length.
+    ///
+    /// # Errors
+    /// One line that says whether the file is missing, not a safetensors file, or cut off.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|error| io_error(path, "open", &error))?;
+        // SAFETY: a map is undefined behaviour only if the file shrinks or changes under it. Checkpoints are never
+        // changed once they have their name, and the run folder's lock keeps a second process from replacing them.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| io_error(path, "read", &error))?;
+        let (header, data_start) = parse(path, &map)?;
+        Ok(Self { path: path.to_path_buf(), map, header, data_start })
+    }
+
+    /// Shape, element type and little-endian bytes of the tensor called `name`. Files of other programs may start a
+    /// tensor at any byte, so do not assume that the slice can be cast in place.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
+        let missing =
+            || Error::file(&self.path, format!("holds no tensor `{name}`: is it of another model?"));
+        let info = self.header.info(name).ok_or_else(missing)?;
+        let (start, end) = info.data_offsets;
+        let bytes = self.map.get(self.data_start + start..self.data_start + end).ok_or_else(missing)?;
+        Ok((&info.shape, info.dtype, bytes))
+    }
+
+    /// The tensors' names, in the order of their bytes.
+    pub fn names(&self) -> Vec<String> {
+        self.header.offset_keys()
+    }
+
+    /// The free-form strings of the header.
+    pub fn metadata(&self) -> HashMap<String, String> {
+        self.header.metadata().clone().unwrap_or_default()
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The checked header and where the data starts. The crate's own `read_metadata` adds numbers from the file without
+/// checking for overflow and has one error for a foreign and a truncated file, hence this.
+fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
+    let foreign = |why: &str| {
+        Error::file(path, format!("not a safetensors file, or one cut off in its header ({why})"))
+    };
+    let (length, rest) =
+        bytes.split_first_chunk::<LENGTH_BYTES>().ok_or_else(|| foreign("shorter than 8 bytes"))?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length > MAX_HEADER_BYTES {
+        return Err(foreign("its header would be longer than 100 MB"));
+    }
+    let (header, data) = rest.split_at_checked(length).ok_or_else(|| foreign("its header passes its end"))?;
+    let header: Metadata = serde_json::from_slice(header).map_err(|error| foreign(&error.to_string()))?;
+    let (expected, found) = (header.data_len(), data.len());
+    match expected.cmp(&found) {
+        Ordering::Equal => Ok((header, LENGTH_BYTES + length)),
+        Ordering::Greater => Err(Error::file(
+            path,
+            format!(
+                "truncated: its tensors take {expected} bytes and {found} are there; use another checkpoint"
+            ),
+        )),
+        Ordering::Less => Err(Error::file(
+            path,
+            format!("{} unknown bytes follow its tensors; use another checkpoint", found - expected),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

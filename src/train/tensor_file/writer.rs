@@ -1,0 +1,117 @@
+//! Writing: the header first, from the shapes alone, then the bytes as they come.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+use std::path::Path;
+
+use safetensors::tensor::TensorInfo as Placed;
+
+use super::super::durable::io_error;
+use super::{LENGTH_BYTES, MAX_HEADER_BYTES, TensorInfo};
+use crate::error::{Error, Result};
+
+/// Takes the bytes of one tensor, in any pieces, and holds them to the tensor's size.
+pub struct TensorSink<'a> {
+    out: &'a mut dyn Write,
+    path: &'a Path,
+    tensor: &'a str,
+    pub(super) missing_bytes: usize,
+}
+
+impl TensorSink<'_> {
+    /// Appends `bytes` to the tensor.
+    ///
+    /// # Errors
+    /// The disk is full or fails, or the tensor would become longer than its shape says.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(missing_bytes) = self.missing_bytes.checked_sub(bytes.len()) else {
+            return Err(self.wrong_length(format!("{} more", bytes.len() - self.missing_bytes)));
+        };
+        self.out.write_all(bytes).map_err(|error| io_error(self.path, "write", &error))?;
+        self.missing_bytes = missing_bytes;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        match self.missing_bytes {
+            0 => Ok(()),
+            missing => Err(self.wrong_length(format!("{missing} fewer"))),
+        }
+    }
+
+    fn wrong_length(&self, difference: String) -> Error {
+        let tensor = self.tensor;
+        Error::file(self.path, format!("tensor `{tensor}` was given {difference} bytes than its shape takes"))
+    }
+}
+
+/// [`TensorFile::write`](super::TensorFile::write) into any writer; `path` only names it in errors.
+pub(super) fn write_to(
+    mut out: impl Write,
+    path: &Path,
+    tensors: &[TensorInfo],
+    metadata: HashMap<String, String>,
+    mut fill: impl FnMut(usize, &mut TensorSink<'_>) -> Result<()>,
+) -> Result<()> {
+    let failed = |error: io::Error| io_error(path, "write", &error);
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by_key(|&index| Reverse(tensors[index].dtype.bitsize()));
+    let placed = place(path, tensors, &order)?;
+    let header = header_bytes(&placed, metadata).map_err(|error| failed(error.into()))?;
+    if header.len() > MAX_HEADER_BYTES {
+        return Err(Error::file(
+            path,
+            "the names and shapes of its tensors take more than the format's 100 MB",
+        ));
+    }
+    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
+    out.write_all(&header).map_err(failed)?;
+    for &index in &order {
+        let TensorInfo { name, .. } = &tensors[index];
+        let (start, end) = placed[name.as_str()].data_offsets;
+        let mut sink = TensorSink { out: &mut out, path, tensor: name, missing_bytes: end - start };
+        fill(index, &mut sink)?;
+        sink.finish()?;
+    }
+    out.flush().map_err(failed)
+}
+
+/// Every tensor's byte range behind the header.
+fn place<'a>(path: &Path, tensors: &'a [TensorInfo], order: &[usize]) -> Result<BTreeMap<&'a str, Placed>> {
+    let mut placed = BTreeMap::new();
+    let mut start = 0usize;
+    for &index in order {
+        let tensor = &tensors[index];
+        let TensorInfo { name, dtype, shape } = tensor;
+        let end = tensor.size_bytes().and_then(|size| start.checked_add(size));
+        let odd =
+            || Error::file(path, format!("tensor `{name}` of shape {shape:?} has no whole number of bytes"));
+        let end = end.ok_or_else(odd)?;
+        let range = Placed { dtype: *dtype, shape: shape.clone(), data_offsets: (start, end) };
+        if name == "__metadata__" || placed.insert(name.as_str(), range).is_some() {
+            return Err(Error::file(path, format!("the tensor name `{name}` is taken")));
+        }
+        start = end;
+    }
+    Ok(placed)
+}
+
+/// The JSON header, in the order of names so that equal checkpoints are equal files, padded with spaces to a multiple
+/// of 8 bytes so that the data is aligned.
+fn header_bytes(
+    placed: &BTreeMap<&str, Placed>,
+    metadata: HashMap<String, String>,
+) -> serde_json::Result<Vec<u8>> {
+    let mut header = serde_json::Map::new();
+    if !metadata.is_empty() {
+        let sorted: BTreeMap<String, String> = metadata.into_iter().collect();
+        header.insert("__metadata__".into(), serde_json::to_value(sorted)?);
+    }
+    for (name, range) in placed {
+        header.insert((*name).into(), serde_json::to_value(range)?);
+    }
+    let mut bytes = serde_json::to_vec(&header)?;
+    bytes.resize(bytes.len().next_multiple_of(LENGTH_BYTES), b' ');
+    Ok(bytes)
+}

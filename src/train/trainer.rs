@@ -1,0 +1,233 @@
+//! The device side of a run: state, step, evaluation.
+
+use super::recordings::{Recordings, batch_stride, persistent};
+use super::state::{LossState, StepState, schedule_table};
+use crate::config::{RunLength, RunPlan};
+use crate::data::{Batch, Batches};
+use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::model::init::initial_row;
+use crate::record::{PersistentId, Tensor};
+
+/// Submissions are at most 3 ahead of the device; one slot more is always free.
+const RING: usize = 5;
+
+/// Checkpoints leave the device in pieces of at most this size.
+const READER_BYTES: u64 = 64 << 20;
+
+/// Positions of the programs in the prepared list; the sample's is last.
+const MICRO_STEP: usize = 0;
+const UPDATE: usize = 1;
+const EVAL: usize = 2;
+pub(super) const SAMPLE: usize = 3;
+
+/// A model in training on one device.
+///
+/// [`step`](Self::step) and [`evaluate`](Self::evaluate) submit work and return; results come a step or two later from
+/// [`finished_steps`](Self::finished_steps) and [`finished_evaluations`](Self::finished_evaluations).
+pub struct Trainer<'gpu> {
+    pub(super) gpu: &'gpu Gpu,
+    pub(super) recordings: Recordings,
+    pub(super) buffers: Buffers,
+    pub(super) prepared: Prepared,
+    pub(super) reader: Reader,
+    uploads: UploadRing,
+    steps: ReadbackRing,
+    evaluations: ReadbackRing,
+    ids: Ids,
+    gradient_accumulation_steps: u64,
+    batch: Batch,
+    staged: Vec<u8>,
+}
+
+/// The persistent buffers that a step names.
+struct Ids {
+    gradients: Vec<PersistentId>,
+    state: PersistentId,
+    loss: PersistentId,
+    eval_loss: PersistentId,
+    batch: PersistentId,
+}
+
+impl<'gpu> Trainer<'gpu> {
+    /// Prepares everything a run needs on `gpu`, with initial weights: no later call makes a buffer or a pipeline.
+    ///
+    /// # Errors
+    /// A tensor or pool too large for the adapter or the configured cap; a device that fails.
+    pub fn new(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Result<Self> {
+        let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
+        let buffers = gpu.make_persistent(&recordings.persistents)?;
+        let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off)?;
+        let id = |tensor: Tensor| {
+            persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
+        };
+        let ids = Ids {
+            gradients: recordings.arenas.gradients.segments.clone(),
+            state: id(recordings.state)?,
+            loss: id(recordings.loss)?,
+            eval_loss: id(recordings.eval_loss)?,
+            batch: id(recordings.batch.tokens)?,
+        };
+        let tokens = (plan.batch_size * plan.model.seq_length) as u32;
+        let batch_bytes = 4 * batch_stride(tokens);
+        let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
+        let trainer = Self {
+            uploads: UploadRing::new(gpu, batch_bytes, RING),
+            steps: ReadbackRing::new(gpu, size_of::<StepState>() as u64, RING + 1),
+            evaluations: ReadbackRing::new(gpu, size_of::<LossState>() as u64, RING + 1),
+            reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
+            gradient_accumulation_steps: plan.gradient_accumulation_steps as u64,
+            batch: Batch::default(),
+            staged: vec![0; batch_bytes as usize],
+            gpu,
+            recordings,
+            buffers,
+            prepared,
+            ids,
+        };
+        trainer.initialise(plan, length);
+        Ok(trainer)
+    }
+
+    fn initialise(&self, plan: &RunPlan, length: &RunLength) {
+        let lr = |step| length.schedule.lr_at(step);
+        let table = schedule_table(length.total_steps, lr, plan.optimizer.beta1, plan.optimizer.beta2);
+        self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
+        let (table, values) = &self.recordings.rotary;
+        self.write(*table, bytemuck::cast_slice(values));
+        self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
+        for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
+            for part in parts {
+                let mut bytes = Vec::new();
+                for row in part.first_row..part.first_row + part.rows {
+                    Element::F32.encode_row(&initial_row(spec, index, row, plan.seed), &mut bytes);
+                }
+                self.write(self.recordings.arenas.weights.part(spec, part), &bytes);
+            }
+        }
+    }
+
+    /// Writes the start of a persistent tensor. For set-up.
+    pub(super) fn write(&self, tensor: Tensor, bytes: &[u8]) {
+        if let Some(id) = persistent(tensor) {
+            self.gpu.write(&self.buffers, id, tensor.offset, bytes);
+        }
+    }
+
+    /// Replaces the step's state: at the start, and when a run resumes.
+    pub fn set_state(&self, state: &StepState) {
+        self.write(self.recordings.state, bytemuck::bytes_of(state));
+    }
+
+    /// Submits step number `step` (counted from 1) on the micro-batches that follow `first_micro_step`.
+    ///
+    /// # Errors
+    /// Data outside the vocabulary; a device that fails.
+    pub fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
+        self.micro_steps(data, first_micro_step)?;
+        let mut encoder = self.gpu.encoder();
+        encoder.replay(&self.prepared.programs[UPDATE]);
+        self.steps.copy(&mut encoder, step, &self.buffers, self.ids.state)?;
+        encoder.submit()?;
+        self.steps.request();
+        Ok(())
+    }
+
+    /// The gradient half of a step: after it the arena holds the gradients of the scaled mean loss.
+    pub fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
+        for micro_step in 0..self.gradient_accumulation_steps {
+            let mut encoder = self.gpu.encoder();
+            if micro_step == 0 {
+                self.ids.gradients.iter().for_each(|&id| encoder.clear(&self.buffers, id));
+                encoder.clear(&self.buffers, self.ids.loss);
+            }
+            data.fill(first_micro_step + micro_step, &mut self.batch)?;
+            self.stage();
+            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch)?;
+            encoder.replay(&self.prepared.programs[MICRO_STEP]);
+            encoder.submit()?;
+            self.uploads.recycle();
+        }
+        Ok(())
+    }
+
+    /// Submits an evaluation over the first `batches` micro-batches of `data`; `tag` comes back with its loss.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn evaluate(&mut self, tag: u64, data: &Batches, batches: u64) -> Result<()> {
+        for micro_step in 0..batches {
+            let mut encoder = self.gpu.encoder();
+            if micro_step == 0 {
+                encoder.clear(&self.buffers, self.ids.eval_loss);
+            }
+            data.fill(micro_step, &mut self.batch)?;
+            self.stage();
+            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch)?;
+            encoder.replay(&self.prepared.programs[EVAL]);
+            let is_last = micro_step + 1 == batches;
+            if is_last {
+                self.evaluations.copy(&mut encoder, tag, &self.buffers, self.ids.eval_loss)?;
+            }
+            encoder.submit()?;
+            self.uploads.recycle();
+            if is_last {
+                self.evaluations.request();
+            }
+        }
+        Ok(())
+    }
+
+    /// The steps that have finished since the last call, oldest first: number and state. Never blocks.
+    pub fn finished_steps(&mut self) -> Result<Vec<(u64, StepState)>> {
+        let arrived = self.steps.collect(self.gpu)?;
+        Ok(arrived.into_iter().map(|(step, bytes)| (step, bytemuck::pod_read_unaligned(&bytes))).collect())
+    }
+
+    /// The evaluations that have finished since the last call: tag and mean loss in nats per token. Never blocks.
+    pub fn finished_evaluations(&mut self) -> Result<Vec<(u64, f32)>> {
+        let arrived = self.evaluations.collect(self.gpu)?;
+        let mean = |bytes: &[u8]| {
+            let loss: LossState = bytemuck::pod_read_unaligned(bytes);
+            loss.loss_sum / loss.token_sum.max(1.0)
+        };
+        Ok(arrived.into_iter().map(|(tag, bytes)| (tag, mean(&bytes))).collect())
+    }
+
+    /// Blocks until the device has done everything submitted.
+    pub fn wait(&self) -> Result<()> {
+        self.gpu.wait()
+    }
+
+    /// Bytes of the pool that activations live in.
+    pub fn pool_bytes(&self) -> u64 {
+        self.prepared.pool_bytes()
+    }
+
+    /// Bytes of the arenas, tables and other buffers that outlive a step.
+    pub fn persistent_bytes(&self) -> u64 {
+        self.recordings.persistents.bytes()
+    }
+
+    /// Kernel launches of one micro-batch and of one update.
+    pub fn launches(&self) -> (usize, usize) {
+        (self.prepared.programs[MICRO_STEP].launches(), self.prepared.programs[UPDATE].launches())
+    }
+
+    /// Time of each dispatch of a micro-step and an update, by the device's clock. Blocks.
+    pub fn profile(&self) -> Result<Vec<crate::device::DispatchTime>> {
+        let mut times = self.gpu.profile(&self.prepared.programs[MICRO_STEP])?;
+        times.extend(self.gpu.profile(&self.prepared.programs[UPDATE])?);
+        Ok(times)
+    }
+
+    /// The micro-batch as the device's batch buffer holds it.
+    fn stage(&mut self) {
+        let Batch { tokens, targets, positions, order } = &self.batch;
+        let stride = batch_stride(tokens.len() as u32) as usize;
+        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip([tokens, targets, positions, order]) {
+            slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
+        }
+    }
+}

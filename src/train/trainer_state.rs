@@ -1,0 +1,225 @@
+//! Where a run stood when its checkpoint was written, apart from the tensors: `trainer_state.json`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
+
+use super::durable::{io_error, write_atomically};
+use crate::error::{Error, Result};
+
+/// The format this version writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The numbers that a resumed run starts from, and those that must be as they were.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainerState {
+    /// [`FORMAT_VERSION`] of the writer.
+    pub format_version: u32,
+    /// Steps done, those that an overflow skipped included.
+    pub step: u64,
+    /// Optimizer updates done: the row of the schedule that comes next.
+    pub global_step: u64,
+    /// Micro-batches consumed: where the data goes on.
+    pub micro_step: u64,
+    /// The seed of the initialisation and of the data order.
+    pub seed: u64,
+    /// The loss scale of the next step.
+    pub loss_scale: f64,
+    /// A hash of the training tokens' origin; in the file as 16 hexadecimal digits, which no JSON reader rounds.
+    #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
+    pub data_fingerprint: u64,
+    /// What decides the shapes of the tensors (`hidden_size`, `num_layers`, ...).
+    pub model: BTreeMap<String, Value>,
+    /// The learning-rate schedule as configured.
+    pub schedule: Value,
+}
+
+impl TrainerState {
+    /// Writes the state to `path`, through to the disk.
+    ///
+    /// # Errors
+    /// The file cannot be written; a loss scale that is not a finite number, which JSON cannot hold.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        if !self.loss_scale.is_finite() {
+            return Err(Error::file(path, format!("cannot write: the loss scale is {}", self.loss_scale)));
+        }
+        let text = serde_json::to_vec_pretty(self).map_err(|error| io_error(path, "write", &error.into()))?;
+        write_atomically(path, &text)
+    }
+
+    /// Reads the state from `path`.
+    ///
+    /// # Errors
+    /// One line: the file is missing, of another format version, or not what [`TrainerState::save`] writes.
+    pub fn load(path: &Path) -> Result<Self> {
+        /// Read first, since another version may have other fields.
+        #[derive(Deserialize)]
+        struct Versioned {
+            format_version: u32,
+        }
+        let text = fs::read(path).map_err(|error| io_error(path, "read", &error))?;
+        let foreign = |error| Error::file(path, format!("not a trainer state, or damaged ({error})"));
+        let Versioned { format_version } = serde_json::from_slice(&text).map_err(foreign)?;
+        if format_version != FORMAT_VERSION {
+            return Err(Error::file(
+                path,
+                format!(
+                    "is of format {format_version}, this gristmill reads format {FORMAT_VERSION}: use the version \
+                     that wrote it"
+                ),
+            ));
+        }
+        serde_json::from_slice(&text).map_err(foreign)
+    }
+
+    /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: model shape, seed,
+    /// data and schedule must be the same. Counters and the loss scale are what the run takes over, so they are free.
+    ///
+    /// # Errors
+    /// The first difference, by its name and both values.
+    pub fn check_matches(&self, checkpoint: &Path, expected: &Self) -> Result<()> {
+        let parts = [
+            ("", to_value(&self.model), to_value(&expected.model)),
+            ("seed", self.seed.into(), expected.seed.into()),
+            ("data fingerprint", hex(self.data_fingerprint).into(), hex(expected.data_fingerprint).into()),
+            ("lr_schedule", self.schedule.clone(), expected.schedule.clone()),
+        ];
+        let difference = parts.iter().find_map(|(name, there, here)| first_difference(name, there, here));
+        let Some(Difference { name, there, here }) = difference else { return Ok(()) };
+        Err(Error::file(
+            checkpoint,
+            format!(
+                "{name} is {there} there, {here} here: continue with the configuration and data of the checkpoint, \
+                 or start a new run in another --output_dir"
+            ),
+        ))
+    }
+}
+
+/// One value that two states do not share; a value that only one of them has is `absent` in the other.
+struct Difference {
+    name: String,
+    there: String,
+    here: String,
+}
+
+fn first_difference(name: &str, there: &Value, here: &Value) -> Option<Difference> {
+    if let (Value::Object(there), Value::Object(here)) = (there, here) {
+        let keys = there.keys().chain(here.keys().filter(|key| !there.contains_key(*key)));
+        return keys.into_iter().find_map(|key| {
+            let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+            match (there.get(key), here.get(key)) {
+                (Some(there), Some(here)) => first_difference(&name, there, here),
+                (there, here) => Some(Difference { name, there: shown(there), here: shown(here) }),
+            }
+        });
+    }
+    let name = name.to_owned();
+    (there != here).then(|| Difference { name, there: shown(Some(there)), here: shown(Some(here)) })
+}
+
+fn shown(value: Option<&Value>) -> String {
+    value.map_or_else(|| "absent".to_owned(), Value::to_string)
+}
+
+fn to_value(model: &BTreeMap<String, Value>) -> Value {
+    Value::Object(model.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
+fn hex(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+fn to_hex<S: Serializer>(number: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&hex(*number))
+}
+
+fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u64, D::Error> {
+    let digits = String::deserialize(deserializer)?;
+    let is_hex = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = is_hex.then(|| u64::from_str_radix(&digits, 16).ok()).flatten();
+    number.ok_or_else(|| de::Error::custom(format!("`{digits}` is not 16 hexadecimal digits")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn state() -> TrainerState {
+        TrainerState {
+            format_version: FORMAT_VERSION,
+            step: 20,
+            global_step: 19,
+            micro_step: 80,
+            seed: u64::MAX,
+            loss_scale: 4_294_967_296.0,
+            data_fingerprint: 0xfedc_ba98_7654_3210,
+            model: [("hidden_size".to_owned(), json!(128)), ("num_layers".to_owned(), json!(2))].into(),
+            schedule: json!({"type": "cosine", "learning_rate": 3e-4, "warmup_steps": 10}),
+        }
+    }
+
+    #[test]
+    fn loads_exactly_what_it_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trainer_state.json");
+        state().save(&path).unwrap();
+        assert_eq!(TrainerState::load(&path).unwrap(), state());
+        assert!(fs::read_to_string(&path).unwrap().contains("\"fedcba9876543210\""));
+        let infinite = TrainerState { loss_scale: f64::INFINITY, ..state() };
+        assert!(infinite.save(&path).unwrap_err().to_string().contains("loss scale is inf"));
+    }
+
+    #[test]
+    fn every_truncation_and_foreign_content_is_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trainer_state.json");
+        state().save(&path).unwrap();
+        let whole = fs::read_to_string(&path).unwrap();
+        let refused = |text: &str| {
+            fs::write(&path, text).unwrap();
+            let line = TrainerState::load(&path).expect_err(text).to_string();
+            assert!(line.contains("trainer_state.json: ") && line.lines().count() == 1, "{line}");
+            line
+        };
+        (0..whole.len()).for_each(|length| drop(refused(&whole[..length])));
+        assert!(
+            refused(&whole.replace("\"format_version\": 1", "\"format_version\": 2")).contains("format 2")
+        );
+        assert!(refused(&whole.replace("global_step", "globel_step")).contains("globel_step"));
+        assert!(refused(&whole.replace("fedcba", "fedcbz")).contains("16 hexadecimal digits"));
+        assert!(refused("[]").contains("not a trainer state"));
+    }
+
+    #[test]
+    fn a_mismatch_names_the_first_difference() {
+        let checkpoint = Path::new("out/checkpoint/step_0000020");
+        let line = |change: fn(&mut TrainerState)| {
+            let mut here = state();
+            change(&mut here);
+            state().check_matches(checkpoint, &here).unwrap_err().to_string()
+        };
+        let width = line(|here| drop(here.model.insert("hidden_size".into(), json!(256))));
+        assert!(
+            width.starts_with("out/checkpoint/step_0000020: hidden_size is 128 there, 256 here: "),
+            "{width}"
+        );
+        let layers = line(|here| drop(here.model.remove("num_layers")));
+        assert!(layers.contains("num_layers is 2 there, absent here"), "{layers}");
+        assert!(line(|here| here.seed = 7).contains("seed is 18446744073709551615 there, 7 here"));
+        assert!(
+            line(|here| here.data_fingerprint = 1).contains("data fingerprint is \"fedcba9876543210\" there")
+        );
+        let warmup = line(|here| here.schedule["warmup_steps"] = json!(5));
+        assert!(warmup.contains("lr_schedule.warmup_steps is 10 there, 5 here"), "{warmup}");
+
+        let later = TrainerState { step: 0, global_step: 0, micro_step: 0, loss_scale: 1.0, ..state() };
+        state().check_matches(checkpoint, &later).unwrap();
+    }
+}
