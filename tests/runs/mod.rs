@@ -1,0 +1,151 @@
+//! Small training runs on text committed under `tests/data`.
+#![allow(dead_code)] // each test binary uses its own part
+
+use gristmill::config::{Override, RunConfig, RunLength, RunPlan};
+use gristmill::data::Dataset;
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::model::config::ModelConfig;
+use gristmill::model::init::initial_row;
+use gristmill::model::parameters::Gpt;
+use gristmill::reference;
+use gristmill::train::Trainer;
+use gristmill::train::state::StepState;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Tensors by checkpoint name.
+pub type Weights = BTreeMap<String, Vec<f64>>;
+
+/// A configuration of a small run.
+pub struct Setup {
+    pub name: &'static str,
+    model: String,
+    pub overrides: Vec<String>,
+    pub gpu_options: GpuOptions,
+}
+
+/// What a run left.
+pub struct Trained {
+    pub states: Vec<StepState>,
+    pub weights: Weights,
+    pub gradients: Weights,
+}
+
+impl Setup {
+    /// A 2-layer model, 40 wide; `model` adds keys to its section.
+    pub fn new(name: &'static str, model: &str) -> Self {
+        Self { name, model: model.to_string(), overrides: Vec::new(), gpu_options: GpuOptions::default() }
+    }
+
+    /// With `--key=value` applied.
+    pub fn with(mut self, overrides: &[&str]) -> Self {
+        self.overrides.extend(overrides.iter().map(|o| o.to_string()));
+        self
+    }
+
+    pub fn plan(&self) -> RunPlan {
+        let intermediate = if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };
+        let yaml = format!(
+            "
+model:
+  model_config: {{ type: LlamaConfig, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, {intermediate}\
+             seq_length: 24, init_method_std: 0.1, {} }}
+train_dataset:
+  data_loader: {{ type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True }}
+runner_config: {{ epochs: 100, batch_size: 3, gradient_accumulation_steps: 2 }}
+optimizer: {{ type: AdamW, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1 }}
+lr_schedule: {{ type: CosineWithWarmUpLR, learning_rate: 3.0e-3, lr_end: 3.0e-4, warmup_steps: 3, total_steps: 40 }}
+runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1024.0 }}
+seed: 7
+",
+            self.model
+        );
+        let overrides = Override::parse_all(&self.overrides).expect("overrides");
+        let config = RunConfig::parse(&yaml, Path::new("test.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
+        RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    pub fn data(&self) -> (RunPlan, Dataset, RunLength) {
+        let plan = self.plan();
+        let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
+        let length = plan.with_data(data.train.steps_per_epoch());
+        (plan, data, length)
+    }
+
+    pub fn gpu(&self) -> Gpu {
+        pollster::block_on(Gpu::request(&self.gpu_options)).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The weights a run starts with.
+    pub fn initial_weights(&self) -> Weights {
+        let plan = self.plan();
+        let gpt = Gpt::describe(&plan.model);
+        let mut weights = Weights::new();
+        for (index, spec) in gpt.list().into_iter().enumerate() {
+            for piece in &spec.pieces {
+                let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
+                    initial_row(spec, index, row, plan.seed)[first..first + columns].to_vec()
+                });
+                weights.insert(piece.name.clone(), rows.map(f64::from).collect());
+            }
+        }
+        weights
+    }
+
+    /// Trains `steps` steps.
+    pub fn train(&self, steps: u64) -> Trained {
+        let (plan, data, length) = self.data();
+        let gpu = self.gpu();
+        let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+        let mut states = Vec::new();
+        for step in 0..steps {
+            let first = step * plan.gradient_accumulation_steps as u64;
+            trainer.step(step + 1, &data.train, first).unwrap_or_else(|e| panic!("{e}"));
+            states.extend(trainer.finished_steps().expect("states"));
+        }
+        trainer.wait().expect("the device");
+        states.extend(trainer.finished_steps().expect("states"));
+        let weights = widened(trainer.tensors(|arenas| &arenas.weights).expect("weights"));
+        let gradients = widened(trainer.tensors(|arenas| &arenas.gradients).expect("gradients"));
+        Trained { states: states.into_iter().map(|(_, state)| state).collect(), weights, gradients }
+    }
+}
+
+pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
+    reference::gpt::Shape {
+        vocab_size: model.vocab_size,
+        hidden_size: model.hidden_size,
+        num_layers: model.num_layers,
+        num_heads: model.num_heads,
+        num_kv_heads: model.num_kv_heads,
+        head_dim: model.head_dim,
+        intermediate_size: model.intermediate_size,
+        rms_norm_eps: model.rms_norm_eps,
+        rope: reference::rope::Rope {
+            head_dim: model.head_dim,
+            rotary_dim: model.rotary_dim,
+            theta: model.rope_theta,
+            interleaved: model.rotary_interleaved,
+        },
+        tie_word_embeddings: model.tie_word_embeddings,
+        qkv_bias: model.qkv_bias,
+        qk_norm: model.qk_norm,
+    }
+}
+
+fn widened(tensors: Vec<(String, Vec<f32>)>) -> Weights {
+    tensors.into_iter().map(|(name, values)| (name, values.into_iter().map(f64::from).collect())).collect()
+}
+
+pub fn weights_of(weights: &reference::gpt::Weights) -> Weights {
+    weights.clone()
+}
+
+/// ‖a − b‖ / ‖b‖ over all tensors together.
+pub fn relative_distance(a: &Weights, b: &Weights) -> f64 {
+    assert!(a.keys().eq(b.keys()), "the same tensors on both sides");
+    let pairs = || a.values().flatten().zip(b.values().flatten());
+    let difference: f64 = pairs().map(|(a, b)| (a - b) * (a - b)).sum();
+    let norm: f64 = pairs().map(|(_, b)| b * b).sum();
+    (difference / norm).sqrt()
+}
