@@ -44,7 +44,8 @@ impl Setup {
     }
 
     pub fn plan(&self) -> RunPlan {
-        let intermediate = if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };
+        let intermediate =
+            if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };
         let yaml = format!(
             "
 model:
@@ -61,7 +62,8 @@ seed: 7
             self.model
         );
         let overrides = Override::parse_all(&self.overrides).expect("overrides");
-        let config = RunConfig::parse(&yaml, Path::new("test.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
+        let config =
+            RunConfig::parse(&yaml, Path::new("test.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
         RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"))
     }
 

@@ -1,0 +1,45 @@
+//! Every file in `configs/` becomes recordings, without an adapter; the listings are golden.
+//!
+//! `UPDATE_GOLDEN=1 cargo test --test configs` writes them anew.
+
+use gristmill::config::{RunConfig, RunPlan};
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::train::recordings::Recordings;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn every_configuration_records() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for entry in fs::read_dir(root.join("configs")).expect("the folder of configurations") {
+        let path = entry.expect("an entry").path();
+        let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
+        let plan = RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"));
+        for tier in Tier::ALL {
+            let capabilities = Capabilities::software().with_tier(tier);
+            let recordings = Recordings::new(&plan, capabilities, 100).unwrap_or_else(|e| panic!("{e}"));
+            let mut listing = format!("{} bytes\n", recordings.bytes());
+            for recording in recordings.all() {
+                listing += &format!("\n{}\n{}", recording.name, recording.listing());
+            }
+            compare(&root.join(format!("tests/golden/{}_{}.txt", plan.name, tier.name())), &listing);
+            count += 1;
+        }
+    }
+    assert!(count > 0, "no configuration was found");
+}
+
+fn compare(golden: &Path, listing: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(golden.parent().expect("a folder")).expect("a folder for goldens");
+        fs::write(golden, listing).expect("a golden file");
+    }
+    let expected = fs::read_to_string(golden).unwrap_or_default();
+    let first_difference = expected.lines().zip(listing.lines()).find(|(a, b)| a != b);
+    assert!(
+        expected == listing,
+        "{} differs from the recording, first in {first_difference:?}; if that is meant, run UPDATE_GOLDEN=1 cargo test",
+        golden.display()
+    );
+}

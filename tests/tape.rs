@@ -1,0 +1,324 @@
+//! Every op of the tape in the middle of a graph: its result gets an incoming gradient that is not one, its input has a
+//! second user, and the gradients are the reference's.
+
+mod lab;
+
+use gristmill::element::Element::F32;
+use gristmill::ops::attention::Attention;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::rope::{Rope, cos_sin_table};
+use gristmill::reference;
+use gristmill::tape::{Parameter, Tape, Var};
+use lab::{Case, Input, allowed, check};
+
+const N: u32 = 10;
+const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 8 };
+
+/// A parameter and what its gradient holds before.
+struct Weight {
+    parameter: Parameter,
+    values: Vec<f64>,
+    before: Vec<f64>,
+}
+
+fn weight(case: &mut Case, rows: u32, cols: u32) -> Weight {
+    let (values, gradient) = (case.input(rows, cols, F32), case.input(rows, cols, F32));
+    let parameter = Parameter { weight: vec![values.tensor], gradient: Some(vec![gradient.tensor]) };
+    Weight { parameter, values: values.values, before: gradient.values }
+}
+
+fn expect_weight(case: &mut Case, label: &str, weight: &Weight, gradient: &[f64], terms: u32) {
+    let want = weight.before.iter().zip(gradient).map(|(before, g)| before + g).collect();
+    let tensor = weight.parameter.gradient().expect("it trains");
+    case.expect(label, tensor, want, allowed(F32, terms));
+}
+
+/// Runs `op` on a leaf x that a residual uses too, gives its result the gradient `dy` and the leaf `dx0`, and expects
+/// x's gradient to be dx0 plus the reference's.
+fn mid_graph(
+    case: &mut Case,
+    x: &Input,
+    cols: u32,
+    terms: u32,
+    op: impl for<'a> Fn(&mut Tape<'_, 'a>, Var, &'a [Weight]) -> Var,
+    weights: &[Weight],
+    backward: impl Fn(&[f64]) -> (Vec<f64>, Vec<Vec<f64>>),
+) {
+    let (dy, dx0) = (case.input(N, cols, F32), case.input(N, x.tensor.cols, F32));
+    let mut tape = Tape::new(&mut case.rec);
+    let leaf = tape.leaf(x.tensor, true);
+    tape.give(leaf, dx0.tensor);
+    let y = op(&mut tape, leaf, weights);
+    tape.give(y, dy.tensor);
+    tape.backward();
+    let gradient = tape.gradient(leaf).expect("x needs a gradient");
+    let (dx, dw) = backward(&dy.values);
+    let want: Vec<f64> = dx.iter().zip(&dx0.values).map(|(a, b)| a + b).collect();
+    case.expect("dx", gradient, want, 4.0 * allowed(F32, terms));
+    for (i, (weight, dw)) in weights.iter().zip(&dw).enumerate() {
+        expect_weight(case, &format!("dw {i}"), weight, dw, terms);
+    }
+}
+
+#[test]
+fn linear() {
+    check("tape linear", |case| {
+        let (k, m) = (12u32, 9u32);
+        let x = case.input(N, k, F32);
+        let weights = [weight(case, m, k), weight(case, 1, m)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            m,
+            m + N,
+            |tape, x, w| tape.linear(x, &w[0].parameter, Some(&w[1].parameter), None),
+            &weights,
+            |dy| {
+                let (n, m, k) = (N as usize, m as usize, k as usize);
+                let (dx, dw, db) = reference::matmul::linear_backward(&values, &w, dy, n, m, k);
+                (dx, vec![dw, db])
+            },
+        );
+    });
+}
+
+#[test]
+fn rms_norm() {
+    check("tape rms_norm", |case| {
+        let d = 13;
+        let x = case.input(N, d, F32);
+        let weights = [weight(case, 1, d)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            d,
+            d + N,
+            |tape, x, w| tape.rms_norm(x, &w[0].parameter, 1e-5),
+            &weights,
+            |dy| {
+                let (dx, dw) = reference::rms_norm::rms_norm_backward(&values, &w, dy, d as usize, 1e-5);
+                (dx, vec![dw])
+            },
+        );
+    });
+}
+
+#[test]
+fn swiglu() {
+    for width in [12u32, 7] {
+        check(&format!("tape swiglu {width}"), |case| {
+            let half = width.next_multiple_of(4) as usize;
+            let f = width as usize;
+            let packed: Vec<f64> =
+                (0..N as usize * 2 * half).map(|i| if i % half < f { case.normal() } else { 0.0 }).collect();
+            let x = case.input_of(&packed, N, 2 * half as u32, F32);
+            let split = |part: usize| -> Vec<f64> {
+                x.values.chunks(2 * half).flat_map(|r| r[part * half..part * half + f].to_vec()).collect()
+            };
+            let (gate, up) = (split(0), split(1));
+            mid_graph(
+                case,
+                &x,
+                width,
+                8,
+                |tape, x, _| tape.swiglu(x, width),
+                &[],
+                |dy| {
+                    let (d_gate, d_up) = reference::swiglu::swiglu_backward(&gate, &up, dy);
+                    let mut dx = vec![0.0; N as usize * 2 * half];
+                    for r in 0..N as usize {
+                        dx[r * 2 * half..][..f].copy_from_slice(&d_gate[r * f..][..f]);
+                        dx[r * 2 * half + half..][..f].copy_from_slice(&d_up[r * f..][..f]);
+                    }
+                    (dx, vec![])
+                },
+            );
+        });
+    }
+}
+
+/// q, k and v of packed rows.
+fn unpack(packed: &[f64], layout: &HeadLayout) -> [Vec<f64>; 3] {
+    let (q, k, v) = (layout.q_cols() as usize, layout.k_cols() as usize, layout.v_cols() as usize);
+    let take = |first: usize, count: usize| -> Vec<f64> {
+        packed.chunks(q + k + v).flat_map(|row| row[first..first + count].to_vec()).collect()
+    };
+    [take(0, q), take(q, k), take(q + k, v)]
+}
+
+fn pack(parts: &[Vec<f64>; 3], layout: &HeadLayout) -> Vec<f64> {
+    let widths = [layout.q_cols() as usize, layout.k_cols() as usize, layout.v_cols() as usize];
+    (0..N as usize)
+        .flat_map(|r| parts.iter().zip(widths).flat_map(move |(part, w)| part[r * w..(r + 1) * w].to_vec()))
+        .collect()
+}
+
+#[test]
+fn rope() {
+    check("tape rope", |case| {
+        let settings = Rope { rotary_dim: 6, theta: 100.0, is_interleaved: false };
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
+        let positions = case.integers(&ids);
+        let table: Vec<f64> = cos_sin_table(16, &settings).into_iter().map(f64::from).collect();
+        let table: Vec<f64> = table.chunks(8).flat_map(|row| row[..6].to_vec()).collect();
+        let cos_sin = case.input_of(&table, 16, 6, F32).tensor;
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.cols(),
+            4,
+            |tape, x, _| tape.rope(x, positions, cos_sin, LAYOUT, settings),
+            &[],
+            |dy| {
+                let settings =
+                    reference::rope::Rope { head_dim: 8, rotary_dim: 6, theta: 100.0, interleaved: false };
+                let mut parts = unpack(dy, &LAYOUT);
+                reference::rope::rope_backward(&mut parts[0], &ids, 4, &settings);
+                reference::rope::rope_backward(&mut parts[1], &ids, 2, &settings);
+                (pack(&parts, &LAYOUT), vec![])
+            },
+        );
+    });
+}
+
+#[test]
+fn attention() {
+    check("tape attention", |case| {
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let settings = Attention { layout: LAYOUT, tokens: 5, is_causal: true, scale: 0.4, window: None };
+        let values = x.values.clone();
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.q_cols(),
+            16,
+            |tape, x, _| tape.attention(x, settings),
+            &[],
+            |dy| {
+                let settings = reference::attention::Attention {
+                    tokens: 5,
+                    heads: 4,
+                    kv_heads: 2,
+                    head_dim: 8,
+                    value_dim: 8,
+                    causal: true,
+                    scale: 0.4f32 as f64,
+                };
+                let [q, k, v] = unpack(&values, &LAYOUT);
+                let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
+                (pack(&[dq, dk, dv], &LAYOUT), vec![])
+            },
+        );
+    });
+}
+
+#[test]
+fn qk_norm() {
+    check("tape qk_norm", |case| {
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let weights = [weight(case, 1, 8), weight(case, 1, 8)];
+        let (values, wq, wk) = (x.values.clone(), weights[0].values.clone(), weights[1].values.clone());
+        let [q, k, v] = unpack(&values, &LAYOUT);
+        let want = pack(
+            &[
+                reference::rms_norm::rms_norm(&q, &wq, 8, 1e-6),
+                reference::rms_norm::rms_norm(&k, &wk, 8, 1e-6),
+                v.clone(),
+            ],
+            &LAYOUT,
+        );
+        let result = std::cell::Cell::new(None);
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.cols(),
+            8 + N * 4,
+            |tape, x, w| {
+                let y = tape.qk_norm(x, &w[0].parameter, &w[1].parameter, LAYOUT, 1e-6);
+                result.set(Some(y.tensor));
+                y
+            },
+            &weights,
+            |dy| {
+                let [dq, dk, dv] = unpack(dy, &LAYOUT);
+                let (dq, dwq) = reference::rms_norm::rms_norm_backward(&q, &wq, &dq, 8, 1e-6);
+                let (dk, dwk) = reference::rms_norm::rms_norm_backward(&k, &wk, &dk, 8, 1e-6);
+                (pack(&[dq, dk, dv], &LAYOUT), vec![dwq, dwk])
+            },
+        );
+        case.expect("y", result.get().expect("recorded"), want, allowed(F32, 8));
+    });
+}
+
+#[test]
+fn embedding_adds_to_its_table() {
+    check("tape embedding", |case| {
+        let (ids, order) = ([3u32, 1, 3, 0, 3, 1, 2, 0, 3, 3], [3u32, 7, 1, 5, 6, 0, 2, 4, 8, 9]);
+        let table = weight(case, 5, 6);
+        let dy = case.input(N, 6, F32);
+        let (ids_tensor, order) = (case.integers(&ids), case.integers(&order));
+        let mut tape = Tape::new(&mut case.rec);
+        let y = tape.embedding(ids_tensor, order, &table.parameter, F32);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let want = reference::embedding::embedding_backward(&dy.values, &ids, 5, 6);
+        expect_weight(case, "dtable", &table, &want, N);
+    });
+}
+
+/// x + W rms_norm(x): the residual's gradient passes through the branch's in-place additions unharmed, with the block
+/// recomputed and without; and both ways are equal to the last bit.
+#[test]
+fn residual_and_checkpoint() {
+    for recompute in [false, true] {
+        check(&format!("tape block, recomputed: {recompute}"), |case| {
+            let d = 12;
+            let (x, dy) = (case.input(N, d, F32), case.input(N, d, F32));
+            let (norm, w) = (weight(case, 1, d), weight(case, d, d));
+            let mut tape = Tape::new(&mut case.rec);
+            let leaf = tape.leaf(x.tensor, true);
+            let (p, q) = (&norm.parameter, &w.parameter);
+            let y = match recompute {
+                true => tape.checkpoint(leaf, |tape, x| {
+                    let h = tape.rms_norm(x, p, 1e-5);
+                    tape.linear(h, q, None, Some(x))
+                }),
+                false => {
+                    let h = tape.rms_norm(leaf, p, 1e-5);
+                    tape.linear(h, q, None, Some(leaf))
+                }
+            };
+            tape.give(y, dy.tensor);
+            tape.backward();
+            let gradient = tape.gradient(leaf).expect("x needs a gradient");
+            let (n, d) = (N as usize, d as usize);
+            let h = reference::rms_norm::rms_norm(&x.values, &norm.values, d, 1e-5);
+            let (dh, dw, _) = reference::matmul::linear_backward(&h, &w.values, &dy.values, n, d, d);
+            let (dx, dnorm) = reference::rms_norm::rms_norm_backward(&x.values, &norm.values, &dh, d, 1e-5);
+            let want = dx.iter().zip(&dy.values).map(|(a, b)| a + b).collect();
+            case.expect("dx", gradient, want, 4.0 * allowed(F32, 24));
+            expect_weight(case, "dw", &w, &dw, 24);
+            expect_weight(case, "dnorm", &norm, &dnorm, 24);
+        });
+    }
+}
+
+/// A frozen weight costs no gradient, and what lies before it still gets its own.
+#[test]
+fn frozen_weights_have_no_gradient() {
+    check("tape frozen", |case| {
+        let (x, w, dy) = (case.input(N, 8, F32), case.input(6, 8, F32), case.input(N, 6, F32));
+        let frozen = Parameter { weight: vec![w.tensor], gradient: None };
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x.tensor, true);
+        let y = tape.linear(leaf, &frozen, None, None);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        let want = reference::matmul::matmul_nn(&dy.values, &w.values, N as usize, 8, 6);
+        case.expect("dx", gradient, want, allowed(F32, 6));
+    });
+}
