@@ -1,4 +1,60 @@
-//! gristmill
+//! Hand-written WGSL kernels that train language models on any GPU wgpu reaches: Vulkan, Metal, DX12, or a CPU that
+//! plays one. No CUDA, no Python.
+//!
+//! Three ways in:
+//!
+//! * **Train** from a YAML file: [`train::run`], which is what `cargo run --release --example train_gpt` calls.
+//! * **Build a model** of your own on the [`tape`]: its ops run a kernel forward and know its backward.
+//! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu`] prepares the
+//!   recording and replays it.
+//!
+//! What to run is plain data; where it runs is separate, and only one module knows wgpu:
+//!
+//! ```text
+//! config -> data                                 what is asked for, and the tokens
+//!           model -> tape -> ops -> record -> kernels     what runs: written recordings, no adapter needed
+//! train  -> device -> record, kernels            where it runs: adapter, pool, pipelines, replay
+//! reference                                      the same mathematics in f64, for tests and readers
+//! ```
+//!
+//! # Examples
+//!
+//! A matrix product on whatever adapter there is:
+//!
+//! ```
+//! use gristmill::device::{Gpu, GpuOptions, Guard, Reader};
+//! use gristmill::element::Element::F32;
+//! use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+//! use gristmill::record::{BufferId, Persistents, Recorder};
+//!
+//! # fn main() -> gristmill::error::Result<()> {
+//! let gpu = pollster::block_on(Gpu::request(&GpuOptions::default()))?;
+//! let mut persistents = Persistents::new();
+//! let x = persistents.tensor("x", 2, 4, F32);
+//! let w = persistents.tensor("w", 4, 4, F32);
+//! let y = persistents.tensor("y", 2, 4, F32);
+//!
+//! let mut recorder = Recorder::new("example", gpu.capabilities());
+//! matmul(&mut recorder, Layout::Nt, x, w, y, Epilogue::default()); // y = x wᵀ
+//! let recording = recorder.finish();
+//!
+//! let buffers = gpu.make_persistent(&persistents)?;
+//! let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off)?;
+//! let (BufferId::Persistent(x_id), BufferId::Persistent(w_id)) = (x.buffer, w.buffer) else { unreachable!() };
+//! gpu.write(&buffers, x_id, 0, bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]));
+//! let twice = [2.0f32, 0., 0., 0., 0., 2., 0., 0., 0., 0., 2., 0., 0., 0., 0., 2.];
+//! gpu.write(&buffers, w_id, 0, bytemuck::cast_slice(&twice));
+//!
+//! let mut encoder = gpu.encoder();
+//! encoder.replay(&prepared.programs[0]);
+//! encoder.submit()?;
+//! let bytes = Reader::new(&gpu, 1024).tensor(&gpu, &buffers, &prepared, 0, &y)?;
+//! assert_eq!(F32.decode(&bytes), [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]);
+//! # Ok(())
+//! # }
+//! ```
+#![warn(missing_docs)]
+
 pub mod config;
 pub mod data;
 pub mod device;

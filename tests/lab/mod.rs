@@ -36,9 +36,12 @@ struct Expectation {
     want: Want,
 }
 
+/// Looks at the words of a tensor and panics if they are wrong.
+type Look = Box<dyn Fn(&[u32])>;
+
 enum Want {
     Near { values: Vec<f64>, allowed: f64, rms: f64, has_pads: bool },
-    Words(Box<dyn Fn(&[u32])>),
+    Words(Look),
 }
 
 /// One case being described: its tensors, its recording, what must come out.

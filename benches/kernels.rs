@@ -1,0 +1,250 @@
+//! Kernel microbenchmarks: one row each, GFLOP/s or GB/s from closed formulas.
+//!
+//! `cargo bench --bench kernels [-- FILTER]`; `TIER=portable` forces a tier; `HISTORY=1` appends to benches/history.csv.
+//! A row replays its recording, which holds the kernel REPEATS times, and divides: launching costs a software adapter
+//! more than a small kernel does. Where a kernel is fused, the row below it is its composition from separate kernels.
+
+mod common;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
+use gristmill::element::Element::{self, Bf16, F32};
+use gristmill::kernels::Tier;
+use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
+use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::rope::Rope;
+use gristmill::ops::{adamw, add, embedding, rms_norm, rope, swiglu};
+use gristmill::record::{Persistents, Recorder, Tensor};
+use std::time::{Duration, Instant};
+
+const REPEATS: u32 = 8;
+
+/// Tokens and width of the reference model of the comparison table: `256 128 4 4 384 128 8`.
+const N: u32 = 1024;
+const D: u32 = 128;
+const F: u32 = 384;
+const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
+
+/// What one launch of a row does.
+enum Work {
+    /// Floating-point operations.
+    Flops(f64),
+    /// Bytes read and written, each once.
+    Bytes(f64),
+}
+
+/// A row being set up: tensors and the recording they are used in.
+struct Row {
+    persistents: Persistents,
+    rec: Recorder,
+}
+
+impl Row {
+    fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
+        self.persistents.tensor("bench", rows, cols, element)
+    }
+}
+
+struct Ready {
+    prepared: Prepared,
+    _buffers: Buffers,
+}
+
+fn gpu() -> Gpu {
+    let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
+    let options = GpuOptions { tier, ..GpuOptions::default() };
+    pollster::block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Work) {
+    let mut row = Row { persistents: Persistents::new(), rec: Recorder::new("bench", gpu.capabilities()) };
+    let mut work = Work::Bytes(0.0);
+    for _ in 0..REPEATS {
+        work = build(&mut row);
+    }
+    let buffers = gpu.make_persistent(&row.persistents).expect("buffers");
+    let prepared = gpu.prepare(&[&row.rec.finish()], &buffers, Guard::Off).expect("a recording");
+    let ready = Ready { prepared, _buffers: buffers };
+    let mut best = Duration::MAX;
+    let mut group = c.benchmark_group(name);
+    group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    group.throughput(match work {
+        Work::Flops(flops) => Throughput::Elements(flops as u64),
+        Work::Bytes(bytes) => Throughput::Bytes(bytes as u64),
+    });
+    group.bench_function(gpu.capabilities().tier.name(), |bencher| {
+        bencher.iter_custom(|iterations| {
+            let rounds = iterations.div_ceil(REPEATS as u64);
+            let start = Instant::now();
+            for _ in 0..rounds {
+                let mut encoder = gpu.encoder();
+                encoder.replay(&ready.prepared.programs[0]);
+                encoder.submit().expect("the device works");
+            }
+            gpu.wait().expect("the device works");
+            let one = start.elapsed().div_f64((rounds * REPEATS as u64) as f64);
+            best = best.min(one);
+            one.mul_f64(iterations as f64)
+        });
+    });
+    group.finish();
+    if best < Duration::MAX {
+        let (rate, unit) = match work {
+            Work::Flops(flops) => (flops / best.as_secs_f64() / 1e9, "GFLOP/s"),
+            Work::Bytes(bytes) => (bytes / best.as_secs_f64() / 1e9, "GB/s"),
+        };
+        println!("{name}: best {:.3} ms, {rate:.2} {unit}", best.as_secs_f64() * 1e3);
+        common::append_history(gpu, name, unit, rate);
+    }
+}
+
+fn products(c: &mut Criterion) {
+    let gpu = gpu();
+    for element in [F32, Bf16] {
+        for (layout, m, n, k) in [
+            (Layout::Nt, 512, 512, 512),
+            (Layout::Nt, N, 2 * F, D),
+            (Layout::Nn, N, D, 2 * F),
+            (Layout::Tn, 2 * F, D, N),
+        ] {
+            row(c, &gpu, &format!("matmul {layout:?} {m}x{n}x{k} {}", element.name()), |row| {
+                let (a, b) = match layout {
+                    Layout::Nt => (row.tensor(m, k, element), row.tensor(n, k, element)),
+                    Layout::Nn => (row.tensor(m, k, element), row.tensor(k, n, element)),
+                    Layout::Tn => (row.tensor(k, m, element), row.tensor(k, n, element)),
+                };
+                let y = row.tensor(m, n, element);
+                matmul(&mut row.rec, layout, a, b, y, Epilogue::default());
+                Work::Flops(2.0 * m as f64 * n as f64 * k as f64)
+            });
+        }
+    }
+    let flops = 2.0 * N as f64 * D as f64 * D as f64;
+    row(c, &gpu, "matmul + residual, fused", |row| {
+        let (x, w, r, y) =
+            (row.tensor(N, D, F32), row.tensor(D, D, F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
+        let epilogue = Epilogue { residual: Some(r), ..Default::default() };
+        matmul(&mut row.rec, Layout::Nt, x, w, y, epilogue);
+        Work::Flops(flops)
+    });
+    row(c, &gpu, "matmul + residual, composed", |row| {
+        let (x, w, r, y) =
+            (row.tensor(N, D, F32), row.tensor(D, D, F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
+        matmul(&mut row.rec, Layout::Nt, x, w, y, Epilogue::default());
+        add::add(&mut row.rec, r, y, 1.0, true);
+        Work::Flops(flops)
+    });
+}
+
+fn elementwise(c: &mut Criterion) {
+    let gpu = gpu();
+    let bytes = |tensors: f64, cols: u32| Work::Bytes(4.0 * tensors * N as f64 * cols as f64);
+    row(c, &gpu, "rms_norm", |row| {
+        let (x, w, y, rstd) =
+            (row.tensor(N, D, F32), row.tensor(1, D, F32), row.tensor(N, D, F32), row.tensor(1, N, F32));
+        rms_norm::rms_norm(&mut row.rec, x, w, y, rstd, 1e-5);
+        bytes(2.0, D)
+    });
+    row(c, &gpu, "rms_norm backward onto a residual, fused", |row| {
+        let saved = rms_norm::Saved {
+            x: row.tensor(N, D, F32),
+            w: row.tensor(1, D, F32),
+            rstd: row.tensor(1, N, F32),
+        };
+        let (dy, dx) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
+        rms_norm::rms_norm_backward(&mut row.rec, &saved, dy, dx, true);
+        bytes(4.0, D)
+    });
+    row(c, &gpu, "rms_norm backward onto a residual, composed", |row| {
+        let saved = rms_norm::Saved {
+            x: row.tensor(N, D, F32),
+            w: row.tensor(1, D, F32),
+            rstd: row.tensor(1, N, F32),
+        };
+        let (dy, dx, sum) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
+        rms_norm::rms_norm_backward(&mut row.rec, &saved, dy, dx, false);
+        add::add(&mut row.rec, dx, sum, 1.0, true);
+        bytes(4.0, D)
+    });
+    row(c, &gpu, "rope, q and k", |row| {
+        let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, F32));
+        let cos_sin = row.tensor(128, 32, F32);
+        let settings = Rope { rotary_dim: 32, theta: 10000.0, is_interleaved: false };
+        rope::rope(&mut row.rec, qkv, positions, LAYOUT, &settings, cos_sin);
+        bytes(2.0, 2 * D)
+    });
+    row(c, &gpu, "swiglu", |row| {
+        let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
+        swiglu::swiglu(&mut row.rec, gate_up, y);
+        bytes(3.0, F)
+    });
+    row(c, &gpu, "swiglu backward", |row| {
+        let (gate_up, dy, gradient) =
+            (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32), row.tensor(N, 2 * F, F32));
+        swiglu::swiglu_backward(&mut row.rec, gate_up, dy, gradient);
+        bytes(5.0, F)
+    });
+    row(c, &gpu, "embedding", |row| {
+        let (ids, table, y) = (row.tensor(1, N, F32), row.tensor(256, D, F32), row.tensor(N, D, F32));
+        embedding::embedding(&mut row.rec, ids, &[table], y);
+        bytes(2.0, D)
+    });
+    row(c, &gpu, "adamw, 1 Mi parameters", |row| {
+        let [weights, gradients, first_moments, second_moments] = [0; 4].map(|_| row.tensor(1, 1 << 20, F32));
+        let segment = adamw::Segment { weights, gradients, first_moments, second_moments };
+        let state = row.tensor(1, 12, F32);
+        let settings = adamw::AdamW { decay: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8 };
+        adamw::adamw(&mut row.rec, &segment, state, &settings);
+        Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
+    });
+}
+
+fn attentions(c: &mut Criterion) {
+    let gpu = gpu();
+    for tokens in [128, 1024] {
+        let shape = Attention { layout: LAYOUT, tokens, is_causal: true, scale: 0.18, window: None };
+        // Two products of head_dim per query, key and head; a query sees (T + 1) / 2 keys on average.
+        let product = 2.0 * 128.0 * N as f64 * (tokens as f64 + 1.0) / 2.0;
+        row(c, &gpu, &format!("attention T={tokens}"), |row| {
+            let (qkv, y, lse) =
+                (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
+            attention(&mut row.rec, qkv, y, lse, None, &shape);
+            Work::Flops(2.0 * product)
+        });
+        row(c, &gpu, &format!("attention backward T={tokens}"), |row| {
+            let (qkv, y, dy) =
+                (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
+            let (lse, dqkv) = (row.tensor(N, 4, F32), row.tensor(N, LAYOUT.cols(), F32));
+            attention_backward(&mut row.rec, qkv, y, dy, lse, dqkv, None, &shape);
+            Work::Flops(5.0 * product)
+        });
+    }
+}
+
+fn losses(c: &mut Criterion) {
+    let gpu = gpu();
+    for vocab in [256, 8192] {
+        row(c, &gpu, &format!("linear_cross_entropy V={vocab}"), |row| {
+            let (h, head, dh) = (row.tensor(N, D, F32), row.tensor(vocab, D, F32), row.tensor(N, D, F32));
+            let dhead = row.tensor(vocab, D, F32);
+            let (targets, step, loss) =
+                (row.tensor(1, N, F32), row.tensor(1, 12, F32), row.tensor(1, 8, F32));
+            let op = LinearCrossEntropy {
+                h,
+                head: &[head],
+                targets,
+                ignore: u32::MAX,
+                step,
+                loss,
+                accumulation: 1,
+            };
+            linear_cross_entropy(&mut row.rec, &op, dh, Some(&[dhead]));
+            Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)
+        });
+    }
+}
+
+criterion_group!(benches, products, elementwise, attentions, losses);
+criterion_main!(benches);

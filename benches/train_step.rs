@@ -1,0 +1,89 @@
+//! Whole training steps of the reference model, on random tokens, as the programs of other projects do them.
+//!
+//! `cargo bench --bench train_step -- [V D L H F T B STEPS]`, by default `256 128 4 4 384 128 8 20`: vocabulary, width,
+//! layers, heads, feed-forward width, context, batch, steps. Prints one JSON line. The first step counts from the start
+//! of the process: adapter, recordings and pipelines included.
+
+mod common;
+
+use gristmill::config::{Override, RunConfig, RunPlan};
+use gristmill::data::{Batches, TokenStream};
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::kernels::Tier;
+use gristmill::model::count;
+use gristmill::random::Philox;
+use gristmill::train::Trainer;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+fn main() {
+    let start = Instant::now();
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let [v, d, l, h, f, t, b, steps] = numbers[..] else {
+        return bench(start, [256, 128, 4, 4, 384, 128, 8, 20]);
+    };
+    bench(start, [v, d, l, h, f, t, b, steps]);
+}
+
+fn bench(start: Instant, numbers: [usize; 8]) {
+    let [v, d, l, h, f, t, b, steps] = numbers;
+    let yaml = format!(
+        "
+model:
+  model_config: {{ vocab_size: {v}, hidden_size: {d}, num_layers: {l}, num_heads: {h}, intermediate_size: {f},
+                  seq_length: {t} }}
+runner_config: {{ batch_size: {b} }}
+runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1.0 }}
+lr_schedule: {{ type: ConstantWarmUpLR, learning_rate: 1.0e-3 }}
+train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
+"
+    );
+    let none: [&str; 0] = [];
+    let overrides = Override::parse_all(none).expect("no overrides");
+    let config =
+        RunConfig::parse(&yaml, Path::new("bench.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
+    let plan = RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"));
+    let random = Philox::new(1, 1);
+    let tokens = (b * t * (steps + 2) + 1) as u64;
+    // Byte tokens of any vocabulary from 256 up: random ones cost the same wherever they lie.
+    let bytes: Vec<u8> = (0..tokens).map(|i| (random.uniform(i) * v.min(256) as f64) as u8).collect();
+    let stream = Arc::new(TokenStream::from_bytes(bytes));
+    let data = Batches::new(stream, 0..tokens, plan.batch_spec(), None).expect("data");
+    let length = plan.with_data(data.steps_per_epoch());
+
+    let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
+    let options = GpuOptions { tier, ..GpuOptions::default() };
+    let gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+    let mut seconds = Vec::new();
+    let mut first_step = 0.0;
+    let mut loss = 0.0;
+    for step in 0..steps as u64 {
+        let begin = Instant::now();
+        trainer.step(step + 1, &data, step).expect("a step");
+        trainer.wait().expect("the device works");
+        seconds.push(begin.elapsed().as_secs_f64());
+        if step == 0 {
+            first_step = start.elapsed().as_secs_f64();
+        }
+        loss = trainer.finished_steps().expect("states").last().map_or(loss, |(_, state)| state.loss);
+    }
+    let mut late = seconds[steps / 2..].to_vec();
+    late.sort_by(f64::total_cmp);
+    let median = late[late.len() / 2];
+    let rate = (b * t) as f64 / median;
+    let flops = count::training_flops_per_token(&plan.model) * rate;
+    println!(
+        r#"{{"peer":"gristmill","version":"{}","adapter":"{}","tier":"{}","shape":{numbers:?},"params":{},"first_step_s":{first_step:.4},"step_s":{median:.4},"tok_s":{rate:.1},"gflop_s":{:.2},"loss":{loss:.4},"pool_mib":{:.1}}}"#,
+        env!("CARGO_PKG_VERSION"),
+        gpu.report().name,
+        gpu.capabilities().tier.name(),
+        count::parameters(&plan.model),
+        flops / 1e9,
+        trainer.pool_bytes() as f64 / 1048576.0,
+    );
+    let shape = format!("train_step {v} {d} {l} {h} {f} {t} {b}");
+    common::append_history(&gpu, &shape, "tok/s", rate);
+    common::append_history(&gpu, &shape, "first_step_s", first_step);
+}
