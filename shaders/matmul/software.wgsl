@@ -96,14 +96,19 @@ fn mainloop(first_row: u32, column4: u32) -> array<vec4<f32>, ROWS> {
     var sums: array<vec4<f32>, ROWS>;
     let first_row4 = first_row / 4u;
     let last_row4 = (params.m - 1u) / 4u;
-    for (var k = 0u; k < params.k; k++) {
-        let b = load_b(k, column4);
-        for (var r4 = 0u; r4 < ROWS / 4u; r4++) {
-            let x = load_a(k, min(first_row4 + r4, last_row4));
-            sums[4u * r4] = fma(vec4<f32>(x.x), b, sums[4u * r4]);
-            sums[4u * r4 + 1u] = fma(vec4<f32>(x.y), b, sums[4u * r4 + 1u]);
-            sums[4u * r4 + 2u] = fma(vec4<f32>(x.z), b, sums[4u * r4 + 2u]);
-            sums[4u * r4 + 3u] = fma(vec4<f32>(x.w), b, sums[4u * r4 + 3u]);
+    let last_k = params.k - 1u;
+    for (var k0 = 0u; k0 < params.k; k0 += 4u) {
+        for (var i = 0u; i < 4u; i++) {
+            // Four k at a time, for fewer turns of the loop; past the end `b` counts for nothing.
+            let k = min(k0 + i, last_k);
+            let b = select(vec4<f32>(0.0), load_b(k, column4), k == k0 + i);
+            for (var r4 = 0u; r4 < ROWS / 4u; r4++) {
+                let x = load_a(k, min(first_row4 + r4, last_row4));
+                sums[4u * r4] = fma(vec4<f32>(x.x), b, sums[4u * r4]);
+                sums[4u * r4 + 1u] = fma(vec4<f32>(x.y), b, sums[4u * r4 + 1u]);
+                sums[4u * r4 + 2u] = fma(vec4<f32>(x.z), b, sums[4u * r4 + 2u]);
+                sums[4u * r4 + 3u] = fma(vec4<f32>(x.w), b, sums[4u * r4 + 3u]);
+            }
         }
     }
     return sums;
