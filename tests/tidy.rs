@@ -43,7 +43,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("data", &["error", "random"]),
     ("device", &["error", "kernels", "record"]),
     // `train` holds the plain settings of schedule and optimizer that a configuration fills in.
-    ("config", &["data", "error", "model", "train"]),
+    ("config", &["data", "error", "kernels", "model", "train"]),
     (
         "train",
         &[
