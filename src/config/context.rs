@@ -4,6 +4,7 @@ use super::document::Document;
 use super::known_keys;
 use super::section::{Notes, Section};
 use crate::error::Result;
+use crate::kernels::Tier;
 
 /// `context` as written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,22 +12,24 @@ pub struct ContextSection {
     /// Part of the name of the adapter to take.
     pub device_name: Option<String>,
     /// Which tier of kernels to take, where more than one runs.
-    pub tier: Option<String>,
+    pub tier: Option<Tier>,
     /// Upper limit of the memory pool in bytes.
     pub max_device_memory: Option<u64>,
 }
 
-const TIERS: [&str; 4] = ["software", "portable", "subgroup", "matrix"];
 /// The original's sizes are powers of 1024, whatever the unit is called.
 const UNITS: [(&str, u64); 6] =
     [("GB", 1 << 30), ("GIB", 1 << 30), ("G", 1 << 30), ("MB", 1 << 20), ("MIB", 1 << 20), ("M", 1 << 20)];
 
 pub(super) fn read_context(document: &Document, notes: &mut Notes) -> Result<ContextSection> {
     let section = Section::open(document, "context", &known_keys::CONTEXT, notes)?;
-    let tier: Option<String> = section.get("tier")?;
-    if let Some(tier) = tier.as_deref().filter(|tier| !TIERS.contains(tier)) {
-        return Err(section.error("tier", format!("expected one of {}, found `{tier}`", TIERS.join(", "))));
-    }
+    let name: Option<String> = section.get("tier")?;
+    let named = |name: String| {
+        let names = Tier::ALL.map(Tier::name).join(", ");
+        Tier::named(&name)
+            .ok_or_else(|| section.error("tier", format!("expected one of {names}, found `{name}`")))
+    };
+    let tier = name.map(named).transpose()?;
     let size: Option<String> = section.get("max_device_memory")?;
     let max_device_memory = match size {
         None => None,

@@ -9,6 +9,7 @@ use super::run::{Resume, RunConfig, SampleConfig};
 use super::shape::{self, MAX_SIZE};
 use crate::data::{BatchSpec, DataConfig, Dataset};
 use crate::error::Result;
+use crate::kernels::Tier;
 use crate::model::config::ModelConfig;
 use crate::train::optimizer::OptimizerConfig;
 use crate::train::schedule::{Schedule, ScheduleConfig};
@@ -65,7 +66,7 @@ pub struct RunPlan {
     /// Part of the name of the adapter to take.
     pub device_name: Option<String>,
     /// Which tier of kernels to take.
-    pub tier: Option<String>,
+    pub tier: Option<Tier>,
     /// Upper limit of the memory pool in bytes.
     pub max_device_memory: Option<u64>,
 }
@@ -131,7 +132,7 @@ impl RunPlan {
             log_every: config.callbacks.log_every,
             sample: config.sample.clone(),
             device_name: config.context.device_name.clone(),
-            tier: config.context.tier.clone(),
+            tier: config.context.tier,
             max_device_memory: config.context.max_device_memory,
         })
     }

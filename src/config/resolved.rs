@@ -5,6 +5,7 @@ use super::node::Node;
 use super::plan::RunPlan;
 use super::run::Resume;
 use crate::data::{DataConfig, Loader, TokenType};
+use crate::kernels::Tier;
 use crate::train::schedule::{Decay, Warmup};
 
 /// The configuration that resolves to `plan`.
@@ -61,7 +62,7 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
     }
     let mut context = Entries::default();
     context.some("device_name", plan.device_name.as_deref());
-    context.some("tier", plan.tier.as_deref());
+    context.some("tier", plan.tier.map(Tier::name));
     // Whole megabytes lose nothing that a pool could use.
     context.some(
         "max_device_memory",

@@ -89,7 +89,7 @@ impl RunConfig {
     /// If the file is missing, is no YAML, or has a key or value that cannot be used.
     pub fn load(path: &Path, overrides: &[Override]) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::IsADirectory => {
                 Error::file(path, "no such file; name a configuration, such as configs/tiny.yaml")
             }
             _ => Error::file(path, format!("cannot be read: {error}")),

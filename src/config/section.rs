@@ -178,7 +178,14 @@ impl<'a> Section<'a> {
         match home {
             Some((section, _)) if !section.is_empty() => format!("; it belongs in `{section}`"),
             Some(_) => "; it belongs at the top level".to_string(),
-            None => "; remove it or correct its name".to_string(),
+            None => match SECTIONS
+                .iter()
+                .find_map(|(section, keys)| Some((section, closest(key, keys.names())?)))
+            {
+                Some((section, name)) if !section.is_empty() => format!("; did you mean `{section}.{name}`?"),
+                Some((_, name)) => format!("; did you mean `{name}` at the top level?"),
+                None => "; remove it or correct its name".to_string(),
+            },
         }
     }
 }

@@ -8,6 +8,12 @@ use crate::record::{Binding, Recorder, Tensor};
 /// Bytes of logits that exist at a time, at most: enough rows for an efficient product, little memory.
 const CHUNK_BYTES: u64 = 16 << 20;
 
+/// A chunk starts at a multiple of so many rows: 16 of at least 4 numbers are 256 bytes, where bindings may start.
+const ALIGNED_ROWS: u32 = 16;
+
+/// Where the budget allows, a chunk has a multiple of so many rows: whole tiles of every matmul.
+const TILE_ROWS: u32 = 64;
+
 crate::params! {
     struct Params {
         rows: u32,
@@ -36,6 +42,11 @@ pub struct LinearCrossEntropy<'a> {
     pub loss: Tensor,
     /// Micro-batches in a step: each one's mean loss counts one part in so many.
     pub accumulation: u32,
+}
+
+/// Bytes of the smallest chunk of logits that `tokens` rows over a vocabulary can be cut into: one binding holds it.
+pub fn smallest_chunk_bytes(tokens: u32, vocab: u32) -> u64 {
+    logits_row_bytes(vocab) * tokens.min(ALIGNED_ROWS) as u64
 }
 
 /// Adds the batch's loss to `loss` and computes the gradients of loss_scale · mean loss / accumulation: `dh` (N, D) is
@@ -94,12 +105,17 @@ fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, losses: Tensor) {
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
 }
 
-/// (first row, rows) of each chunk. All but the last have a multiple of 64 rows, so their ranges start aligned.
+/// (first row, rows) of each chunk.
 fn chunks(rec: &Recorder, op: &LinearCrossEntropy<'_>) -> Vec<(u32, u32)> {
-    let row_bytes = stride_of(vocab(op)) as u64 * op.h.element.bytes();
     let budget = CHUNK_BYTES.min(rec.capabilities().limits.binding_bytes);
-    let rows = ((budget / row_bytes) as u32 / 64 * 64).max(64).min(op.h.rows);
+    let fitting = u32::try_from(budget / logits_row_bytes(vocab(op))).unwrap_or(u32::MAX);
+    let whole = if fitting >= TILE_ROWS { TILE_ROWS } else { ALIGNED_ROWS };
+    let rows = (fitting / whole * whole).max(ALIGNED_ROWS).min(op.h.rows);
     (0..op.h.rows).step_by(rows as usize).map(|first| (first, rows.min(op.h.rows - first))).collect()
+}
+
+fn logits_row_bytes(vocab: u32) -> u64 {
+    stride_of(vocab) as u64 * Element::F32.bytes()
 }
 
 fn logits(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, h: Tensor) -> Tensor {

@@ -55,8 +55,13 @@ impl MemoryPlan {
                     .iter()
                     .all(|&(first, last)| last < transient.first || transient.last < first)
         };
-        // The tightest fit, so that a small tensor does not occupy what a later recording needs for a large one.
-        let found = (0..self.buffers.len()).filter(free).min_by_key(|&slot| self.buffers[slot]);
+        // The tightest fit, so that a small tensor does not occupy what a later recording needs for a large one. Of equal
+        // ones that which was last in use most recently: the idle time it leaves elsewhere is of one piece.
+        let idle = |slot: usize| {
+            let before = lifetimes[slot].iter().filter(|(_, last)| *last < transient.first);
+            before.map(|(_, last)| transient.first - last).min().unwrap_or(usize::MAX)
+        };
+        let found = (0..self.buffers.len()).filter(free).min_by_key(|&slot| (self.buffers[slot], idle(slot)));
         let slot = found.unwrap_or_else(|| {
             self.buffers.push(transient.bytes);
             lifetimes.push(Vec::new());

@@ -10,7 +10,7 @@
 
 use super::checkpoint_folder::PendingCheckpoint;
 use super::durable::write_atomically;
-use super::tensor_file::{TensorFile, TensorInfo};
+use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
 use super::trainer::Trainer;
 use super::trainer_state::TrainerState;
 use crate::element::Element;
@@ -156,7 +156,9 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
         if shape != expected || dtype != Dtype::F32 {
             return Err(Error::file(
                 file.path(),
-                format!("`{name}` is {dtype:?} {shape:?} there, F32 {expected:?} in this model"),
+                format!(
+                    "`{name}` is {dtype:?} {shape:?} there, F32 {expected:?} in this model; {OTHER_MODEL}"
+                ),
             ));
         }
     }

@@ -9,6 +9,10 @@ use crate::error::{Error, Result};
 /// What the name of an unfinished file or folder ends with. Whatever carries it may be deleted.
 pub const UNFINISHED: &str = ".tmp";
 
+/// What to do about a file of a checkpoint that is not whole.
+pub const USE_ANOTHER: &str =
+    "use another checkpoint, or delete the folder of this one to resume from the one before it";
+
 /// An I/O error about `path` as one line that names the cause and the remedy; `doing` says what was tried
 /// ("write", "create the folder").
 pub fn io_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
@@ -21,6 +25,9 @@ pub fn io_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another --output_dir",
         ErrorKind::NotADirectory => {
             "a part of this path is a file, not a folder: choose another --output_dir"
+        }
+        ErrorKind::FileTooLarge => {
+            "the file would pass the size limit: raise `ulimit -f`, or choose another --output_dir"
         }
         ErrorKind::NotFound => "no such file or folder",
         _ => return Error::file(path, format!("cannot {doing}: {error}")),

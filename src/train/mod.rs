@@ -4,6 +4,7 @@
 
 pub mod checkpoint;
 pub mod checkpoint_folder;
+pub mod dump;
 pub mod durable;
 pub mod log;
 pub mod loss_monitor;
@@ -21,5 +22,6 @@ pub mod tensor_file;
 pub mod trainer;
 pub mod trainer_state;
 
+pub use dump::dump_wgsl;
 pub use run::run;
 pub use trainer::Trainer;

@@ -10,6 +10,7 @@ use crate::model::parameters::Gpt;
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::embedding::embedding;
 use crate::ops::grad_norm::{StepTensors, grad_norm};
+use crate::ops::linear_cross_entropy;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{BufferId, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Parameter, Tape};
@@ -202,24 +203,31 @@ pub fn persistent(tensor: Tensor) -> Option<PersistentId> {
     }
 }
 
-/// The widest activation must fit one binding; recording would find that too, but not name the key to change.
+/// The widest activation must fit one binding, and some rows of logits; recording would find that too, but not name
+/// the key to change.
 fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> {
     let model = &plan.model;
+    let (tokens, limit) = (plan.batch_size * model.seq_length, capabilities.limits.binding_bytes);
+    let refuse_over = |bytes: u64, what: String, remedy: &str| match bytes <= limit {
+        true => Ok(()),
+        false => Err(Error::Plan(format!(
+            "{what} takes {} MiB, over the adapter's largest binding of {} MiB; {remedy}",
+            bytes.div_ceil(1 << 20),
+            limit >> 20
+        ))),
+    };
     let heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
     let widest = model.hidden_size.max(heads).max(2 * model.intermediate_size.next_multiple_of(4));
-    let bytes = 4 * (plan.batch_size * model.seq_length * widest) as u64;
-    let limit = capabilities.limits.binding_bytes;
-    if bytes <= limit {
-        return Ok(());
-    }
-    Err(Error::Plan(format!(
-        "an activation of {} x {} tokens x {widest} takes {} MiB, over the adapter's largest binding of {} MiB; lower \
-         runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
-        plan.batch_size,
-        model.seq_length,
-        bytes >> 20,
-        limit >> 20
-    )))
+    refuse_over(
+        4 * (tokens * widest) as u64,
+        format!("an activation of {} x {} tokens x {widest}", plan.batch_size, model.seq_length),
+        "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
+    )?;
+    refuse_over(
+        linear_cross_entropy::smallest_chunk_bytes(tokens as u32, model.vocab_size as u32),
+        format!("a chunk of logits over {} tokens", model.vocab_size),
+        "lower model.model_config.vocab_size or choose another adapter with context.device_name",
+    )
 }
 
 fn update(

@@ -17,7 +17,6 @@ use crate::config::{RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
-use crate::kernels::Tier;
 use crate::model::count;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -52,8 +51,14 @@ pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> R
     let plan = RunPlan::resolve(&config)?;
     let data = plan.load_data()?;
     let length = plan.with_data(data.train.steps_per_epoch());
-    let gpu = pollster::block_on(Gpu::request(&gpu_options(&plan)?))?;
+    let gpu = open_device(&plan)?;
     let mut trainer = Trainer::new(&gpu, &plan, &length)?;
+    if plan.resume == Resume::No
+        && let Some(path) = &plan.load_checkpoint
+    {
+        // Before the folder is made, so that a file that does not fit leaves nothing that would refuse the next start.
+        checkpoint::load_weights(&trainer, path)?;
+    }
     let folder = RunFolder::create(&plan.output_dir, &plan.to_yaml(), plan.resume != Resume::No)?;
     let done = take_up(&trainer, &plan, &length, &data, &folder)?;
     log.attach(&folder.log_path())?;
@@ -61,7 +66,7 @@ pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> R
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
     let matmul_rate = probe_matmul_rate(&gpu)?;
     report(&plan, &data, &gpu, &trainer, matmul_rate);
-    let checkpoints = plan.checkpoint.as_ref().map(|config| folder.checkpoints(config.keep_max));
+    let keep_max = plan.checkpoint.as_ref().map_or(0, |config| config.keep_max);
     let mut run = Run {
         flops_per_token: count::training_flops_per_token(&plan.model),
         metrics: MetricsWriter::open(&folder.metrics_path())?,
@@ -69,7 +74,7 @@ pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> R
         waiting: VecDeque::new(),
         last_arrival: Instant::now(),
         summary: Summary { steps: done.step, ..Summary::default() },
-        checkpoints,
+        checkpoints: folder.checkpoints(keep_max),
         state: done,
         matmul_rate,
         interrupt,
@@ -81,15 +86,11 @@ pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> R
     run.finish(&mut trainer)
 }
 
-fn gpu_options(plan: &RunPlan) -> Result<GpuOptions> {
-    let named = |name: &String| {
-        let names = Tier::ALL.map(Tier::name).join(", ");
-        let unknown =
-            || Error::config("context.tier", format!("no tier is called `{name}`; there are {names}"));
-        Tier::named(name).ok_or_else(unknown)
-    };
-    let tier = plan.tier.as_ref().map(named).transpose()?;
-    Ok(GpuOptions { device_name: plan.device_name.clone(), tier, ..GpuOptions::default() })
+/// The device that a plan asks for.
+pub(super) fn open_device(plan: &RunPlan) -> Result<Gpu> {
+    let options =
+        GpuOptions { device_name: plan.device_name.clone(), tier: plan.tier, ..GpuOptions::default() };
+    pollster::block_on(Gpu::request(&options))
 }
 
 /// The state a run starts from: fresh, or its newest checkpoint, whose weights and moments are then on the device.
@@ -109,14 +110,16 @@ fn take_up(
         loss_scale: plan.loss_scale,
         data_fingerprint: data.train.fingerprint(),
         model: fingerprint(plan),
-        schedule: serde_json::Value::String(format!("{:?} {:?}", length.schedule, plan.optimizer)),
+        schedule: serde_json::json!({
+            "type": format!("{:?}", plan.schedule.decay),
+            "learning_rate": plan.schedule.learning_rate,
+            "lr_end": plan.schedule.lr_end,
+            "warmup_lr_init": plan.schedule.warmup_lr_init,
+            "warmup_steps": length.schedule.warmup_steps(),
+            "total_steps": length.schedule.total_steps(),
+        }),
     };
-    let Some((_, newest)) = folder.resume_point() else {
-        if let Some(path) = &plan.load_checkpoint {
-            checkpoint::load_weights(trainer, path)?;
-        }
-        return Ok(fresh);
-    };
+    let Some((_, newest)) = folder.resume_point() else { return Ok(fresh) };
     if let Resume::Named(name) = &plan.resume
         && !newest.ends_with(name)
     {
@@ -137,11 +140,17 @@ fn take_up(
 
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
 fn fingerprint(plan: &RunPlan) -> std::collections::BTreeMap<String, serde_json::Value> {
-    let model = &plan.model;
-    let entries: [(&str, serde_json::Value); 18] = [
+    let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
+    let entries: [(&str, serde_json::Value); 24] = [
         ("batch_size", plan.batch_size.into()),
         ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
         ("max_grad_norm", plan.clip.into()),
+        ("shuffle", data.shuffle.into()),
+        ("train_dataset.seed", data.seed.into()),
+        ("optimizer.betas", vec![optimizer.beta1, optimizer.beta2].into()),
+        ("optimizer.eps", optimizer.eps.into()),
+        ("optimizer.weight_decay", optimizer.weight_decay.into()),
+        ("ignore_token_id", model.ignore_id.into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
         ("num_layers", model.num_layers.into()),
@@ -204,7 +213,7 @@ struct Run<'a> {
     plan: &'a RunPlan,
     length: &'a RunLength,
     data: &'a Dataset,
-    checkpoints: Option<CheckpointFolder>,
+    checkpoints: CheckpointFolder,
     metrics: MetricsWriter,
     progress: Progress,
     interrupt: Arc<AtomicBool>,
@@ -293,8 +302,7 @@ impl Run<'_> {
 
     fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         self.settle(trainer)?;
-        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
-        let pending = checkpoints.begin(self.state.step)?;
+        let pending = self.checkpoints.begin(self.state.step)?;
         checkpoint::save(trainer, &self.plan.model, &self.state, &pending)?;
         let path = pending.commit()?;
         tracing::debug!("saved {}", path.display());
@@ -305,11 +313,11 @@ impl Run<'_> {
     /// The last results, the last checkpoint, the sample.
     fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.settle(trainer)?;
-        if self.checkpoints.is_some() {
-            let latest = self.checkpoints.as_ref().and_then(|c| c.latest().ok().flatten());
-            if latest.is_none_or(|(step, _)| step != self.state.step) {
-                self.save(trainer)?;
-            }
+        // An interrupted run is saved even where the configuration asks for no checkpoints: else its work were lost.
+        let is_saved =
+            || self.checkpoints.latest().is_ok_and(|l| l.is_some_and(|(step, _)| step == self.state.step));
+        if (self.plan.checkpoint.is_some() || self.summary.is_interrupted) && !is_saved() {
+            self.save(trainer)?;
         }
         let Self { progress, mut summary, plan, .. } = self;
         progress.finish();

@@ -14,12 +14,14 @@ use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::durable::io_error;
+use super::durable::{USE_ANOTHER, io_error};
 use crate::error::{Error, Result};
 
 mod writer;
 pub use writer::TensorSink;
 
+/// What to do about tensors that are not those of the model.
+pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
 /// Bytes of the length field that starts a file.
 const LENGTH_BYTES: usize = 8;
 /// The longest header that readers of the format accept.
@@ -108,8 +110,7 @@ impl TensorFile {
     /// # Errors
     /// There is no such tensor.
     pub fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
-        let missing =
-            || Error::file(&self.path, format!("holds no tensor `{name}`: is it of another model?"));
+        let missing = || Error::file(&self.path, format!("holds no tensor `{name}`; {OTHER_MODEL}"));
         let info = self.header.info(name).ok_or_else(missing)?;
         let (start, end) = info.data_offsets;
         let bytes = self.map.get(self.data_start + start..self.data_start + end).ok_or_else(missing)?;
@@ -136,7 +137,10 @@ impl TensorFile {
 /// checking for overflow and has one error for a foreign and a truncated file, hence this.
 fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let foreign = |why: &str| {
-        Error::file(path, format!("not a safetensors file, or one cut off in its header ({why})"))
+        Error::file(
+            path,
+            format!("not a safetensors file, or one cut off in its header ({why}); {USE_ANOTHER}"),
+        )
     };
     let (length, rest) =
         bytes.split_first_chunk::<LENGTH_BYTES>().ok_or_else(|| foreign("shorter than 8 bytes"))?;
@@ -151,13 +155,11 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
         Ordering::Equal => Ok((header, LENGTH_BYTES + length)),
         Ordering::Greater => Err(Error::file(
             path,
-            format!(
-                "truncated: its tensors take {expected} bytes and {found} are there; use another checkpoint"
-            ),
+            format!("truncated: its tensors take {expected} bytes and {found} are there; {USE_ANOTHER}"),
         )),
         Ordering::Less => Err(Error::file(
             path,
-            format!("{} unknown bytes follow its tensors; use another checkpoint", found - expected),
+            format!("{} unknown bytes follow its tensors; {USE_ANOTHER}", found - expected),
         )),
     }
 }

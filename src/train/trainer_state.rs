@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-use super::durable::{io_error, write_atomically};
+use super::durable::{USE_ANOTHER, io_error, write_atomically};
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
@@ -34,7 +34,7 @@ pub struct TrainerState {
     pub data_fingerprint: u64,
     /// What decides the shapes of the tensors (`hidden_size`, `num_layers`, ...).
     pub model: BTreeMap<String, Value>,
-    /// The learning-rate schedule as configured.
+    /// The learning-rate schedule, its lengths in steps.
     pub schedule: Value,
 }
 
@@ -62,7 +62,8 @@ impl TrainerState {
             format_version: u32,
         }
         let text = fs::read(path).map_err(|error| io_error(path, "read", &error))?;
-        let foreign = |error| Error::file(path, format!("not a trainer state, or damaged ({error})"));
+        let foreign =
+            |error| Error::file(path, format!("not a trainer state, or damaged ({error}); {USE_ANOTHER}"));
         let Versioned { format_version } = serde_json::from_slice(&text).map_err(foreign)?;
         if format_version != FORMAT_VERSION {
             return Err(Error::file(
@@ -80,7 +81,7 @@ impl TrainerState {
     /// data and schedule must be the same. Counters and the loss scale are what the run takes over, so they are free.
     ///
     /// # Errors
-    /// The first difference, by its name and both values.
+    /// What differs, by name and both values.
     pub fn check_matches(&self, checkpoint: &Path, expected: &Self) -> Result<()> {
         let parts = [
             ("", to_value(&self.model), to_value(&expected.model)),
@@ -88,38 +89,43 @@ impl TrainerState {
             ("data fingerprint", hex(self.data_fingerprint).into(), hex(expected.data_fingerprint).into()),
             ("lr_schedule", self.schedule.clone(), expected.schedule.clone()),
         ];
-        let difference = parts.iter().find_map(|(name, there, here)| first_difference(name, there, here));
-        let Some(Difference { name, there, here }) = difference else { return Ok(()) };
+        let differences: Vec<String> =
+            parts.iter().flat_map(|(name, there, here)| differences(name, there, here)).collect();
+        if differences.is_empty() {
+            return Ok(());
+        }
+        let listed = differences[..differences.len().min(LISTED)].join(", ");
         Err(Error::file(
             checkpoint,
             format!(
-                "{name} is {there} there, {here} here: continue with the configuration and data of the checkpoint, \
+                "{listed}: continue with the configuration and data of the checkpoint, \
                  or start a new run in another --output_dir"
             ),
         ))
     }
 }
 
-/// One value that two states do not share; a value that only one of them has is `absent` in the other.
-struct Difference {
-    name: String,
-    there: String,
-    here: String,
-}
+/// So many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
+const LISTED: usize = 4;
 
-fn first_difference(name: &str, there: &Value, here: &Value) -> Option<Difference> {
+/// Every value that two states do not share, as `NAME is X there, Y here`; one that a state lacks is `absent` in it.
+fn differences(name: &str, there: &Value, here: &Value) -> Vec<String> {
     if let (Value::Object(there), Value::Object(here)) = (there, here) {
         let keys = there.keys().chain(here.keys().filter(|key| !there.contains_key(*key)));
-        return keys.into_iter().find_map(|key| {
+        let inside = |key: &String| {
             let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
             match (there.get(key), here.get(key)) {
-                (Some(there), Some(here)) => first_difference(&name, there, here),
-                (there, here) => Some(Difference { name, there: shown(there), here: shown(here) }),
+                (Some(there), Some(here)) => differences(&name, there, here),
+                (there, here) => vec![difference(&name, there, here)],
             }
-        });
+        };
+        return keys.flat_map(inside).collect();
     }
-    let name = name.to_owned();
-    (there != here).then(|| Difference { name, there: shown(Some(there)), here: shown(Some(here)) })
+    if there == here { Vec::new() } else { vec![difference(name, Some(there), Some(here))] }
+}
+
+fn difference(name: &str, there: Option<&Value>, here: Option<&Value>) -> String {
+    format!("{name} is {} there, {} here", shown(there), shown(here))
 }
 
 fn shown(value: Option<&Value>) -> String {
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_names_the_first_difference() {
+    fn a_mismatch_names_what_differs() {
         let checkpoint = Path::new("out/checkpoint/step_0000020");
         let line = |change: fn(&mut TrainerState)| {
             let mut here = state();
@@ -209,6 +215,13 @@ mod tests {
         assert!(
             width.starts_with("out/checkpoint/step_0000020: hidden_size is 128 there, 256 here: "),
             "{width}"
+        );
+        let both = line(|here| {
+            here.model.insert("hidden_size".into(), json!(256));
+            here.seed = 7;
+        });
+        assert!(
+            both.contains("hidden_size is 128 there, 256 here, seed is 18446744073709551615 there, 7 here: ")
         );
         let layers = line(|here| drop(here.model.remove("num_layers")));
         assert!(layers.contains("num_layers is 2 there, absent here"), "{layers}");

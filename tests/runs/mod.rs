@@ -4,14 +4,16 @@
 use gristmill::config::{Override, RunConfig, RunLength, RunPlan};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
+use gristmill::model::arena::Arena;
 use gristmill::model::config::ModelConfig;
 use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;
 use gristmill::reference;
 use gristmill::train::Trainer;
+use gristmill::train::recordings::Arenas;
 use gristmill::train::state::StepState;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Tensors by checkpoint name.
 pub type Weights = BTreeMap<String, Vec<f64>>;
@@ -43,10 +45,11 @@ impl Setup {
         self
     }
 
-    pub fn plan(&self) -> RunPlan {
+    /// The configuration as a file.
+    pub fn yaml(&self) -> String {
         let intermediate =
             if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };
-        let yaml = format!(
+        format!(
             "
 model:
   model_config: {{ type: LlamaConfig, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, {intermediate}\
@@ -60,10 +63,20 @@ runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1024.0 
 seed: 7
 ",
             self.model
-        );
+        )
+    }
+
+    /// Writes that file into `folder`; `overrides` go on a command line.
+    pub fn write(&self, folder: &Path) -> PathBuf {
+        let path = folder.join(format!("{}.yaml", self.name));
+        std::fs::write(&path, self.yaml()).expect("a configuration");
+        path
+    }
+
+    pub fn plan(&self) -> RunPlan {
         let overrides = Override::parse_all(&self.overrides).expect("overrides");
-        let config =
-            RunConfig::parse(&yaml, Path::new("test.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
+        let config = RunConfig::parse(&self.yaml(), Path::new("test.yaml"), &overrides)
+            .unwrap_or_else(|e| panic!("{e}"));
         RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"))
     }
 
@@ -107,8 +120,8 @@ seed: 7
         }
         trainer.wait().expect("the device");
         states.extend(trainer.finished_steps().expect("states"));
-        let weights = widened(trainer.tensors(|arenas| &arenas.weights).expect("weights"));
-        let gradients = widened(trainer.tensors(|arenas| &arenas.gradients).expect("gradients"));
+        let weights = tensors(&trainer, |arenas| &arenas.weights);
+        let gradients = tensors(&trainer, |arenas| &arenas.gradients);
         Trained { states: states.into_iter().map(|(_, state)| state).collect(), weights, gradients }
     }
 }
@@ -135,7 +148,9 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     }
 }
 
-fn widened(tensors: Vec<(String, Vec<f32>)>) -> Weights {
+/// What one of the trainer's arenas holds.
+pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weights {
+    let tensors = trainer.tensors(arena).expect("tensors");
     tensors.into_iter().map(|(name, values)| (name, values.into_iter().map(f64::from).collect())).collect()
 }
 

@@ -107,7 +107,7 @@ fn overrides_are_named_by_their_flag() {
     assert_eq!((plan.model.num_heads, plan.model.head_dim), (2, 32));
     assert_eq!(plan.checkpoint.unwrap().every_steps, 6);
     assert!(matches!(plan.train_dataset.loader, Loader::Text(text) if text.paths == ["a", "b"]));
-    assert_eq!((plan.tier.as_deref(), plan.resume), (Some("software"), Resume::Latest));
+    assert_eq!((plan.tier, plan.resume), (Some(crate::kernels::Tier::Software), Resume::Latest));
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! What a run's memory is, by its plan alone: nothing here needs an adapter.
+
+mod runs;
+
+use gristmill::config::RunPlan;
+use gristmill::error::Error;
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::record::{BufferId, MemoryPlan};
+use gristmill::train::recordings::Recordings;
+use runs::Setup;
+
+/// The pool may grow this much when the window doubles. A (T, T) matrix anywhere would make it grow 4 times.
+const ALLOWED_GROWTH: f64 = 2.1;
+
+const MIB: u64 = 1 << 20;
+
+/// Narrow and shallow, so that a (T, T) matrix would dwarf everything else: at T = 2048 one takes 16 MiB a head.
+fn plan_with_window(window: u32) -> RunPlan {
+    let window = format!("--model.model_config.seq_length={window}");
+    Setup::new("window", "").with(&["--batch_size=1", "--gradient_accumulation_steps=1", &window]).plan()
+}
+
+fn record(plan: &RunPlan, capabilities: Capabilities) -> Result<Recordings, Error> {
+    Recordings::new(plan, capabilities, 10)
+}
+
+#[test]
+fn the_pool_grows_no_faster_than_the_window() {
+    for tier in Tier::ALL {
+        let pool = [512, 1024, 2048].map(|window| {
+            let recordings = record(&plan_with_window(window), Capabilities::software().with_tier(tier));
+            MemoryPlan::new(&recordings.expect("a plan").all()).bytes()
+        });
+        let growth = [1, 2].map(|i| pool[i] as f64 / pool[i - 1] as f64);
+        println!("{}: pool {pool:?} bytes at T = 512, 1024, 2048: x {growth:.3?}", tier.name());
+        assert!(growth.iter().all(|g| *g <= ALLOWED_GROWTH), "{}: grows {growth:?} times", tier.name());
+        assert!(growth.iter().all(|g| *g > 1.0), "{}: the window does not show in the pool", tier.name());
+    }
+}
+
+#[test]
+fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
+    let capped = |cap: &str| {
+        let cap = format!("--context.max_device_memory={cap}");
+        record(&Setup::new("capped", "").with(&[&cap]).plan(), Capabilities::software())
+    };
+    let line = capped("1MB").err().expect("1 MB is too little").to_string();
+    println!("{line}");
+    assert_eq!(line.lines().count(), 1);
+    assert!(line.contains("over context.max_device_memory of 1.0 MiB"), "{line}");
+    assert!(line.contains("lower runner_config.batch_size or raise the cap"), "{line}");
+    let consumers = line.split("consumers: ").nth(1).and_then(|rest| rest.split(';').next()).expect("a list");
+    let sizes: Vec<f64> = consumers
+        .split(", ")
+        .map(|consumer| consumer.trim_end_matches(" MiB").rsplit(' ').next().expect("a size"))
+        .map(|size| size.parse().expect("a size in MiB"))
+        .collect();
+    assert_eq!(sizes.len(), 5, "{consumers}");
+    assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[4] > 0.0, "{consumers}");
+
+    // The cap is compared with what is really asked for: a byte less than that is too little, the rest is enough.
+    let needed = capped("64MB").expect("64 MB is plenty").bytes();
+    let mut plan = Setup::new("capped", "").plan();
+    plan.max_device_memory = Some(needed);
+    assert!(record(&plan, Capabilities::software()).is_ok());
+    plan.max_device_memory = Some(needed - 1);
+    assert!(record(&plan, Capabilities::software()).is_err());
+}
+
+#[test]
+fn what_no_binding_holds_is_split_at_whole_rows() {
+    let limit = MIB;
+    // (8192, 64) is 2 MiB: embedding and head take two parts or more each.
+    let wide = ["--model.model_config.vocab_size=8192", "--model.model_config.hidden_size=64"];
+    for tied in ["False", "True"] {
+        let tied = format!("--model.model_config.tie_word_embeddings={tied}");
+        let plan = Setup::new("wide", "").with(&wide).with(&[&tied]).plan();
+        let recordings = record(&plan, Capabilities::software().with_binding_bytes(limit)).expect("a plan");
+        let gpt = &recordings.layout.parameters;
+        for (spec, parts) in [Some(&gpt.embedding), gpt.head.as_ref()].into_iter().flatten() {
+            let rows: Vec<usize> = parts.iter().map(|part| part.rows).collect();
+            println!("{}: {} rows in parts of {:?}", spec.path, spec.rows, rows);
+            assert!(parts.len() >= 2, "{} is not split", spec.path);
+            let mut next = 0;
+            for part in parts {
+                assert_eq!(part.first_row, next, "{} has a gap or an overlap", spec.path);
+                next += part.rows;
+            }
+            assert_eq!(next, spec.rows, "{}: rows are missing", spec.path);
+        }
+        for recording in recordings.all() {
+            for dispatch in &recording.dispatches {
+                for (index, binding) in &dispatch.bindings {
+                    let (path, bytes) = (&dispatch.path, binding.bytes);
+                    assert!(bytes <= limit, "{path}: binding {index} covers {bytes} bytes");
+                    let whole = match binding.buffer {
+                        BufferId::Persistent(id) => recordings.persistents.buffers()[id.0 as usize].1,
+                        BufferId::Transient(id) => recording.transient(id).bytes,
+                    };
+                    assert!(
+                        binding.offset + bytes <= whole,
+                        "{path}: binding {index} passes its buffer's end"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_split_is_an_error_that_names_it() {
+    let cases: &[(&[&str], &[&str])] = &[
+        // The first matrix over the limit is wqkv, 3 x 512 rows of 512.
+        (
+            &["--model.model_config.hidden_size=512"],
+            &[
+                "layers.0.attention.wqkv (1536 x 512, 3 MiB) does not fit",
+                "largest binding of 1 MiB; make the model narrower",
+            ],
+        ),
+        // Rows of logits are 80 kB, and a chunk has at least 16.
+        (
+            &["--model.model_config.vocab_size=20000"],
+            &[
+                "a chunk of logits over 20000 tokens takes 2 MiB, over",
+                "largest binding of 1 MiB; lower model.model_config.vocab_size",
+            ],
+        ),
+        (
+            &["--batch_size=100"],
+            &[
+                "an activation of 100 x 24 tokens x 144 takes 2 MiB, over",
+                "largest binding of 1 MiB; lower runner_config.batch_size",
+            ],
+        ),
+    ];
+    for (change, expected) in cases {
+        let plan = Setup::new("unsplittable", "").with(change).plan();
+        let refused = record(&plan, Capabilities::software().with_binding_bytes(MIB));
+        let line = refused.err().expect("an error").to_string();
+        println!("{line}");
+        assert_eq!(line.lines().count(), 1);
+        for text in *expected {
+            assert!(line.contains(text), "`{text}` is not in: {line}");
+        }
+    }
+}

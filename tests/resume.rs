@@ -1,0 +1,219 @@
+//! A run that was stopped, interrupted or killed and then resumed is, bit for bit, the run that never stopped.
+
+mod launch;
+mod runs;
+
+use gristmill::train::checkpoint_folder::CheckpointFolder;
+use gristmill::train::metrics::StepMetrics;
+use runs::Setup;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::time::Duration;
+
+const STEPS: u64 = 40;
+
+/// A run of 40 steps through eight epochs of shuffled data, with evaluations, in a folder of its own.
+struct Run {
+    home: tempfile::TempDir,
+    setup: Setup,
+}
+
+/// What a run leaves, apart from how long it took.
+#[derive(PartialEq)]
+struct Left {
+    /// Every file of the newest checkpoint: weights, both moments, counters.
+    checkpoint: BTreeMap<String, Vec<u8>>,
+    metrics: Vec<StepMetrics>,
+}
+
+impl Run {
+    /// A new run with a checkpoint every so many steps.
+    fn new(checkpoint_every: u64) -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        let setup = Setup::new("resumed", "").with(&[
+            // Wide enough that writing a checkpoint takes some milliseconds: the moment a kill has to hit.
+            "--model.model_config.hidden_size=96",
+            "--train_dataset.eval_fraction=0.3",
+            "--do_eval=True",
+            "--eval_step_interval=5",
+            &format!("--output_dir={}", home.path().display()),
+            &format!(
+                "--callbacks=[{{type: CheckpointMonitor, save_checkpoint_steps: {checkpoint_every}, \
+                 keep_checkpoint_max: 2}}, {{type: MFLossMonitor, per_print_times: 1000}}]"
+            ),
+        ]);
+        Self { home, setup }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.home.path().join(self.setup.name)
+    }
+
+    fn checkpoints(&self) -> CheckpointFolder {
+        CheckpointFolder::new(self.folder().join("checkpoint"), 0)
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.checkpoints().latest().expect("a readable folder").map(|(step, _)| step)
+    }
+
+    fn arguments(&self, stop_step: u64) -> Vec<String> {
+        let mut arguments = self.setup.overrides.clone();
+        arguments.push(format!("--stop_step={stop_step}"));
+        if self.newest().is_some() {
+            arguments.push("--resume_training=True".into());
+        }
+        arguments
+    }
+
+    /// Trains to `stop_step` in this process: a new run, or from the newest checkpoint.
+    fn train(&self, stop_step: u64) -> &Self {
+        let config = self.setup.write(self.home.path());
+        let done = gristmill::train::run(&config, &self.arguments(stop_step), Arc::default());
+        let summary = done.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
+        self
+    }
+
+    /// The same in a process of its own.
+    fn start(&self, stop_step: u64) -> Child {
+        let config = self.setup.write(self.home.path());
+        let arguments = [config.display().to_string()].into_iter().chain(self.arguments(stop_step));
+        launch::start(&mut launch::train_gpt(arguments))
+    }
+
+    fn left(&self) -> Left {
+        let (_, newest) = self.checkpoints().latest().expect("a readable folder").expect("a checkpoint");
+        let files = std::fs::read_dir(newest).expect("a checkpoint").map(|entry| {
+            let path = entry.expect("a file").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            (name, std::fs::read(path).expect("a file"))
+        });
+        let metrics = std::fs::read_to_string(self.folder().join("metrics.jsonl")).expect("metrics");
+        let metrics = metrics.lines().map(|line| {
+            let metrics: StepMetrics = serde_json::from_str(line).expect("a line of metrics");
+            StepMetrics { tokens_per_second: 0.0, step_ms: 0.0, ..metrics }
+        });
+        Left { checkpoint: files.collect(), metrics: metrics.collect() }
+    }
+}
+
+/// The 40 steps without a stop.
+fn uninterrupted() -> Left {
+    let left = Run::new(STEPS).train(STEPS).left();
+    let steps: Vec<u64> = left.metrics.iter().map(|metrics| metrics.step).collect();
+    assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>());
+    let evaluations = left.metrics.iter().filter(|metrics| metrics.eval_loss.is_some()).count();
+    assert_eq!(evaluations, 8, "after every fifth step");
+    assert!(left.metrics[39].loss < left.metrics[0].loss, "it learns");
+    left
+}
+
+#[track_caller]
+fn equal(name: &str, got: &Left, want: &Left) {
+    for (file, bytes) in &want.checkpoint {
+        assert!(
+            got.checkpoint.get(file) == Some(bytes),
+            "{name}: {file} differs from the uninterrupted run's"
+        );
+    }
+    assert!(got.checkpoint.keys().eq(want.checkpoint.keys()), "{name}: {:?}", got.checkpoint.keys());
+    for (got, want) in got.metrics.iter().zip(&want.metrics) {
+        assert_eq!(got, want, "{name}");
+    }
+    assert_eq!(got.metrics.len(), want.metrics.len(), "{name}");
+    let bytes: usize = want.checkpoint.values().map(Vec::len).sum();
+    println!("{name}: {bytes} bytes of checkpoint and {} lines of metrics are equal", want.metrics.len());
+}
+
+#[test]
+fn twenty_steps_and_twenty_more_are_forty() {
+    let want = uninterrupted();
+    equal("a second run", &uninterrupted(), &want);
+    // Stops fall on evaluations, since the last step of a run is evaluated in any case.
+    equal("20 and 20", &Run::new(1000).train(20).train(STEPS).left(), &want);
+    equal(
+        "5, 10, 20 and 40 steps, checkpoints between",
+        &Run::new(4).train(5).train(10).train(20).train(STEPS).left(),
+        &want,
+    );
+}
+
+/// Kills a run while its checkpoint is being written, at the moment when this file of it appears.
+const KILLED_AT: [&str; 4] = ["", "model.safetensors", "optimizer.safetensors", "trainer_state.json"];
+
+#[cfg(unix)] // elsewhere a killed process and a renamed folder follow other rules
+#[test]
+fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
+    let want = uninterrupted();
+    let run = Run::new(1);
+    let mut hits = 0;
+    for file in KILLED_AT {
+        let before = run.newest();
+        let mut child = run.start(STEPS);
+        // Not in the first checkpoint of all, since without one there is nothing to resume, and some steps later each time.
+        while child.try_wait().expect("the process").is_none() {
+            if run.newest() > before.map(|step| step + 2)
+                && unfinished(&run).is_some_and(|folder| folder.join(file).exists())
+            {
+                child.kill().expect("the process");
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let ended = launch::end(child);
+        assert!(ended.code.is_none_or(|code| code == 0), "{}", ended.stderr);
+        let is_hit = unfinished(&run).is_some();
+        hits += u32::from(is_hit);
+        println!("killed at `{file}`: from {before:?} to {:?}, unfinished: {is_hit}", run.newest());
+        assert!(run.newest() >= before, "a whole checkpoint is gone");
+    }
+    // One that comes between two checkpoints is a fair kill too, but they must not all be.
+    assert!(hits >= 2, "only {hits} kills came while a checkpoint was being written");
+    assert!(run.newest() < Some(STEPS), "nothing is left to resume");
+    launch::end(run.start(STEPS)).succeeded();
+    equal("killed four times", &run.left(), &want);
+}
+
+/// The folder of a checkpoint that has not got its final name.
+fn unfinished(run: &Run) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(run.folder().join("checkpoint")).ok()?;
+    entries.flatten().map(|entry| entry.path()).find(|path| path.extension() == Some("tmp".as_ref()))
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupts_finish_the_step_and_save() {
+    let want = uninterrupted();
+    for signal in ["INT", "TERM"] {
+        // No checkpoint is due before the end: what there is, the interrupt saved.
+        let run = Run::new(1000);
+        let mut child = run.start(STEPS);
+        while !has_lines(&run.folder().join("metrics.jsonl"))
+            && child.try_wait().expect("the process").is_none()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let sent = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
+        let ended = launch::end(child).succeeded();
+        let step = run.newest().expect("a checkpoint");
+        println!("SIG{signal} ended the run after step {step}");
+        assert!(step < STEPS, "the signal came too late to mean anything");
+        assert!(
+            ended
+                .stderr
+                .contains(&format!("interrupted after step {step}: continue with --resume_training=True")),
+            "{}",
+            ended.stderr
+        );
+        launch::end(run.start(STEPS)).succeeded();
+        equal(signal, &run.left(), &want);
+    }
+}
+
+fn has_lines(path: &Path) -> bool {
+    path.metadata().is_ok_and(|data| data.len() > 0)
+}

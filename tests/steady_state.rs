@@ -1,0 +1,105 @@
+//! Once a run is under way it makes nothing new: replay only encodes, and the host waits for no result.
+
+mod runs;
+
+use gristmill::device::GpuCounters;
+use gristmill::train::Trainer;
+use gristmill::train::checkpoint;
+use gristmill::train::checkpoint_folder::CheckpointFolder;
+use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
+use runs::Setup;
+
+const STEPS: u64 = 100;
+const EVALUATION_AT: u64 = 40;
+const CHECKPOINT_AT: u64 = 70;
+
+/// Submissions the host may be ahead of the device are 3, and a step has at least 2: so a result is at most 2 steps late.
+const LATEST: u64 = 2;
+
+/// A run of 100 steps, one evaluation and one checkpoint in it.
+#[test]
+fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
+    let setup = Setup::new("steady", "").with(&["--train_dataset.eval_fraction=0.3"]);
+    let (plan, data, length) = setup.data();
+    let eval = data.eval.as_ref().expect("evaluation data");
+    let gpu = setup.gpu();
+    let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut at_start: Option<(GpuCounters, u64)> = None;
+    let mut lags = Vec::new();
+    let mut arrived = 0;
+    let mut eval_losses = Vec::new();
+    for step in 1..=STEPS {
+        trainer
+            .step(step, &data.train, (step - 1) * plan.gradient_accumulation_steps as u64)
+            .expect("a step");
+        if step == EVALUATION_AT {
+            trainer.evaluate(step, eval, eval.micro_steps_per_epoch()).expect("an evaluation");
+        }
+        for (number, state) in trainer.finished_steps().expect("states") {
+            assert_eq!(number, arrived + 1, "results come in order, each once");
+            assert!(state.loss.is_finite() && state.step as u64 == number, "step {number}: {state:?}");
+            arrived = number;
+        }
+        eval_losses.extend(trainer.finished_evaluations().expect("evaluations"));
+        lags.push(step - arrived);
+        if step == CHECKPOINT_AT {
+            save(&trainer, &plan.model, step, folder.path());
+        }
+        if step == 2 {
+            at_start = Some(settled(&trainer, &gpu));
+        }
+    }
+    let late = lags.iter().filter(|&&lag| lag > 0).count();
+    println!(
+        "results came {:.2} steps late on average, at most {:?}",
+        lags.iter().sum::<u64>() as f64 / STEPS as f64,
+        lags.iter().max()
+    );
+    // A host that waited for each result would have every one at once.
+    assert!(late as u64 >= STEPS / 2, "{late} of {STEPS} results were not waited for");
+    // The evaluation's submissions come before the result of its step is asked for, so it counts as no delay.
+    assert!(lags.iter().all(|&lag| lag <= LATEST), "results are up to {:?} steps late", lags.iter().max());
+    assert_eq!(eval_losses.len(), 1, "one evaluation, never waited for");
+    assert_eq!(eval_losses[0].0, EVALUATION_AT);
+
+    let (before, pool_before) = at_start.expect("step 2 is done");
+    let (after, pool_after) = settled(&trainer, &gpu);
+    println!(
+        "after step 2:   {before:?}, pool {pool_before} bytes\nafter step {STEPS}: {after:?}, pool {pool_after} bytes"
+    );
+    // Counters that count nothing prove nothing: wgpu is built with them, and this run has at least that much.
+    assert!(before.pipelines > 10 && before.bind_groups > 50 && before.buffers > 10, "{before:?}");
+    assert!(before.buffer_bytes as u64 > trainer.persistent_bytes() + pool_before, "{before:?}");
+    assert_eq!(before, after, "pipelines, buffers or bind groups were made or dropped after step 2");
+    assert_eq!(pool_before, pool_after);
+}
+
+/// wgpu drops what is no longer used when it is polled, so the device is idle and polled before its counters are read.
+fn settled(trainer: &Trainer<'_>, gpu: &gristmill::device::Gpu) -> (GpuCounters, u64) {
+    trainer.wait().expect("the device");
+    gpu.poll().expect("the device");
+    (gpu.counters(), trainer.pool_bytes())
+}
+
+fn save(
+    trainer: &Trainer<'_>,
+    model: &gristmill::model::config::ModelConfig,
+    step: u64,
+    folder: &std::path::Path,
+) {
+    let state = TrainerState {
+        format_version: FORMAT_VERSION,
+        step,
+        global_step: step,
+        micro_step: 0,
+        seed: 0,
+        loss_scale: 1.0,
+        data_fingerprint: 0,
+        model: Default::default(),
+        schedule: Default::default(),
+    };
+    let pending = CheckpointFolder::new(folder, 1).begin(step).expect("a folder");
+    checkpoint::save(trainer, model, &state, &pending).expect("a checkpoint");
+    pending.commit().expect("a checkpoint");
+}
