@@ -13,6 +13,7 @@ pub mod optimizer;
 pub mod peak;
 pub mod progress;
 pub mod recordings;
+mod resume;
 pub mod run;
 pub mod run_folder;
 pub mod sample;

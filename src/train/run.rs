@@ -6,17 +6,15 @@ use super::log::Log;
 use super::metrics::{MetricsWriter, StepMetrics};
 use super::peak::probe_matmul_rate;
 use super::progress::{Progress, ProgressPlan};
+use super::resume::take_up;
 use super::run_folder::RunFolder;
 use super::sample::sample;
-use super::state::StepState;
 use super::trainer::Trainer;
-use super::trainer_state::{FORMAT_VERSION, TrainerState};
-use crate::config::Override;
-use crate::config::{Resume, RunConfig};
-use crate::config::{RunLength, RunPlan};
+use super::trainer_state::TrainerState;
+use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::count;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -91,83 +89,6 @@ pub(super) fn open_device(plan: &RunPlan) -> Result<Gpu> {
     let options =
         GpuOptions { device_name: plan.device_name.clone(), tier: plan.tier, ..GpuOptions::default() };
     pollster::block_on(Gpu::request(&options))
-}
-
-/// The state a run starts from: fresh, or its newest checkpoint, whose weights and moments are then on the device.
-fn take_up(
-    trainer: &Trainer<'_>,
-    plan: &RunPlan,
-    length: &RunLength,
-    data: &Dataset,
-    folder: &RunFolder,
-) -> Result<TrainerState> {
-    let fresh = TrainerState {
-        format_version: FORMAT_VERSION,
-        step: 0,
-        global_step: 0,
-        micro_step: 0,
-        seed: plan.seed,
-        loss_scale: plan.loss_scale,
-        data_fingerprint: data.train.fingerprint(),
-        model: fingerprint(plan),
-        schedule: serde_json::json!({
-            "type": format!("{:?}", plan.schedule.decay),
-            "learning_rate": plan.schedule.learning_rate,
-            "lr_end": plan.schedule.lr_end,
-            "warmup_lr_init": plan.schedule.warmup_lr_init,
-            "warmup_steps": length.schedule.warmup_steps(),
-            "total_steps": length.schedule.total_steps(),
-        }),
-    };
-    let Some((_, newest)) = folder.resume_point() else { return Ok(fresh) };
-    if let Resume::Named(name) = &plan.resume
-        && !newest.ends_with(name)
-    {
-        let message =
-            format!("the newest checkpoint, not `{name}`, is where a run continues: remove the later ones");
-        return Err(Error::file(newest, message));
-    }
-    let state = checkpoint::resume(trainer, newest, &fresh)?;
-    folder.accept_resume()?;
-    trainer.set_state(&StepState {
-        loss_scale: state.loss_scale as f32,
-        global_step: state.global_step as u32,
-        step: state.step as u32,
-        ..StepState::default()
-    });
-    Ok(state)
-}
-
-/// Everything that decides the numbers of a step, for the comparison when a run resumes.
-fn fingerprint(plan: &RunPlan) -> std::collections::BTreeMap<String, serde_json::Value> {
-    let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 24] = [
-        ("batch_size", plan.batch_size.into()),
-        ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
-        ("max_grad_norm", plan.clip.into()),
-        ("shuffle", data.shuffle.into()),
-        ("train_dataset.seed", data.seed.into()),
-        ("optimizer.betas", vec![optimizer.beta1, optimizer.beta2].into()),
-        ("optimizer.eps", optimizer.eps.into()),
-        ("optimizer.weight_decay", optimizer.weight_decay.into()),
-        ("ignore_token_id", model.ignore_id.into()),
-        ("vocab_size", model.vocab_size.into()),
-        ("hidden_size", model.hidden_size.into()),
-        ("num_layers", model.num_layers.into()),
-        ("num_heads", model.num_heads.into()),
-        ("n_kv_heads", model.num_kv_heads.into()),
-        ("head_dim", model.head_dim.into()),
-        ("intermediate_size", model.intermediate_size.into()),
-        ("seq_length", model.seq_length.into()),
-        ("theta", model.rope_theta.into()),
-        ("rotary_dim", model.rotary_dim.into()),
-        ("rotary_interleaved", model.rotary_interleaved.into()),
-        ("rms_norm_eps", model.rms_norm_eps.into()),
-        ("tie_word_embeddings", model.tie_word_embeddings.into()),
-        ("qkv_has_bias", model.qkv_bias.into()),
-        ("use_qk_norm", model.qk_norm.into()),
-    ];
-    entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64) -> ProgressPlan {
