@@ -16,13 +16,16 @@ import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
 
-struct Params {
+struct Params { // of both backward kernels; this one reads no out
     tokens: u32, // T
+    heads: u32,
     group: u32, // query heads to a key and value head
     k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count single ones
     v_start: u32,
     qkv_offset: u32,
     qkv_stride: u32,
+    out_offset: u32,
+    out_stride: u32,
     dout_offset: u32,
     dout_stride: u32,
     lse_offset: u32,
@@ -35,10 +38,10 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> qkv: array<Packed>;
-@group(0) @binding(2) var<storage, read> dout: array<Packed>;
-@group(0) @binding(3) var<storage, read> lse: array<f32>;
-@group(0) @binding(4) var<storage, read> delta: array<f32>;
-@group(0) @binding(5) var<storage, read_write> dqkv: array<Packed>;
+@group(0) @binding(3) var<storage, read> dout: array<Packed>;
+@group(0) @binding(4) var<storage, read> lse: array<f32>;
+@group(0) @binding(5) var<storage, read> delta: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 
 const BLOCK: u32 = ROWS * LANES;
 

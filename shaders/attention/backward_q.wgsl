@@ -86,9 +86,10 @@ fn attention_backward_q(
                 dqkv[at + c] = store4(params.scale * dq[r][c]);
             }
             delta[row * params.delta_stride + head] = delta_of[r];
-            if (head == params.heads - 1u) {
-                for (var pad = params.heads; pad < params.delta_stride; pad++) {
-                    delta[row * params.delta_stride + pad] = 0.0;
+            // A bound that is known: a loop that stays one would keep the loop over r, and so the registers, in memory.
+            for (var pad = 1u; pad < 4u; pad++) {
+                if (head == params.heads - 1u && head + pad < params.delta_stride) {
+                    delta[row * params.delta_stride + head + pad] = 0.0;
                 }
             }
         }

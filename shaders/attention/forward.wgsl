@@ -4,8 +4,8 @@
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
 //
 // An invocation owns ROWS queries of one head, LANES apart, and walks the keys alone, KEYS at a time, with the running
-// maximum and sum of the online softmax; no matrix of scores exists. Neighbouring invocations own neighbouring queries
-// and meet the same keys in the same order, so on a CPU adapter each key is one scalar load for all of them.
+// maximum and sum of the online softmax; no matrix of scores exists. What is loaded of a key serves ROWS queries: on a
+// CPU adapter loads cost most. Neighbouring invocations own neighbouring queries and meet the same keys together.
 // shared_tile (GPUs): the workgroup first copies TILE keys and values to workgroup memory, 16 · TILE · (D4 + V4) bytes.
 // Numerics: f32; scores carry log2 e, so that exp2 serves; lse is the natural logarithm. Masked scores are finite, and
 // key 0 is in the first block and seen by every query: from then on the maximum is a real score.
@@ -81,9 +81,10 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             }
             let lse_at = params.lse_offset + row * params.lse_stride;
             lse[lse_at + head] = (highest[r] + log2(total[r])) * LN_2;
-            if (head == params.heads - 1u) {
-                for (var pad = params.heads; pad < params.lse_stride; pad++) {
-                    lse[lse_at + pad] = 0.0;
+            // A bound that is known: a loop that stays one would keep the loop over r, and so the registers, in memory.
+            for (var pad = 1u; pad < 4u; pad++) {
+                if (head == params.heads - 1u && head + pad < params.lse_stride) {
+                    lse[lse_at + head + pad] = 0.0;
                 }
             }
         }

@@ -38,7 +38,7 @@ crate::params! {
 }
 
 crate::params! {
-    struct BackwardQParams {
+    struct BackwardParams {
         tokens: u32,
         heads: u32,
         group: u32,
@@ -48,25 +48,6 @@ crate::params! {
         qkv_stride: u32,
         out_offset: u32,
         out_stride: u32,
-        dout_offset: u32,
-        dout_stride: u32,
-        lse_offset: u32,
-        lse_stride: u32,
-        delta_stride: u32,
-        dqkv_offset: u32,
-        dqkv_stride: u32,
-        scale: f32,
-    }
-}
-
-crate::params! {
-    struct BackwardKvParams {
-        tokens: u32,
-        group: u32,
-        k_start: u32,
-        v_start: u32,
-        qkv_offset: u32,
-        qkv_stride: u32,
         dout_offset: u32,
         dout_stride: u32,
         lse_offset: u32,
@@ -137,62 +118,32 @@ pub fn attention_backward(
     let ((dout_range, dout_offset), (dqkv_range, dqkv_offset)) =
         (dout.offset_binding(), dqkv.offset_binding());
     let (lse_range, lse_offset) = lse.offset_binding();
-    let (k_start, v_start) = (shape.layout.k_start() / 4, shape.layout.v_start() / 4);
-    let (qkv_stride, dqkv_stride, dout_stride) = (qkv.stride4(), dqkv.stride4(), dout.stride4());
-    let (lse_offset, lse_stride, delta_stride) = (4 * lse_offset, lse.stride, delta.stride);
-    let Attention { tokens, scale, layout, .. } = *shape;
-    let (heads, group) = (layout.heads, layout.group());
-
-    let out_stride = out.stride4();
-    let params = BackwardQParams {
-        tokens,
-        heads,
-        group,
-        k_start,
-        v_start,
+    let params = BackwardParams {
+        tokens: shape.tokens,
+        heads: shape.layout.heads,
+        group: shape.layout.group(),
+        k_start: shape.layout.k_start() / 4,
+        v_start: shape.layout.v_start() / 4,
         qkv_offset,
-        qkv_stride,
+        qkv_stride: qkv.stride4(),
         out_offset,
-        out_stride,
+        out_stride: out.stride4(),
         dout_offset,
-        dout_stride,
-        lse_offset,
-        lse_stride,
-        delta_stride,
+        dout_stride: dout.stride4(),
+        lse_offset: 4 * lse_offset,
+        lse_stride: lse.stride,
+        delta_stride: delta.stride,
         dqkv_offset,
-        dqkv_stride,
-        scale,
+        dqkv_stride: dqkv.stride4(),
+        scale: shape.scale,
     };
-    let bindings = [
-        (1, qkv_range),
-        (2, out_range),
-        (3, dout_range),
-        (4, lse_range),
-        (5, delta.binding()),
-        (6, dqkv_range),
-    ];
     let Plan { kernel, blocks } = plan(Pass::BackwardQ, shape, qkv.element, rec.capabilities());
-    rec.dispatch(kernel, &bindings, &params, [blocks, heads, batch]);
-
-    let params = BackwardKvParams {
-        tokens,
-        group,
-        k_start,
-        v_start,
-        qkv_offset,
-        qkv_stride,
-        dout_offset,
-        dout_stride,
-        lse_offset,
-        lse_stride,
-        delta_stride,
-        dqkv_offset,
-        dqkv_stride,
-        scale,
-    };
-    let bindings = [(1, qkv_range), (2, dout_range), (3, lse_range), (4, delta.binding()), (5, dqkv_range)];
+    let (lse_range, delta_range) = ((4, lse_range), (5, delta.binding()));
+    let bindings = [(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
+    rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
     let Plan { kernel, blocks } = plan(Pass::BackwardKv, shape, qkv.element, rec.capabilities());
-    rec.dispatch(kernel, &bindings, &params, [blocks, layout.kv_heads, batch]);
+    let bindings = [(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
+    rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
 }
 
 impl Attention {
@@ -251,9 +202,18 @@ fn plan(pass: Pass, shape: &Attention, element: Element, capabilities: Capabilit
         Pass::BackwardQ => ("attention/backward_q", "attention_backward_q", "KEYS"),
         Pass::BackwardKv => ("attention/backward_kv", "attention_backward_kv", "QUERIES"),
     };
-    let var = |name: &str, default: u32| std::env::var(name).map_or(default, |v| v.parse().unwrap());
     let (rows, lanes, walked, tile) = match capabilities.tier {
-        Tier::Software => (var("AROWS", 2), var("ALANES", 8), var("AKEYS", 4), 0),
+        Tier::Software => {
+            // What an invocation loads of a key serves all its rows, so more rows run faster until registers end (forward,
+            // 1024 tokens, no mask, dims of 32: 6, 11, 15 and 13 GFLOP/s with 1, 2, 4 and 8), but take the driver longer
+            // to compile. One key at a time compiles fastest and runs as fast as two.
+            let rows = match (layout.head_dim + layout.value_dim) / 4 {
+                0..=32 => 4,
+                33..=64 => 2,
+                _ => 1,
+            };
+            (rows, 8, 1, 0)
+        }
         Tier::Portable => {
             // What fits in 16 KiB, in whole steps of the walk; more than 32 gains nothing.
             let rows = 4096 / (layout.head_dim + layout.value_dim);

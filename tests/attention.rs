@@ -1,0 +1,211 @@
+//! Attention, forward and backward, against the f64 reference.
+
+mod lab;
+
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::kernels::Capabilities;
+use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::heads::HeadLayout;
+use gristmill::record::{Recorder, Tensor};
+use gristmill::reference::attention as reference;
+use lab::{Case, allowed, check};
+
+const BASE: Row = Row { batch: 2, tokens: 33, heads: (2, 2), dims: (32, 32), causal: true, element: F32 };
+
+/// Every head size, sequence length, way of sharing heads and storage type appears; not every combination does, and
+/// large sizes meet small ones: a software driver compiles the largest kernels for seconds.
+const ROWS: [Row; 11] = [
+    BASE,
+    Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
+    Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
+    Row { tokens: 31, heads: (5, 1), dims: (36, 4), ..BASE },
+    Row { batch: 1, tokens: 130, heads: (4, 2), dims: (12, 12), element: Bf16, ..BASE },
+    Row { batch: 1, tokens: 130, heads: (6, 2), dims: (4, 12), causal: false, element: Bf16 },
+    Row { tokens: 64, heads: (4, 4), dims: (4, 12), element: F16, ..BASE },
+    Row { batch: 1, tokens: 65, heads: (4, 2), dims: (64, 4), ..BASE },
+    Row { batch: 1, tokens: 31, heads: (2, 1), dims: (128, 4), causal: false, element: Bf16 },
+    Row { batch: 1, tokens: 33, heads: (1, 1), dims: (256, 4), ..BASE },
+    Row { batch: 1, tokens: 31, heads: (1, 1), dims: (4, 64), element: Bf16, ..BASE },
+];
+
+#[derive(Clone, Copy)]
+struct Row {
+    batch: u32,
+    tokens: u32,
+    /// Query heads, key and value heads.
+    heads: (u32, u32),
+    /// Elements of a query or key, elements of a value.
+    dims: (u32, u32),
+    causal: bool,
+    element: Element,
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { batch, tokens, heads, dims, causal, element } = self;
+        let mask = if *causal { "causal" } else { "full" };
+        write!(f, "{batch}x{tokens} heads {heads:?} of {dims:?} {mask} {element:?}")
+    }
+}
+
+impl Row {
+    fn shape(&self) -> Attention {
+        Attention {
+            layout: HeadLayout {
+                heads: self.heads.0,
+                kv_heads: self.heads.1,
+                head_dim: self.dims.0,
+                value_dim: self.dims.1,
+            },
+            tokens: self.tokens,
+            is_causal: self.causal,
+            scale: 1.0 / (self.dims.0 as f32).sqrt(),
+            window: None,
+        }
+    }
+
+    fn reference(&self) -> reference::Attention {
+        reference::Attention {
+            tokens: self.tokens as usize,
+            heads: self.heads.0 as usize,
+            kv_heads: self.heads.1 as usize,
+            head_dim: self.dims.0 as usize,
+            value_dim: self.dims.1 as usize,
+            causal: self.causal,
+            scale: f64::from(self.shape().scale),
+        }
+    }
+
+    /// The longest chain of sums behind a result: a score, then the sum over the keys (or queries of the group).
+    fn terms(&self) -> u32 {
+        self.dims.0 + self.dims.1 + self.tokens * self.heads.0 / self.heads.1
+    }
+}
+
+#[test]
+fn attention_is_the_weighted_mean_of_the_values() {
+    for row in &ROWS {
+        check(&format!("attention {row}"), |case| forward(case, row, 1.0));
+    }
+}
+
+#[test]
+fn attention_with_large_scores_does_not_overflow() {
+    // Scores of some hundreds: the weights are all but one zero.
+    check("attention of large scores", |case| forward(case, &BASE, 10.0));
+}
+
+fn forward(case: &mut Case, row: &Row, size: f64) {
+    let n = row.batch * row.tokens;
+    let qkv = input(case, n, &row.shape().layout, (size, size), row.element);
+    let [q, k, v] = parts(&qkv.1, &row.shape().layout);
+    let out = case.output(n, row.shape().layout.out_cols(), row.element);
+    let lse = case.output(n, row.heads.0, F32);
+    attention(&mut case.rec, qkv.0, out, lse, None, &row.shape());
+    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference());
+    // A score of size s is off by some f32 roundings of s, and its weight by as much relative to itself.
+    case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
+    case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
+}
+
+#[test]
+#[should_panic(expected = "attention over a sliding window is not built yet")]
+fn a_window_is_refused() {
+    let mut rec = Recorder::new("case", Capabilities::software());
+    let shape = Attention { window: Some(4), ..BASE.shape() };
+    let qkv = rec.tensor("qkv", 33, shape.layout.cols(), F32);
+    let out = rec.tensor("out", 33, shape.layout.out_cols(), F32);
+    let lse = rec.tensor("lse", 33, 2, F32);
+    attention(&mut rec, qkv, out, lse, None, &shape);
+}
+
+#[test]
+fn attention_backward_is_the_gradient() {
+    for row in &ROWS {
+        check(&format!("attention_backward {row}"), |case| backward(case, row));
+    }
+}
+
+fn backward(case: &mut Case, row: &Row) {
+    let (n, layout) = (row.batch * row.tokens, row.shape().layout);
+    // Values of a size that gives dq and dk the size of dv: the allowed error is relative to all three.
+    let size = (f64::from(row.dims.0) / f64::from(row.dims.1)).sqrt();
+    let qkv = input(case, n, &layout, (1.0, size), row.element);
+    let [q, k, v] = parts(&qkv.1, &layout);
+    let (out, lse) = reference::attention(&q, &k, &v, &row.reference());
+    let out = case.input_of(&out, n, layout.out_cols(), row.element);
+    let lse = case.input_of(&lse, n, layout.heads, F32);
+    let dout = case.input(n, layout.out_cols(), row.element);
+    let dqkv = case.output(n, layout.cols(), row.element);
+    attention_backward(&mut case.rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, None, &row.shape());
+    let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, row);
+    if row.element == F32 {
+        // The saved values are as good as exact: the gradient is the reference's own.
+        let (a, b, c) = reference::attention_backward(&q, &k, &v, &dout.values, &row.reference());
+        for (ours, theirs) in [(&dq, a), (&dk, b), (&dv, c)] {
+            let worst = ours.iter().zip(&theirs).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
+        }
+    }
+    let columns = [layout.q_cols(), layout.k_cols(), layout.v_cols()].map(|cols| cols as usize);
+    let want: Vec<f64> = (0..n as usize)
+        .flat_map(|i| {
+            let part = |x: &[f64], cols: usize| x[i * cols..(i + 1) * cols].to_vec();
+            [part(&dq, columns[0]), part(&dk, columns[1]), part(&dv, columns[2])].concat()
+        })
+        .collect();
+    case.expect("dqkv", dqkv, want, allowed(row.element, row.terms()));
+}
+
+/// The gradient as a kernel sees it: weights from the saved log-sum-exp, delta from the saved, rounded output.
+fn from_saved([q, k, v]: [&[f64]; 3], out: &[f64], dout: &[f64], lse: &[f64], row: &Row) -> [Vec<f64>; 3] {
+    let reference::Attention { tokens, heads, kv_heads, head_dim, value_dim, causal, scale } =
+        row.reference();
+    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let add = |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
+    for i in 0..lse.len() / heads {
+        for head in 0..heads {
+            let query = (i * heads + head) * head_dim..(i * heads + head + 1) * head_dim;
+            let output = (i * heads + head) * value_dim..(i * heads + head + 1) * value_dim;
+            let delta = dot(&out[output.clone()], &dout[output.clone()]);
+            let start = i - i % tokens;
+            for j in start..if causal { i + 1 } else { start + tokens } {
+                let kv = j * kv_heads + head / (heads / kv_heads);
+                let key = kv * head_dim..(kv + 1) * head_dim;
+                let value = kv * value_dim..(kv + 1) * value_dim;
+                let p = (scale * dot(&q[query.clone()], &k[key.clone()]) - lse[i * heads + head]).exp();
+                let ds = p * (dot(&dout[output.clone()], &v[value.clone()]) - delta);
+                add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);
+                add(&mut dk[key], scale * ds, &q[query.clone()]);
+                add(&mut dv[value], p, &dout[output.clone()]);
+            }
+        }
+    }
+    [dq, dk, dv]
+}
+
+/// Random rows: queries and keys of the first size, values of the second.
+fn input(
+    case: &mut Case,
+    rows: u32,
+    layout: &HeadLayout,
+    sizes: (f64, f64),
+    element: Element,
+) -> (Tensor, Vec<f64>) {
+    let size = |column: u32| if column < layout.v_start() { sizes.0 } else { sizes.1 };
+    let cols = layout.cols();
+    let values: Vec<f64> = (0..rows * cols).map(|i| size(i % cols) * case.normal()).collect();
+    let input = case.input_of(&values, rows, cols, element);
+    (input.tensor, input.values)
+}
+
+/// q, k and v of packed rows.
+fn parts(qkv: &[f64], layout: &HeadLayout) -> [Vec<f64>; 3] {
+    let starts = [0, layout.k_start(), layout.v_start(), layout.cols()].map(|start| start as usize);
+    let part = |i: usize| {
+        let rows = qkv.chunks(layout.cols() as usize);
+        rows.flat_map(|row| row[starts[i]..starts[i + 1]].to_vec()).collect()
+    };
+    [part(0), part(1), part(2)]
+}

@@ -1,0 +1,164 @@
+//! Rotary embedding and gated activation against the f64 references.
+
+mod lab;
+
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::element::stride_of;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
+use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward};
+use gristmill::record::Tensor;
+use gristmill::reference;
+use lab::{Case, Input, allowed, check};
+
+/// Rows and features: one, odd, one past a workgroup.
+const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];
+
+#[test]
+fn swiglu_is_the_gated_activation() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("swiglu {n}x{f} {element:?}"), |case| {
+                let (gate_up, gate, up) = gate_and_up(case, n, f, element);
+                let out = case.output(n, f, element);
+                swiglu(&mut case.rec, gate_up, out);
+                case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(element, 2));
+            });
+        }
+    }
+}
+
+#[test]
+fn swiglu_backward_writes_both_gradients() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("swiglu_backward {n}x{f} {element:?}"), |case| {
+                let (gate_up, gate, up) = gate_and_up(case, n, f, element);
+                let dout = case.input(n, f, element);
+                let d_gate_up = case.output(n, gate_up_cols(f), element);
+                swiglu_backward(&mut case.rec, gate_up, dout.tensor, d_gate_up);
+                let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &dout.values);
+                case.expect("d_gate_up", d_gate_up, packed(&dgate, &dup, f), allowed(element, 4));
+            });
+        }
+    }
+}
+
+#[test]
+fn swiglu_survives_extreme_gates() {
+    check("swiglu of extremes", |case| {
+        let gate = [-3e38, -1e4, -200.0, -89.0, -80.0, -0.0, 80.0, 200.0, 1e4];
+        let up = [1.0; 9];
+        let gate_up = case.input_of(&packed(&gate, &up, 9), 1, gate_up_cols(9), F32);
+        let (out, d_gate_up) = (case.output(1, 9, F32), case.output(1, gate_up_cols(9), F32));
+        let dout = case.input_of(&[1.0; 9], 1, 9, F32);
+        swiglu(&mut case.rec, gate_up.tensor, out);
+        swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up);
+        case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(F32, 2));
+        let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &[1.0; 9]);
+        case.expect("d_gate_up", d_gate_up, packed(&dgate, &dup, 9), allowed(F32, 4));
+    });
+}
+
+#[test]
+fn swiglu_works_on_ranges() {
+    check("swiglu on ranges of larger tensors", |case| {
+        let (n, f) = (5, 12);
+        let whole = case.input(9, 40, Bf16);
+        let half = |first: usize| -> Vec<f64> {
+            let rows = whole.values.chunks(40).skip(3).take(5);
+            rows.flat_map(|row| row[first..first + 12].to_vec()).collect()
+        };
+        let out = case.output(n, f, Bf16);
+        swiglu(&mut case.rec, whole.tensor.rows(3, n).columns(8, 24), out);
+        case.expect("out", out, reference::swiglu::swiglu(&half(8), &half(20)), allowed(Bf16, 2));
+    });
+}
+
+/// A packed tensor and its halves.
+fn gate_and_up(case: &mut Case, n: u32, f: u32, element: Element) -> (Tensor, Vec<f64>, Vec<f64>) {
+    let values: Vec<f64> = (0..2 * n * f).map(|_| 2.0 * case.normal()).collect();
+    let (gate, up) = values.split_at((n * f) as usize);
+    let Input { tensor, values } = case.input_of(&packed(gate, up, f), n, gate_up_cols(f), element);
+    let half = |first: u32| {
+        let rows = values.chunks(gate_up_cols(f) as usize);
+        rows.flat_map(|row| row[first as usize..(first + f) as usize].to_vec()).collect()
+    };
+    let (gate, up) = (half(0), half(stride_of(f)));
+    (tensor, gate, up)
+}
+
+/// Rows of gate, zeros up to a multiple of 4, up, zeros again.
+fn packed(gate: &[f64], up: &[f64], f: u32) -> Vec<f64> {
+    let pad = vec![0.0; (stride_of(f) - f) as usize];
+    let rows = gate.chunks(f as usize).zip(up.chunks(f as usize));
+    rows.flat_map(|(gate, up)| [gate, &pad, up, &pad].concat()).collect()
+}
+
+const HALF: Rope = Rope { rotary_dim: 8, theta: 10000.0, is_interleaved: false };
+
+/// Query heads, key heads, head_dim and how it turns.
+const ROPES: [(u32, u32, u32, Rope); 9] = [
+    (4, 4, 32, Rope { rotary_dim: 32, ..HALF }),
+    (4, 2, 64, Rope { rotary_dim: 32, ..HALF }),
+    (3, 1, 128, Rope { rotary_dim: 128, theta: 1e6, ..HALF }),
+    (2, 1, 8, Rope { rotary_dim: 6, ..HALF }),
+    (2, 2, 12, Rope { rotary_dim: 12, ..HALF }),
+    (1, 1, 4, Rope { rotary_dim: 2, ..HALF }),
+    (2, 1, 16, Rope { rotary_dim: 16, is_interleaved: true, ..HALF }),
+    (5, 1, 12, Rope { rotary_dim: 6, is_interleaved: true, ..HALF }),
+    (33, 11, 4, Rope { rotary_dim: 4, is_interleaved: true, ..HALF }),
+];
+
+#[test]
+fn rope_rotates_queries_and_keys_in_place() {
+    for element in [F32, Bf16] {
+        for row in &ROPES {
+            check_rope(row, element);
+        }
+    }
+    check_rope(&ROPES[1], F16);
+    check_rope(&ROPES[3], F16);
+    check_rope(&ROPES[7], F16);
+}
+
+fn check_rope(row: &(u32, u32, u32, Rope), element: Element) {
+    for is_backward in [false, true] {
+        let name = if is_backward { "rope_backward" } else { "rope" };
+        check(&format!("{name} {row:?} {element:?}"), |case| turn(case, row, element, is_backward));
+    }
+}
+
+fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backward: bool) {
+    let &(heads, kv_heads, head_dim, rotation) = row;
+    let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: 8 };
+    let (tokens, rows) = (9, 100);
+    let qkv = case.input(tokens, layout.cols(), element);
+    let mut ids = case.ids_below(tokens as usize, rows);
+    ids[3] = rows - 1;
+    let positions = case.integers(&ids);
+    let stride = stride_of(rotation.rotary_dim) as usize;
+    let unpadded = |row: &[f32]| row[..rotation.rotary_dim as usize].to_vec();
+    let table: Vec<f32> = cos_sin_table(rows, &rotation).chunks(stride).flat_map(unpadded).collect();
+    let table: Vec<f64> = table.into_iter().map(f64::from).collect();
+    let cos_sin = case.input_of(&table, rows, rotation.rotary_dim, F32).tensor;
+    match is_backward {
+        false => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+        true => rope_backward(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+    }
+    let rotation = reference::rope::Rope {
+        head_dim: head_dim as usize,
+        rotary_dim: rotation.rotary_dim as usize,
+        theta: rotation.theta,
+        interleaved: rotation.is_interleaved,
+    };
+    let mut want = qkv.values;
+    for (token, row) in want.chunks_mut(layout.cols() as usize).enumerate() {
+        let (turned, position) = (&mut row[..layout.v_start() as usize], &ids[token..token + 1]);
+        match is_backward {
+            false => reference::rope::rope(turned, position, (heads + kv_heads) as usize, &rotation),
+            true => reference::rope::rope_backward(turned, position, (heads + kv_heads) as usize, &rotation),
+        }
+    }
+    case.expect("qkv", qkv.tensor, want, allowed(element, 2));
+}
