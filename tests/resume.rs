@@ -141,8 +141,15 @@ fn twenty_steps_and_twenty_more_are_forty() {
     );
 }
 
-/// Kills a run while its checkpoint is being written, at the moment when this file of it appears.
-const KILLED_AT: [&str; 4] = ["", "model.safetensors", "optimizer.safetensors", "trainer_state.json"];
+/// The files of a checkpoint in the order in which they are written. Whatever the folder is called meanwhile, a run is
+/// killed when the first of each pair is there and the second is not.
+const KILLED_BETWEEN: [(&str, &str); 5] = [
+    ("", "model.safetensors"),
+    ("model.safetensors", "optimizer.safetensors"),
+    ("optimizer.safetensors", "config.json"),
+    ("config.json", "trainer_state.json"),
+    ("trainer_state.json", "a file that never comes"), // on its way to the disk and to its final name
+];
 
 #[cfg(unix)] // elsewhere a killed process and a renamed folder follow other rules
 #[test]
@@ -150,14 +157,13 @@ fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
     let want = uninterrupted();
     let run = Run::new(1);
     let mut hits = 0;
-    for file in KILLED_AT {
+    for moment in KILLED_BETWEEN {
         let before = run.newest();
-        let mut child = run.start(STEPS);
         // Not in the first checkpoint of all, since without one there is nothing to resume, and some steps later each time.
+        let from = before.map_or(2, |step| step + 3);
+        let mut child = run.start(STEPS);
         while child.try_wait().expect("the process").is_none() {
-            if run.newest() > before.map(|step| step + 2)
-                && unfinished(&run).is_some_and(|folder| folder.join(file).exists())
-            {
+            if newest_folder(&run).is_some_and(|(step, folder)| step >= from && is_between(&folder, moment)) {
                 child.kill().expect("the process");
                 break;
             }
@@ -165,22 +171,28 @@ fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
         }
         let ended = launch::end(child);
         assert!(ended.code.is_none_or(|code| code == 0), "{}", ended.stderr);
-        let is_hit = unfinished(&run).is_some();
+        let (step, folder) = newest_folder(&run).expect("a folder");
+        let is_hit = !folder.join("trainer_state.json").exists();
         hits += u32::from(is_hit);
-        println!("killed at `{file}`: from {before:?} to {:?}, unfinished: {is_hit}", run.newest());
+        println!("killed after `{}`: step {step} is whole: {}, {:?} was", moment.0, !is_hit, run.newest());
         assert!(run.newest() >= before, "a whole checkpoint is gone");
     }
     // One that comes between two checkpoints is a fair kill too, but they must not all be.
     assert!(hits >= 2, "only {hits} kills came while a checkpoint was being written");
     assert!(run.newest() < Some(STEPS), "nothing is left to resume");
     launch::end(run.start(STEPS)).succeeded();
-    equal("killed four times", &run.left(), &want);
+    equal("killed five times", &run.left(), &want);
 }
 
-/// The folder of a checkpoint that has not got its final name.
-fn unfinished(run: &Run) -> Option<PathBuf> {
+/// The step and folder of the newest checkpoint, whole or not, under whatever name.
+fn newest_folder(run: &Run) -> Option<(u64, PathBuf)> {
     let entries = std::fs::read_dir(run.folder().join("checkpoint")).ok()?;
-    entries.flatten().map(|entry| entry.path()).find(|path| path.extension() == Some("tmp".as_ref()))
+    let step = |path: &Path| path.file_name()?.to_str()?.get(5..12)?.parse().ok();
+    entries.flatten().filter_map(|entry| Some((step(&entry.path())?, entry.path()))).max()
+}
+
+fn is_between(folder: &Path, (there, missing): (&str, &str)) -> bool {
+    folder.join(there).exists() && !folder.join(missing).exists()
 }
 
 #[cfg(unix)]
