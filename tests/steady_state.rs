@@ -34,7 +34,7 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
             .step(step, &data.train, (step - 1) * plan.gradient_accumulation_steps as u64)
             .expect("a step");
         if step == EVALUATION_AT {
-            trainer.evaluate(step, eval, eval.micro_steps_per_epoch()).expect("an evaluation");
+            trainer.evaluate(step, eval, eval.micro_steps_per_epoch(), |_| Ok(())).expect("an evaluation");
         }
         for (number, state) in trainer.finished_steps().expect("states") {
             assert_eq!(number, arrived + 1, "results come in order, each once");

@@ -120,7 +120,7 @@ fn report(plan: &RunPlan, data: &Dataset, gpu: &Gpu, trainer: &Trainer<'_>, matm
     if let (Some(eval), Some(config)) = (&data.eval, &plan.eval) {
         let nats = eval.unigram_entropy(eval_batches(eval, config.batches));
         tracing::info!(
-            "the evaluated tokens have a unigram entropy of {nats:.3} nats: what no context can beat"
+            "the evaluated tokens have a unigram entropy of {nats:.3} nats: no model that ignores context does better"
         );
     }
 }
@@ -154,10 +154,12 @@ impl Run<'_> {
             trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step)?;
             self.state.step += 1;
             self.state.micro_step += self.plan.gradient_accumulation_steps as u64;
+            let step = self.state.step;
             if let (Some(eval), Some(config)) = (&self.data.eval, &self.plan.eval)
-                && self.evaluates_after(self.state.step)
+                && self.evaluates_after(step)
             {
-                trainer.evaluate(self.state.step, eval, eval_batches(eval, config.batches))?;
+                let batches = eval_batches(eval, config.batches);
+                trainer.evaluate(step, eval, batches, |trainer| self.collect(trainer))?;
             }
             self.collect(trainer)?;
             self.summary.is_interrupted = self.interrupt.load(Ordering::Relaxed);
@@ -176,7 +178,10 @@ impl Run<'_> {
 
     /// Takes in what has arrived, without waiting, and reports the steps that are complete.
     fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        let finished = trainer.finished_steps()?;
+        let (finished, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
+        if finished.is_empty() && !evaluations.is_empty() {
+            self.last_arrival = Instant::now(); // the time an evaluation took is no step's
+        }
         // Results come in bunches when the host was busy: each gets its share of the time since the last.
         let now = Instant::now();
         let share_ms = 1e3 * (now - self.last_arrival).as_secs_f64() / finished.len().max(1) as f64;
@@ -198,7 +203,7 @@ impl Run<'_> {
                 ..StepMetrics::default()
             });
         }
-        for (step, loss) in trainer.finished_evaluations()? {
+        for (step, loss) in evaluations {
             self.waiting.iter_mut().filter(|m| m.step == step).for_each(|m| m.eval_loss = Some(loss));
             self.summary.eval_loss = Some(loss);
         }

@@ -152,11 +152,18 @@ impl<'gpu> Trainer<'gpu> {
         Ok(())
     }
 
-    /// Submits an evaluation over the first `batches` micro-batches of `data`; `tag` comes back with its loss.
+    /// Submits an evaluation over the first `batches` micro-batches of `data`; `tag` comes back with its loss. `between`
+    /// runs after each: time to take in the steps that finish meanwhile.
     ///
     /// # Errors
-    /// As [`step`](Self::step).
-    pub fn evaluate(&mut self, tag: u64, data: &Batches, batches: u64) -> Result<()> {
+    /// As [`step`](Self::step), and those of `between`.
+    pub fn evaluate(
+        &mut self,
+        tag: u64,
+        data: &Batches,
+        batches: u64,
+        mut between: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         for micro_step in 0..batches {
             let mut encoder = self.gpu.encoder();
             if micro_step == 0 {
@@ -175,6 +182,7 @@ impl<'gpu> Trainer<'gpu> {
             if is_last {
                 self.evaluations.request();
             }
+            between(self)?;
         }
         Ok(())
     }
