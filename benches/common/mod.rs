@@ -32,8 +32,11 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "'"))
 }
 
+/// The commit measured; `-dirty` if the code differs from it. Other files, this list of rows among them, do not count.
 fn commit() -> String {
-    let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
-    let text = git.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
-    text.trim().to_string()
+    let git = |arguments: &[&str]| Command::new("git").args(arguments).output();
+    let name = git(&["rev-parse", "--short", "HEAD"]).ok().and_then(|o| String::from_utf8(o.stdout).ok());
+    let is_clean = git(&["diff", "--quiet", "HEAD", "--", "src", "shaders", "Cargo.toml", "Cargo.lock"]);
+    let suffix = if is_clean.is_ok_and(|output| output.status.success()) { "" } else { "-dirty" };
+    format!("{}{suffix}", name.unwrap_or_default().trim())
 }
