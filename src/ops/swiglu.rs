@@ -2,19 +2,23 @@
 
 use crate::element::{Element, stride_of};
 use crate::kernels::{Kernel, Tier};
-use crate::record::{Recorder, Tensor, fold_grid};
+use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 crate::params! {
     struct Params {
         rows: u32,
         columns4: u32,
         chunks: u32,
-        packed_offset: u32,
-        packed_stride: u32,
+        gate_offset: u32,
+        gate_stride: u32,
+        up_offset: u32,
+        up_stride: u32,
         y_offset: u32,
         y_stride: u32,
-        d_packed_offset: u32,
-        d_packed_stride: u32,
+        d_gate_offset: u32,
+        d_gate_stride: u32,
+        d_up_offset: u32,
+        d_up_stride: u32,
     }
 }
 
@@ -26,22 +30,46 @@ pub const fn gate_up_cols(features: u32) -> u32 {
 
 /// out (N, F) = silu(gate) · up, where gate and up are the halves of `gate_up` (N, [`gate_up_cols`]\(F)).
 ///
-/// Gate and up share a tensor because their gradients do: two writable bindings must not overlap, and two column ranges
-/// of one buffer always would.
+/// Packed is how one product makes both; [`swiglu_of_two`] takes tensors of different buffers.
 #[track_caller]
 pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
-    launch(rec, "swiglu", gate_up, out, None);
+    launch(rec, "swiglu", &Halves::packed(gate_up, out), out, None);
 }
 
 /// d_gate_up (both halves and the zeros between) from `gate_up` and dout (N, F), in one pass.
 #[track_caller]
 pub fn swiglu_backward(rec: &mut Recorder, gate_up: Tensor, dout: Tensor, d_gate_up: Tensor) {
-    launch(rec, "swiglu_backward", gate_up, dout, Some(d_gate_up));
+    let (halves, gradients) = (Halves::packed(gate_up, dout), Halves::packed(d_gate_up, dout));
+    launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
 }
 
+/// out (N, F) = silu(gate) · up, where gate and up (N, F) lie in buffers of their own.
 #[track_caller]
-fn launch(rec: &mut Recorder, entry: &'static str, packed: Tensor, y: Tensor, d_packed: Option<Tensor>) {
-    for tensor in [Some(packed), d_packed].into_iter().flatten() {
+pub fn swiglu_of_two(rec: &mut Recorder, [gate, up]: [Tensor; 2], out: Tensor) {
+    launch(rec, "swiglu", &Halves::two(gate, up, out), out, None);
+}
+
+/// Both gradients of [`swiglu_of_two`], in one pass, each written to a buffer of its own.
+#[track_caller]
+pub fn swiglu_of_two_backward(
+    rec: &mut Recorder,
+    [gate, up]: [Tensor; 2],
+    dout: Tensor,
+    [d_gate, d_up]: [Tensor; 2],
+) {
+    let (halves, gradients) = (Halves::two(gate, up, dout), Halves::two(d_gate, d_up, dout));
+    launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
+}
+
+/// Gate and up, as they are bound: one range for both, or one each.
+struct Halves {
+    gate: (Binding, u32, u32), // range, offset and stride in groups of 4
+    up: (Option<Binding>, u32, u32),
+}
+
+impl Halves {
+    #[track_caller]
+    fn packed(tensor: Tensor, y: Tensor) -> Self {
         let (rows, cols) = (y.rows, gate_up_cols(y.cols));
         assert!(
             (tensor.rows, tensor.cols) == (rows, cols),
@@ -51,31 +79,51 @@ fn launch(rec: &mut Recorder, entry: &'static str, packed: Tensor, y: Tensor, d_
             tensor.cols
         );
         assert!(tensor.element == y.element, "swiglu's tensors are stored alike");
+        let (range, offset) = tensor.offset_binding();
+        let stride = tensor.stride4();
+        Self { gate: (range, offset, stride), up: (None, offset + y.cols.div_ceil(4), stride) }
     }
+
+    #[track_caller]
+    fn two(gate: Tensor, up: Tensor, y: Tensor) -> Self {
+        // Two column ranges of one buffer overlap, and two writable bindings must not.
+        assert!(gate.buffer != up.buffer, "gate and up that share a buffer are packed: use swiglu");
+        for tensor in [gate, up] {
+            let fits = (tensor.rows, tensor.cols, tensor.element) == (y.rows, y.cols, y.element);
+            assert!(fits, "gate and up have the shape and element of swiglu's result");
+        }
+        let ((gate_range, gate_offset), (up_range, up_offset)) = (gate.offset_binding(), up.offset_binding());
+        Self {
+            gate: (gate_range, gate_offset, gate.stride4()),
+            up: (Some(up_range), up_offset, up.stride4()),
+        }
+    }
+}
+
+fn launch(rec: &mut Recorder, entry: &'static str, halves: &Halves, y: Tensor, gradients: Option<&Halves>) {
     let columns4 = y.cols.div_ceil(4);
     let (kernel, chunks) = plan(entry, columns4, y.element, rec.capabilities().tier);
-    let ((packed_range, packed_offset), (y_range, y_offset)) = (packed.offset_binding(), y.offset_binding());
-    let mut params = Params {
+    let kernel = kernel.feature("two_tensors", halves.up.0.is_some());
+    let (y_range, y_offset) = y.offset_binding();
+    let params = Params {
         rows: y.rows,
         columns4,
         chunks,
-        packed_offset,
-        packed_stride: packed.stride4(),
+        gate_offset: halves.gate.1,
+        gate_stride: halves.gate.2,
+        up_offset: halves.up.1,
+        up_stride: halves.up.2,
         y_offset,
         y_stride: y.stride4(),
-        d_packed_offset: 0,
-        d_packed_stride: 0,
+        d_gate_offset: gradients.map_or(0, |d| d.gate.1),
+        d_gate_stride: gradients.map_or(0, |d| d.gate.2),
+        d_up_offset: gradients.map_or(0, |d| d.up.1),
+        d_up_stride: gradients.map_or(0, |d| d.up.2),
     };
-    let mut bindings = vec![(1, packed_range)];
-    match d_packed {
-        None => bindings.push((2, y_range)),
-        Some(d_packed) => {
-            let (range, offset) = d_packed.offset_binding();
-            params.d_packed_offset = offset;
-            params.d_packed_stride = d_packed.stride4();
-            bindings.extend([(3, y_range), (4, range)]);
-        }
-    }
+    let mut bindings = vec![(1, halves.gate.0), (if gradients.is_some() { 3 } else { 2 }, y_range)];
+    bindings.extend(gradients.map(|d| (4, d.gate.0)));
+    bindings.extend(halves.up.0.map(|range| (5, range)));
+    bindings.extend(gradients.and_then(|d| d.up.0).map(|range| (6, range)));
     rec.dispatch(kernel, &bindings, &params, fold_grid(y.rows as u64 * chunks as u64));
 }
 
