@@ -51,6 +51,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    silence_device_select();
     let Arguments { config, overrides, dump_wgsl } = Arguments::parse_from(options_first(std::env::args()));
     let done = match dump_wgsl {
         Some(folder) => gristmill::train::dump_wgsl(&config, &overrides, &folder)
@@ -97,4 +98,13 @@ fn interrupt_flag() -> Arc<AtomicBool> {
         eprintln!("warning: an interrupt will not save: {error}");
     }
     interrupt
+}
+
+/// Where no desktop session is, a Vulkan layer of Mesa's looks for one and prints `error: XDG_RUNTIME_DIR is invalid` though
+/// nothing is wrong. It chooses a default GPU, which we do ourselves, so it can stay out.
+fn silence_device_select() {
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: the process has one thread yet.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
 }
