@@ -3,7 +3,7 @@
 //!
 //! Three ways in:
 //!
-//! * **Train** from a YAML file: [`train::run`], which is what `cargo run --release --example train_gpt` calls.
+//! * **Train** from a YAML file: [`train::run()`], which is what `cargo run --release --example train_gpt` calls.
 //! * **Build a model** of your own on the [`tape`]: its ops run a kernel forward and know its backward.
 //! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu`] prepares the
 //!   recording and replays it.

@@ -13,7 +13,7 @@ crate::params! {
     }
 }
 
-/// y (N, D) = table[ids]. The table comes as parts, the first row of each known by adding up: a table over the
+/// y (N, D) = `table[ids]`. The table comes as parts, the first row of each known by adding up: a table over the
 /// binding limit has several.
 #[track_caller]
 pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
@@ -30,7 +30,7 @@ pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
     }
 }
 
-/// dtable[v] += Σ of dy (N, D) over the tokens with id v. `order` (1, N): the token positions, sorted by id.
+/// `dtable[v]` += Σ of dy (N, D) over the tokens with id v. `order` (1, N): the token positions, sorted by id.
 #[track_caller]
 pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Tensor, dtable: &[Tensor]) {
     assert!(ids.cols == dy.rows && order.cols == dy.rows, "ids and order have one entry for each row");

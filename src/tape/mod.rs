@@ -1,6 +1,6 @@
 //! The autograd tape: records ops forward, and the closures that undo them.
 //!
-//! There is no op enum and no graph: an op of [`ops`] records its kernels through the [`Recorder`], and pushes a closure
+//! There is no op enum and no graph: each op records its kernels through the [`Recorder`], and pushes a closure
 //! that records its backward. [`Tape::backward`] runs the closures in reverse. What a closure needs of the forward pass
 //! it holds as [`Saved`] handles, never as tensors, so that recomputation can decide what a handle gives back.
 //! The tape knows no parameter names and no configuration.

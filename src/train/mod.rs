@@ -1,6 +1,6 @@
 //! The trainer: records a step once, replays it, and looks after everything that must survive it.
 //!
-//! [`run`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
+//! [`run()`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
 
 pub mod checkpoint;
 pub mod checkpoint_folder;
