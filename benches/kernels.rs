@@ -17,6 +17,7 @@ use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::{adamw, add, embedding, rms_norm, rope, swiglu};
 use gristmill::record::{Persistents, Recorder, Tensor};
+use pollster::block_on;
 use std::time::{Duration, Instant};
 
 const REPEATS: u32 = 8;
@@ -55,7 +56,7 @@ struct Ready {
 fn gpu() -> Gpu {
     let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
     let options = GpuOptions { tier, ..GpuOptions::default() };
-    pollster::block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
+    block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Work) {
@@ -64,8 +65,9 @@ fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Wor
     for _ in 0..REPEATS {
         work = build(&mut row);
     }
-    let buffers = gpu.make_persistent(&row.persistents).expect("buffers");
-    let prepared = gpu.prepare(&[&row.rec.finish()], &buffers, Guard::Off).expect("a recording");
+    let buffers = block_on(gpu.make_persistent(&row.persistents)).expect("buffers");
+    let recording = row.rec.finish();
+    let prepared = block_on(gpu.prepare(&[&recording], &buffers, Guard::Off)).expect("a recording");
     let ready = Ready { prepared, _buffers: buffers };
     let mut best = Duration::MAX;
     let mut group = c.benchmark_group(name);
@@ -80,10 +82,10 @@ fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Wor
             let start = Instant::now();
             for _ in 0..rounds {
                 let mut encoder = gpu.encoder();
-                encoder.replay(&ready.prepared.programs[0]);
-                encoder.submit().expect("the device works");
+                block_on(encoder.replay(&ready.prepared.programs[0])).expect("the device works");
+                block_on(encoder.submit()).expect("the device works");
             }
-            gpu.wait().expect("the device works");
+            block_on(gpu.wait()).expect("the device works");
             let one = start.elapsed().div_f64((rounds * REPEATS as u64) as f64);
             best = best.min(one);
             one.mul_f64(iterations as f64)

@@ -13,6 +13,7 @@ use gristmill::kernels::Tier;
 use gristmill::model::count;
 use gristmill::random::Philox;
 use gristmill::train::Trainer;
+use pollster::block_on;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,15 +55,15 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
 
     let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
     let options = GpuOptions { tier, ..GpuOptions::default() };
-    let gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
-    let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+    let gpu = block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     let mut seconds = Vec::new();
     let mut first_step = 0.0;
     let mut loss = 0.0;
     for step in 0..steps as u64 {
         let begin = Instant::now();
-        trainer.step(step + 1, &data, step).expect("a step");
-        trainer.wait().expect("the device works");
+        block_on(trainer.step(step + 1, &data, step)).expect("a step");
+        block_on(trainer.wait()).expect("the device works");
         seconds.push(begin.elapsed().as_secs_f64());
         if step == 0 {
             first_step = start.elapsed().as_secs_f64();

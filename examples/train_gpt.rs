@@ -54,9 +54,9 @@ fn main() -> ExitCode {
     silence_device_select();
     let Arguments { config, overrides, dump_wgsl } = Arguments::parse_from(options_first(std::env::args()));
     let done = match dump_wgsl {
-        Some(folder) => gristmill::train::dump_wgsl(&config, &overrides, &folder)
+        Some(folder) => pollster::block_on(gristmill::train::dump_wgsl(&config, &overrides, &folder))
             .map(|files| println!("{} shaders written to {}", files.len(), folder.display())),
-        None => gristmill::train::run(&config, &overrides, interrupt_flag()).map(drop),
+        None => pollster::block_on(gristmill::train::run(&config, &overrides, interrupt_flag())).map(drop),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

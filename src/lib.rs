@@ -28,7 +28,8 @@
 //! use gristmill::record::{BufferId, Persistents, Recorder};
 //!
 //! # fn main() -> gristmill::error::Result<()> {
-//! let gpu = pollster::block_on(Gpu::request(&GpuOptions::default()))?;
+//! # pollster::block_on(async {
+//! let gpu = Gpu::request(&GpuOptions::default()).await?;
 //! let mut persistents = Persistents::new();
 //! let x = persistents.tensor("x", 2, 4, F32);
 //! let w = persistents.tensor("w", 4, 4, F32);
@@ -38,19 +39,20 @@
 //! matmul(&mut recorder, Layout::Nt, x, w, y, Epilogue::default()); // y = x wᵀ
 //! let recording = recorder.finish();
 //!
-//! let buffers = gpu.make_persistent(&persistents)?;
-//! let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off)?;
+//! let buffers = gpu.make_persistent(&persistents).await?;
+//! let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off).await?;
 //! let (BufferId::Persistent(x_id), BufferId::Persistent(w_id)) = (x.buffer, w.buffer) else { unreachable!() };
 //! gpu.write(&buffers, x_id, 0, bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]));
 //! let twice = [2.0f32, 0., 0., 0., 0., 2., 0., 0., 0., 0., 2., 0., 0., 0., 0., 2.];
 //! gpu.write(&buffers, w_id, 0, bytemuck::cast_slice(&twice));
 //!
 //! let mut encoder = gpu.encoder();
-//! encoder.replay(&prepared.programs[0]);
-//! encoder.submit()?;
-//! let bytes = Reader::new(&gpu, 1024).tensor(&gpu, &buffers, &prepared, 0, &y)?;
+//! encoder.replay(&prepared.programs[0]).await?;
+//! encoder.submit().await?;
+//! let bytes = Reader::new(&gpu, 1024).tensor(&gpu, &buffers, &prepared, 0, &y).await?;
 //! assert_eq!(F32.decode(&bytes), [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]);
 //! # Ok(())
+//! # })
 //! # }
 //! ```
 #![warn(missing_docs)]

@@ -21,12 +21,13 @@ struct Step {
 fn first_step(setup: &Setup) -> Step {
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
-    let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer =
+        pollster::block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     let before = tensors(&trainer, |arenas| &arenas.weights);
-    trainer.micro_steps(&data.train, 0).expect("gradients");
+    pollster::block_on(trainer.micro_steps(&data.train, 0)).expect("gradients");
     let gradients = tensors(&trainer, |arenas| &arenas.gradients);
-    trainer.step(1, &data.train, 0).expect("a step");
-    trainer.wait().expect("the device");
+    pollster::block_on(trainer.step(1, &data.train, 0)).expect("a step");
+    pollster::block_on(trainer.wait()).expect("the device");
     let states = trainer.finished_steps().expect("states");
     let after = tensors(&trainer, |arenas| &arenas.weights);
     Step { gradients, before, after, state: states[0].1 }

@@ -77,8 +77,12 @@ impl Place {
         let trained = TRAINED.get_or_init(|| {
             let place = Self::new();
             let arguments = place.arguments(&["--stop_step=2"]);
-            gristmill::train::run(Path::new(&arguments[0]), &arguments[1..], Arc::default())
-                .unwrap_or_else(|e| panic!("{e}"));
+            pollster::block_on(gristmill::train::run(
+                Path::new(&arguments[0]),
+                &arguments[1..],
+                Arc::default(),
+            ))
+            .unwrap_or_else(|e| panic!("{e}"));
             place
         });
         let place = Self::new();

@@ -71,7 +71,8 @@ impl Run {
     /// Trains to `stop_step` in this process: a new run, or from the newest checkpoint.
     fn train(&self, stop_step: u64) -> &Self {
         let config = self.setup.write(self.home.path());
-        let done = gristmill::train::run(&config, &self.arguments(stop_step), Arc::default());
+        let done =
+            pollster::block_on(gristmill::train::run(&config, &self.arguments(stop_step), Arc::default()));
         let summary = done.unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
         self

@@ -7,6 +7,7 @@ use gristmill::train::Trainer;
 use gristmill::train::checkpoint;
 use gristmill::train::checkpoint_folder::CheckpointFolder;
 use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
+use pollster::block_on;
 use runs::Setup;
 
 const STEPS: u64 = 100;
@@ -23,18 +24,18 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
     let (plan, data, length) = setup.data();
     let eval = data.eval.as_ref().expect("evaluation data");
     let gpu = setup.gpu();
-    let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     let folder = tempfile::tempdir().expect("a folder");
     let mut at_start: Option<GpuCounters> = None;
     let mut lags = Vec::new();
     let mut arrived = 0;
     let mut eval_losses = Vec::new();
     for step in 1..=STEPS {
-        trainer
-            .step(step, &data.train, (step - 1) * plan.gradient_accumulation_steps as u64)
-            .expect("a step");
+        let first = (step - 1) * plan.gradient_accumulation_steps as u64;
+        block_on(trainer.step(step, &data.train, first)).expect("a step");
         if step == EVALUATION_AT {
-            trainer.evaluate(step, eval, eval.micro_steps_per_epoch(), |_| Ok(())).expect("an evaluation");
+            let evaluation = trainer.evaluate(step, eval, eval.micro_steps_per_epoch(), |_| Ok(()));
+            block_on(evaluation).expect("an evaluation");
         }
         for (number, state) in trainer.finished_steps().expect("states") {
             assert_eq!(number, arrived + 1, "results come in order, each once");
@@ -48,7 +49,7 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
         }
         if step == 2 {
             // wgpu drops what is no longer used when it is polled.
-            trainer.wait().and_then(|()| gpu.poll()).expect("the device");
+            block_on(trainer.wait()).expect("the device");
             at_start = Some(gpu.counters());
         }
         // Looked at while steps are in flight, so that a buffer that lives for one step only is counted too.
@@ -98,6 +99,6 @@ fn save(
         schedule: Default::default(),
     };
     let pending = CheckpointFolder::new(folder, 1).begin(step).expect("a folder");
-    checkpoint::save(trainer, model, &state, &pending).expect("a checkpoint");
+    block_on(checkpoint::save(trainer, model, &state, &pending)).expect("a checkpoint");
     pending.commit().expect("a checkpoint");
 }

@@ -1,11 +1,14 @@
-//! Encodes one submission: copies in, programs, copies out.
+//! Encodes submissions: copies in, programs, copies out.
 
 use super::gpu::Gpu;
-use super::prepare::{Buffers, Program};
+use super::prepare::{Buffers, Launch, Program};
+use super::slices::cut;
 use crate::error::Result;
 use crate::record::PersistentId;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
-/// Commands that run in the order they are added, as one submission.
+/// Commands that run in the order they are added.
 pub struct Encoder<'gpu> {
     gpu: &'gpu Gpu,
     pub(super) commands: wgpu::CommandEncoder,
@@ -14,23 +17,33 @@ pub struct Encoder<'gpu> {
 
 impl<'gpu> Encoder<'gpu> {
     pub(super) fn new(gpu: &'gpu Gpu) -> Self {
-        Self { gpu, commands: gpu.device.create_command_encoder(&Default::default()), ops: None }
+        Self { gpu, commands: commands(gpu), ops: None }
     }
 
-    /// Adds every dispatch of `program`.
-    pub fn replay(&mut self, program: &Program) {
-        let mut pass = self.commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
-            label: Some(program.name),
-            timestamp_writes: None,
-        });
-        for launch in &program.launches {
-            pass.set_pipeline(&launch.pipeline.pipeline);
-            pass.set_bind_group(0, &launch.bind_group, &[]);
-            pass.dispatch_workgroups(launch.grid[0], launch.grid[1], launch.grid[2]);
+    /// Adds every dispatch of `program`. Where it takes longer than one submission may, it is cut into several, and all
+    /// but the last are submitted here.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn replay(&mut self, program: &Program) -> Result<()> {
+        let Some(budget) = self.gpu.submission_time() else {
+            self.encode(program, 0..program.launches.len());
+            return Ok(());
+        };
+        let Some(ends) = program.slices.get() else {
+            let times = self.replay_measured(program).await?;
+            program.slices.get_or_init(|| cut(&times, budget));
+            return Ok(());
+        };
+        let mut start = 0;
+        for &end in ends {
+            if start > 0 {
+                self.flush().await?;
+            }
+            self.encode(program, start..end);
+            start = end;
         }
-        drop(pass);
-        let (first, last) = program.first_and_last();
-        self.ops = Some((self.ops.take().map_or(first, |(first, _)| first), last));
+        Ok(())
     }
 
     /// Fills a persistent buffer with zeros.
@@ -43,10 +56,66 @@ impl<'gpu> Encoder<'gpu> {
         self.commands.copy_buffer_to_buffer(from, at, to, to_at, Some(bytes));
     }
 
-    /// Hands the commands to the queue. Blocks only while too much is in flight already.
-    pub fn submit(self) -> Result<()> {
-        let ops = self.ops.map_or_else(|| "a copy".to_string(), |(a, b)| format!("{a} .. {b}"));
-        let index = self.gpu.queue.submit([self.commands.finish()]);
-        self.gpu.submissions.add(self.gpu, index, ops)
+    /// Hands the commands to the queue. Completes at once unless too much is in flight already.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn submit(mut self) -> Result<()> {
+        self.flush().await
     }
+
+    /// Submits what there is and starts afresh.
+    async fn flush(&mut self) -> Result<()> {
+        let ops = self.ops.take().map_or_else(|| "a copy".to_string(), |(a, b)| format!("{a} .. {b}"));
+        let finished = std::mem::replace(&mut self.commands, commands(self.gpu)).finish();
+        let index = self.gpu.queue.submit([finished]);
+        self.gpu.submissions.add(index, ops);
+        self.gpu.submissions.room().await?;
+        self.gpu.check()
+    }
+
+    fn encode(&mut self, program: &Program, launches: Range<usize>) {
+        let mut pass = self.commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
+            label: Some(program.name),
+            timestamp_writes: None,
+        });
+        for launch in &program.launches[launches.clone()] {
+            launch.encode(&mut pass);
+        }
+        drop(pass);
+        let path = |launch: &Launch| format!("{}/{}", program.name, launch.path);
+        let launches = &program.launches[launches];
+        if let (Some(first), Some(last)) = (launches.first(), launches.last()) {
+            let first = self.ops.take().map_or_else(|| path(first), |(first, _)| first);
+            self.ops = Some((first, path(last)));
+        }
+    }
+
+    /// Replays one launch at a time and says how long each took, submission included.
+    async fn replay_measured(&mut self, program: &Program) -> Result<Vec<Duration>> {
+        self.flush().await?;
+        self.gpu.wait().await?;
+        let mut times = Vec::with_capacity(program.launches.len());
+        for (index, launch) in program.launches.iter().enumerate() {
+            let start = Instant::now();
+            self.encode(program, index..index + 1);
+            self.flush().await?;
+            self.gpu.wait().await?;
+            times.push(start.elapsed());
+            if start.elapsed() > Duration::from_secs(1) && !self.gpu.report().is_software {
+                tracing::warn!(
+                    "one launch of {}/{} takes {:.1} s: a GPU that drives a display may be reset after 2; smaller \
+                     micro-batches take less",
+                    program.name,
+                    launch.path,
+                    start.elapsed().as_secs_f64()
+                );
+            }
+        }
+        Ok(times)
+    }
+}
+
+fn commands(gpu: &Gpu) -> wgpu::CommandEncoder {
+    gpu.device.create_command_encoder(&Default::default())
 }

@@ -3,10 +3,12 @@
 use super::adapter::{self, AdapterReport};
 use super::encoder::Encoder;
 use super::pipelines::Pipelines;
+use super::slices::SUBMISSION_TIME;
 use super::submissions::Submissions;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Limits, Tier};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// How to open a device.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +21,9 @@ pub struct GpuOptions {
     pub checked_shaders: bool,
     /// A lower binding limit than the adapter's: tests make small tensors span several segments with it.
     pub binding_bytes: Option<u64>,
+    /// How long one submission may take: longer programs are cut, as their first replay measures. By default 0.2 s on a GPU,
+    /// which may drive a display, and any time on a software adapter.
+    pub submission_time: Option<Duration>,
 }
 
 /// An adapter, opened.
@@ -30,8 +35,13 @@ pub struct Gpu {
     report: AdapterReport,
     capabilities: Capabilities,
     has_timestamps: bool,
-    fault: Arc<Mutex<Option<String>>>,
+    submission_time: Option<Duration>,
+    fault: Fault,
 }
+
+/// The first error that the device reported.
+#[derive(Clone, Default)]
+pub(super) struct Fault(Arc<Mutex<Option<String>>>);
 
 /// What wgpu counts: what exists now, so a difference between two moments is what was made or dropped between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +74,7 @@ impl Gpu {
         let opened = adapter.request_device(&descriptor).await;
         let (device, queue) =
             opened.map_err(|e| Error::NoAdapter(format!("{} could not be opened: {e}", report.name)))?;
-        let fault = Arc::new(Mutex::new(None));
+        let fault = Fault::default();
         remember_faults(&device, &fault);
         let limits = Limits {
             binding_bytes: options.binding_bytes.unwrap_or(u64::MAX).min(report.binding_bytes).min(1 << 30),
@@ -75,7 +85,8 @@ impl Gpu {
             pipelines: Pipelines::new(&device, &adapter.get_info(), features, options.checked_shaders),
             has_timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             capabilities: Capabilities { tier, limits },
-            submissions: Submissions::default(),
+            submissions: Submissions::new(&device, &fault),
+            submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,
             queue,
             report,
@@ -103,15 +114,23 @@ impl Gpu {
         Encoder::new(self)
     }
 
-    /// Blocks until everything submitted so far has run.
-    pub fn wait(&self) -> Result<()> {
-        self.submissions.wait_all(self)
+    /// Completes when everything submitted so far has run.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn wait(&self) -> Result<()> {
+        self.submissions.all().await?;
+        self.check()
     }
 
-    /// Lets callbacks run that are ready, without blocking.
-    pub fn poll(&self) -> Result<()> {
-        let _ = self.device.poll(wgpu::PollType::Poll);
-        self.check()
+    /// How many submissions there were since it was opened.
+    pub fn submissions(&self) -> u64 {
+        self.submissions.count()
+    }
+
+    /// How long one submission may take, if that is limited.
+    pub(super) fn submission_time(&self) -> Option<Duration> {
+        self.submission_time
     }
 
     /// What wgpu counts at this moment.
@@ -127,8 +146,7 @@ impl Gpu {
 
     /// The error that the device reported since it was opened, if any.
     pub fn check(&self) -> Result<()> {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*fault {
+        match self.fault.get() {
             None => Ok(()),
             Some(what) => {
                 let pending = self.submissions.oldest();
@@ -140,18 +158,26 @@ impl Gpu {
     }
 }
 
-/// Errors arrive in callbacks; the first one is kept and reported at the next check.
-fn remember_faults(device: &wgpu::Device, fault: &Arc<Mutex<Option<String>>>) {
-    let keep = |fault: &Mutex<Option<String>>, what: String| {
+impl Fault {
+    pub fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the first, which is the cause of the others.
+    fn keep(&self, what: &str) {
         let one_line = what.split_whitespace().collect::<Vec<_>>().join(" ");
-        fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line);
-    };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line);
+    }
+}
+
+/// Errors arrive in callbacks; they are reported at the next check.
+fn remember_faults(device: &wgpu::Device, fault: &Fault) {
     let slot = fault.clone();
-    device.on_uncaptured_error(Arc::new(move |error| keep(&slot, format!("the device reports: {error}"))));
+    device.on_uncaptured_error(Arc::new(move |error| slot.keep(&format!("the device reports: {error}"))));
     let slot = fault.clone();
     device.set_device_lost_callback(move |reason, what| {
         if reason != wgpu::DeviceLostReason::Destroyed {
-            keep(&slot, format!("the device was lost: {what}"));
+            slot.keep(&format!("the device was lost: {what}"));
         }
     });
 }

@@ -1,14 +1,17 @@
 //! Where recordings run: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
 //!
-//! The only place that names wgpu. Nothing here blocks except [`Gpu::wait`] and what says so.
+//! The only place that names wgpu. Nothing here blocks its caller until the device is done: what waits is a future, and
+//! the binary that runs it decides how.
 
 mod adapter;
 mod encoder;
 mod gpu;
+mod mapping;
 mod pipelines;
 mod prepare;
 mod profile;
 mod readback;
+mod slices;
 mod submissions;
 mod upload;
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernels::{Access, Kernel};
 use crate::record::{Binding, BufferId, Consumer, Dispatch, MemoryPlan, Persistents, Recording};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Persistent buffers, by id. Zero-filled when made.
 pub struct Buffers {
@@ -17,6 +17,8 @@ pub struct Buffers {
 pub struct Program {
     pub(super) name: &'static str,
     pub(super) launches: Vec<Launch>,
+    /// Where its submissions end, once the first replay has measured it.
+    pub(super) slices: OnceLock<Vec<usize>>,
 }
 
 pub(super) struct Launch {
@@ -61,11 +63,13 @@ impl Program {
     pub fn launches(&self) -> usize {
         self.launches.len()
     }
+}
 
-    pub(super) fn first_and_last(&self) -> (String, String) {
-        let path =
-            |launch: Option<&Launch>| launch.map_or(String::new(), |l| format!("{}/{}", self.name, l.path));
-        (path(self.launches.first()), path(self.launches.last()))
+impl Launch {
+    pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
+        pass.set_pipeline(&self.pipeline.pipeline);
+        pass.set_bind_group(0, &self.bind_group, &[]);
+        pass.dispatch_workgroups(self.grid[0], self.grid[1], self.grid[2]);
     }
 }
 
@@ -85,7 +89,7 @@ impl Prepared {
 
 impl Gpu {
     /// Makes the persistent buffers. Out of memory names the buffer and the largest of the list.
-    pub fn make_persistent(&self, list: &Persistents) -> Result<Buffers> {
+    pub async fn make_persistent(&self, list: &Persistents) -> Result<Buffers> {
         let consumers = || {
             let all = list.buffers().iter();
             let mut all: Vec<Consumer> =
@@ -93,28 +97,37 @@ impl Gpu {
             all.sort_by_key(|c| std::cmp::Reverse(c.bytes));
             all
         };
-        let make = |(label, bytes): &(String, u64)| self.storage(label, *bytes, consumers);
-        Ok(Buffers { buffers: list.buffers().iter().map(make).collect::<Result<_>>()? })
+        let mut buffers = Vec::with_capacity(list.buffers().len());
+        for (label, bytes) in list.buffers() {
+            buffers.push(self.storage(label, *bytes, consumers).await?);
+        }
+        Ok(Buffers { buffers })
     }
 
     /// Prepares recordings that never run at the same time: they share one pool.
-    pub fn prepare(&self, recordings: &[&Recording], buffers: &Buffers, guard: Guard) -> Result<Prepared> {
+    pub async fn prepare(
+        &self,
+        recordings: &[&Recording],
+        buffers: &Buffers,
+        guard: Guard,
+    ) -> Result<Prepared> {
         let kernels: Vec<&Kernel> =
             recordings.iter().flat_map(|r| r.dispatches.iter().map(|d| &d.kernel)).collect();
         let pipelines = self.pipelines.get(self, &kernels)?;
         let plan = MemoryPlan::new(recordings);
         let consumers = || MemoryPlan::largest(recordings, 5);
-        let pool = plan.buffers.iter().enumerate();
-        let pool =
-            pool.map(|(i, bytes)| self.storage(&format!("pool {i}"), bytes + 2 * guard.bytes(), consumers));
-        let mut prepared = Prepared { programs: Vec::new(), pool: pool.collect::<Result<_>>()?, plan, guard };
+        let mut pool = Vec::with_capacity(plan.buffers.len());
+        for (i, bytes) in plan.buffers.iter().enumerate() {
+            pool.push(self.storage(&format!("pool {i}"), bytes + 2 * guard.bytes(), consumers).await?);
+        }
+        let mut prepared = Prepared { programs: Vec::new(), pool, plan, guard };
         if guard == Guard::Nan {
             for buffer in &prepared.pool {
                 self.queue.write_buffer(buffer, 0, &vec![0xff; buffer.size() as usize]);
             }
         }
         for (index, recording) in recordings.iter().enumerate() {
-            let program = self.program(index, recording, buffers, &prepared, &pipelines)?;
+            let program = self.program(index, recording, buffers, &prepared, &pipelines).await?;
             prepared.programs.push(program);
         }
         self.queue.submit([]); // flushes the params that were written above
@@ -122,7 +135,7 @@ impl Gpu {
         Ok(prepared)
     }
 
-    fn program(
+    async fn program(
         &self,
         index: usize,
         recording: &Recording,
@@ -130,7 +143,7 @@ impl Gpu {
         prepared: &Prepared,
         pipelines: &HashMap<Kernel, Arc<Pipeline>>,
     ) -> Result<Program> {
-        let params = self.params(recording)?;
+        let params = self.params(recording).await?;
         let mut launches = Vec::with_capacity(recording.dispatches.len());
         let mut params_at = 0;
         for dispatch in &recording.dispatches {
@@ -149,11 +162,11 @@ impl Gpu {
                 kernel: dispatch.kernel.clone(),
             });
         }
-        Ok(Program { name: recording.name, launches })
+        Ok(Program { name: recording.name, launches, slices: OnceLock::new() })
     }
 
     /// All params structs of a recording, in one uniform buffer.
-    fn params(&self, recording: &Recording) -> Result<wgpu::Buffer> {
+    async fn params(&self, recording: &Recording) -> Result<wgpu::Buffer> {
         let mut bytes = Vec::new();
         for dispatch in &recording.dispatches {
             let end = bytes.len() + params_slot(dispatch) as usize;
@@ -162,7 +175,7 @@ impl Gpu {
         }
         bytes.resize(bytes.len().max(16), 0);
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.buffer("params", bytes.len() as u64, usage, Vec::new)?;
+        let buffer = self.buffer("params", bytes.len() as u64, usage, Vec::new).await?;
         self.queue.write_buffer(&buffer, 0, &bytes);
         Ok(buffer)
     }
@@ -200,7 +213,12 @@ impl Gpu {
         }))
     }
 
-    fn storage(&self, label: &str, bytes: u64, largest: impl Fn() -> Vec<Consumer>) -> Result<wgpu::Buffer> {
+    async fn storage(
+        &self,
+        label: &str,
+        bytes: u64,
+        largest: impl Fn() -> Vec<Consumer>,
+    ) -> Result<wgpu::Buffer> {
         let limit = self.capabilities().limits.buffer_bytes;
         if bytes > limit {
             return Err(Error::Plan(format!(
@@ -208,10 +226,10 @@ impl Gpu {
             )));
         }
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        self.buffer(label, bytes, usage, largest)
+        self.buffer(label, bytes, usage, largest).await
     }
 
-    pub(super) fn buffer(
+    pub(super) async fn buffer(
         &self,
         label: &str,
         bytes: u64,
@@ -226,8 +244,7 @@ impl Gpu {
             usage,
             mapped_at_creation: false,
         });
-        // Native backends answer at once; nothing is waited for.
-        if pollster::block_on(scope.pop()).is_some() {
+        if scope.pop().await.is_some() {
             let listed: Vec<String> = largest()
                 .iter()
                 .take(5)

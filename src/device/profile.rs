@@ -20,8 +20,11 @@ pub struct DispatchTime {
 const PAIRS: usize = 2048;
 
 impl Gpu {
-    /// Replays `program` with every dispatch in a pass of its own between two timestamps. Blocks; not for training.
-    pub fn profile(&self, program: &Program) -> Result<Vec<DispatchTime>> {
+    /// Replays `program` with every dispatch in a pass of its own between two timestamps. Not for training.
+    ///
+    /// # Errors
+    /// An adapter without timestamps; a device that fails.
+    pub async fn profile(&self, program: &Program) -> Result<Vec<DispatchTime>> {
         if !self.has_timestamps() {
             return Err(Error::Device(format!("{} has no timestamps", self.report().name)));
         }
@@ -34,7 +37,7 @@ impl Gpu {
                 count,
             });
             let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-            let resolved = self.buffer("timestamps", 8 * count as u64, usage, Vec::new)?;
+            let resolved = self.buffer("timestamps", 8 * count as u64, usage, Vec::new).await?;
             let mut encoder = self.encoder();
             for (i, launch) in launches.iter().enumerate() {
                 let mut pass = encoder.commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
@@ -45,13 +48,11 @@ impl Gpu {
                         end_of_pass_write_index: Some(2 * i as u32 + 1),
                     }),
                 });
-                pass.set_pipeline(&launch.pipeline.pipeline);
-                pass.set_bind_group(0, &launch.bind_group, &[]);
-                pass.dispatch_workgroups(launch.grid[0], launch.grid[1], launch.grid[2]);
+                launch.encode(&mut pass);
             }
             encoder.commands.resolve_query_set(&queries, 0..count, &resolved, 0);
-            encoder.submit()?;
-            let ticks = self.read_ticks(&resolved)?;
+            encoder.submit().await?;
+            let ticks = self.read_ticks(&resolved).await?;
             let period = self.queue.get_timestamp_period() as f64;
             for (launch, pair) in launches.iter().zip(ticks.chunks_exact(2)) {
                 let nanoseconds = pair[1].saturating_sub(pair[0]) as f64 * period;
@@ -66,13 +67,14 @@ impl Gpu {
         Ok(times)
     }
 
-    fn read_ticks(&self, buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
+    async fn read_ticks(&self, buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
         let mut bytes = Vec::new();
         let reader = super::readback::Reader::new(self, buffer.size());
-        reader.read_buffer(self, buffer, 0, buffer.size(), |piece| {
+        let take = async |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())
-        })?;
+        };
+        reader.read_buffer(self, buffer, 0, buffer.size(), take).await?;
         let tick = |b: &[u8]| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
         Ok(bytes.chunks_exact(8).map(tick).collect())
     }

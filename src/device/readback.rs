@@ -2,16 +2,11 @@
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
+use super::mapping::Mapping;
 use super::prepare::{Buffers, Prepared};
 use crate::error::{Error, Result};
 use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-const PENDING: u8 = 0;
-const READY: u8 = 1;
-const FAILED: u8 = 2;
 
 /// Staging buffers that carry one small buffer to the host, a step or two late and never waited for.
 pub struct ReadbackRing {
@@ -24,7 +19,7 @@ pub struct ReadbackRing {
 struct Pending {
     tag: u64,
     buffer: wgpu::Buffer,
-    state: Arc<AtomicU8>,
+    mapping: Mapping,
 }
 
 impl ReadbackRing {
@@ -53,25 +48,19 @@ impl ReadbackRing {
     }
 
     /// Asks for the copied slot to be mapped when its copy has run.
-    pub fn request(&mut self) {
+    pub fn request(&mut self, gpu: &Gpu) {
         let Some((tag, buffer)) = self.copied.take() else { return };
-        let state = Arc::new(AtomicU8::new(PENDING));
-        let seen = state.clone();
-        buffer.map_async(wgpu::MapMode::Read, .., move |result| {
-            seen.store(if result.is_ok() { READY } else { FAILED }, Ordering::Release);
-        });
-        self.pending.push_back(Pending { tag, buffer, state });
+        let mapping = Mapping::request(gpu, &buffer, wgpu::MapMode::Read, self.bytes);
+        self.pending.push_back(Pending { tag, buffer, mapping });
     }
 
     /// What has arrived, oldest first. Never blocks.
     pub fn collect(&mut self, gpu: &Gpu) -> Result<Vec<(u64, Vec<u8>)>> {
-        gpu.poll()?;
+        gpu.check()?;
         let mut arrived = Vec::new();
-        while let Some(front) = self.pending.front() {
-            match front.state.load(Ordering::Acquire) {
-                PENDING => break,
-                FAILED => return Err(Error::Device("a readback buffer could not be mapped".into())),
-                _ => {}
+        while let Some(front) = self.pending.front_mut() {
+            if !front.mapping.is_done()? {
+                break;
             }
             let Some(front) = self.pending.pop_front() else { break };
             arrived.push((front.tag, mapped_bytes(&front.buffer, self.bytes)?));
@@ -102,56 +91,47 @@ impl Reader {
         self.staging.size()
     }
 
-    /// Hands `bytes` of a persistent buffer, from byte `at` on, to `take`, piece by piece. Blocks.
-    pub fn read(
+    /// Hands `bytes` of a persistent buffer, from byte `at` on, to `take`, piece by piece.
+    ///
+    /// # Errors
+    /// A device that fails; those of `take`.
+    pub async fn read(
         &self,
         gpu: &Gpu,
         buffers: &Buffers,
         from: PersistentId,
         at: u64,
         bytes: u64,
-        take: impl FnMut(&[u8]) -> Result<()>,
+        take: impl AsyncFnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.read_buffer(gpu, &buffers.buffers[from.0 as usize], at, bytes, take)
+        self.read_buffer(gpu, &buffers.buffers[from.0 as usize], at, bytes, take).await
     }
 
-    pub(super) fn read_buffer(
+    pub(super) async fn read_buffer(
         &self,
         gpu: &Gpu,
         from: &wgpu::Buffer,
         at: u64,
         bytes: u64,
-        mut take: impl FnMut(&[u8]) -> Result<()>,
+        mut take: impl AsyncFnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut done = 0;
         while done < bytes {
             let piece = (bytes - done).min(self.staging.size());
             let mut encoder = gpu.encoder();
             encoder.copy(from, at + done, &self.staging, 0, piece.next_multiple_of(4));
-            encoder.submit()?;
-            let state = Arc::new(AtomicU8::new(PENDING));
-            let seen = state.clone();
-            self.staging.map_async(wgpu::MapMode::Read, ..piece.next_multiple_of(4), move |result| {
-                seen.store(if result.is_ok() { READY } else { FAILED }, Ordering::Release);
-            });
-            gpu.wait()?;
-            while state.load(Ordering::Acquire) == PENDING {
-                // Another thread's poll may be about to run our callback.
-                std::thread::yield_now();
-                gpu.poll()?;
-            }
-            if state.load(Ordering::Acquire) == FAILED {
-                return Err(Error::Device("a staging buffer could not be mapped".into()));
-            }
+            encoder.submit().await?;
+            let bytes = piece.next_multiple_of(4);
+            Mapping::request(gpu, &self.staging, wgpu::MapMode::Read, bytes).done(gpu).await?;
             let data = mapped_bytes(&self.staging, piece)?;
-            take(&data)?;
+            take(&data).await?;
             done += piece;
         }
         Ok(())
     }
 
     /// The bytes of `tensor`, pads included. For a transient, `index` is the number of its recording.
-    pub fn tensor(
+    pub async fn tensor(
         &self,
         gpu: &Gpu,
         buffers: &Buffers,
@@ -159,11 +139,11 @@ impl Reader {
         index: usize,
         tensor: &Tensor,
     ) -> Result<Vec<u8>> {
-        self.around(gpu, buffers, prepared, index, tensor, 0)
+        self.around(gpu, buffers, prepared, index, tensor, 0).await
     }
 
     /// The same with `margin` bytes on both sides: what a test of guard zones looks at.
-    pub fn around(
+    pub async fn around(
         &self,
         gpu: &Gpu,
         buffers: &Buffers,
@@ -180,10 +160,11 @@ impl Reader {
         };
         let mut all = Vec::new();
         let at = start + tensor.offset - margin;
-        self.read_buffer(gpu, buffer, at, tensor.bytes() + 2 * margin, |piece| {
+        let take = async |piece: &[u8]| {
             all.extend_from_slice(piece);
             Ok(())
-        })?;
+        };
+        self.read_buffer(gpu, buffer, at, tensor.bytes() + 2 * margin, take).await?;
         Ok(all)
     }
 }

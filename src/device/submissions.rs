@@ -1,10 +1,15 @@
-//! Work handed to the queue: how much is in flight, and what it was if the device fails.
+//! Work handed to the queue: how much is in flight, when it is done, and what it was if the device fails.
+//!
+//! One thread polls the device, and nothing else does: whoever waits is a future that this thread wakes. Callbacks of
+//! wgpu run there too. In a browser the event loop does both.
 
-use super::gpu::Gpu;
+use super::gpu::Fault;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::{Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The host runs at most this many submissions ahead of the device: enough to keep it busy, few enough that an
@@ -14,59 +19,154 @@ const MAX_IN_FLIGHT: usize = 3;
 /// A hang, not slowness: the slowest single submission we know, a large step on a software adapter, takes minutes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-#[derive(Default)]
 pub(super) struct Submissions {
-    in_flight: Mutex<VecDeque<Submission>>,
-    count: AtomicU64,
+    /// `None` only while dropped.
+    requests: Option<mpsc::Sender<Request>>,
+    thread: Option<JoinHandle<()>>,
+    progress: Arc<Mutex<Progress>>,
 }
 
-#[derive(Clone)]
-struct Submission {
-    number: u64,
-    index: wgpu::SubmissionIndex,
-    ops: String,
+/// What the polling thread is asked for.
+enum Request {
+    /// Wait until this submission has run.
+    Finish(wgpu::SubmissionIndex),
+    /// Wait until everything submitted has run.
+    FinishAll,
+    /// Run the callbacks that are ready.
+    RunCallbacks,
+}
+
+/// Shared with the polling thread. Requests are numbered from 1 and answered in order.
+#[derive(Default)]
+struct Progress {
+    asked: u64,
+    answered: u64,
+    submitted: u64,
+    /// Submissions that have not finished, as far as is known: the request that waits for each, and its ops.
+    in_flight: VecDeque<(u64, String)>,
+    failure: Option<String>,
+    waiting: Vec<Waker>,
 }
 
 impl Submissions {
-    /// Notes a submission; blocks while more than [`MAX_IN_FLIGHT`] are running.
-    pub fn add(&self, gpu: &Gpu, index: wgpu::SubmissionIndex, ops: String) -> Result<()> {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        self.lock().push_back(Submission { number, index, ops });
-        self.wait_until(gpu, MAX_IN_FLIGHT)?;
-        gpu.check()
+    /// Starts the thread that polls `device`.
+    pub fn new(device: &wgpu::Device, fault: &Fault) -> Self {
+        let (requests, inbox) = mpsc::channel();
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let (device, fault, shared) = (device.clone(), fault.clone(), progress.clone());
+        let thread = std::thread::Builder::new().name("gristmill poll".into());
+        let thread = thread.spawn(move || answer(&device, &fault, &inbox, &shared)).ok();
+        if thread.is_none() {
+            lock(&progress).failure = Some("the thread that polls the device could not be started".into());
+        }
+        Self { requests: Some(requests), thread, progress }
     }
 
-    pub fn wait_all(&self, gpu: &Gpu) -> Result<()> {
-        self.wait_until(gpu, 0)?;
-        gpu.poll()
+    /// Notes a submission.
+    pub fn add(&self, index: wgpu::SubmissionIndex, ops: String) {
+        let mut progress = lock(&self.progress);
+        let number = self.ask(&mut progress, Request::Finish(index));
+        progress.submitted += 1;
+        progress.in_flight.push_back((number, ops));
+    }
+
+    /// Completes when one more submission may be in flight.
+    pub async fn room(&self) -> Result<()> {
+        let number = {
+            let progress = lock(&self.progress);
+            let excess = progress.in_flight.len().saturating_sub(MAX_IN_FLIGHT);
+            excess.checked_sub(1).map(|last| progress.in_flight[last].0)
+        };
+        match number {
+            None => Ok(()),
+            Some(number) => self.answered(number).await,
+        }
+    }
+
+    /// Completes when everything submitted so far has run.
+    pub async fn all(&self) -> Result<()> {
+        let number = self.ask(&mut lock(&self.progress), Request::FinishAll);
+        self.answered(number).await
+    }
+
+    /// Lets the callbacks run that are ready, soon: a mapping asked for after its submission has finished, for example.
+    pub fn run_callbacks(&self) {
+        self.ask(&mut lock(&self.progress), Request::RunCallbacks);
     }
 
     /// The oldest unfinished submission: its first and last op.
     pub fn oldest(&self) -> Option<String> {
-        self.lock().front().map(|submission| submission.ops.clone())
+        lock(&self.progress).in_flight.front().map(|(_, ops)| ops.clone())
     }
 
-    /// Waits, oldest first, until at most `rest` are in flight.
-    fn wait_until(&self, gpu: &Gpu, rest: usize) -> Result<()> {
-        loop {
-            let in_flight = self.lock();
-            if in_flight.len() <= rest {
-                return Ok(());
+    /// How many submissions there were.
+    pub fn count(&self) -> u64 {
+        lock(&self.progress).submitted
+    }
+
+    fn ask(&self, progress: &mut Progress, request: Request) -> u64 {
+        progress.asked += 1;
+        if let Some(requests) = &self.requests {
+            let _ = requests.send(request); // a thread that ended has left its failure behind
+        }
+        progress.asked
+    }
+
+    async fn answered(&self, number: u64) -> Result<()> {
+        poll_fn(|context| {
+            let mut progress = lock(&self.progress);
+            if progress.answered >= number {
+                return Poll::Ready(Ok(()));
             }
-            let Submission { number, index, ops } = in_flight[0].clone();
-            drop(in_flight); // an error report reads the list
-            let wait = wgpu::PollType::Wait { submission_index: Some(index), timeout: Some(TIMEOUT) };
-            let finished = gpu.device.poll(wait);
-            gpu.check()?;
-            finished.map_err(|e| Error::Device(format!("the device did not finish {ops}: {e}")))?;
-            let mut in_flight = self.lock();
-            if in_flight.front().is_some_and(|front| front.number == number) {
-                in_flight.pop_front(); // unless another thread waited for the same one
+            if let Some(failure) = &progress.failure {
+                return Poll::Ready(Err(Error::Device(failure.clone())));
             }
+            progress.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Drop for Submissions {
+    fn drop(&mut self) {
+        self.requests = None; // ends the thread
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Submission>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+/// Answers requests until nobody can ask any more, or the device fails.
+fn answer(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, progress: &Mutex<Progress>) {
+    for (number, request) in (1..).zip(inbox) {
+        let wait = |submission_index| wgpu::PollType::Wait { submission_index, timeout: Some(TIMEOUT) };
+        let polled = device.poll(match request {
+            Request::Finish(index) => wait(Some(index)),
+            Request::FinishAll => wait(None),
+            Request::RunCallbacks => wgpu::PollType::Poll,
+        });
+        let mut progress = lock(progress);
+        match polled {
+            Ok(_) => progress.answered = number,
+            Err(error) => {
+                let ops = progress.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
+                // A lost device says so itself, with more of a reason.
+                let failure =
+                    fault.get().unwrap_or_else(|| format!("the device did not finish {ops}: {error}"));
+                progress.failure = Some(failure);
+            }
+        }
+        while progress.in_flight.front().is_some_and(|(asked, _)| *asked <= progress.answered) {
+            progress.in_flight.pop_front();
+        }
+        progress.waiting.drain(..).for_each(Waker::wake);
+        if progress.failure.is_some() {
+            return;
+        }
     }
+}
+
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }

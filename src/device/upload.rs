@@ -2,11 +2,10 @@
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
+use super::mapping::Mapping;
 use super::prepare::Buffers;
 use crate::error::{Error, Result};
 use crate::record::PersistentId;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A few mapped buffers used in turn. One is writable again when the copy out of it has run.
 pub struct UploadRing {
@@ -16,7 +15,8 @@ pub struct UploadRing {
 
 struct Slot {
     buffer: wgpu::Buffer,
-    is_mapped: Arc<AtomicBool>,
+    /// On its way back to the host after a copy; `None` if it is there.
+    mapping: Option<Mapping>,
 }
 
 impl UploadRing {
@@ -29,14 +29,14 @@ impl UploadRing {
                 usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
                 mapped_at_creation: true,
             }),
-            is_mapped: Arc::new(AtomicBool::new(true)),
+            mapping: None,
         };
         Self { slots: (0..depth).map(slot).collect(), next: 0 }
     }
 
     /// Copies `data` to the start of persistent buffer `to`, before whatever `encoder` does next. Call
     /// [`recycle`](Self::recycle) once the encoder is submitted.
-    pub fn upload(
+    pub async fn upload(
         &mut self,
         gpu: &Gpu,
         encoder: &mut Encoder<'_>,
@@ -44,28 +44,27 @@ impl UploadRing {
         buffers: &Buffers,
         to: PersistentId,
     ) -> Result<()> {
-        let slot = &self.slots[self.next];
-        while !slot.is_mapped.load(Ordering::Acquire) {
-            gpu.submissions.wait_all(gpu)?;
+        let slot = &mut self.slots[self.next];
+        if let Some(mut mapping) = slot.mapping.take()
+            && !mapping.is_done()?
+        {
+            mapping.done(gpu).await?;
         }
         let view = slot.buffer.slice(..data.len() as u64).get_mapped_range_mut();
         view.map_err(|e| Error::Device(format!("an upload buffer is not mapped: {e}")))?
             .copy_from_slice(data);
         slot.buffer.unmap();
-        slot.is_mapped.store(false, Ordering::Release);
         encoder.copy(&slot.buffer, 0, &buffers.buffers[to.0 as usize], 0, data.len() as u64);
         self.next = (self.next + 1) % self.slots.len();
         Ok(())
     }
 
-    /// Asks for every slot that was copied from to be mapped again, when its copy has run.
-    pub fn recycle(&mut self) {
+    /// Asks for the slot that was last copied from to be mapped again, when its copy has run.
+    pub fn recycle(&mut self, gpu: &Gpu) {
         let last = (self.next + self.slots.len() - 1) % self.slots.len();
-        let slot = &self.slots[last];
-        let is_mapped = slot.is_mapped.clone();
-        slot.buffer.map_async(wgpu::MapMode::Write, .., move |result| {
-            is_mapped.store(result.is_ok(), Ordering::Release);
-        });
+        let slot = &mut self.slots[last];
+        let bytes = slot.buffer.size();
+        slot.mapping = Some(Mapping::request(gpu, &slot.buffer, wgpu::MapMode::Write, bytes));
     }
 }
 

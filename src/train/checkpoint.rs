@@ -29,19 +29,22 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 const CONFIG: &str = "config.json";
 const STATE: &str = "trainer_state.json";
 
-/// Writes everything into `pending`; the caller commits it. Blocks: training waits.
-pub fn save(
+/// Writes everything into `pending`; the caller commits it. Training waits.
+///
+/// # Errors
+/// A disk or device that fails.
+pub async fn save(
     trainer: &Trainer<'_>,
     model: &ModelConfig,
     state: &TrainerState,
     pending: &PendingCheckpoint,
 ) -> Result<()> {
-    trainer.wait()?;
+    trainer.wait().await?;
     let folder = pending.path();
     let arenas = &trainer.recordings.arenas;
-    save_arenas(trainer, &[("", &arenas.weights)], &folder.join(MODEL))?;
+    save_arenas(trainer, &[("", &arenas.weights)], &folder.join(MODEL)).await?;
     let moments = [("exp_avg.", &arenas.first_moments), ("exp_avg_sq.", &arenas.second_moments)];
-    save_arenas(trainer, &moments, &folder.join(OPTIMIZER))?;
+    save_arenas(trainer, &moments, &folder.join(OPTIMIZER)).await?;
     let config =
         serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
     write_atomically(&folder.join(CONFIG), &config)?;
@@ -107,7 +110,7 @@ fn entries<'a>(trainer: &'a Trainer<'_>, arena: &'a Arena) -> Vec<Entry<'a>> {
     parameters.into_iter().flat_map(of).collect()
 }
 
-fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Path) -> Result<()> {
+async fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Path) -> Result<()> {
     let mut tensors = Vec::new();
     let mut sources = Vec::new();
     for (prefix, arena) in arenas {
@@ -121,13 +124,14 @@ fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Path) ->
         }
     }
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    TensorFile::write(path, &tensors, metadata, |index, sink| {
-        read_piece(trainer, &sources[index], |row| sink.put(row))
+    TensorFile::write(path, &tensors, metadata, async |index, sink| {
+        read_piece(trainer, &sources[index], |row: &[u8]| sink.put(row)).await
     })
+    .await
 }
 
 /// Hands a tensor's rows, as files hold them, to `take`.
-fn read_piece(
+async fn read_piece(
     trainer: &Trainer<'_>,
     entry: &Entry<'_>,
     mut take: impl FnMut(&[u8]) -> Result<()>,
@@ -141,7 +145,8 @@ fn read_piece(
         if first < end {
             let tensor = entry.arena.part(entry.spec, part);
             let rows = tensor.rows((first - part.first_row) as u32, (end - first) as u32);
-            trainer.read_rows(rows, |row| take(&row[4 * first_column..4 * (first_column + columns)]))?;
+            let take = async |row: &[u8]| take(&row[4 * first_column..4 * (first_column + columns)]);
+            trainer.read_rows(rows, take).await?;
         }
     }
     Ok(())
@@ -185,8 +190,12 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
 }
 
 impl Trainer<'_> {
-    /// Hands each row of a persistent tensor, pad cut off, to `take`. Blocks.
-    pub(super) fn read_rows(&self, tensor: Tensor, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    /// Hands each row of a persistent tensor, pad cut off, to `take`.
+    pub(super) async fn read_rows(
+        &self,
+        tensor: Tensor,
+        mut take: impl AsyncFnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let Some(id) = super::recordings::persistent(tensor) else { return Ok(()) };
         let row_bytes = tensor.stride as u64 * tensor.element.bytes();
         let useful = (tensor.cols as u64 * tensor.element.bytes()) as usize;
@@ -194,29 +203,34 @@ impl Trainer<'_> {
         for first in (0..tensor.rows).step_by(group as usize) {
             let rows = tensor.rows(first, group.min(tensor.rows - first));
             let mut bytes = Vec::with_capacity(rows.bytes() as usize);
-            self.reader.read(self.gpu, &self.buffers, id, rows.offset, rows.bytes(), |piece| {
+            let keep = async |piece: &[u8]| {
                 bytes.extend_from_slice(piece);
                 Ok(())
-            })?;
-            bytes.chunks(row_bytes as usize).try_for_each(|row| take(&row[..useful]))?;
+            };
+            self.reader.read(self.gpu, &self.buffers, id, rows.offset, rows.bytes(), keep).await?;
+            for row in bytes.chunks(row_bytes as usize) {
+                take(&row[..useful]).await?;
+            }
         }
         Ok(())
     }
 
     /// Every tensor of the model as f32, by its checkpoint name: weights, or what `arena` holds. For tests and tools.
-    pub fn tensors(
+    pub async fn tensors(
         &self,
         arena: impl Fn(&super::recordings::Arenas) -> &Arena,
     ) -> Result<Vec<(String, Vec<f32>)>> {
         let arena = arena(&self.recordings.arenas);
-        let read = |entry: &Entry<'_>| {
+        let mut tensors = Vec::new();
+        for entry in entries(self, arena) {
             let mut values = Vec::new();
-            read_piece(self, entry, |row| {
+            let take = |row: &[u8]| {
                 values.extend(Element::F32.decode(row));
                 Ok(())
-            })?;
-            Ok((entry.piece.name.clone(), values))
-        };
-        entries(self, arena).iter().map(read).collect()
+            };
+            read_piece(self, &entry, take).await?;
+            tensors.push((entry.piece.name.clone(), values));
+        }
+        Ok(tensors)
     }
 }

@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
-pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
+pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
     let plan = RunPlan::resolve(&RunConfig::load(config, &Override::parse_all(overrides)?)?)?;
     let capabilities = match plan.tier {
         Some(tier) => Capabilities::software().with_tier(tier),
-        None => open_device(&plan)?.capabilities(),
+        None => open_device(&plan).await?.capabilities(),
     };
     // The length of the schedule changes a buffer and no shader.
     write_shaders(&Recordings::new(&plan, capabilities, 1)?.all(), folder)

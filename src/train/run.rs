@@ -42,15 +42,15 @@ pub struct Summary {
 ///
 /// # Errors
 /// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk.
-pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
+pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
     let log = Log::start();
     let overrides = Override::parse_all(overrides)?;
     let config = RunConfig::load(config, &overrides)?;
     let plan = RunPlan::resolve(&config)?;
     let data = plan.load_data()?;
     let length = plan.with_data(data.train.steps_per_epoch());
-    let gpu = open_device(&plan)?;
-    let mut trainer = Trainer::new(&gpu, &plan, &length)?;
+    let gpu = open_device(&plan).await?;
+    let mut trainer = Trainer::new(&gpu, &plan, &length).await?;
     if plan.resume == Resume::No
         && let Some(path) = &plan.load_checkpoint
     {
@@ -62,7 +62,7 @@ pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> R
     log.attach(&folder.log_path())?;
 
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
-    let matmul_rate = probe_matmul_rate(&gpu)?;
+    let matmul_rate = probe_matmul_rate(&gpu).await?;
     report(&plan, &data, &gpu, &trainer, matmul_rate);
     let keep_max = plan.checkpoint.as_ref().map_or(0, |config| config.keep_max);
     let mut run = Run {
@@ -80,15 +80,15 @@ pub fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> R
         length: &length,
         data: &data,
     };
-    run.train(&mut trainer)?;
-    run.finish(&mut trainer)
+    run.train(&mut trainer).await?;
+    run.finish(&mut trainer).await
 }
 
 /// The device that a plan asks for.
-pub(super) fn open_device(plan: &RunPlan) -> Result<Gpu> {
+pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
     let options =
         GpuOptions { device_name: plan.device_name.clone(), tier: plan.tier, ..GpuOptions::default() };
-    pollster::block_on(Gpu::request(&options))
+    Gpu::request(&options).await
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64) -> ProgressPlan {
@@ -149,9 +149,9 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+    async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         while self.state.step < self.length.total_steps && !self.summary.is_interrupted {
-            trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step)?;
+            trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
             self.state.step += 1;
             self.state.micro_step += self.plan.gradient_accumulation_steps as u64;
             let step = self.state.step;
@@ -159,12 +159,12 @@ impl Run<'_> {
                 && self.evaluates_after(step)
             {
                 let batches = eval_batches(eval, config.batches);
-                trainer.evaluate(step, eval, batches, |trainer| self.collect(trainer))?;
+                trainer.evaluate(step, eval, batches, |trainer| self.collect(trainer)).await?;
             }
             self.collect(trainer)?;
             self.summary.is_interrupted = self.interrupt.load(Ordering::Relaxed);
             if self.plan.checkpoint.as_ref().is_some_and(|c| self.state.step.is_multiple_of(c.every_steps)) {
-                self.save(trainer)?;
+                self.save(trainer).await?;
             }
         }
         Ok(())
@@ -221,15 +221,15 @@ impl Run<'_> {
     }
 
     /// Everything submitted so far, finished and reported.
-    fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        trainer.wait()?;
+    async fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        trainer.wait().await?;
         self.collect(trainer)
     }
 
-    fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        self.settle(trainer)?;
+    async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        self.settle(trainer).await?;
         let pending = self.checkpoints.begin(self.state.step)?;
-        checkpoint::save(trainer, &self.plan.model, &self.state, &pending)?;
+        checkpoint::save(trainer, &self.plan.model, &self.state, &pending).await?;
         let path = pending.commit()?;
         tracing::debug!("saved {}", path.display());
         self.last_arrival = Instant::now(); // the pause is no step's
@@ -237,13 +237,13 @@ impl Run<'_> {
     }
 
     /// The last results, the last checkpoint, the sample.
-    fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
-        self.settle(trainer)?;
+    async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
+        self.settle(trainer).await?;
         // An interrupted run is saved even where the configuration asks for no checkpoints: else its work were lost.
         let is_saved =
             || self.checkpoints.latest().is_ok_and(|l| l.is_some_and(|(step, _)| step == self.state.step));
         if (self.plan.checkpoint.is_some() || self.summary.is_interrupted) && !is_saved() {
-            self.save(trainer)?;
+            self.save(trainer).await?;
         }
         let Self { progress, mut summary, plan, .. } = self;
         progress.finish();
@@ -252,7 +252,7 @@ impl Run<'_> {
             return Ok(summary);
         }
         if let Some(config) = &plan.sample {
-            let text = sample(trainer, config, plan.seed)?;
+            let text = sample(trainer, config, plan.seed).await?;
             tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
             summary.sample = Some(text);
         }

@@ -9,8 +9,11 @@ use crate::random::Philox;
 const STREAM: u64 = 1 << 40;
 
 /// Continues the prompt by `config.tokens` byte tokens, one forward pass over the window each, and returns prompt and
-/// continuation. Blocks.
-pub fn sample(trainer: &Trainer<'_>, config: &SampleConfig, seed: u64) -> Result<String> {
+/// continuation.
+///
+/// # Errors
+/// A device that fails.
+pub async fn sample(trainer: &Trainer<'_>, config: &SampleConfig, seed: u64) -> Result<String> {
     let Some(sample) = &trainer.recordings.sample else { return Ok(String::new()) };
     let window = sample.tokens.cols as usize;
     let random = Philox::new(config.seed.unwrap_or(seed), STREAM);
@@ -27,13 +30,14 @@ pub fn sample(trainer: &Trainer<'_>, config: &SampleConfig, seed: u64) -> Result
         trainer.write(sample.tokens, bytemuck::cast_slice(&tokens));
         trainer.write(sample.at, bytemuck::bytes_of(&(seen.len() as u32 - 1)));
         let mut encoder = trainer.gpu.encoder();
-        encoder.replay(&trainer.prepared.programs[SAMPLE]);
-        encoder.submit()?;
+        encoder.replay(&trainer.prepared.programs[SAMPLE]).await?;
+        encoder.submit().await?;
         let mut logits = Vec::new();
-        trainer.read_rows(sample.logits, |row| {
+        let take = async |row: &[u8]| {
             logits = row.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             Ok(())
-        })?;
+        };
+        trainer.read_rows(sample.logits, take).await?;
         text.push(choose(&logits, config.temperature, random.uniform(i as u64)));
     }
     let bytes: Vec<u8> = text.iter().map(|&token| u8::try_from(token).unwrap_or(b'?')).collect();

@@ -55,10 +55,11 @@ impl TensorInfo {
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("model.safetensors");
 /// let tensors = [TensorInfo { name: "norm.weight".into(), dtype: Dtype::F32, shape: vec![2] }];
-/// TensorFile::write(&path, &tensors, Default::default(), |_index, sink| {
-///     sink.put(&1.0f32.to_le_bytes())?; // in as many pieces as come
+/// let write = TensorFile::write(&path, &tensors, Default::default(), async |_index, sink| {
+///     sink.put(&1.0f32.to_le_bytes())?; // in as many pieces as come, awaited or not
 ///     sink.put(&2.0f32.to_le_bytes())
-/// })?;
+/// });
+/// pollster::block_on(write)?;
 ///
 /// let file = TensorFile::open(&path)?;
 /// let (shape, dtype, bytes) = file.tensor("norm.weight")?;
@@ -81,14 +82,14 @@ impl TensorFile {
     /// # Errors
     /// A full disk or another I/O failure, by the file's name; `fill`'s own error; a tensor that `fill` gave more or
     /// fewer bytes than its shape says. The file is then incomplete and must not be used.
-    pub fn write(
+    pub async fn write(
         path: &Path,
         tensors: &[TensorInfo],
         metadata: HashMap<String, String>,
-        fill: impl FnMut(usize, &mut TensorSink<'_>) -> Result<()>,
+        fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
     ) -> Result<()> {
         let file = File::create(path).map_err(|error| io_error(path, "create", &error))?;
-        writer::write_to(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata, fill)
+        writer::write_to(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata, fill).await
     }
 
     /// Opens a file and checks its whole header against its length.

@@ -55,10 +55,10 @@ impl<'gpu> Trainer<'gpu> {
     ///
     /// # Errors
     /// A tensor or pool too large for the adapter or the configured cap; a device that fails.
-    pub fn new(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Result<Self> {
+    pub async fn new(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Result<Self> {
         let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
-        let buffers = gpu.make_persistent(&recordings.persistents)?;
-        let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off)?;
+        let buffers = gpu.make_persistent(&recordings.persistents).await?;
+        let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off).await?;
         let id = |tensor: Tensor| {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
@@ -124,18 +124,18 @@ impl<'gpu> Trainer<'gpu> {
     ///
     /// # Errors
     /// Data outside the vocabulary; a device that fails.
-    pub fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
-        self.micro_steps(data, first_micro_step)?;
+    pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
+        self.micro_steps(data, first_micro_step).await?;
         let mut encoder = self.gpu.encoder();
-        encoder.replay(&self.prepared.programs[UPDATE]);
+        encoder.replay(&self.prepared.programs[UPDATE]).await?;
         self.steps.copy(&mut encoder, step, &self.buffers, self.ids.state)?;
-        encoder.submit()?;
-        self.steps.request();
+        encoder.submit().await?;
+        self.steps.request(self.gpu);
         Ok(())
     }
 
     /// The gradient half of a step: after it the arena holds the gradients of the scaled mean loss.
-    pub fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
+    pub async fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
         for micro_step in 0..self.gradient_accumulation_steps {
             let mut encoder = self.gpu.encoder();
             if micro_step == 0 {
@@ -144,10 +144,10 @@ impl<'gpu> Trainer<'gpu> {
             }
             data.fill(first_micro_step + micro_step, &mut self.batch)?;
             self.stage();
-            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch)?;
-            encoder.replay(&self.prepared.programs[MICRO_STEP]);
-            encoder.submit()?;
-            self.uploads.recycle();
+            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch).await?;
+            encoder.replay(&self.prepared.programs[MICRO_STEP]).await?;
+            encoder.submit().await?;
+            self.uploads.recycle(self.gpu);
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<'gpu> Trainer<'gpu> {
     ///
     /// # Errors
     /// As [`step`](Self::step), and those of `between`.
-    pub fn evaluate(
+    pub async fn evaluate(
         &mut self,
         tag: u64,
         data: &Batches,
@@ -171,16 +171,16 @@ impl<'gpu> Trainer<'gpu> {
             }
             data.fill(micro_step, &mut self.batch)?;
             self.stage();
-            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch)?;
-            encoder.replay(&self.prepared.programs[EVAL]);
+            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch).await?;
+            encoder.replay(&self.prepared.programs[EVAL]).await?;
             let is_last = micro_step + 1 == batches;
             if is_last {
                 self.evaluations.copy(&mut encoder, tag, &self.buffers, self.ids.eval_loss)?;
             }
-            encoder.submit()?;
-            self.uploads.recycle();
+            encoder.submit().await?;
+            self.uploads.recycle(self.gpu);
             if is_last {
-                self.evaluations.request();
+                self.evaluations.request(self.gpu);
             }
             between(self)?;
         }
@@ -203,9 +203,12 @@ impl<'gpu> Trainer<'gpu> {
         Ok(arrived.into_iter().map(|(tag, bytes)| (tag, mean(&bytes))).collect())
     }
 
-    /// Blocks until the device has done everything submitted.
-    pub fn wait(&self) -> Result<()> {
-        self.gpu.wait()
+    /// Completes when the device has done everything submitted.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn wait(&self) -> Result<()> {
+        self.gpu.wait().await
     }
 
     /// Bytes of the pool that activations live in.
@@ -223,10 +226,13 @@ impl<'gpu> Trainer<'gpu> {
         (self.prepared.programs[MICRO_STEP].launches(), self.prepared.programs[UPDATE].launches())
     }
 
-    /// Time of each dispatch of a micro-step and an update, by the device's clock. Blocks.
-    pub fn profile(&self) -> Result<Vec<crate::device::DispatchTime>> {
-        let mut times = self.gpu.profile(&self.prepared.programs[MICRO_STEP])?;
-        times.extend(self.gpu.profile(&self.prepared.programs[UPDATE])?);
+    /// Time of each dispatch of a micro-step and an update, by the device's clock.
+    ///
+    /// # Errors
+    /// An adapter without timestamps; a device that fails.
+    pub async fn profile(&self) -> Result<Vec<crate::device::DispatchTime>> {
+        let mut times = self.gpu.profile(&self.prepared.programs[MICRO_STEP]).await?;
+        times.extend(self.gpu.profile(&self.prepared.programs[UPDATE]).await?);
         Ok(times)
     }
 

@@ -205,14 +205,20 @@ fn run(name: &str, gpu: &Gpu, tier: Tier, build: &impl Fn(&mut Case)) -> Vec<Vec
     build(&mut case);
     let Case { persistents, contents, rec, expectations, .. } = case;
     let recording = rec.finish();
-    let buffers = gpu.make_persistent(&persistents).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let buffers =
+        pollster::block_on(gpu.make_persistent(&persistents)).unwrap_or_else(|e| panic!("{name}: {e}"));
     for (id, bytes) in &contents {
         gpu.write(&buffers, *id, 0, bytes);
     }
-    let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let mut encoder = gpu.encoder();
-    encoder.replay(&prepared.programs[0]);
-    encoder.submit().and_then(|()| gpu.wait()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let prepared = pollster::block_on(async {
+        let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;
+        let mut encoder = gpu.encoder();
+        encoder.replay(&prepared.programs[0]).await?;
+        encoder.submit().await?;
+        gpu.wait().await?;
+        Ok::<_, gristmill::error::Error>(prepared)
+    });
+    let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
     let reader = Reader::new(gpu, 1 << 20);
     expectations.iter().map(|e| compare(name, gpu, &buffers, &prepared, &reader, e)).collect()
 }
@@ -226,7 +232,7 @@ fn compare(
     expectation: &Expectation,
 ) -> Vec<u8> {
     let Expectation { label, tensor, want } = expectation;
-    let around = reader.around(gpu, buffers, prepared, 0, tensor, GUARD);
+    let around = pollster::block_on(reader.around(gpu, buffers, prepared, 0, tensor, GUARD));
     let around = around.unwrap_or_else(|e| panic!("{name} {label}: {e}"));
     let (before, rest) = around.split_at(GUARD as usize);
     let (bytes, after) = rest.split_at(tensor.bytes() as usize);

@@ -111,14 +111,15 @@ seed: 7
     pub fn train(&self, steps: u64) -> Trained {
         let (plan, data, length) = self.data();
         let gpu = self.gpu();
-        let mut trainer = Trainer::new(&gpu, &plan, &length).unwrap_or_else(|e| panic!("{e}"));
+        let mut trainer =
+            pollster::block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
         let mut states = Vec::new();
         for step in 0..steps {
             let first = step * plan.gradient_accumulation_steps as u64;
-            trainer.step(step + 1, &data.train, first).unwrap_or_else(|e| panic!("{e}"));
+            pollster::block_on(trainer.step(step + 1, &data.train, first)).unwrap_or_else(|e| panic!("{e}"));
             states.extend(trainer.finished_steps().expect("states"));
         }
-        trainer.wait().expect("the device");
+        pollster::block_on(trainer.wait()).expect("the device");
         states.extend(trainer.finished_steps().expect("states"));
         let weights = tensors(&trainer, |arenas| &arenas.weights);
         let gradients = tensors(&trainer, |arenas| &arenas.gradients);
@@ -150,7 +151,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
 
 /// What one of the trainer's arenas holds.
 pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weights {
-    let tensors = trainer.tensors(arena).expect("tensors");
+    let tensors = pollster::block_on(trainer.tensors(arena)).expect("tensors");
     tensors.into_iter().map(|(name, values)| (name, values.into_iter().map(f64::from).collect())).collect()
 }
 

@@ -19,10 +19,10 @@ fn pattern(index: usize, size: usize) -> Vec<u8> {
 fn write(path: &Path, tensors: &[TensorInfo]) -> Result<()> {
     let metadata =
         HashMap::from([("format".to_owned(), "pt".to_owned()), ("step".to_owned(), "10".to_owned())]);
-    TensorFile::write(path, tensors, metadata, |index, sink| {
+    pollster::block_on(TensorFile::write(path, tensors, metadata, async |index, sink| {
         // Odd pieces, so that a tensor is never one write.
         pattern(index, tensors[index].size_bytes().unwrap()).chunks(5).try_for_each(|piece| sink.put(piece))
-    })
+    }))
 }
 
 fn mixed() -> Vec<TensorInfo> {
@@ -142,15 +142,15 @@ fn a_tensor_of_the_wrong_length_is_an_error() {
     let tensors = [info("w", Dtype::F32, &[2])];
     for (size, difference) in [(7, "1 fewer"), (12, "4 more")] {
         let written =
-            TensorFile::write(&path, &tensors, HashMap::new(), |_, sink| sink.put(&pattern(0, size)));
-        let line = written.unwrap_err().to_string();
+            TensorFile::write(&path, &tensors, HashMap::new(), async |_, sink| sink.put(&pattern(0, size)));
+        let line = pollster::block_on(written).unwrap_err().to_string();
         assert!(line.contains(&format!("tensor `w` was given {difference} bytes")), "{line}");
     }
     let twice = [info("w", Dtype::F32, &[1]), info("w", Dtype::F32, &[1])];
     assert!(write(&path, &twice).unwrap_err().to_string().contains("`w` is taken"));
     let huge = [info("w", Dtype::F32, &[usize::MAX, 2])];
-    let written = TensorFile::write(&path, &huge, HashMap::new(), |_, _| Ok(()));
-    assert!(written.unwrap_err().to_string().contains("no whole number of bytes"));
+    let written = TensorFile::write(&path, &huge, HashMap::new(), async |_, _| Ok(()));
+    assert!(pollster::block_on(written).unwrap_err().to_string().contains("no whole number of bytes"));
 }
 
 /// A disk with room for `room` bytes.
@@ -173,11 +173,14 @@ impl Write for SmallDisk {
 #[test]
 fn a_full_disk_is_named_wherever_it_strikes() {
     let tensors = mixed();
-    let fill = |index: usize, sink: &mut TensorSink<'_>| {
+    let fill = async |index: usize, sink: &mut TensorSink<'_>| {
         let size = sink.missing_bytes;
         sink.put(&pattern(index, size))
     };
-    let full = |room| write_to(SmallDisk { room }, Path::new("w.bin"), &tensors, HashMap::new(), fill);
+    let full = |room| {
+        let disk = SmallDisk { room };
+        pollster::block_on(write_to(disk, Path::new("w.bin"), &tensors, HashMap::new(), fill))
+    };
     let mut room = 0;
     while let Err(error) = full(room) {
         let line = error.to_string();

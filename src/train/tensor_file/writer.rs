@@ -47,12 +47,12 @@ impl TensorSink<'_> {
 }
 
 /// [`TensorFile::write`](super::TensorFile::write) into any writer; `path` only names it in errors.
-pub(super) fn write_to(
+pub(super) async fn write_to(
     mut out: impl Write,
     path: &Path,
     tensors: &[TensorInfo],
     metadata: HashMap<String, String>,
-    mut fill: impl FnMut(usize, &mut TensorSink<'_>) -> Result<()>,
+    mut fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
 ) -> Result<()> {
     let failed = |error: io::Error| io_error(path, "write", &error);
     let mut order: Vec<usize> = (0..tensors.len()).collect();
@@ -71,7 +71,7 @@ pub(super) fn write_to(
         let TensorInfo { name, .. } = &tensors[index];
         let (start, end) = placed[name.as_str()].data_offsets;
         let mut sink = TensorSink { out: &mut out, path, tensor: name, missing_bytes: end - start };
-        fill(index, &mut sink)?;
+        fill(index, &mut sink).await?;
         sink.finish()?;
     }
     out.flush().map_err(failed)

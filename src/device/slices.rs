@@ -1,0 +1,50 @@
+//! Programs cut into submissions that are short enough.
+//!
+//! A GPU that also drives a display is reset when one submission keeps it from the display for about two seconds. How
+//! long a kernel takes is known only to the adapter, so the first replay measures: each launch is a submission of its
+//! own, and is waited for. Later replays are cut by those times and wait for nothing.
+
+use std::time::Duration;
+
+/// How long one submission may take on a GPU: a tenth of what a display waits, for clocks that slow down and launches
+/// that take longer than they did.
+pub(super) const SUBMISSION_TIME: Duration = Duration::from_millis(200);
+
+/// Where slices of launches end, so that none but single launches takes more than `budget`.
+pub(super) fn cut(times: &[Duration], budget: Duration) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut taken = Duration::ZERO;
+    for (launch, &time) in times.iter().enumerate() {
+        if launch > 0 && taken + time > budget {
+            ends.push(launch);
+            taken = Duration::ZERO;
+        }
+        taken += time;
+    }
+    ends.push(times.len());
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut_ms(times: &[u64], budget: u64) -> Vec<usize> {
+        let times: Vec<_> = times.iter().map(|&ms| Duration::from_millis(ms)).collect();
+        cut(&times, Duration::from_millis(budget))
+    }
+
+    #[test]
+    fn slices_keep_the_budget() {
+        assert_eq!(cut_ms(&[1, 2, 3, 4], 100), [4]);
+        assert_eq!(cut_ms(&[1, 2, 3, 4], 3), [2, 3, 4]);
+        assert_eq!(cut_ms(&[5, 5, 5, 5, 5], 10), [2, 4, 5]);
+    }
+
+    #[test]
+    fn a_launch_over_the_budget_is_alone() {
+        assert_eq!(cut_ms(&[1, 50, 1, 1], 10), [1, 2, 4]);
+        assert_eq!(cut_ms(&[50, 1], 10), [1, 2]);
+        assert_eq!(cut_ms(&[], 10), [0]);
+    }
+}
