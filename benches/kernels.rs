@@ -15,7 +15,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, embedding, rms_norm, rope, swiglu};
+use gristmill::ops::{adamw, add, embedding, rms_norm, rope, swiglu, unfused};
 use gristmill::record::{Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
@@ -177,9 +177,20 @@ fn elementwise(c: &mut Criterion) {
         rope::rope(&mut row.rec, qkv, positions, LAYOUT, &settings, cos_sin);
         bytes(2.0, 2 * D)
     });
+    row(c, &gpu, "rope, q and k, composed", |row| {
+        let [x, y] = [0; 2].map(|_| row.tensor(N, 2 * D, F32));
+        let [cos, sin] = [0; 2].map(|_| row.tensor(128, 32, F32));
+        unfused::rope(&mut row.rec, x, cos, sin, 32, y);
+        bytes(2.0, 2 * D)
+    });
     row(c, &gpu, "swiglu", |row| {
         let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
         swiglu::swiglu(&mut row.rec, gate_up, y);
+        bytes(3.0, F)
+    });
+    row(c, &gpu, "swiglu, composed", |row| {
+        let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
+        unfused::swiglu(&mut row.rec, gate_up, y);
         bytes(3.0, F)
     });
     row(c, &gpu, "swiglu backward", |row| {
@@ -213,6 +224,11 @@ fn attentions(c: &mut Criterion) {
             let (qkv, y, lse) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
             attention(&mut row.rec, qkv, y, lse, None, &shape);
+            Work::Flops(2.0 * product)
+        });
+        row(c, &gpu, &format!("attention T={tokens}, composed"), |row| {
+            let (qkv, y) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32));
+            unfused::attention(&mut row.rec, qkv, y, &shape);
             Work::Flops(2.0 * product)
         });
         row(c, &gpu, &format!("attention backward T={tokens}"), |row| {

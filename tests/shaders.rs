@@ -2,8 +2,12 @@
 //! struct is the one that Rust writes.
 
 use gristmill::config::{Override, RunConfig, RunPlan};
+use gristmill::element::Element;
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
-use gristmill::record::Dispatch;
+use gristmill::ops::attention::Attention;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::unfused;
+use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};
@@ -29,6 +33,20 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
     recordings.all().into_iter().flat_map(|recording| recording.dispatches.clone()).collect()
 }
 
+/// What only benches record.
+fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
+    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 8 };
+    let shape = Attention { layout, tokens: 5, is_causal: true, scale: 1.0, window: None };
+    let mut rec = Recorder::new("compositions", capabilities);
+    let mut tensor = |rows, cols| rec.tensor("x", rows, cols, Element::F32);
+    let (x, cos, sin, turned) = (tensor(5, 16), tensor(5, 8), tensor(5, 8), tensor(5, 16));
+    let (gate_up, y, qkv) = (tensor(5, 32), tensor(5, 16), tensor(5, layout.cols()));
+    unfused::rope(&mut rec, x, cos, sin, 8, turned);
+    unfused::swiglu(&mut rec, gate_up, y);
+    unfused::attention(&mut rec, qkv, y, &shape);
+    rec.finish().dispatches
+}
+
 fn variants() -> Vec<Dispatch> {
     let plain = ["--model.model_config.use_qk_norm=False", "--model.model_config.qkv_has_bias=False"];
     let tied =
@@ -40,7 +58,8 @@ fn variants() -> Vec<Dispatch> {
         .into_iter()
         .flat_map(|tier| {
             let capabilities = Capabilities::software().with_tier(tier);
-            [&[][..], &plain, &tied, &wide].into_iter().flat_map(move |o| everything(o, capabilities))
+            let runs = [&[][..], &plain, &tied, &wide].into_iter();
+            runs.flat_map(move |o| everything(o, capabilities)).chain(compositions(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
@@ -83,9 +102,8 @@ fn struct_fields(module: &naga::Module, ty: naga::Handle<naga::Type>) -> (Vec<(S
 
 #[test]
 fn state_structs_are_those_of_rust() {
-    let kernel = Kernel::new("grad_norm", "finish_step", gristmill::element::Element::F32)
-        .constant("LANES", 64)
-        .constant("BLOCK", 256);
+    let kernel =
+        Kernel::new("grad_norm", "finish_step", Element::F32).constant("LANES", 64).constant("BLOCK", 256);
     let module = compose(&kernel).expect("it composes").module;
     let fields = |name: &str| {
         let of_name = |ty: &naga::Type| ty.name.as_ref().is_some_and(|n| n.contains(name));
@@ -107,7 +125,7 @@ fn state_structs_are_those_of_rust() {
 
 #[test]
 fn unknown_conditions_and_missing_entry_points_are_errors() {
-    let kernel = Kernel::new("rms_norm", "layer_norm", gristmill::element::Element::F32);
+    let kernel = Kernel::new("rms_norm", "layer_norm", Element::F32);
     let kernel = kernel.constant("LANES", 64).constant("ROWS", 64);
     let error = compose(&kernel).err().expect("no such entry point").to_string();
     assert!(error.contains("rms_norm:layer_norm f32"), "{error}");

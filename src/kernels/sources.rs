@@ -31,4 +31,5 @@ shaders![
     "rms_norm",
     "rope",
     "swiglu",
+    "unfused",
 ];

@@ -17,6 +17,7 @@ pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod swiglu;
+pub mod unfused;
 
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};

@@ -1,0 +1,108 @@
+// What runs where no fused kernel does: one pass over memory for each operator. Benches measure the fused kernels against
+// compositions of these, and a test computes the same both ways; training uses none of them.
+//
+//   silu          y = x · s(x),   s(x) = 1 / (1 + e^-x)
+//   multiply      y = x · factors; factors repeat down and across, as a table of angles does over sequences and heads
+//   rotate_half   y = (-b, a) where a head of x is (a, b)
+//   softmax       y = softmax(scale · y) in each row of a square, columns past the diagonal hidden
+//
+// silu, multiply, rotate_half: an invocation owns 4 elements. softmax: an invocation or a workgroup has a row, see
+// lib/reduce. Numerics: f32 between load and store.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::lib::reduce::{row_max, row_sum, share_of};
+import package::tile::LANES;
+
+struct Params {
+    rows: u32,
+    columns4: u32, // offsets, strides and counts of columns are in groups of 4 elements
+    x_offset: u32,
+    x_stride: u32,
+    y_offset: u32,
+    y_stride: u32,
+    factor_rows: u32,
+    factor_columns4: u32,
+    half4: u32, // of a head
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Packed>;
+@group(0) @binding(2) var<storage, read_write> y: array<Packed>;
+@group(0) @binding(3) var<storage, read> factors: array<Packed>;
+
+@compute @workgroup_size(LANES)
+fn silu(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.row < params.rows) {
+        let value = load4(x[x_at(place)]);
+        y[y_at(place)] = store4(value / (1.0 + exp(-value)));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn multiply(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.row < params.rows) {
+        let row = place.row % params.factor_rows;
+        let factor = load4(factors[row * params.factor_columns4 + place.column % params.factor_columns4]);
+        y[y_at(place)] = store4(load4(x[x_at(place)]) * factor);
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn rotate_half(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.row < params.rows) {
+        let is_first = place.column / params.half4 % 2u == 0u;
+        let partner = select(place.column - params.half4, place.column + params.half4, is_first);
+        let value = load4(x[x_at(Place(place.row, partner))]);
+        y[y_at(place)] = store4(select(value, -value, is_first));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn softmax(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    let row = min(share.row, params.rows - 1u);
+    var largest = vec4<f32>(-1e30);
+    for (var column = share.first; column < params.columns4; column += share.step) {
+        largest = max(largest, score(row, column));
+    }
+    let top = row_max(max(max(largest.x, largest.y), max(largest.z, largest.w)), lane);
+    var sum = vec4<f32>(0.0);
+    for (var column = share.first; column < params.columns4; column += share.step) {
+        sum += exp(score(row, column) - top);
+    }
+    let total = row_sum(dot(sum, vec4<f32>(1.0)), lane);
+    if (share.row < params.rows) {
+        for (var column = share.first; column < params.columns4; column += share.step) {
+            y[y_at(Place(row, column))] = store4(exp(score(row, column) - top) / total);
+        }
+    }
+}
+
+// Scores past the diagonal are finite and so low that their exponential is zero.
+fn score(row: u32, column: u32) -> vec4<f32> {
+    let index = vec4<u32>(4u * column) + vec4<u32>(0u, 1u, 2u, 3u);
+    return select(vec4<f32>(-1e30), params.scale * load4(y[y_at(Place(row, column))]), index <= vec4<u32>(row));
+}
+
+struct Place {
+    row: u32,
+    column: u32, // of a group of 4
+}
+
+fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
+    let index = linear_index(workgroup) * LANES + lane;
+    return Place(index / params.columns4, index % params.columns4);
+}
+
+fn x_at(place: Place) -> u32 {
+    return params.x_offset + place.row * params.x_stride + place.column;
+}
+
+fn y_at(place: Place) -> u32 {
+    return params.y_offset + place.row * params.y_stride + place.column;
+}

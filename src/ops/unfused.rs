@@ -1,0 +1,113 @@
+//! Compositions of single operators that compute what a fused kernel does, with a pass over memory for each.
+//!
+//! They are the other side of a comparison: benches measure rope, swiglu and attention against them, a test finds both
+//! sides equal. Training uses none of them.
+
+use super::add::add;
+use super::attention::Attention;
+use super::heads::HeadLayout;
+use super::matmul::{Epilogue, Layout, matmul};
+use super::{per_item, per_row};
+use crate::element::stride_of;
+use crate::record::{Recorder, Tensor};
+
+crate::params! {
+    struct Params {
+        rows: u32,
+        columns4: u32,
+        x_offset: u32,
+        x_stride: u32,
+        y_offset: u32,
+        y_stride: u32,
+        factor_rows: u32,
+        factor_columns4: u32,
+        half4: u32,
+        scale: f32,
+    }
+}
+
+/// out (N, F) = silu(gate) · up from packed `gate_up`: the activation, then the product.
+#[track_caller]
+pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
+    let (gate, up) = (gate_up.columns(0, out.cols), gate_up.columns(stride_of(out.cols), out.cols));
+    let activated = rec.tensor("silu", out.rows, out.cols, out.element);
+    elementwise(rec, "silu", gate, None, activated, 0);
+    elementwise(rec, "multiply", up, Some(activated), out, 0);
+}
+
+/// out (N, heads · head_dim) = x · cos + rotate_half(x) · sin: four passes, with `cos` and `sin` (T, head_dim) of every
+/// element of a head, N a multiple of T. `x` and `out` lie in different buffers.
+#[track_caller]
+pub fn rope(rec: &mut Recorder, x: Tensor, cos: Tensor, sin: Tensor, head_dim: u32, out: Tensor) {
+    assert!(head_dim.is_multiple_of(8), "rotate_half takes heads of whole groups, not of {head_dim}");
+    let rotated = rec.tensor("rotated", x.rows, x.cols, x.element);
+    let turned = rec.tensor("turned", x.rows, x.cols, x.element);
+    elementwise(rec, "rotate_half", x, None, rotated, head_dim / 8);
+    elementwise(rec, "multiply", rotated, Some(sin), turned, 0);
+    elementwise(rec, "multiply", x, Some(cos), out, 0);
+    add(rec, turned, out, 1.0, true);
+}
+
+/// out (N, heads · value_dim) by a matrix of scores for each head of each sequence: product, softmax, product.
+#[track_caller]
+pub fn attention(rec: &mut Recorder, qkv: Tensor, out: Tensor, shape: &Attention) {
+    assert!(shape.is_causal && shape.window.is_none(), "only causal attention is composed here");
+    let Attention { tokens, scale, .. } = *shape;
+    let HeadLayout { heads, head_dim, value_dim, .. } = shape.layout;
+    for first in (0..qkv.rows).step_by(tokens as usize) {
+        for head in 0..heads {
+            let (rows, kv_head) = (qkv.rows(first, tokens), head / shape.layout.group());
+            let q = rows.columns(head * head_dim, head_dim);
+            let k = rows.columns(shape.layout.k_start() + kv_head * head_dim, head_dim);
+            let v = rows.columns(shape.layout.v_start() + kv_head * value_dim, value_dim);
+            let scores = rec.tensor("scores", tokens, tokens, qkv.element);
+            matmul(rec, Layout::Nt, q, k, scores, Epilogue::default());
+            softmax(rec, scores, scale);
+            let out = out.rows(first, tokens).columns(head * value_dim, value_dim);
+            matmul(rec, Layout::Nn, scores, v, out, Epilogue::default());
+        }
+    }
+}
+
+fn softmax(rec: &mut Recorder, scores: Tensor, scale: f32) {
+    let (kernel, grid) = per_row(rec, "unfused", "softmax", scores.element, scores.rows);
+    let params = Params { scale, ..params(scores, scores) };
+    rec.dispatch(kernel, &[(2, scores.binding())], &params, grid);
+}
+
+#[track_caller]
+fn elementwise(
+    rec: &mut Recorder,
+    entry: &'static str,
+    x: Tensor,
+    factors: Option<Tensor>,
+    y: Tensor,
+    half4: u32,
+) {
+    assert!((x.rows, x.cols, x.element) == (y.rows, y.cols, y.element), "{entry} keeps shape and element");
+    let params = Params {
+        factor_rows: factors.map_or(0, |factors| factors.rows),
+        factor_columns4: factors.map_or(0, |factors| factors.stride4()),
+        half4,
+        ..params(x, y)
+    };
+    let (kernel, grid) = per_item("unfused", entry, x.element, x.rows as u64 * params.columns4 as u64);
+    let mut bindings = vec![(1, x.offset_binding().0), (2, y.offset_binding().0)];
+    bindings.extend(factors.map(|factors| (3, factors.binding())));
+    rec.dispatch(kernel, &bindings, &params, grid);
+}
+
+fn params(x: Tensor, y: Tensor) -> Params {
+    Params {
+        rows: y.rows,
+        columns4: y.cols.div_ceil(4),
+        x_offset: x.offset_binding().1,
+        x_stride: x.stride4(),
+        y_offset: y.offset_binding().1,
+        y_stride: y.stride4(),
+        factor_rows: 0,
+        factor_columns4: 0,
+        half4: 0,
+        scale: 0.0,
+    }
+}
