@@ -57,6 +57,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod cli;
 pub mod config;
 pub mod data;
 pub mod device;

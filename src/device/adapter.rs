@@ -22,6 +22,8 @@ pub struct AdapterReport {
     pub binding_bytes: u64,
     /// Largest buffer, in bytes.
     pub buffer_bytes: u64,
+    /// Its own memory, in bytes, where the driver tells.
+    pub memory_bytes: Option<u64>,
 }
 
 impl AdapterReport {
@@ -34,6 +36,7 @@ impl AdapterReport {
             is_software: info.device_type == wgpu::DeviceType::Cpu,
             binding_bytes: limits.max_storage_buffer_binding_size,
             buffer_bytes: limits.max_buffer_size,
+            memory_bytes: memory_bytes(adapter),
         }
     }
 
@@ -55,6 +58,23 @@ impl std::fmt::Display for AdapterReport {
             self.binding_bytes >> 20
         )
     }
+}
+
+/// The largest heap that is the device's own. WebGPU does not tell; Vulkan does.
+#[cfg(not(any(target_vendor = "apple", target_family = "wasm")))]
+fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    // SAFETY: the adapter is only asked for a property, and outlives the question.
+    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let (instance, device) = (vulkan.shared_instance().raw_instance(), vulkan.raw_physical_device());
+    // SAFETY: the device was enumerated from this instance, and both live as long as the adapter.
+    let properties = unsafe { instance.get_physical_device_memory_properties(device) };
+    let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
+    heaps.iter().filter(|heap| heap.flags.as_raw() & 1 == 1).map(|heap| heap.size).max() // 1: DEVICE_LOCAL
+}
+
+#[cfg(any(target_vendor = "apple", target_family = "wasm"))]
+fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 pub(super) fn instance() -> wgpu::Instance {

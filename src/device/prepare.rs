@@ -153,7 +153,7 @@ impl Gpu {
                 transient => prepared.place(index, transient),
             };
             let bind_group = self.bind_group(dispatch, &pipeline, &params, params_at, locate)?;
-            params_at += params_slot(dispatch);
+            params_at += dispatch.params_slot();
             launches.push(Launch {
                 pipeline,
                 bind_group,
@@ -169,7 +169,7 @@ impl Gpu {
     async fn params(&self, recording: &Recording) -> Result<wgpu::Buffer> {
         let mut bytes = Vec::new();
         for dispatch in &recording.dispatches {
-            let end = bytes.len() + params_slot(dispatch) as usize;
+            let end = bytes.len() + dispatch.params_slot() as usize;
             bytes.extend(&dispatch.params);
             bytes.resize(end, 0);
         }
@@ -258,9 +258,4 @@ impl Gpu {
         }
         Ok(buffer)
     }
-}
-
-/// Uniform bindings start at multiples of 256 bytes on every adapter.
-fn params_slot(dispatch: &Dispatch) -> u64 {
-    (dispatch.params.len() as u64).next_multiple_of(256)
 }

@@ -1,6 +1,6 @@
 //! A finished recording: plain data.
 
-use super::tensor::{BufferId, TransientId};
+use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
 use crate::kernels::Kernel;
 
 /// A range of a buffer, bound to a kernel.
@@ -29,6 +29,14 @@ pub struct Dispatch {
     pub fields: &'static [(&'static str, usize)],
     /// Workgroups along x, y, z.
     pub grid: [u32; 3],
+}
+
+impl Dispatch {
+    /// Bytes that the params struct takes in the buffer that holds all of a recording's: uniform bindings start at
+    /// multiples of 256 bytes.
+    pub fn params_slot(&self) -> u64 {
+        (self.params.len() as u64).next_multiple_of(BINDING_ALIGNMENT)
+    }
 }
 
 /// A buffer that lives inside the recording only.

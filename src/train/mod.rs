@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod checkpoint_folder;
 pub mod dump;
 pub mod durable;
+pub mod forecast;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;

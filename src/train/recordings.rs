@@ -12,7 +12,7 @@ use crate::ops::embedding::embedding;
 use crate::ops::grad_norm::{StepTensors, grad_norm};
 use crate::ops::linear_cross_entropy;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
-use crate::record::{BufferId, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
+use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Parameter, Tape};
 
 /// The four arenas.
@@ -26,6 +26,13 @@ pub struct Arenas {
     pub first_moments: Arena,
     /// Second moments of AdamW.
     pub second_moments: Arena,
+}
+
+impl Arenas {
+    /// All of them.
+    pub fn all(&self) -> [&Arena; 4] {
+        [&self.weights, &self.gradients, &self.first_moments, &self.second_moments]
+    }
 }
 
 /// Everything that is decided before a device is opened.
@@ -153,19 +160,21 @@ impl Recordings {
         self.persistents.bytes() + MemoryPlan::new(&self.all()).bytes()
     }
 
+    /// The `count` largest buffers, largest first.
+    pub fn largest_consumers(&self, count: usize) -> Vec<Consumer> {
+        let mut consumers = MemoryPlan::largest(&self.all(), count);
+        let persistent = self.persistents.buffers().iter();
+        consumers.extend(persistent.map(|(label, bytes)| Consumer { label: label.clone(), bytes: *bytes }));
+        consumers.sort_by_key(|consumer| std::cmp::Reverse(consumer.bytes));
+        consumers.truncate(count);
+        consumers
+    }
+
     fn check_memory(&self, plan: &RunPlan) -> Result<()> {
         let Some(cap) = plan.max_device_memory.filter(|&cap| self.bytes() > cap) else { return Ok(()) };
-        let mut consumers = MemoryPlan::largest(&self.all(), 5);
-        let persistent = self.persistents.buffers().iter();
-        consumers.extend(
-            persistent.map(|(label, bytes)| crate::record::Consumer { label: label.clone(), bytes: *bytes }),
-        );
-        consumers.sort_by_key(|consumer| std::cmp::Reverse(consumer.bytes));
-        let listed: Vec<String> = consumers
-            .iter()
-            .take(5)
-            .map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0))
-            .collect();
+        let consumers = self.largest_consumers(5);
+        let listed: Vec<String> =
+            consumers.iter().map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0)).collect();
         Err(Error::Plan(format!(
             "the run takes {:.1} MiB, over context.max_device_memory of {:.1} MiB; the largest consumers: {}; lower \
              runner_config.batch_size or raise the cap",

@@ -11,10 +11,10 @@ use crate::model::init::initial_row;
 use crate::record::{PersistentId, Tensor};
 
 /// Submissions are at most 3 ahead of the device; one slot more is always free.
-const RING: usize = 5;
+pub(super) const RING: usize = 5;
 
 /// Checkpoints leave the device in pieces of at most this size.
-const READER_BYTES: u64 = 64 << 20;
+pub(super) const READER_BYTES: u64 = 64 << 20;
 
 /// Positions of the programs in the prepared list; the sample's is last.
 const MICRO_STEP: usize = 0;
@@ -209,6 +209,11 @@ impl<'gpu> Trainer<'gpu> {
     /// A device that fails.
     pub async fn wait(&self) -> Result<()> {
         self.gpu.wait().await
+    }
+
+    /// What it runs.
+    pub fn recordings(&self) -> &Recordings {
+        &self.recordings
     }
 
     /// Bytes of the pool that activations live in.

@@ -1,0 +1,143 @@
+//! `doctor`: what the adapters here can do, whether the kernels are right on the one a run would take, how fast it is,
+//! and how large a model it can train.
+
+use super::self_test::{ALLOWED, self_test};
+use crate::config::{RunConfig, RunPlan};
+use crate::device::{Gpu, GpuOptions, list_adapters};
+use crate::error::{Error, Result};
+use crate::kernels::{Capabilities, Tier};
+use crate::train::forecast::Forecast;
+use crate::train::peak::{probe_matmul_rate, probe_memory_rate};
+use crate::train::recordings::Recordings;
+use indicatif::{HumanBytes, HumanCount};
+use std::path::Path;
+
+/// The flags of `doctor`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The adapter to look at, by a part of its name
+    #[arg(long, value_name = "NAME")]
+    device_name: Option<String>,
+    /// Its memory in GiB, where the driver does not tell
+    #[arg(long, value_name = "GIB")]
+    memory: Option<f64>,
+}
+
+/// Layers, width and heads of models that people know, smallest first: GPT-2's four sizes and two of Llama's.
+const LADDER: [(&str, u32, u32, u32); 8] = [
+    ("8 layers of 256", 8, 256, 4),
+    ("8 layers of 512", 8, 512, 8),
+    ("12 layers of 768, as GPT-2", 12, 768, 12),
+    ("24 layers of 1024, as GPT-2 medium", 24, 1024, 16),
+    ("36 layers of 1280, as GPT-2 large", 36, 1280, 20),
+    ("48 layers of 1600, as GPT-2 XL", 48, 1600, 25),
+    ("28 layers of 3072, as Llama 3.2 3B", 28, 3072, 24),
+    ("32 layers of 4096, as Llama 2 7B", 32, 4096, 32),
+];
+
+/// Prints the report.
+///
+/// # Errors
+/// No adapter; a device that fails; a kernel whose results are wrong.
+pub async fn doctor(arguments: &Arguments) -> Result<()> {
+    let options = GpuOptions { device_name: arguments.device_name.clone(), ..GpuOptions::default() };
+    let gpu = Gpu::request(&options).await?;
+    println!("adapters");
+    for adapter in list_adapters().await {
+        let chosen = if adapter == *gpu.report() { "  <- this one" } else { "" };
+        println!("  {adapter}{chosen}");
+    }
+    let limits = gpu.capabilities().limits;
+    println!(
+        "limits     {} in a tensor, {} in a buffer",
+        HumanBytes(limits.binding_bytes),
+        HumanBytes(limits.buffer_bytes)
+    );
+    let wrong = test_tiers(&gpu).await?;
+    println!(
+        "roofs      matrix products {:.1} GFLOP/s, memory {:.1} GB/s (tier {})",
+        probe_matmul_rate(&gpu).await? / 1e9,
+        probe_memory_rate(&gpu).await? / 1e9,
+        gpu.capabilities().tier.name()
+    );
+    println!("{}", largest_model(&gpu, arguments.memory)?);
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Device(format!(
+            "{} computes wrong results in {}: update its driver, choose another tier with --tier or another adapter with \
+             --device_name, and please report this",
+            gpu.report().name,
+            wrong.join(", ")
+        ))),
+    }
+}
+
+/// Tests every tier and returns what is wrong.
+async fn test_tiers(gpu: &Gpu) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for tier in Tier::ALL {
+        let outcomes = self_test(gpu, tier).await?;
+        let shown: Vec<String> = outcomes.iter().map(|o| format!("{} {:.0e}", o.kernel, o.error)).collect();
+        let preferred = if tier == gpu.report().preferred_tier() { ", preferred" } else { "" };
+        println!("self-test  tier {}{preferred}: errors {}", tier.name(), shown.join(", "));
+        // A comparison that NaN fails too.
+        let bad = outcomes.iter().filter(|outcome| !(outcome.error <= ALLOWED));
+        wrong.extend(bad.map(|outcome| format!("{} of tier {}", outcome.kernel, tier.name())));
+    }
+    Ok(wrong)
+}
+
+fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
+    let told = gibibytes.map(|gib| (gib * (1u64 << 30) as f64) as u64);
+    let Some(memory) = told.or(gpu.report().memory_bytes) else {
+        return Ok(
+            "memory     not told by this driver: give it with --memory to learn which model fits".into()
+        );
+    };
+    let mut best = None;
+    for (name, layers, width, heads) in LADDER {
+        // A shape that no binding can hold does not fit either.
+        if let Ok(forecast) = forecast(layers, width, heads, gpu.capabilities())
+            && forecast.bytes() <= memory
+        {
+            best = Some((name, forecast));
+        }
+    }
+    let fits = match best {
+        None => "not even 8 layers of 256 fit".to_string(),
+        Some((name, forecast)) => format!(
+            "{name} fits: {} parameters, {} with a micro-batch of one window of 1024 tokens",
+            HumanCount(forecast.parameters as u64),
+            HumanBytes(forecast.bytes())
+        ),
+    };
+    Ok(format!("memory     {}; {fits}", HumanBytes(memory)))
+}
+
+/// Of a Llama-shaped model with a vocabulary of 32,000.
+fn forecast(layers: u32, width: u32, heads: u32, capabilities: Capabilities) -> Result<Forecast> {
+    let yaml = format!(
+        "model: {{ model_config: {{ vocab_size: 32000, hidden_size: {width}, num_layers: {layers}, num_heads: {heads}, \
+         seq_length: 1024 }} }}\n\
+         train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}\n\
+         runner_config: {{ batch_size: 1 }}\n\
+         lr_schedule: {{ learning_rate: 1.0e-3 }}\n"
+    );
+    let plan = RunPlan::resolve(&RunConfig::parse(&yaml, Path::new("doctor"), &[])?)?;
+    Ok(Forecast::new(&plan, &Recordings::new(&plan, capabilities, 1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ladder_rises_and_every_rung_can_be_planned() {
+        let bytes = |(_, layers, width, heads): (&str, u32, u32, u32)| {
+            // As on a GPU: a Llama 2 7B has matrices that llvmpipe's 128 MiB cannot hold.
+            let capabilities = Capabilities::software().with_binding_bytes(1 << 30).with_tier(Tier::Portable);
+            forecast(layers, width, heads, capabilities).unwrap_or_else(|e| panic!("{e}")).bytes()
+        };
+        assert!(LADDER.map(bytes).is_sorted());
+    }
+}

@@ -1,0 +1,104 @@
+//! The command lines: of the binary `gristmill`, and of the example `train_gpt`, which is its `train` alone.
+//!
+//! The outermost layer, and the only one that blocks: every command runs one future to its end and turns an error into
+//! one line on standard error and the exit code 2.
+
+mod doctor;
+mod plan;
+mod self_test;
+mod train;
+
+use crate::error::Result;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Trains language models on any Vulkan, Metal or DX12 adapter.
+#[derive(Parser)]
+#[command(name = "gristmill", version, after_help = train::EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train as a YAML file says
+    #[command(after_help = train::OVERRIDES)]
+    Train(Configured),
+    /// Say what a training run would be: parameters, work, memory, steps; needs no adapter
+    #[command(after_help = train::OVERRIDES)]
+    Plan(Configured),
+    /// Say what the adapters here can do, and test the kernels on the one that a run would take
+    Doctor(doctor::Arguments),
+    /// Write the shaders of a run into a folder
+    DumpWgsl {
+        /// Where to
+        folder: PathBuf,
+        #[command(flatten)]
+        configured: Configured,
+    },
+}
+
+/// A configuration and what overrides it.
+#[derive(clap::Args)]
+struct Configured {
+    /// The configuration, for example configs/tiny.yaml
+    // A flag in its place is not clap's affair: it is answered like any file that is not there.
+    #[arg(allow_hyphen_values = true)]
+    config: PathBuf,
+    /// Overrides of its keys, for example --runner_config.batch_size=4
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "--SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+/// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
+pub fn gristmill() -> ExitCode {
+    silence_device_select();
+    let Arguments { command } = Arguments::parse_from(help_first(std::env::args()));
+    exit_code(match command {
+        Command::Train(Configured { config, overrides }) => train::train(&config, &overrides),
+        Command::Plan(Configured { config, overrides }) => plan::plan(&config, &overrides),
+        Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
+        Command::DumpWgsl { folder, configured } => {
+            train::dump_wgsl(&configured.config, &configured.overrides, &folder)
+        }
+    })
+}
+
+/// The example `train_gpt`: parses the command line, trains, and returns the exit code.
+pub fn train_gpt() -> ExitCode {
+    silence_device_select();
+    exit_code(train::train_gpt(std::env::args()))
+}
+
+fn exit_code(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The arguments with a request for help right behind the command, since whatever follows a configuration is taken for
+/// an override of it.
+fn help_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all: Vec<String> = arguments.collect();
+    if let Some(place) = all.iter().skip(2).position(|argument| ["-h", "--help"].contains(&argument.as_str()))
+    {
+        let help = all.remove(place + 2);
+        all.insert(2, help);
+    }
+    all
+}
+
+/// Where no desktop session is, a Vulkan layer of Mesa's looks for one and prints `error: XDG_RUNTIME_DIR is invalid` though
+/// nothing is wrong. It chooses a default GPU, which we do ourselves, so it can stay out.
+fn silence_device_select() {
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: the process has one thread yet.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
+}

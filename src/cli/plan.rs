@@ -1,0 +1,98 @@
+//! `plan`: what a run would be.
+
+use crate::config::{Override, RunConfig, RunLength, RunPlan};
+use crate::error::Result;
+use crate::kernels::{Capabilities, Tier};
+use crate::train::forecast::Forecast;
+use crate::train::recordings::Recordings;
+use indicatif::{HumanBytes, HumanCount};
+use std::path::Path;
+
+/// Steps whose rows in the schedule are counted where the data, and with it the number of steps, is not known.
+const STEPS_IF_UNKNOWN: u64 = 1000;
+
+/// Prints the plan of the run that `config` and `overrides` ask for. Asks no adapter.
+pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
+    let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
+    let plan = RunPlan::resolve(&config)?;
+    config.notices.iter().for_each(|notice| println!("{notice}"));
+    let length = match plan.load_data() {
+        Ok(data) => {
+            data.summary.iter().for_each(|line| println!("{line}"));
+            Some(plan.with_data(data.train.steps_per_epoch()))
+        }
+        Err(error) => {
+            println!("The number of steps is not known without the data: {error}");
+            None
+        }
+    };
+    let tier = plan.tier.unwrap_or(Tier::Portable);
+    let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
+    let recordings = Recordings::new(&plan, Capabilities::software().with_tier(tier), steps)?;
+    print!("{}", report(&plan, length.as_ref(), tier, &Forecast::new(&plan, &recordings)));
+    Ok(())
+}
+
+fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &Forecast) -> String {
+    let (tokens, flops) = (plan.tokens_per_step as u64, forecast.flops_per_token);
+    let mut lines = vec![
+        format!(
+            "model    {} parameters ({} in float32), {}FLOP a token to train",
+            HumanCount(forecast.parameters as u64),
+            HumanBytes(4 * forecast.parameters as u64),
+            with_prefix(flops)
+        ),
+        format!(
+            "step     {} x {} windows of {} tokens: {} tokens, {}FLOP",
+            plan.gradient_accumulation_steps,
+            plan.batch_size,
+            plan.model.seq_length,
+            HumanCount(tokens),
+            with_prefix(flops * tokens as f64)
+        ),
+    ];
+    if let Some(length) = length {
+        let total = length.total_steps * tokens;
+        lines.push(format!(
+            "run      {} steps ({} to an epoch): {} tokens, {}FLOP",
+            HumanCount(length.total_steps),
+            HumanCount(length.steps_per_epoch),
+            HumanCount(total),
+            with_prefix(flops * total as f64)
+        ));
+    }
+    lines.push(format!(
+        "memory   {}: {} of weights, gradients and moments, {} of activations, {} of batches and tables, {} of staging",
+        HumanBytes(forecast.bytes()),
+        HumanBytes(forecast.arena_bytes),
+        HumanBytes(forecast.pool_bytes),
+        HumanBytes(forecast.other_bytes),
+        HumanBytes(forecast.staging_bytes)
+    ));
+    for consumer in &forecast.largest {
+        lines.push(format!("         {:>12}  {}", HumanBytes(consumer.bytes).to_string(), consumer.label));
+    }
+    let launches: Vec<String> =
+        forecast.launches.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    lines.push(format!("kernels  tier {}, launches: {}", tier.name(), launches.join(", ")));
+    lines.join("\n") + "\n"
+}
+
+/// `5.3 G`: with the prefix that leaves one to three digits before the point.
+fn with_prefix(value: f64) -> String {
+    const PREFIXES: [&str; 8] = ["", "k", "M", "G", "T", "P", "E", "Z"];
+    let step = ((value.max(1.0).log10() / 3.0) as usize).min(PREFIXES.len() - 1);
+    format!("{:.1} {}", value / 1000f64.powi(step as i32), PREFIXES[step])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_prefix;
+
+    #[test]
+    fn prefixes() {
+        let wanted =
+            [(0.0, "0.0 "), (999.0, "999.0 "), (1.5e6, "1.5 M"), (8e21, "8.0 Z"), (1e30, "1000000000.0 Z")];
+        wanted.into_iter().for_each(|(value, text)| assert_eq!(with_prefix(value), text));
+    }
+}
