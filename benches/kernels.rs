@@ -15,8 +15,8 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, embedding, rms_norm, rope, swiglu, unfused};
-use gristmill::record::{Persistents, Recorder, Tensor};
+use gristmill::ops::{adamw, add, decode, embedding, rms_norm, rope, swiglu, unfused};
+use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
@@ -39,12 +39,19 @@ enum Work {
 /// A row being set up: tensors and the recording they are used in.
 struct Row {
     persistents: Persistents,
+    contents: Vec<(Tensor, Vec<u32>)>,
     rec: Recorder,
 }
 
 impl Row {
     fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
         self.persistents.tensor("bench", rows, cols, element)
+    }
+
+    fn integers(&mut self, values: &[u32]) -> Tensor {
+        let tensor = self.tensor(1, values.len() as u32, F32);
+        self.contents.push((tensor, values.to_vec()));
+        tensor
     }
 }
 
@@ -60,12 +67,17 @@ fn gpu() -> Gpu {
 }
 
 fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Work) {
-    let mut row = Row { persistents: Persistents::new(), rec: Recorder::new("bench", gpu.capabilities()) };
+    let (persistents, contents) = (Persistents::new(), Vec::new());
+    let mut row = Row { persistents, contents, rec: Recorder::new("bench", gpu.capabilities()) };
     let mut work = Work::Bytes(0.0);
     for _ in 0..REPEATS {
         work = build(&mut row);
     }
     let buffers = block_on(gpu.make_persistent(&row.persistents)).expect("buffers");
+    for (tensor, values) in &row.contents {
+        let BufferId::Persistent(id) = tensor.buffer else { continue };
+        gpu.write(&buffers, id, 0, bytemuck::cast_slice(values));
+    }
     let recording = row.rec.finish();
     let prepared = block_on(gpu.prepare(&[&recording], &buffers, Guard::Off)).expect("a recording");
     let ready = Ready { prepared, _buffers: buffers };
@@ -241,6 +253,20 @@ fn attentions(c: &mut Criterion) {
     }
 }
 
+fn decoding(c: &mut Criterion) {
+    let gpu = gpu();
+    for (sequences, tokens) in [(1, 1024), (8, 1024)] {
+        let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None };
+        row(c, &gpu, &format!("decode B={sequences} T={tokens}"), |row| {
+            let (qkv, y) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
+            let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);
+            let positions = row.integers(&vec![tokens - 1; sequences as usize]);
+            decode::decode(&mut row.rec, qkv, positions, cache, y, &shape);
+            Work::Bytes(4.0 * (sequences * tokens * shape.cache_cols()) as f64)
+        });
+    }
+}
+
 fn losses(c: &mut Criterion) {
     let gpu = gpu();
     for vocab in [256, 8192] {
@@ -264,5 +290,5 @@ fn losses(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, elementwise, attentions, losses);
+criterion_group!(benches, products, elementwise, attentions, decoding, losses);
 criterion_main!(benches);

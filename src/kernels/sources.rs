@@ -13,6 +13,7 @@ shaders![
     "add",
     "attention/backward_kv",
     "attention/backward_q",
+    "attention/decode",
     "attention/forward",
     "cast",
     "column_sum",

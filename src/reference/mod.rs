@@ -15,6 +15,7 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod decode;
 pub mod embedding;
 pub mod finite_difference;
 pub mod gpt;

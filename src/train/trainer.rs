@@ -126,6 +126,7 @@ impl<'gpu> Trainer<'gpu> {
     /// Data outside the vocabulary; a device that fails.
     pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
         self.micro_steps(data, first_micro_step).await?;
+        // The exchange: with several ranks their gradients would be added here, and only here. One rank has none to add.
         let mut encoder = self.gpu.encoder();
         encoder.replay(&self.prepared.programs[UPDATE]).await?;
         self.steps.copy(&mut encoder, step, &self.buffers, self.ids.state)?;

@@ -1,0 +1,116 @@
+//! Attention of one new token against the keys and values kept of those before it.
+
+use super::heads::HeadLayout;
+use super::{per_item, per_row};
+use crate::record::{Recorder, Tensor};
+
+/// The sizes of a decoding step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decode {
+    /// The columns of qkv.
+    pub layout: HeadLayout,
+    /// T, the tokens that a sequence's cache holds.
+    pub tokens: u32,
+    /// Factor of the scores, usually 1/√head_dim.
+    pub scale: f32,
+    /// How many tokens back a query sees, itself included; all of them if `None`.
+    pub window: Option<u32>,
+}
+
+crate::params! {
+    struct Params {
+        sequences: u32,
+        tokens: u32,
+        window: u32,
+        heads: u32,
+        group: u32,
+        copied4: u32,
+        k_start: u32,
+        qkv_offset: u32,
+        qkv_stride: u32,
+        cache_offset: u32,
+        cache_stride: u32,
+        cached_v_start: u32,
+        out_offset: u32,
+        out_stride: u32,
+        positions_offset: u32,
+        scale: f32,
+    }
+}
+
+impl Decode {
+    /// Columns of a cache row: the keys, then the values, of one token.
+    pub fn cache_cols(&self) -> u32 {
+        self.layout.k_cols() + self.layout.v_cols()
+    }
+}
+
+/// Copies keys and values of one new token a sequence, rows of `qkv` (B, layout.cols()), to their rows of `cache`
+/// (B · T, [`Decode::cache_cols`]): token `positions` (1, B) u32 of sequence b is row b · T + positions\[b\].
+#[track_caller]
+pub fn append(rec: &mut Recorder, qkv: Tensor, positions: Tensor, cache: Tensor, shape: &Decode) {
+    let params = params(qkv, positions, cache, qkv, shape);
+    let items = qkv.rows as u64 * params.copied4 as u64;
+    let (kernel, grid) = per_item("attention/decode", "append", qkv.element, items);
+    // The file's other kernel has registers of these sizes.
+    let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", shape.layout.value_dim / 4);
+    let bindings =
+        [(1, qkv.offset_binding().0), (2, positions.offset_binding().0), (3, cache.offset_binding().0)];
+    rec.dispatch(kernel, &bindings, &params, grid);
+}
+
+/// out (B, heads · value_dim) = softmax(scale · q kᵀ) v for the queries in `qkv` (B, layout.cols()) over what `cache`
+/// holds up to each token's own position, which [`append`] has written before.
+#[track_caller]
+pub fn decode(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    positions: Tensor,
+    cache: Tensor,
+    out: Tensor,
+    shape: &Decode,
+) {
+    let fits = (out.rows, out.cols, out.element) == (qkv.rows, shape.layout.out_cols(), qkv.element);
+    assert!(fits, "out is {} x {} and stored like qkv", qkv.rows, shape.layout.out_cols());
+    let params = params(qkv, positions, cache, out, shape);
+    let (kernel, grid) =
+        per_row(rec, "attention/decode", "decode", qkv.element, qkv.rows * shape.layout.heads);
+    let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", shape.layout.value_dim / 4);
+    let bindings = [
+        (1, qkv.offset_binding().0),
+        (2, positions.offset_binding().0),
+        (4, cache.offset_binding().0),
+        (5, out.offset_binding().0),
+    ];
+    rec.dispatch(kernel, &bindings, &params, grid);
+}
+
+#[track_caller]
+fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &Decode) -> Params {
+    let Decode { layout, tokens, scale, window } = *shape;
+    layout.assert_valid();
+    assert!(qkv.cols == layout.cols(), "qkv has {} columns, its heads take {}", qkv.cols, layout.cols());
+    assert!(positions.cols == qkv.rows, "{} positions for {} sequences", positions.cols, qkv.rows);
+    let fits = (cache.rows, cache.cols) == (qkv.rows * tokens, shape.cache_cols());
+    assert!(fits, "the cache of {} x {tokens} tokens is {} x {}", qkv.rows, cache.rows, cache.cols);
+    assert!(cache.element == qkv.element, "the cache is stored like qkv");
+    assert!(window != Some(0), "a query sees itself: the window is at least 1");
+    Params {
+        sequences: qkv.rows,
+        tokens,
+        window: window.unwrap_or(u32::MAX),
+        heads: layout.heads,
+        group: layout.group(),
+        copied4: shape.cache_cols() / 4,
+        k_start: layout.k_start() / 4,
+        qkv_offset: qkv.offset_binding().1,
+        qkv_stride: qkv.stride4(),
+        cache_offset: cache.offset_binding().1,
+        cache_stride: cache.stride4(),
+        cached_v_start: layout.k_cols() / 4,
+        out_offset: out.offset_binding().1,
+        out_stride: out.stride4(),
+        positions_offset: 4 * positions.offset_binding().1,
+        scale: scale * std::f32::consts::LOG2_E,
+    }
+}

@@ -1,0 +1,40 @@
+//! Attention of one new token over the keys and values that are kept: the last row of [`attention`](super::attention).
+
+/// Sizes of one head.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// Elements of a query and of a key.
+    pub head_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Factor of the scores.
+    pub scale: f64,
+}
+
+/// softmax(scale · q kᵀ) v of `query` (head_dim) over `keys` (S, head_dim) and `values` (S, value_dim): value_dim
+/// numbers.
+pub fn decode(query: &[f64], keys: &[f64], values: &[f64], head: &Head) -> Vec<f64> {
+    let dot = |key: &[f64]| head.scale * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>();
+    let scores: Vec<f64> = keys.chunks(head.head_dim).map(dot).collect();
+    let top = scores.iter().copied().fold(f64::MIN, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let column = |c: usize| {
+        let rows = values.chunks(head.value_dim).zip(&weights);
+        rows.map(|(row, weight)| weight * row[c]).sum::<f64>() / total
+    };
+    (0..head.value_dim).map(column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scores 0 and ln 3: weights a quarter and three quarters.
+    #[test]
+    fn two_keys_by_hand() {
+        let head = Head { head_dim: 1, value_dim: 2, scale: 3f64.ln() };
+        let out = decode(&[1.0], &[0.0, 1.0], &[4.0, 8.0, 0.0, 4.0], &head);
+        assert!((out[0] - 1.0).abs() < 1e-12 && (out[1] - 5.0).abs() < 1e-12, "{out:?}");
+    }
+}
