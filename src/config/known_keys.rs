@@ -93,9 +93,10 @@ pub(crate) const OPTIMIZER: Keys = Keys {
 
 pub(crate) const SCHEDULE: Keys = Keys {
     used: "type learning_rate lr_end warmup_steps warmup_ratio warmup_epochs warmup_lr_init total_steps num_cycles \
-        decay_steps",
+        decay_steps decay_ratio power keep_steps final_steps lr_end1 lr_end2 decay_start_steps decay_start_ratio \
+        base_lr eta_min t_max t_0 t_mult lr_scale",
     ignored: "",
-    rules: &[refuse("decay_ratio auto_register", Passes::Off, "remove it")],
+    rules: &[refuse("auto_register", Passes::Off, "remove it")],
 };
 
 pub(crate) const MODEL: Keys = Keys {

@@ -38,6 +38,7 @@ mod overrides;
 mod plan;
 mod resolved;
 mod run;
+mod schedule;
 mod section;
 mod shape;
 #[cfg(test)]

@@ -4,9 +4,9 @@ use super::document;
 use super::node::Node;
 use super::plan::RunPlan;
 use super::run::Resume;
+use super::schedule;
 use crate::data::{DataConfig, Loader, TokenType};
 use crate::kernels::Tier;
-use crate::train::schedule::{Decay, Warmup};
 
 /// The configuration that resolves to `plan`.
 pub(super) fn to_yaml(plan: &RunPlan) -> String {
@@ -44,7 +44,7 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
             ("weight_decay", plan.optimizer.weight_decay.into()),
         ]),
     );
-    top.set("lr_schedule", schedule(plan));
+    top.set("lr_schedule", schedule::to_node(&plan.schedule));
     top.set("train_dataset", dataset(&plan.train_dataset));
     top.some("eval_dataset", plan.eval_dataset.as_ref().map(dataset));
     top.set("do_eval", plan.eval.is_some());
@@ -101,30 +101,6 @@ fn model(plan: &RunPlan) -> Node {
         ("compute_dtype", "float32".into()),
     ])
     .into()
-}
-
-fn schedule(plan: &RunPlan) -> Entries {
-    let schedule = &plan.schedule;
-    let mut entries = Entries::default();
-    match schedule.decay {
-        Decay::Cosine { num_cycles, decay_steps } => {
-            entries.set("type", "CosineWithWarmUpLR");
-            entries.set("num_cycles", num_cycles);
-            entries.some("decay_steps", decay_steps);
-        }
-        Decay::Linear => entries.set("type", "LinearWithWarmUpLR"),
-        Decay::Constant => entries.set("type", "ConstantWarmUpLR"),
-    }
-    entries.set("learning_rate", schedule.learning_rate);
-    entries.set("lr_end", schedule.lr_end);
-    match schedule.warmup {
-        Warmup::Steps(steps) => entries.set("warmup_steps", steps),
-        Warmup::Ratio(ratio) => entries.set("warmup_ratio", ratio),
-        Warmup::Epochs(epochs) => entries.set("warmup_epochs", epochs),
-    }
-    entries.set("warmup_lr_init", schedule.warmup_lr_init);
-    entries.some("total_steps", schedule.total_steps);
-    entries
 }
 
 fn dataset(data: &DataConfig) -> Entries {

@@ -11,6 +11,7 @@ use super::known_keys;
 use super::model::{self, ModelSection};
 use super::node::{FromNode, Node};
 use super::overrides::Override;
+use super::schedule;
 use super::section::{Notes, Section};
 use super::training::{self, RunnerSection, WrapperSection};
 use crate::data::DataConfig;
@@ -118,7 +119,7 @@ impl RunConfig {
         let runner = training::read_runner(&document, &mut notes)?;
         let wrapper = training::read_wrapper(&document, &mut notes)?;
         let (optimizer, optimizer_rate) = training::read_optimizer(&document, &mut notes)?;
-        let schedule = training::read_schedule(&document, optimizer_rate, &mut notes)?;
+        let schedule = schedule::read(&document, "lr_schedule", optimizer_rate, &mut notes)?;
         let train_dataset = dataset::read(&document, "train_dataset", &mut notes)?;
         let do_eval = top.or("do_eval", false)?;
         let eval_dataset = evaluation::read_dataset(&document, do_eval, &mut notes)?;

@@ -1,6 +1,7 @@
 //! The configuration as its users meet it: whole files in, a plan or one line out.
 
 mod malformed;
+mod schedule;
 
 use std::path::Path;
 
