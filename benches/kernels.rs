@@ -11,6 +11,7 @@ use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
 use gristmill::element::Element::{self, Bf16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
@@ -194,9 +195,16 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "adamw, 1 Mi parameters", |row| {
         let [weights, gradients, first_moments, second_moments] = [0; 4].map(|_| row.tensor(1, 1 << 20, F32));
         let segment = adamw::Segment { weights, gradients, first_moments, second_moments };
-        let state = row.tensor(1, 12, F32);
-        let settings = adamw::AdamW { decay: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8 };
-        adamw::adamw(&mut row.rec, &segment, state, &settings);
+        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let settings = adamw::AdamW {
+            decay: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            corrects_epsilon: false,
+            rate_column: 0,
+        };
+        adamw::adamw(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
         Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
     });
 }

@@ -1,6 +1,7 @@
 //! A plan written out as a configuration with every value in place.
 
 use super::document;
+use super::groups;
 use super::node::Node;
 use super::plan::RunPlan;
 use super::run::Resume;
@@ -38,13 +39,20 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
     top.set(
         "optimizer",
         Entries::of([
-            ("type", "AdamW".into()),
+            ("type", plan.optimizer.kind.name().into()),
             ("betas", Node::List(vec![plan.optimizer.beta1.into(), plan.optimizer.beta2.into()])),
             ("eps", plan.optimizer.eps.into()),
             ("weight_decay", plan.optimizer.weight_decay.into()),
         ]),
     );
-    top.set("lr_schedule", schedule::to_node(&plan.schedule));
+    if plan.groups.is_empty() {
+        top.set("lr_schedule", schedule::to_node(&plan.schedule));
+    } else {
+        top.set("grouped_lr_schedule", groups::to_node(&plan.schedule, &plan.groups));
+    }
+    if !plan.no_decay_params.is_empty() {
+        top.set("no_decay_params", words(&plan.no_decay_params));
+    }
     top.set("train_dataset", dataset(&plan.train_dataset));
     top.some("eval_dataset", plan.eval_dataset.as_ref().map(dataset));
     top.set("do_eval", plan.eval.is_some());
@@ -76,7 +84,7 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
 
 fn model(plan: &RunPlan) -> Node {
     let model = &plan.model;
-    Entries::of([
+    let mut entries = Entries::of([
         ("type", "LlamaConfig".into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
@@ -99,12 +107,19 @@ fn model(plan: &RunPlan) -> Node {
             if model.ignore_id == u32::MAX { Node::Int(-100) } else { u64::from(model.ignore_id).into() },
         ),
         ("compute_dtype", "float32".into()),
-    ])
-    .into()
+    ]);
+    for (key, patterns) in [("freeze", &plan.freeze), ("freeze_exclude", &plan.freeze_exclude)] {
+        entries.some(key, (!patterns.is_empty()).then(|| words(patterns)));
+    }
+    entries.into()
+}
+
+fn words(words: &[String]) -> Node {
+    Node::List(words.iter().map(|word| word.as_str().into()).collect())
 }
 
 fn dataset(data: &DataConfig) -> Entries {
-    let paths = |paths: &[String]| Node::List(paths.iter().map(|path| path.as_str().into()).collect());
+    let paths = words;
     let mut loader = match &data.loader {
         Loader::Text(config) => {
             let mut entries =

@@ -5,6 +5,7 @@ mod written;
 pub(super) use written::to_node;
 
 use super::document::Document;
+use super::keys::Keys;
 use super::known_keys;
 use super::node::Node;
 use super::section::{Notes, Section};
@@ -42,10 +43,11 @@ const PLANNED: [&str; 2] = ["MegatronLR", "WarmUpDecayLR"];
 /// Keys that say how the rate rises.
 const WARMUP: &str = "warmup_steps warmup_ratio warmup_epochs warmup_lr_init";
 
-/// Reads the schedule at `path`; the optimizer may have named a rate.
+/// Reads the schedule at `path`, a section with `keys`; the optimizer may have named a rate.
 pub(super) fn read(
     document: &Document,
     path: &str,
+    keys: &'static Keys,
     optimizer_rate: Option<f64>,
     notes: &mut Notes,
 ) -> Result<ScheduleConfig> {
@@ -53,7 +55,7 @@ pub(super) fn read(
     let names: Vec<&str> =
         KINDS.iter().flat_map(|(name, short, _)| [Some(*name), *short]).flatten().chain([WISE]).collect();
     check_kind(document, &kind_path, &names, &PLANNED)?;
-    let section = Section::open(document, path, &known_keys::SCHEDULE, notes)?;
+    let section = Section::open(document, path, keys, notes)?;
     let kind = document.word(&kind_path).unwrap_or("ConstantWarmUpLR");
     if kind == WISE {
         return read_wise(document, &section, optimizer_rate, notes);
@@ -98,7 +100,7 @@ fn read_wise(
     if scale <= 0.0 {
         return Err(section.error("lr_scale", format!("expected a number above 0, found `{scale}`")));
     }
-    let base = read(document, &path, optimizer_rate, notes)?;
+    let base = read(document, &path, &known_keys::SCHEDULE, optimizer_rate, notes)?;
     Ok(ScheduleConfig { scale: base.scale * scale, ..base })
 }
 

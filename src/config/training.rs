@@ -1,11 +1,10 @@
-//! The sections that say how to step: `runner_config`, `runner_wrapper`, `optimizer`.
+//! The sections that say how to step: `runner_config`, `runner_wrapper`; and types that several sections name.
 
 use super::document::Document;
 use super::known_keys;
 use super::node::Node;
 use super::section::{Notes, Section, closest};
 use crate::error::Result;
-use crate::train::optimizer::OptimizerConfig;
 
 /// `runner_config` as written.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,52 +92,6 @@ fn read_loss_scale(document: &Document, wrapper: &Section, notes: &mut Notes) ->
     }
     let section = Section::open(document, &path, &known_keys::LOSS_SCALE, notes)?;
     section.number("loss_scale_value", 1.0, "a number above 0", positive)
-}
-
-/// Reads the optimizer and the learning rate it names, which a schedule may override.
-pub(super) fn read_optimizer(
-    document: &Document,
-    notes: &mut Notes,
-) -> Result<(OptimizerConfig, Option<f64>)> {
-    const PLANNED: [&str; 10] = [
-        "FP32StateAdamWeightDecay",
-        "FusedAdamWeightDecay",
-        "AdamWeightDecayX",
-        "FusedAdamW",
-        "PmaAdamW",
-        "Muon",
-        "Lamb",
-        "CAME",
-        "Adafactor",
-        "SGD",
-    ];
-    check_kind(document, "optimizer.type", &["AdamW", "adamw"], &PLANNED)?;
-    let section = Section::open(document, "optimizer", &known_keys::OPTIMIZER, notes)?;
-    let default = OptimizerConfig::default();
-    let fraction = |beta: f64| beta > 0.0 && beta < 1.0;
-    let mut beta1 = section.number("beta1", default.beta1, "a number in (0, 1)", fraction)?;
-    let mut beta2 = section.number("beta2", default.beta2, "a number in (0, 1)", fraction)?;
-    if let Some(betas) = section.get::<Vec<f64>>("betas")? {
-        if section.node("beta1").or(section.node("beta2")).is_some() {
-            return Err(section.error("betas", "given beside `beta1` or `beta2`; keep one form"));
-        }
-        match betas[..] {
-            [first, second] if fraction(first) && fraction(second) => (beta1, beta2) = (first, second),
-            _ => {
-                return Err(
-                    section.error("betas", format!("expected two numbers in (0, 1), found {betas:?}"))
-                );
-            }
-        }
-    }
-    let eps = section.number("eps", default.eps, "a number above 0", |eps| eps > 0.0)?;
-    let weight_decay =
-        section.number("weight_decay", default.weight_decay, "a number from 0", |wd| wd >= 0.0)?;
-    let rate = section.get("learning_rate")?;
-    if rate.is_some_and(|rate: f64| rate <= 0.0) {
-        return Err(section.error("learning_rate", "expected a number above 0"));
-    }
-    Ok((OptimizerConfig { beta1, beta2, eps, weight_decay }, rate))
 }
 
 /// Refuses a type that is not built, telling what is planned from what is misspelt.

@@ -1,9 +1,10 @@
 //! The whole training step in f64: gradient accumulation, clipping, AdamW. A run on the GPU must follow it.
 
-use super::adamw::{AdamW, adamw};
+use super::adamw::{AdamW, Correction, adamw};
 use super::gpt::{Shape, Weights, accumulate, loss_and_gradients};
 use super::grad_norm::{clip_coefficient, grad_norm};
 use super::vector::rows_of;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A model in training.
 #[derive(Clone, Debug)]
@@ -22,6 +23,12 @@ pub struct Trainer {
     pub ignore: u32,
     /// Whether weight decay acts on the tensor of a name; [`decays`] unless changed.
     pub decays: fn(&str) -> bool,
+    /// Learning rates of the tensors that have their own, at the step to come.
+    pub rates: BTreeMap<String, f64>,
+    /// Weight decays of the tensors that have their own.
+    pub weight_decays: BTreeMap<String, f64>,
+    /// Tensors that do not train.
+    pub frozen: BTreeSet<String>,
 }
 
 /// What AdamW needs beside the learning rate, which a schedule decides step by step.
@@ -35,6 +42,8 @@ pub struct AdamWSettings {
     pub eps: f64,
     /// Decoupled weight decay of the tensors that decay.
     pub weight_decay: f64,
+    /// What becomes of the moments' bias towards 0.
+    pub correction: Correction,
 }
 
 /// What a step reports.
@@ -56,7 +65,9 @@ impl Trainer {
     /// A trainer before its first step, with moments of zero.
     pub fn new(shape: Shape, weights: Weights) -> Self {
         let zeros: Weights = weights.iter().map(|(name, p)| (name.clone(), vec![0.0; p.len()])).collect();
-        Self { shape, weights, m: zeros.clone(), v: zeros, step: 0, ignore: u32::MAX, decays }
+        let (rates, weight_decays, frozen) = Default::default();
+        let (m, v, step, ignore) = (zeros.clone(), zeros, 0, u32::MAX);
+        Self { shape, weights, m, v, step, ignore, decays, rates, weight_decays, frozen }
     }
 
     /// One step on micro-batches of (tokens, targets), each of whole sequences with positions from 0.
@@ -75,6 +86,7 @@ impl Trainer {
         max_grad_norm: Option<f64>,
     ) -> StepResult {
         let (loss, mut grads) = self.mean_loss_and_gradients(micro_batches, sequence_length);
+        grads.retain(|name, _| !self.frozen.contains(name));
         let norm = grad_norm(grads.values().map(Vec::as_slice));
         if let Some(max_norm) = max_grad_norm {
             let coefficient = clip_coefficient(norm, max_norm);
@@ -82,14 +94,27 @@ impl Trainer {
         }
 
         self.step += 1;
-        let AdamWSettings { beta1, beta2, eps, weight_decay } = *settings;
-        let moments = self.m.values_mut().zip(self.v.values_mut());
-        // All four maps hold the same names, so they agree in order too.
-        for (((name, p), g), (m, v)) in self.weights.iter_mut().zip(grads.values()).zip(moments) {
-            let weight_decay = if (self.decays)(name) { weight_decay } else { 0.0 };
-            adamw(&AdamW { lr, beta1, beta2, eps, weight_decay }, self.step, p, g, m, v);
+        for (name, g) in &grads {
+            self.update(name, g, lr, settings);
         }
         StepResult { loss, grad_norm: norm }
+    }
+
+    /// Moves one tensor, given its clipped gradient.
+    fn update(&mut self, name: &str, g: &[f64], lr: f64, settings: &AdamWSettings) {
+        let AdamWSettings { beta1, beta2, eps, weight_decay, correction } = *settings;
+        let lr = self.rates.get(name).copied().unwrap_or(lr);
+        let weight_decay = match (self.decays)(name) {
+            true => self.weight_decays.get(name).copied().unwrap_or(weight_decay),
+            false => 0.0,
+        };
+        let settings = AdamW { lr, beta1, beta2, eps, weight_decay, correction };
+        let [p, m, v] = [&mut self.weights, &mut self.m, &mut self.v].map(|tensors| {
+            tensors
+                .get_mut(name)
+                .unwrap_or_else(|| panic!("{name} has a gradient, but is no tensor of the model."))
+        });
+        adamw(&settings, self.step, p, g, m, v);
     }
 
     /// The mean over micro-batches of each one's mean loss, and its gradients.
@@ -135,7 +160,13 @@ mod tests {
 
     const IGNORE: u32 = u32::MAX;
     const T: usize = 3;
-    const SETTINGS: AdamWSettings = AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    const SETTINGS: AdamWSettings = AdamWSettings {
+        beta1: 0.9,
+        beta2: 0.95,
+        eps: 1e-8,
+        weight_decay: 0.1,
+        correction: Correction::Published,
+    };
     const SHAPE: Shape = Shape {
         vocab_size: 7,
         hidden_size: 8,
@@ -226,5 +257,48 @@ mod tests {
         let before = trainer.weights.clone();
         trainer.train_step(&batch, T, 0.5, &SETTINGS, None);
         assert_eq!(trainer.weights, before);
+    }
+
+    #[test]
+    fn tensors_have_rates_and_decays_of_their_own() {
+        let batch = [micro_batch(1)];
+        let (embedding, norm) = ("model.embed_tokens.weight".to_string(), "model.norm.weight".to_string());
+        let (mut plain, mut grouped) = (trainer(), trainer());
+        grouped.rates = [(embedding.clone(), 0.02), (norm.clone(), 0.0)].into();
+        grouped.weight_decays = [(embedding.clone(), 0.3)].into();
+        let before = plain.weights.clone();
+        plain.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
+        grouped.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
+        for (name, p) in &grouped.weights {
+            let want: Vec<f64> = before[name]
+                .iter()
+                .zip(&plain.weights[name])
+                .map(|(before, after)| match name {
+                    // Without the plain run's decay, twice as far, and with three times the decay.
+                    _ if *name == embedding => {
+                        before + 2.0 * (after - before * (1.0 - 0.01 * 0.1)) - 0.02 * 0.3 * before
+                    }
+                    _ if *name == norm => *before,
+                    _ => *after,
+                })
+                .collect();
+            assert_close(name, p, &want, 1e-13);
+        }
+    }
+
+    #[test]
+    fn frozen_tensors_stay_and_have_no_part_in_the_norm() {
+        let batch = [micro_batch(1)];
+        let mut trainer = trainer();
+        let before = trainer.weights.clone();
+        let grads = trainer.mean_loss_and_gradients(&batch, T).1;
+        let is_frozen = |name: &str| name.contains("q_proj") || name.contains("embed_tokens");
+        trainer.frozen = before.keys().filter(|name| is_frozen(name)).cloned().collect();
+        let norm = trainer.train_step(&batch, T, 0.01, &SETTINGS, None).grad_norm;
+        let rest = grads.iter().filter(|(name, _)| !is_frozen(name)).map(|(_, g)| g.as_slice());
+        assert_eq!(norm, grad_norm(rest));
+        for (name, p) in &trainer.weights {
+            assert_eq!(*p == before[name], is_frozen(name), "{name}");
+        }
     }
 }

@@ -130,8 +130,18 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     ),
     (
         "  type: AdamW",
-        "  type: FP32StateAdamWeightDecay",
-        "x.yaml:14: optimizer.type: `FP32StateAdamWeightDecay` is not built yet; write `type: AdamW`",
+        "  type: Lamb",
+        "x.yaml:14: optimizer.type: `Lamb` is not built; write one of AdamW, adamw, FusedAdamW, FusedAdamWeightDecay, FP32StateAdamWeightDecay, AdamWeightDecayX",
+    ),
+    (
+        "  type: AdamW",
+        "  type: FP32StateAdamWeightdecay",
+        "x.yaml:14: optimizer.type: unknown type `FP32StateAdamWeightdecay`; did you mean `FP32StateAdamWeightDecay`?",
+    ),
+    (
+        "  type: AdamW",
+        "  amsgrad: True",
+        "x.yaml:14: optimizer.amsgrad: not built yet (found `True`); write `False`",
     ),
     (
         "  type: AdamW",
