@@ -5,7 +5,7 @@ mod runs;
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::reference;
 use gristmill::reference::adamw::Correction;
-use gristmill::train::optimizer::OptimizerKind;
+use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
 use runs::{Setup, relative_distance, weights_of};
 
 /// Losses and final weights of the device's run must follow the f64 run this closely.
@@ -25,6 +25,10 @@ fn follows_the_reference(setup: &Setup) {
     };
     let groups: Vec<(String, usize)> = pieces().map(|(name, spec)| (name.clone(), spec.group)).collect();
     reference.frozen = pieces().filter(|(_, spec)| !spec.trains).map(|(name, _)| name.clone()).collect();
+    if let OptimizerKind::Muon(muon) = plan.optimizer.kind {
+        let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms } = muon;
+        reference.muon = Some(reference::trainer::MuonSettings { momentum, nesterov, steps, rms });
+    }
     let decay = |spec: &Spec| if spec.decays { plan.weight_decay(spec.group) } else { 0.0 };
     reference.weight_decays = pieces().map(|(name, spec)| (name.clone(), decay(spec))).collect();
     let settings = reference::trainer::AdamWSettings {
@@ -33,7 +37,7 @@ fn follows_the_reference(setup: &Setup) {
         eps: plan.optimizer.eps,
         weight_decay: plan.optimizer.weight_decay,
         correction: match plan.optimizer.kind {
-            OptimizerKind::AdamW => Correction::Published,
+            OptimizerKind::AdamW | OptimizerKind::Muon(_) => Correction::Published,
             OptimizerKind::Fp32StateAdamWeightDecay => Correction::Absent,
             OptimizerKind::AdamWeightDecayX => Correction::WithEps,
         },
@@ -109,6 +113,27 @@ fn groups_and_frozen_parameters_follow_the_reference() {
         "--model.model_config.freeze_exclude=['layers.0.attention.wo']",
     ];
     follows_the_reference(&Setup::new("groups", "use_qk_norm: True").with(&overrides));
+}
+
+#[test]
+fn muon_follows_the_reference() {
+    let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, intermediate_size: 37";
+    let optimizer = "--optimizer={type: Muon, weight_decay: 0.1}";
+    follows_the_reference(&Setup::new("muon", model).with(&[optimizer]));
+}
+
+/// Muon with all that can vary: settings, groups, exemptions, frozen matrices.
+#[test]
+fn muon_in_groups_follows_the_reference() {
+    let overrides = [
+        "--optimizer={type: Muon, momentum: 0.8, nesterov: False, ns_steps: 4, matched_adamw_rms: 0.3, \
+         adamw_betas: [0.9, 0.99], adamw_eps: 1.e-6, weight_decay: 0.2}",
+        "--grouped_lr_schedule={default: {type: linear, learning_rate: 3.e-3}, grouped: [{params: ['layers.1', norm], \
+         type: constant_with_warmup, learning_rate: 1.e-3, weight_decay: 0.5}]}",
+        "--no_decay_params=[w_down]",
+        "--model.model_config.freeze=['layers.0.attention.wo']",
+    ];
+    follows_the_reference(&Setup::new("muon in groups", "").with(&overrides));
 }
 
 /// Frozen weights stay bit for bit, and the other gradients are those of a run in which nothing is frozen.

@@ -81,9 +81,13 @@ pub(crate) const WRAPPER: Keys = Keys {
 pub(crate) const LOSS_SCALE: Keys = Keys { used: "type loss_scale_value", ignored: "", rules: &[] };
 
 pub(crate) const OPTIMIZER: Keys = Keys {
-    used: "type betas beta1 beta2 eps weight_decay learning_rate",
+    used: "type betas beta1 beta2 eps weight_decay learning_rate momentum nesterov ns_steps matched_adamw_rms \
+        adamw_betas adamw_eps",
     ignored: "",
-    rules: &[refuse("swap offload amsgrad maximize", Passes::Off, "write `False`")],
+    rules: &[
+        refuse("qk_clip_threshold", Passes::Off, "remove it"),
+        refuse("swap offload amsgrad maximize", Passes::Off, "write `False`"),
+    ],
 };
 
 /// What a schedule reads, as words: a group of parameters has a schedule and more.

@@ -13,7 +13,7 @@ use crate::kernels::Tier;
 use crate::model::config::ModelConfig;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::{Gpt, Rule};
-use crate::train::optimizer::{GroupConfig, OptimizerConfig};
+use crate::train::optimizer::{GroupConfig, OptimizerConfig, OptimizerKind};
 use crate::train::schedule::{Schedule, ScheduleConfig};
 
 /// What a run does. Only its length is missing, which depends on the data: [`RunPlan::with_data`].
@@ -170,7 +170,10 @@ impl RunPlan {
             freeze_exclude: self.freeze_exclude.clone(),
             no_decay: self.no_decay_params.clone(),
             groups: self.groups.iter().map(|group| group.params.clone()).collect(),
-            matrices: Rule::AdamW,
+            matrices: match self.optimizer.kind {
+                OptimizerKind::Muon(_) => Rule::Muon,
+                _ => Rule::AdamW,
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 use super::document;
 use super::groups;
 use super::node::Node;
+use super::optimizer;
 use super::plan::RunPlan;
 use super::run::Resume;
 use super::schedule;
@@ -36,15 +37,7 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
         Entries::of([("scale_sense", plan.loss_scale.into()), ("use_clip_grad", plan.clip.is_some().into())]);
     wrapper.some("max_grad_norm", plan.clip);
     top.set("runner_wrapper", wrapper);
-    top.set(
-        "optimizer",
-        Entries::of([
-            ("type", plan.optimizer.kind.name().into()),
-            ("betas", Node::List(vec![plan.optimizer.beta1.into(), plan.optimizer.beta2.into()])),
-            ("eps", plan.optimizer.eps.into()),
-            ("weight_decay", plan.optimizer.weight_decay.into()),
-        ]),
-    );
+    top.set("optimizer", optimizer::to_node(&plan.optimizer));
     if plan.groups.is_empty() {
         top.set("lr_schedule", schedule::to_node(&plan.schedule));
     } else {

@@ -5,6 +5,7 @@
 //!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's
 //!     config.json              the model's shape under Hugging Face's keys
 //!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
+//!                              (a matrix under Muon has one: its momentum, as exp_avg)
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
 //! ```
 

@@ -8,7 +8,7 @@ use super::schedule::ScheduleConfig;
 pub struct OptimizerConfig {
     /// How the update follows from gradient and moments.
     pub kind: OptimizerKind,
-    /// Decay of the first moment, in (0, 1).
+    /// Decay of the first moment, in (0, 1). Muon: of the parameters that AdamW updates, as the next two.
     pub beta1: f64,
     /// Decay of the second moment, in (0, 1).
     pub beta2: f64,
@@ -28,6 +28,28 @@ pub enum OptimizerKind {
     Fp32StateAdamWeightDecay,
     /// m̂ / ((√v + eps) / √(1 - β2ᵗ)): eps is added before the correction.
     AdamWeightDecayX,
+    /// Momentum made orthogonal for the matrices of the layers; AdamW for tables and vectors.
+    Muon(MuonConfig),
+}
+
+/// What only Muon has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MuonConfig {
+    /// What remains of the momentum from step to step, in [0, 1).
+    pub momentum: f64,
+    /// Whether the update looks one step ahead.
+    pub nesterov: bool,
+    /// Newton-Schulz steps.
+    pub ns_steps: u32,
+    /// The root mean square of an update at learning rate 1, chosen so that AdamW's rates and decays suit.
+    pub matched_adamw_rms: f64,
+}
+
+impl Default for MuonConfig {
+    /// The original's defaults.
+    fn default() -> Self {
+        Self { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2 }
+    }
 }
 
 /// Parameters with a learning rate of their own: an item of `grouped_lr_schedule.grouped`.
@@ -48,6 +70,7 @@ impl OptimizerKind {
             Self::AdamW => "AdamW",
             Self::Fp32StateAdamWeightDecay => "FP32StateAdamWeightDecay",
             Self::AdamWeightDecayX => "AdamWeightDecayX",
+            Self::Muon(_) => "Muon",
         }
     }
 

@@ -1,20 +1,19 @@
 //! The recordings of a run, written down: everything a training run does on the device, without a device.
 
+use super::update::update;
 use crate::config::RunPlan;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::gpt::{self, BatchTensors};
-use crate::model::parameters::Gpt;
-use crate::ops::adamw::{self, AdamW};
+use crate::model::parameters::{Gpt, Rule};
 use crate::ops::embedding::embedding;
-use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{BufferId, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Parameter, Tape};
-use crate::train::optimizer::OptimizerKind;
 use crate::train::state::schedule_columns;
 
 /// The four arenas.
@@ -24,7 +23,7 @@ pub struct Arenas {
     pub weights: Arena,
     /// Their gradients.
     pub gradients: Arena,
-    /// First moments of AdamW.
+    /// First moments of AdamW, momentum of Muon.
     pub first_moments: Arena,
     /// Second moments of AdamW.
     pub second_moments: Arena,
@@ -52,7 +51,7 @@ pub struct Recordings {
     pub rotary: (Tensor, Vec<f32>),
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
     pub micro_step: Recording,
-    /// Norm, clipping, step state and AdamW.
+    /// Norm, clipping, step state and the optimizer.
     pub update: Recording,
     /// Forward and loss of one micro-batch.
     pub eval: Recording,
@@ -89,7 +88,8 @@ impl Recordings {
             weights: layout.arena(&mut persistents, "weights", |_| true),
             gradients: layout.arena(&mut persistents, "gradients", trains),
             first_moments: layout.arena(&mut persistents, "first moments", trains),
-            second_moments: layout.arena(&mut persistents, "second moments", trains),
+            second_moments: layout
+                .arena(&mut persistents, "second moments", |kind| trains(kind) && kind.rule == Rule::AdamW),
         };
         let state = persistents.tensor("step state", 1, 12, Element::F32);
         let loss = persistents.tensor("loss state", 1, 8, Element::F32);
@@ -126,7 +126,7 @@ impl Recordings {
             tape.scope("loss", |tape| tape.linear_cross_entropy(h, head(&gpt), &cross_entropy(eval_loss)));
             rec.finish()
         };
-        let update = update(plan, capabilities, &layout, &arenas, &StepTensors { state, loss, schedule });
+        let update = update(plan, capabilities, &layout, &arenas, &StepTensors { state, loss, schedule })?;
         let sample = plan.sample.as_ref().map(|_| sample(&mut persistents, plan, capabilities, &gpt, &shape));
         let recordings = Self {
             persistents,
@@ -233,38 +233,6 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         format!("a chunk of logits over {} tokens", model.vocab_size),
         "lower model.model_config.vocab_size or choose another adapter with context.device_name",
     )
-}
-
-fn update(
-    plan: &RunPlan,
-    capabilities: Capabilities,
-    layout: &ArenaLayout,
-    arenas: &Arenas,
-    tensors: &StepTensors,
-) -> Recording {
-    let mut rec = Recorder::new("update", capabilities);
-    let segments = (0..layout.segments.len()).filter(|&i| !layout.segments[i].kind.is_frozen);
-    let gradients: Vec<Tensor> = segments.clone().map(|i| arenas.gradients.segment(layout, i)).collect();
-    rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, tensors, plan.clip.map(|clip| clip as f32)));
-    for i in segments {
-        let segment = adamw::Segment {
-            weights: arenas.weights.segment(layout, i),
-            gradients: arenas.gradients.segment(layout, i),
-            first_moments: arenas.first_moments.segment(layout, i),
-            second_moments: arenas.second_moments.segment(layout, i),
-        };
-        let kind = layout.segments[i].kind;
-        let settings = AdamW {
-            decay: if kind.is_exempt { 0.0 } else { plan.weight_decay(kind.group) as f32 },
-            beta1: plan.optimizer.beta1 as f32,
-            beta2: plan.optimizer.beta2 as f32,
-            epsilon: plan.optimizer.eps as f32,
-            corrects_epsilon: plan.optimizer.kind == OptimizerKind::AdamWeightDecayX,
-            rate_column: rate_column(kind.group),
-        };
-        rec.scope(format!("adamw.{i}"), |rec| adamw::adamw(rec, &segment, tensors, &settings));
-    }
-    rec.finish()
 }
 
 fn sample(

@@ -1,7 +1,7 @@
 //! Where a run starts: afresh, or where its newest checkpoint left off.
 
 use super::checkpoint;
-use super::optimizer::OptimizerKind;
+use super::optimizer::{MuonConfig, OptimizerKind};
 use super::run_folder::RunFolder;
 use super::state::StepState;
 use super::trainer::Trainer;
@@ -91,6 +91,14 @@ fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_jso
     let mut say = |key: &str, value: serde_json::Value| fingerprint.insert(key.to_string(), value);
     if optimizer.kind != OptimizerKind::AdamW {
         say("optimizer.type", optimizer.kind.name().into());
+    }
+    if let OptimizerKind::Muon(MuonConfig { momentum, nesterov, ns_steps, matched_adamw_rms }) =
+        optimizer.kind
+    {
+        say("optimizer.momentum", momentum.into());
+        say("optimizer.nesterov", nesterov.into());
+        say("optimizer.ns_steps", ns_steps.into());
+        say("optimizer.matched_adamw_rms", matched_adamw_rms.into());
     }
     if plan.schedule.scale != 1.0 {
         say("lr_schedule.lr_scale", plan.schedule.scale.into());

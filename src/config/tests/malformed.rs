@@ -131,7 +131,7 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     (
         "  type: AdamW",
         "  type: Lamb",
-        "x.yaml:14: optimizer.type: `Lamb` is not built; write one of AdamW, adamw, FusedAdamW, FusedAdamWeightDecay, FP32StateAdamWeightDecay, AdamWeightDecayX",
+        "x.yaml:14: optimizer.type: `Lamb` is not built; write one of AdamW, adamw, FusedAdamW, FusedAdamWeightDecay, FP32StateAdamWeightDecay, AdamWeightDecayX, Muon",
     ),
     (
         "  type: AdamW",
