@@ -16,7 +16,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, embedding, rms_norm, rope, swiglu};
+use gristmill::ops::{adamw, add, embedding, muon, rms_norm, rope, swiglu};
 use gristmill::record::{Persistents, Recorder, Tensor};
 use std::time::{Duration, Instant};
 
@@ -206,6 +206,17 @@ fn elementwise(c: &mut Criterion) {
         };
         adamw::adamw(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
         Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
+    });
+    row(c, &gpu, "muon 128 x 384, 5 steps", |row| {
+        let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(D, F, F32));
+        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let settings =
+            muon::Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: 0 };
+        let matrix = muon::Matrix { weights, gradients, moments };
+        muon::muon(&mut row.rec, &matrix, &StepTensors { state, loss, schedule }, &settings);
+        // A step is three products: of x with itself, of the result with itself, of the polynomial with x.
+        let (short, long) = (D as f64, F as f64);
+        Work::Flops(5.0 * 2.0 * short * short * (2.0 * long + short))
     });
 }
 

@@ -169,3 +169,12 @@ fn freezing_leaves_the_other_gradients_alone() {
         assert_eq!(weight == &before[name], is_frozen(name), "{name}");
     }
 }
+
+/// What trains is as far from the loss, and as near to it, as can be.
+#[test]
+fn a_head_alone_and_all_but_a_tied_table_follow_the_reference() {
+    let head = ["--model.model_config.freeze=['.*']", "--model.model_config.freeze_exclude=[head]"];
+    follows_the_reference(&Setup::new("head alone", "").with(&head));
+    let table = "--model.model_config.freeze=[embedding]";
+    follows_the_reference(&Setup::new("no table", "tie_word_embeddings: True").with(&[table]));
+}
