@@ -19,11 +19,11 @@ pub struct StepState {
     pub grad_norm: f32,
     /// What AdamW multiplied gradients with.
     pub grad_factor: f32,
-    /// The learning rate of the step.
+    /// The learning rate of the step, for parameters that are in no group with one of its own.
     pub learning_rate: f32,
-    /// 1 / (1 - beta1^t)
+    /// 1 / (1 - beta1^t), or 1 where the optimizer does not correct its moments.
     pub bias_correction1: f32,
-    /// 1 / (1 - beta2^t)
+    /// 1 / (1 - beta2^t), or 1.
     pub bias_correction2: f32,
     /// Mean loss over the step's micro-batches.
     pub loss: f32,
