@@ -11,11 +11,12 @@ use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
 use gristmill::element::Element::{self, Bf16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, decode, embedding, rms_norm, rope, swiglu, unfused};
+use gristmill::ops::{adamw, add, decode, embedding, muon, rms_norm, rope, swiglu, unfused};
 use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
@@ -219,10 +220,28 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "adamw, 1 Mi parameters", |row| {
         let [weights, gradients, first_moments, second_moments] = [0; 4].map(|_| row.tensor(1, 1 << 20, F32));
         let segment = adamw::Segment { weights, gradients, first_moments, second_moments };
-        let state = row.tensor(1, 12, F32);
-        let settings = adamw::AdamW { decay: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8 };
-        adamw::adamw(&mut row.rec, &segment, state, &settings);
+        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let settings = adamw::AdamW {
+            decay: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            corrects_epsilon: false,
+            rate_column: 0,
+        };
+        adamw::adamw(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
         Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
+    });
+    row(c, &gpu, "muon 128 x 384, 5 steps", |row| {
+        let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(D, F, F32));
+        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let settings =
+            muon::Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: 0 };
+        let matrix = muon::Matrix { weights, gradients, moments };
+        muon::muon(&mut row.rec, &matrix, &StepTensors { state, loss, schedule }, &settings);
+        // A step is three products: of x with itself, of the result with itself, of the polynomial with x.
+        let (short, long) = (D as f64, F as f64);
+        Work::Flops(5.0 * 2.0 * short * short * (2.0 * long + short))
     });
 }
 

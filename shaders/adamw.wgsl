@@ -3,12 +3,14 @@
 //   m ← β1 m + (1 − β1) g,   v ← β2 v + (1 − β2) g²,   g = gradient · grad_factor (unscaled and clipped)
 //   p ← p (1 − lr · decay) − lr · m̂ / (sqrt(v̂) + ε),   m̂ = m / (1 − β1^t),  v̂ = v / (1 − β2^t)
 //
+// An optimizer that corrects no bias finds corrections of 1 in the step's state. With `corrects_epsilon` the divisor is
+// (sqrt(v) + ε) / sqrt(1 − β2^t). lr is the segment's own: a column of the schedule.
 // Does nothing on overflow or while the run is halted: weights, moments and global_step stay as they were.
 // One invocation owns 4 parameters. Pads are zero and stay zero. All in f32.
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
 
 import package::lib::grid::linear_index;
-import package::lib::step_state::StepState;
+import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
 struct Params {
@@ -17,6 +19,10 @@ struct Params {
     beta1: f32,
     beta2: f32,
     epsilon: f32,
+    corrects_epsilon: u32,
+    rate_column: u32,
+    schedule_rows: u32,
+    schedule_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -25,6 +31,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> first_moments: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> second_moments: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> state: StepState;
+@group(0) @binding(6) var<storage, read> schedule: array<f32>;
 
 @compute @workgroup_size(LANES)
 fn adamw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -37,6 +44,10 @@ fn adamw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let v = mix(g * g, second_moments[i], params.beta2);
     first_moments[i] = m;
     second_moments[i] = v;
-    let update = m * state.bias_correction1 / (sqrt(v * state.bias_correction2) + params.epsilon);
-    weights[i] = weights[i] * (1.0 - state.learning_rate * params.decay) - state.learning_rate * update;
+    let correction = sqrt(state.bias_correction2);
+    let epsilon = params.epsilon * select(1.0, correction, params.corrects_epsilon != 0u);
+    let update = m * state.bias_correction1 / (sqrt(v * state.bias_correction2) + epsilon);
+    let row = schedule_row(state.global_step, params.schedule_rows);
+    let lr = schedule[row * params.schedule_stride + params.rate_column];
+    weights[i] = weights[i] * (1.0 - lr * params.decay) - lr * update;
 }

@@ -20,9 +20,10 @@ struct Params {
     first_partial: u32,
     max_norm: f32, // 0: no clipping
     schedule_rows: u32,
+    schedule_stride4: u32,
 }
 
-// learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), unused; by global_step
+// learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), rate of group 1, ...; by global_step
 alias ScheduleRow = vec4<f32>;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -74,7 +75,7 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
         clip = min(1.0, params.max_norm / (norm + 1e-6));
     }
     let overflow = overflows > 0.0;
-    let row = schedule[min(state_out.global_step, params.schedule_rows - 1u)];
+    let row = schedule[min(state_out.global_step, params.schedule_rows - 1u) * params.schedule_stride4];
     state_out.is_overflow = select(0u, 1u, overflow);
     state_out.overflows += select(0u, 1u, overflow);
     state_out.grad_norm = norm;

@@ -333,6 +333,22 @@ fn checkpoints_of_another_model() {
         ),
         ("with other data", "--train_dataset.eval_fraction=0.3", "data fingerprint is "),
         (
+            "with another optimizer",
+            "--optimizer.type=FP32StateAdamWeightDecay",
+            "optimizer.type is absent there, \"FP32StateAdamWeightDecay\" here: ",
+        ),
+        (
+            "with frozen parameters",
+            "--model.model_config.freeze=[embedding]",
+            "freeze is absent there, [\"embedding\"] here: ",
+        ),
+        (
+            "with groups",
+            "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, lr_end: 3.e-4, \
+             warmup_steps: 3, total_steps: 40}, grouped: [{params: [head], type: linear, learning_rate: 1.e-3}]}",
+            "grouped_lr_schedule.grouped.0 is absent there, {",
+        ),
+        (
             "in another order",
             "--train_dataset.data_loader.shuffle=False",
             "shuffle is true there, false here: ",

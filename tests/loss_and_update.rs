@@ -4,12 +4,13 @@ mod lab;
 
 use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, Segment, adamw};
-use gristmill::ops::grad_norm::{StepTensors, grad_norm};
+use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use gristmill::ops::linear_cross_entropy::{
     LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
 };
 use gristmill::record::Tensor;
 use gristmill::reference;
+use gristmill::reference::adamw::Correction;
 use lab::{Case, allowed, check};
 
 const SCALE: f32 = 8.0;
@@ -81,8 +82,19 @@ fn linear_cross_entropy_matches_the_reference() {
     }
 }
 
+/// What varies between the optimizers: the corrections in the schedule, where eps is added, and whose rate counts.
+#[derive(Clone, Copy)]
+struct Variation {
+    correction: Correction,
+    epsilon: f32,
+    group: usize,
+}
+
+const PUBLISHED: Variation = Variation { correction: Correction::Published, epsilon: 1e-8, group: 0 };
+
 struct Update {
     global_step: u32,
+    variation: Variation,
     norm: f64,
     max_norm: Option<f32>,
     overflow: Option<f32>,
@@ -90,19 +102,32 @@ struct Update {
 
 /// One whole update of two segments of different decay, against the reference and, on overflow, against doing nothing.
 fn check_update(name: &str, update: &Update) {
-    let Update { global_step, norm, max_norm, overflow } = *update;
+    let Update { global_step, variation, norm, max_norm, overflow } = *update;
+    let Variation { correction: kind, epsilon, group } = variation;
     check(name, |case| {
         let counts = [1u32, 5000];
-        let settings = |i: usize| AdamW { decay: [0.1, 0.0][i], beta1: 0.9, beta2: 0.95, epsilon: 1e-8 };
+        let settings = |i: usize| AdamW {
+            decay: [0.1, 0.0][i],
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon,
+            corrects_epsilon: kind == Correction::WithEps,
+            rate_column: rate_column(group),
+        };
         let lr = 1e-2;
-        let correction = |beta: f64| 1.0 / (1.0 - beta.powi(global_step as i32 + 1));
+        let correction = |beta: f64| match kind {
+            Correction::Absent => 1.0,
+            _ => 1.0 / (1.0 - beta.powi(global_step as i32 + 1)),
+        };
+        // Three groups: the other two have rates that would show.
         let rows: Vec<f64> = (0..=global_step + 1)
             .flat_map(|i| {
-                let values = [lr, correction(0.9f32 as f64), correction(0.95f32 as f64), 0.0];
-                if i == global_step { values } else { [f64::NAN; 4] }
+                let mut row = [99.0, correction(0.9f32 as f64), correction(0.95f32 as f64), 98.0, 97.0];
+                row[rate_column(group) as usize] = lr;
+                if i == global_step { row } else { [f64::NAN; 5] }
             })
             .collect();
-        let schedule = case.input_of(&rows, global_step + 2, 4, F32).tensor;
+        let schedule = case.input_of(&rows, global_step + 2, 5, F32).tensor;
         let (state, loss) = (step_state(case, global_step), case.integers(&[0; 8]));
         let mut raw: Vec<Vec<f64>> = counts.map(|n| (0..n).map(|_| case.normal()).collect()).to_vec();
         let length = raw.iter().flatten().map(|g| g * g).sum::<f64>().sqrt();
@@ -121,7 +146,8 @@ fn check_update(name: &str, update: &Update) {
             })
             .collect();
         let gradients: Vec<Tensor> = segments.iter().map(|s| s[0].tensor).collect();
-        grad_norm(&mut case.rec, &gradients, &StepTensors { state, loss, schedule }, max_norm);
+        let step = StepTensors { state, loss, schedule };
+        grad_norm(&mut case.rec, &gradients, &step, max_norm);
         for (i, [g, w, m, v]) in segments.iter().enumerate() {
             let segment = Segment {
                 gradients: g.tensor,
@@ -129,7 +155,7 @@ fn check_update(name: &str, update: &Update) {
                 first_moments: m.tensor,
                 second_moments: v.tensor,
             };
-            adamw(&mut case.rec, &segment, state, &settings(i));
+            adamw(&mut case.rec, &segment, &step, &settings(i));
         }
 
         let coefficient =
@@ -137,13 +163,14 @@ fn check_update(name: &str, update: &Update) {
         for (i, [g, w, m, v]) in segments.iter().enumerate() {
             let mut want = [w.values.clone(), m.values.clone(), v.values.clone()];
             if overflow.is_none() {
-                let AdamW { decay, beta1, beta2, epsilon } = settings(i);
+                let AdamW { decay, beta1, beta2, epsilon, .. } = settings(i);
                 let settings = reference::adamw::AdamW {
                     lr,
                     beta1: beta1 as f64,
                     beta2: beta2 as f64,
                     eps: epsilon as f64,
                     weight_decay: decay as f64,
+                    correction: kind,
                 };
                 let g: Vec<f64> = g.values.iter().map(|g| g * coefficient / SCALE as f64).collect();
                 let [w, m, v] = &mut want;
@@ -169,16 +196,39 @@ fn check_update(name: &str, update: &Update) {
 
 #[test]
 fn update_clips_and_steps() {
-    let update = |global_step, norm, max_norm| Update { global_step, norm, max_norm, overflow: None };
+    let update = |global_step, norm, max_norm| Update {
+        global_step,
+        variation: PUBLISHED,
+        norm,
+        max_norm,
+        overflow: None,
+    };
     check_update("update, clipped", &update(0, 5.0, Some(1.0)));
     check_update("update, below the bound", &update(6, 0.5, Some(1.0)));
     check_update("update, no clipping", &update(1, 3.0, None));
 }
 
 #[test]
+fn update_of_every_optimizer_and_group() {
+    // An eps of the size of the moments, so that where it is added shows.
+    for (name, correction) in [
+        ("uncorrected", Correction::Absent),
+        ("eps corrected", Correction::WithEps),
+        ("group", Correction::Published),
+    ] {
+        for (group, global_step) in [(0, 0), (1, 6), (2, 2)] {
+            let variation = Variation { correction, epsilon: 0.25, group };
+            let update = Update { global_step, variation, norm: 5.0, max_norm: Some(1.0), overflow: None };
+            check_update(&format!("update, {name}, group {group}"), &update);
+        }
+    }
+}
+
+#[test]
 fn update_does_nothing_on_overflow() {
     for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
-        let update = Update { global_step: 3, norm: 1.0, max_norm: Some(1.0), overflow: Some(value) };
+        let (variation, max_norm) = (PUBLISHED, Some(1.0));
+        let update = Update { global_step: 3, variation, norm: 1.0, max_norm, overflow: Some(value) };
         check_update(&format!("update, {value} in the gradient"), &update);
     }
 }

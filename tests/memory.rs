@@ -38,6 +38,29 @@ fn the_pool_grows_no_faster_than_the_window() {
     }
 }
 
+/// Arenas hold what is needed and no more: Muon's matrices have one moment, frozen parameters nothing but themselves.
+#[test]
+fn moments_are_kept_for_what_uses_them() {
+    let persistent = |overrides: &[&str]| {
+        let plan = Setup::new("arenas", "").with(overrides).plan();
+        let recordings = record(&plan, Capabilities::software()).expect("a plan");
+        let bytes = |name: &str| -> u64 {
+            let of_name = |(label, _): &&(String, u64)| label.starts_with(name);
+            recordings.persistents.buffers().iter().filter(of_name).map(|(_, bytes)| bytes).sum()
+        };
+        ["weights", "gradients", "first moments", "second moments"].map(bytes)
+    };
+    // 48 wide: wqkv, wo, gate and up, down of two layers; every size is a multiple of 128 elements.
+    let matrices = 4 * 2 * (3 * 48 * 48 + 48 * 48 + 2 * 64 * 48 + 48 * 64);
+    let plain = persistent(&[]);
+    assert_eq!(plain, [plain[0]; 4]);
+    let [w, g, m, v] = persistent(&["--optimizer={type: Muon}"]);
+    assert_eq!([w, g, m, v], [plain[0], plain[0], plain[0], plain[0] - matrices]);
+    let frozen = persistent(&["--model.model_config.freeze=['layers.*(attention.w|feed_forward)']"]);
+    let rest = plain[0] - matrices;
+    assert_eq!(frozen, [plain[0], rest, rest, rest]);
+}
+
 #[test]
 fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
     let capped = |cap: &str| {

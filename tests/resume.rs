@@ -31,19 +31,25 @@ struct Left {
 impl Run {
     /// A new run with a checkpoint every so many steps.
     fn new(checkpoint_every: u64) -> Self {
+        Self::with(checkpoint_every, &[])
+    }
+
+    fn with(checkpoint_every: u64, overrides: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a folder");
-        let setup = Setup::new("resumed", "").with(&[
-            // Wide enough that writing a checkpoint takes some milliseconds: the moment a kill has to hit.
-            "--model.model_config.hidden_size=96",
-            "--train_dataset.eval_fraction=0.3",
-            "--do_eval=True",
-            "--eval_step_interval=5",
-            &format!("--output_dir={}", home.path().display()),
-            &format!(
-                "--callbacks=[{{type: CheckpointMonitor, save_checkpoint_steps: {checkpoint_every}, \
+        let setup = Setup::new("resumed", "")
+            .with(&[
+                // Wide enough that writing a checkpoint takes some milliseconds: the moment a kill has to hit.
+                "--model.model_config.hidden_size=96",
+                "--train_dataset.eval_fraction=0.3",
+                "--do_eval=True",
+                "--eval_step_interval=5",
+                &format!("--output_dir={}", home.path().display()),
+                &format!(
+                    "--callbacks=[{{type: CheckpointMonitor, save_checkpoint_steps: {checkpoint_every}, \
                  keep_checkpoint_max: 2}}, {{type: MFLossMonitor, per_print_times: 1000}}]"
-            ),
-        ]);
+                ),
+            ])
+            .with(overrides);
         Self { home, setup }
     }
 
@@ -140,6 +146,19 @@ fn twenty_steps_and_twenty_more_are_forty() {
         &Run::new(4).train(5).train(10).train(20).train(STEPS).left(),
         &want,
     );
+}
+
+/// Moments that some parameters lack, rates that some have of their own: all of it comes back.
+#[test]
+fn muon_groups_and_frozen_parameters_resume_exactly() {
+    let overrides = [
+        "--optimizer={type: Muon}",
+        "--grouped_lr_schedule={default: {type: linear, learning_rate: 3.e-3}, \
+         grouped: [{params: ['layers.1'], type: cosine, learning_rate: 1.e-3}]}",
+        "--model.model_config.freeze=['layers.0.feed_forward']",
+    ];
+    let want = Run::with(1000, &overrides).train(10).left();
+    equal("5 and 5 with Muon", &Run::with(1000, &overrides).train(5).train(10).left(), &want);
 }
 
 /// The files of a checkpoint in the order in which they are written. Whatever the folder is called meanwhile, a run is

@@ -53,12 +53,13 @@ fn variants() -> Vec<Dispatch> {
         ["--model.model_config.tie_word_embeddings=True", "--model.model_config.rotary_interleaved=True"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
+    let muon = ["--optimizer.type=Muon"];
     let mut seen = HashSet::new();
     Tier::ALL
         .into_iter()
         .flat_map(|tier| {
             let capabilities = Capabilities::software().with_tier(tier);
-            let runs = [&[][..], &plain, &tied, &wide].into_iter();
+            let runs = [&[][..], &plain, &tied, &wide, &muon].into_iter();
             runs.flat_map(move |o| everything(o, capabilities)).chain(compositions(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))

@@ -2,7 +2,10 @@
 
 mod runs;
 
+use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::reference;
+use gristmill::reference::adamw::Correction;
+use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
 use runs::{Setup, relative_distance, weights_of};
 
 /// Losses and final weights of the device's run must follow the f64 run this closely.
@@ -16,11 +19,28 @@ fn follows_the_reference(setup: &Setup) {
     let plan = setup.plan();
     let shape = runs::reference_shape(&plan.model);
     let mut reference = reference::trainer::Trainer::new(shape, setup.initial_weights());
+    let sorted = plan.grouping().apply(Gpt::describe(&plan.model)).expect("groups");
+    let pieces = || {
+        sorted.list().into_iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (&piece.name, spec)))
+    };
+    let groups: Vec<(String, usize)> = pieces().map(|(name, spec)| (name.clone(), spec.group)).collect();
+    reference.frozen = pieces().filter(|(_, spec)| !spec.trains).map(|(name, _)| name.clone()).collect();
+    if let OptimizerKind::Muon(muon) = plan.optimizer.kind {
+        let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms } = muon;
+        reference.muon = Some(reference::trainer::MuonSettings { momentum, nesterov, steps, rms });
+    }
+    let decay = |spec: &Spec| if spec.decays { plan.weight_decay(spec.group) } else { 0.0 };
+    reference.weight_decays = pieces().map(|(name, spec)| (name.clone(), decay(spec))).collect();
     let settings = reference::trainer::AdamWSettings {
         beta1: plan.optimizer.beta1,
         beta2: plan.optimizer.beta2,
         eps: plan.optimizer.eps,
         weight_decay: plan.optimizer.weight_decay,
+        correction: match plan.optimizer.kind {
+            OptimizerKind::AdamW | OptimizerKind::Muon(_) => Correction::Published,
+            OptimizerKind::Fp32StateAdamWeightDecay => Correction::Absent,
+            OptimizerKind::AdamWeightDecayX => Correction::WithEps,
+        },
     };
     let data = plan.load_data().expect("the text is there");
     let length = plan.with_data(data.train.steps_per_epoch());
@@ -31,6 +51,9 @@ fn follows_the_reference(setup: &Setup) {
             .map(|batch| (batch.tokens, batch.targets))
             .collect();
         let lr = length.schedule.lr_at(step);
+        let rate = |group: usize| group.checked_sub(1).map(|i| length.group_schedules[i].lr_at(step));
+        reference.rates =
+            groups.iter().filter_map(|(name, group)| Some((name.clone(), rate(*group)?))).collect();
         let want = reference.train_step(&batches, plan.model.seq_length, lr, &settings, plan.clip);
         let got = &trained.states[step as usize];
         let error = (got.loss as f64 - want.loss).abs() / want.loss;
@@ -61,4 +84,97 @@ fn tied_biased_normalised_grouped_shape_follows_the_reference() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \
                  rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37";
     follows_the_reference(&Setup::new("qwen", model));
+}
+
+#[test]
+fn uncorrected_moments_follow_the_reference() {
+    // With an eps large enough that the first steps do not only show signs.
+    let optimizer = "--optimizer={type: FP32StateAdamWeightDecay, beta1: 0.9, beta2: 0.95, eps: 1.e-3, weight_decay: 0.1}";
+    follows_the_reference(&Setup::new("uncorrected", "").with(&[optimizer]));
+}
+
+#[test]
+fn corrected_eps_follows_the_reference() {
+    let optimizer =
+        "--optimizer={type: AdamWeightDecayX, beta1: 0.9, beta2: 0.95, eps: 1.e-3, weight_decay: 0.1}";
+    follows_the_reference(&Setup::new("eps", "").with(&[optimizer]));
+}
+
+/// Three groups with schedules and decays of their own, some matrices exempt from decay, one layer's products frozen.
+#[test]
+fn groups_and_frozen_parameters_follow_the_reference() {
+    let groups = "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}, \
+                  grouped: [{params: ['embedding.*', 'output_layer.weight'], type: polynomial, learning_rate: 1.e-3, \
+                  weight_decay: 0.5}, {params: [norm], type: constant_with_warmup, learning_rate: 5.e-3}]}";
+    let overrides = [
+        groups,
+        "--no_decay_params=[w_down]",
+        "--model.model_config.freeze=['layers.0.(attention.w|feed_forward)', k_norm]",
+        "--model.model_config.freeze_exclude=['layers.0.attention.wo']",
+    ];
+    follows_the_reference(&Setup::new("groups", "use_qk_norm: True").with(&overrides));
+}
+
+#[test]
+fn muon_follows_the_reference() {
+    let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, intermediate_size: 37";
+    let optimizer = "--optimizer={type: Muon, weight_decay: 0.1}";
+    follows_the_reference(&Setup::new("muon", model).with(&[optimizer]));
+}
+
+/// Muon with all that can vary: settings, groups, exemptions, frozen matrices.
+#[test]
+fn muon_in_groups_follows_the_reference() {
+    let overrides = [
+        "--optimizer={type: Muon, momentum: 0.8, nesterov: False, ns_steps: 4, matched_adamw_rms: 0.3, \
+         adamw_betas: [0.9, 0.99], adamw_eps: 1.e-6, weight_decay: 0.2}",
+        "--grouped_lr_schedule={default: {type: linear, learning_rate: 3.e-3}, grouped: [{params: ['layers.1', norm], \
+         type: constant_with_warmup, learning_rate: 1.e-3, weight_decay: 0.5}]}",
+        "--no_decay_params=[w_down]",
+        "--model.model_config.freeze=['layers.0.attention.wo']",
+    ];
+    follows_the_reference(&Setup::new("muon in groups", "").with(&overrides));
+}
+
+/// Frozen weights stay bit for bit, and the other gradients are those of a run in which nothing is frozen.
+#[test]
+fn freezing_leaves_the_other_gradients_alone() {
+    let freeze = ["embedding", "layers.1.attention.w", "layers.0.ffn_norm", "q_norm", "^norm$"];
+    let list =
+        format!("--model.model_config.freeze=[{}]", freeze.map(|pattern| format!("'{pattern}'")).join(", "));
+    let model = "use_qk_norm: True, qkv_has_bias: True";
+    let (all, some) = (Setup::new("all", model), Setup::new("some", model).with(&[&list]));
+    let (all, some, before) = (all.train(1), some.train(1), some.initial_weights());
+    let is_frozen = |name: &str| {
+        let layer_1 =
+            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|of| format!("layers.1.self_attn.{of}.weight"));
+        layer_1.iter().any(|of| name.ends_with(of))
+            || [
+                "model.embed_tokens.weight",
+                "model.layers.0.post_attention_layernorm.weight",
+                "model.norm.weight",
+            ]
+            .contains(&name)
+            || name.ends_with("q_norm.weight")
+    };
+    let trained: Vec<&String> = all.gradients.keys().filter(|name| !is_frozen(name)).collect();
+    assert!(some.gradients.keys().eq(trained), "{:?}", some.gradients.keys());
+    assert_eq!(all.gradients.len() - some.gradients.len(), 9);
+    for (name, gradient) in &some.gradients {
+        assert!(gradient == &all.gradients[name], "{name} has another gradient");
+        assert!(gradient.iter().any(|g| *g != 0.0), "{name} has no gradient");
+    }
+    let steps = Setup::new("two steps", model).with(&[&list]).train(2); // the first has the rate 0
+    for (name, weight) in &steps.weights {
+        assert_eq!(weight == &before[name], is_frozen(name), "{name}");
+    }
+}
+
+/// What trains is as far from the loss, and as near to it, as can be.
+#[test]
+fn a_head_alone_and_all_but_a_tied_table_follow_the_reference() {
+    let head = ["--model.model_config.freeze=['.*']", "--model.model_config.freeze_exclude=[head]"];
+    follows_the_reference(&Setup::new("head alone", "").with(&head));
+    let table = "--model.model_config.freeze=[embedding]";
+    follows_the_reference(&Setup::new("no table", "tie_word_embeddings: True").with(&[table]));
 }

@@ -15,6 +15,11 @@ struct StepState {
     step: u32, // steps done, overflowed ones included
 }
 
+// The schedule's row of the step under way, once grad_norm has advanced `global_step`; on overflow nobody asks.
+fn schedule_row(global_step: u32, rows: u32) -> u32 {
+    return clamp(global_step, 1u, rows) - 1u;
+}
+
 // The loss of the micro-batches since the host cleared it.
 struct LossState {
     seed: f32, // gradient of the objective with respect to each token's loss

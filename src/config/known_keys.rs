@@ -23,7 +23,7 @@ pub(crate) const SECTIONS: [(&str, &Keys); 13] = [
 
 pub(crate) const TOP: Keys = Keys {
     used: "run_name seed output_dir load_checkpoint resume_training run_mode do_eval eval_step_interval \
-        eval_epoch_interval eval_batches sample trainer runner_config runner_wrapper optimizer lr_schedule \
+        eval_epoch_interval eval_batches sample trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule no_decay_params \
         train_dataset train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config \
         swap_config monitor_config callbacks context parallel_config micro_batch_interleave_num",
     ignored: "use_parallel auto_trans_ckpt transform_process_num src_strategy_path_or_dir load_ckpt_format \
@@ -39,11 +39,6 @@ pub(crate) const TOP: Keys = Keys {
         refuse("ignore_data_skip data_skip_steps", Passes::Off, "remove it: resuming continues exactly"),
         refuse("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
         refuse("base_config", Passes::Off, "copy its keys into this file"),
-        refuse(
-            "grouped_lr_schedule no_decay_params",
-            Passes::Off,
-            "remove it: one schedule serves all weights",
-        ),
         refuse(
             "calculate_per_token_loss check_for_nan_in_loss_and_grad use_skip_data_by_global_norm \
                 use_checkpoint_health_monitor tensorboard",
@@ -86,23 +81,44 @@ pub(crate) const WRAPPER: Keys = Keys {
 pub(crate) const LOSS_SCALE: Keys = Keys { used: "type loss_scale_value", ignored: "", rules: &[] };
 
 pub(crate) const OPTIMIZER: Keys = Keys {
-    used: "type betas beta1 beta2 eps weight_decay learning_rate",
+    used: "type betas beta1 beta2 eps weight_decay learning_rate momentum nesterov ns_steps matched_adamw_rms \
+        adamw_betas adamw_eps",
     ignored: "",
-    rules: &[refuse("swap amsgrad maximize", Passes::Off, "write `False`")],
+    rules: &[
+        refuse("qk_clip_threshold", Passes::Off, "remove it"),
+        refuse("swap offload amsgrad maximize", Passes::Off, "write `False`"),
+    ],
 };
 
+/// What a schedule reads, as words: a group of parameters has a schedule and more.
+macro_rules! schedule_keys {
+    ($more:literal) => {
+        concat!(
+            "type learning_rate lr_end warmup_steps warmup_ratio warmup_epochs warmup_lr_init total_steps num_cycles ",
+            "decay_steps decay_ratio power keep_steps final_steps lr_end1 lr_end2 decay_start_steps ",
+            "decay_start_ratio base_lr eta_min t_max t_0 t_mult lr_scale",
+            $more
+        )
+    };
+}
+
 pub(crate) const SCHEDULE: Keys = Keys {
-    used: "type learning_rate lr_end warmup_steps warmup_ratio warmup_epochs warmup_lr_init total_steps num_cycles \
-        decay_steps",
+    used: schedule_keys!(""),
     ignored: "",
-    rules: &[refuse("decay_ratio auto_register", Passes::Off, "remove it")],
+    rules: &[refuse("auto_register", Passes::Off, "remove it")],
+};
+pub(crate) const GROUPED: Keys = Keys { used: "default grouped", ignored: "", rules: &[] };
+pub(crate) const GROUP: Keys = Keys {
+    used: schedule_keys!(" params weight_decay"),
+    ignored: "",
+    rules: &[refuse("auto_register", Passes::Off, "remove it")],
 };
 
 pub(crate) const MODEL: Keys = Keys {
     used: "type vocab_size hidden_size num_layers num_heads n_kv_heads head_dim kv_channels intermediate_size \
         multiple_of ffn_dim_multiplier seq_length rms_norm_eps theta tie_word_embeddings \
         untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
-        init_method_std ignore_token_id",
+        init_method_std ignore_token_id freeze freeze_exclude",
     // Generation, pipeline stages, kernel choices and weight layouts of the original.
     ignored: "max_position_embedding bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
         max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \

@@ -1,8 +1,9 @@
 //! From a YAML file to a plan: [`RunConfig`] is what was written, [`RunPlan`] is every number decided.
 //!
 //! The keys are those of MindSpore Transformers, section by section, and a few of our own (`run_name`, `eval_batches`,
-//! `sample`, `train_dataset.eval_fraction`, `context.device_name`, `context.tier`). Every key is used, ignored with a
-//! notice, or an error that says where it stands and what to write instead; none is dropped in silence.
+//! `sample`, `model.model_config.freeze` and `freeze_exclude`, `train_dataset.eval_fraction`, `context.device_name`,
+//! `context.tier`). Every key is used, ignored with a notice, or an error that says where it stands and what to write
+//! instead; none is dropped in silence.
 //!
 //! ```
 //! use std::path::Path;
@@ -29,15 +30,18 @@ mod context;
 mod dataset;
 mod document;
 mod evaluation;
+mod groups;
 mod keys;
 mod known_keys;
 mod locate;
 mod model;
 mod node;
+mod optimizer;
 mod overrides;
 mod plan;
 mod resolved;
 mod run;
+mod schedule;
 mod section;
 mod shape;
 #[cfg(test)]

@@ -48,6 +48,10 @@ pub struct ModelSection {
     pub init_method_std: f64,
     /// Targets with this id are left out of the loss.
     pub ignore_token_id: i64,
+    /// Patterns of parameters that do not train.
+    pub freeze: Vec<String>,
+    /// Patterns of those among them that do.
+    pub freeze_exclude: Vec<String>,
 }
 
 const PATH: &str = "model.model_config";
@@ -66,6 +70,9 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     if untied.is_some() && untied == tied {
         let message = "contradicts `tie_word_embeddings`; keep one of them";
         return Err(section.error("untie_embeddings_and_output_weights", message));
+    }
+    if section.node("freeze_exclude").is_some() && section.node("freeze").is_none() {
+        return Err(section.error("freeze_exclude", "given without `freeze`, whose patterns it narrows"));
     }
     Ok(ModelSection {
         vocab_size: section.require("vocab_size")?,
@@ -89,6 +96,8 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         use_qk_norm: section.or("use_qk_norm", false)?,
         init_method_std: section.number("init_method_std", 0.01, "a number above 0", positive)?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
+        freeze: section.get("freeze")?.unwrap_or_default(),
+        freeze_exclude: section.get("freeze_exclude")?.unwrap_or_default(),
     })
 }
 

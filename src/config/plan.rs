@@ -11,7 +11,9 @@ use crate::data::{BatchSpec, DataConfig, Dataset};
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::model::config::ModelConfig;
-use crate::train::optimizer::OptimizerConfig;
+use crate::model::groups::{Grouping, List};
+use crate::model::parameters::{Gpt, Rule};
+use crate::train::optimizer::{GroupConfig, OptimizerConfig, OptimizerKind};
 use crate::train::schedule::{Schedule, ScheduleConfig};
 
 /// What a run does. Only its length is missing, which depends on the data: [`RunPlan::with_data`].
@@ -47,6 +49,14 @@ pub struct RunPlan {
     pub optimizer: OptimizerConfig,
     /// The learning rate, its length still open.
     pub schedule: ScheduleConfig,
+    /// Parameters with a rate of their own, as numbered from 1.
+    pub groups: Vec<GroupConfig>,
+    /// Patterns of parameters that do not train.
+    pub freeze: Vec<String>,
+    /// Patterns of those among them that do.
+    pub freeze_exclude: Vec<String>,
+    /// Patterns of matrices without weight decay.
+    pub no_decay_params: Vec<String>,
     /// Gradients are scaled down to this norm, if at all.
     pub clip: Option<f64>,
     /// The loss is multiplied by this before the backward pass.
@@ -80,6 +90,8 @@ pub struct RunLength {
     pub total_steps: u64,
     /// The learning rate of every step.
     pub schedule: Schedule,
+    /// Those of the groups of parameters that have one of their own.
+    pub group_schedules: Vec<Schedule>,
 }
 
 impl RunPlan {
@@ -107,7 +119,7 @@ impl RunPlan {
                 format!("{batch_size} windows of {} tokens are too many; lower it", model.seq_length);
             return Err(config.error("runner_config.batch_size", message));
         };
-        Ok(Self {
+        let plan = Self {
             name: config.run_name.clone(),
             output_dir: config.output_dir.join(&config.run_name),
             resume: config.resume_training.clone(),
@@ -123,6 +135,10 @@ impl RunPlan {
             stop_step: Some(runner.stop_step).filter(|step| *step > 0),
             optimizer: config.optimizer.clone(),
             schedule: config.schedule.clone(),
+            groups: config.groups.clone(),
+            freeze: config.model.freeze.clone(),
+            freeze_exclude: config.model.freeze_exclude.clone(),
+            no_decay_params: config.no_decay_params.clone(),
             clip: config.wrapper.clip,
             loss_scale: config.wrapper.loss_scale,
             train_dataset: config.train_dataset.clone(),
@@ -134,7 +150,37 @@ impl RunPlan {
             device_name: config.context.device_name.clone(),
             tier: config.context.tier,
             max_device_memory: config.context.max_device_memory,
-        })
+        };
+        plan.grouping().apply(Gpt::describe(&plan.model)).map_err(|misfit| {
+            let path = match misfit.list {
+                List::Freeze => "model.model_config.freeze".to_string(),
+                List::FreezeExclude => "model.model_config.freeze_exclude".to_string(),
+                List::NoDecay => "no_decay_params".to_string(),
+                List::Group(number) => format!("grouped_lr_schedule.grouped.{number}.params"),
+            };
+            config.error(&path, misfit.message)
+        })?;
+        Ok(plan)
+    }
+
+    /// How the parameters are sorted.
+    pub fn grouping(&self) -> Grouping {
+        Grouping {
+            freeze: self.freeze.clone(),
+            freeze_exclude: self.freeze_exclude.clone(),
+            no_decay: self.no_decay_params.clone(),
+            groups: self.groups.iter().map(|group| group.params.clone()).collect(),
+            matrices: match self.optimizer.kind {
+                OptimizerKind::Muon(_) => Rule::Muon,
+                _ => Rule::AdamW,
+            },
+        }
+    }
+
+    /// The weight decay of a parameter group's matrices.
+    pub fn weight_decay(&self, group: usize) -> f64 {
+        let own = group.checked_sub(1).and_then(|number| self.groups.get(number)?.weight_decay);
+        own.unwrap_or(self.optimizer.weight_decay)
     }
 
     /// How the data is dealt into batches.
@@ -167,6 +213,11 @@ impl RunPlan {
             steps_per_epoch,
             total_steps: self.stop_step.map_or(run_steps, |stop| run_steps.min(stop)),
             schedule: self.schedule.resolve(run_steps, steps_per_epoch),
+            group_schedules: self
+                .groups
+                .iter()
+                .map(|group| group.schedule.resolve(run_steps, steps_per_epoch))
+                .collect(),
         }
     }
 

@@ -1,12 +1,14 @@
 //! A plan written out as a configuration with every value in place.
 
 use super::document;
+use super::groups;
 use super::node::Node;
+use super::optimizer;
 use super::plan::RunPlan;
 use super::run::Resume;
+use super::schedule;
 use crate::data::{DataConfig, Loader, TokenType};
 use crate::kernels::Tier;
-use crate::train::schedule::{Decay, Warmup};
 
 /// The configuration that resolves to `plan`.
 pub(super) fn to_yaml(plan: &RunPlan) -> String {
@@ -35,16 +37,15 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
         Entries::of([("scale_sense", plan.loss_scale.into()), ("use_clip_grad", plan.clip.is_some().into())]);
     wrapper.some("max_grad_norm", plan.clip);
     top.set("runner_wrapper", wrapper);
-    top.set(
-        "optimizer",
-        Entries::of([
-            ("type", "AdamW".into()),
-            ("betas", Node::List(vec![plan.optimizer.beta1.into(), plan.optimizer.beta2.into()])),
-            ("eps", plan.optimizer.eps.into()),
-            ("weight_decay", plan.optimizer.weight_decay.into()),
-        ]),
-    );
-    top.set("lr_schedule", schedule(plan));
+    top.set("optimizer", optimizer::to_node(&plan.optimizer));
+    if plan.groups.is_empty() {
+        top.set("lr_schedule", schedule::to_node(&plan.schedule));
+    } else {
+        top.set("grouped_lr_schedule", groups::to_node(&plan.schedule, &plan.groups));
+    }
+    if !plan.no_decay_params.is_empty() {
+        top.set("no_decay_params", words(&plan.no_decay_params));
+    }
     top.set("train_dataset", dataset(&plan.train_dataset));
     top.some("eval_dataset", plan.eval_dataset.as_ref().map(dataset));
     top.set("do_eval", plan.eval.is_some());
@@ -76,7 +77,7 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
 
 fn model(plan: &RunPlan) -> Node {
     let model = &plan.model;
-    Entries::of([
+    let mut entries = Entries::of([
         ("type", "LlamaConfig".into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
@@ -99,36 +100,19 @@ fn model(plan: &RunPlan) -> Node {
             if model.ignore_id == u32::MAX { Node::Int(-100) } else { u64::from(model.ignore_id).into() },
         ),
         ("compute_dtype", "float32".into()),
-    ])
-    .into()
+    ]);
+    for (key, patterns) in [("freeze", &plan.freeze), ("freeze_exclude", &plan.freeze_exclude)] {
+        entries.some(key, (!patterns.is_empty()).then(|| words(patterns)));
+    }
+    entries.into()
 }
 
-fn schedule(plan: &RunPlan) -> Entries {
-    let schedule = &plan.schedule;
-    let mut entries = Entries::default();
-    match schedule.decay {
-        Decay::Cosine { num_cycles, decay_steps } => {
-            entries.set("type", "CosineWithWarmUpLR");
-            entries.set("num_cycles", num_cycles);
-            entries.some("decay_steps", decay_steps);
-        }
-        Decay::Linear => entries.set("type", "LinearWithWarmUpLR"),
-        Decay::Constant => entries.set("type", "ConstantWarmUpLR"),
-    }
-    entries.set("learning_rate", schedule.learning_rate);
-    entries.set("lr_end", schedule.lr_end);
-    match schedule.warmup {
-        Warmup::Steps(steps) => entries.set("warmup_steps", steps),
-        Warmup::Ratio(ratio) => entries.set("warmup_ratio", ratio),
-        Warmup::Epochs(epochs) => entries.set("warmup_epochs", epochs),
-    }
-    entries.set("warmup_lr_init", schedule.warmup_lr_init);
-    entries.some("total_steps", schedule.total_steps);
-    entries
+fn words(words: &[String]) -> Node {
+    Node::List(words.iter().map(|word| word.as_str().into()).collect())
 }
 
 fn dataset(data: &DataConfig) -> Entries {
-    let paths = |paths: &[String]| Node::List(paths.iter().map(|path| path.as_str().into()).collect());
+    let paths = words;
     let mut loader = match &data.loader {
         Loader::Text(config) => {
             let mut entries =

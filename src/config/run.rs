@@ -7,15 +7,17 @@ use super::context::{self, ContextSection};
 use super::dataset;
 use super::document::Document;
 use super::evaluation::{self, EvalConfig};
+use super::groups;
 use super::known_keys;
 use super::model::{self, ModelSection};
 use super::node::{FromNode, Node};
+use super::optimizer;
 use super::overrides::Override;
 use super::section::{Notes, Section};
 use super::training::{self, RunnerSection, WrapperSection};
 use crate::data::DataConfig;
 use crate::error::{Error, Result};
-use crate::train::optimizer::OptimizerConfig;
+use crate::train::optimizer::{GroupConfig, OptimizerConfig};
 use crate::train::schedule::ScheduleConfig;
 
 /// A configuration with its types checked and its defaults filled in, but nothing computed.
@@ -42,6 +44,10 @@ pub struct RunConfig {
     pub optimizer: OptimizerConfig,
     /// `lr_schedule`.
     pub schedule: ScheduleConfig,
+    /// `grouped_lr_schedule.grouped`.
+    pub groups: Vec<GroupConfig>,
+    /// Patterns of matrices without weight decay.
+    pub no_decay_params: Vec<String>,
     /// `train_dataset`.
     pub train_dataset: DataConfig,
     /// `eval_dataset`, where it is used.
@@ -117,8 +123,8 @@ impl RunConfig {
         }
         let runner = training::read_runner(&document, &mut notes)?;
         let wrapper = training::read_wrapper(&document, &mut notes)?;
-        let (optimizer, optimizer_rate) = training::read_optimizer(&document, &mut notes)?;
-        let schedule = training::read_schedule(&document, optimizer_rate, &mut notes)?;
+        let (optimizer, optimizer_rate) = optimizer::read(&document, &mut notes)?;
+        let (schedule, groups) = groups::read(&document, optimizer_rate, &mut notes)?;
         let train_dataset = dataset::read(&document, "train_dataset", &mut notes)?;
         let do_eval = top.or("do_eval", false)?;
         let eval_dataset = evaluation::read_dataset(&document, do_eval, &mut notes)?;
@@ -144,6 +150,8 @@ impl RunConfig {
             wrapper,
             optimizer,
             schedule,
+            groups,
+            no_decay_params: top.get("no_decay_params")?.unwrap_or_default(),
             train_dataset,
             eval_dataset,
             eval,

@@ -129,6 +129,11 @@ impl<'a> Section<'a> {
         found.map(|(_, node)| node).filter(|node| !node.is_none())
     }
 
+    /// Keys and values as they were written.
+    pub fn entries(&self) -> &'a [(String, Node)] {
+        self.entries
+    }
+
     /// Whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -1,12 +1,10 @@
-//! The sections that say how to step: `runner_config`, `runner_wrapper`, `optimizer`, `lr_schedule`.
+//! The sections that say how to step: `runner_config`, `runner_wrapper`; and types that several sections name.
 
 use super::document::Document;
 use super::known_keys;
 use super::node::Node;
 use super::section::{Notes, Section, closest};
 use crate::error::Result;
-use crate::train::optimizer::OptimizerConfig;
-use crate::train::schedule::{Decay, ScheduleConfig, Warmup};
 
 /// `runner_config` as written.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,131 +94,8 @@ fn read_loss_scale(document: &Document, wrapper: &Section, notes: &mut Notes) ->
     section.number("loss_scale_value", 1.0, "a number above 0", positive)
 }
 
-/// Reads the optimizer and the learning rate it names, which a schedule may override.
-pub(super) fn read_optimizer(
-    document: &Document,
-    notes: &mut Notes,
-) -> Result<(OptimizerConfig, Option<f64>)> {
-    const PLANNED: [&str; 10] = [
-        "FP32StateAdamWeightDecay",
-        "FusedAdamWeightDecay",
-        "AdamWeightDecayX",
-        "FusedAdamW",
-        "PmaAdamW",
-        "Muon",
-        "Lamb",
-        "CAME",
-        "Adafactor",
-        "SGD",
-    ];
-    check_kind(document, "optimizer.type", &["AdamW", "adamw"], &PLANNED)?;
-    let section = Section::open(document, "optimizer", &known_keys::OPTIMIZER, notes)?;
-    let default = OptimizerConfig::default();
-    let fraction = |beta: f64| beta > 0.0 && beta < 1.0;
-    let mut beta1 = section.number("beta1", default.beta1, "a number in (0, 1)", fraction)?;
-    let mut beta2 = section.number("beta2", default.beta2, "a number in (0, 1)", fraction)?;
-    if let Some(betas) = section.get::<Vec<f64>>("betas")? {
-        if section.node("beta1").or(section.node("beta2")).is_some() {
-            return Err(section.error("betas", "given beside `beta1` or `beta2`; keep one form"));
-        }
-        match betas[..] {
-            [first, second] if fraction(first) && fraction(second) => (beta1, beta2) = (first, second),
-            _ => {
-                return Err(
-                    section.error("betas", format!("expected two numbers in (0, 1), found {betas:?}"))
-                );
-            }
-        }
-    }
-    let eps = section.number("eps", default.eps, "a number above 0", |eps| eps > 0.0)?;
-    let weight_decay =
-        section.number("weight_decay", default.weight_decay, "a number from 0", |wd| wd >= 0.0)?;
-    let rate = section.get("learning_rate")?;
-    if rate.is_some_and(|rate: f64| rate <= 0.0) {
-        return Err(section.error("learning_rate", "expected a number above 0"));
-    }
-    Ok((OptimizerConfig { beta1, beta2, eps, weight_decay }, rate))
-}
-
-pub(super) fn read_schedule(
-    document: &Document,
-    optimizer_rate: Option<f64>,
-    notes: &mut Notes,
-) -> Result<ScheduleConfig> {
-    const COSINE: [&str; 2] = ["CosineWithWarmUpLR", "cosine"];
-    const LINEAR: [&str; 2] = ["LinearWithWarmUpLR", "linear"];
-    const BUILT: [&str; 6] =
-        [COSINE[0], COSINE[1], LINEAR[0], LINEAR[1], "ConstantWarmUpLR", "constant_with_warmup"];
-    const PLANNED: [&str; 13] = [
-        "polynomial",
-        "PolynomialWithWarmUpLR",
-        "CosineWithRestartsAndWarmUpLR",
-        "cosine_with_restarts",
-        "ConstantWithCoolDownLR",
-        "WarmUpStableDecayLR",
-        "CosineAnnealingLR",
-        "cosine_annealing",
-        "CosineAnnealingWarmRestarts",
-        "cosine_annealing_warm_restarts",
-        "LearningRateWiseLayer",
-        "MegatronLR",
-        "WarmUpDecayLR",
-    ];
-    check_kind(document, "lr_schedule.type", &BUILT, &PLANNED)?;
-    let section = Section::open(document, "lr_schedule", &known_keys::SCHEDULE, notes)?;
-    let kind: Option<String> = section.get("type")?;
-    let decay_steps = section.get("decay_steps")?;
-    let num_cycles = section.number("num_cycles", 0.5, "a number above 0", |cycles| cycles > 0.0)?;
-    let decay = match kind.as_deref() {
-        Some(kind) if COSINE.contains(&kind) => Decay::Cosine { num_cycles, decay_steps },
-        Some(kind) if LINEAR.contains(&kind) => Decay::Linear,
-        _ => Decay::Constant,
-    };
-    let rate: Option<f64> = section.get("learning_rate")?;
-    if rate.zip(optimizer_rate).is_some_and(|(rate, other)| rate != other) {
-        notes.add("optimizer.learning_rate: lr_schedule.learning_rate is used instead");
-    }
-    let learning_rate = match rate.or(optimizer_rate) {
-        Some(rate) if rate > 0.0 => rate,
-        Some(rate) => {
-            return Err(section.error("learning_rate", format!("expected a number above 0, found `{rate}`")));
-        }
-        None => section.require("learning_rate")?,
-    };
-    let from_zero = |rate: f64| rate >= 0.0;
-    let total_steps: i64 = section.or("total_steps", -1)?;
-    Ok(ScheduleConfig {
-        decay,
-        learning_rate,
-        lr_end: section.number("lr_end", 0.0, "a number from 0", from_zero)?,
-        warmup: read_warmup(&section, notes)?,
-        warmup_lr_init: section.number("warmup_lr_init", 0.0, "a number from 0", from_zero)?,
-        // -1 and 0 stand for the length of the run.
-        total_steps: u64::try_from(total_steps).ok().filter(|steps| *steps > 0),
-    })
-}
-
-/// A ratio wins over epochs, epochs over steps, as in the original.
-fn read_warmup(section: &Section, notes: &mut Notes) -> Result<Warmup> {
-    let steps: u64 = section.or("warmup_steps", 0)?;
-    let epochs: Option<u64> = section.get("warmup_epochs")?;
-    let ratio: Option<f64> = section.get("warmup_ratio")?;
-    if ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
-        return Err(section.error("warmup_ratio", "expected a share in [0, 1]"));
-    }
-    let (warmup, winner) = match (ratio, epochs) {
-        (Some(ratio), _) => (Warmup::Ratio(ratio), "warmup_ratio"),
-        (None, Some(epochs)) => (Warmup::Epochs(epochs), "warmup_epochs"),
-        (None, None) => (Warmup::Steps(steps), "warmup_steps"),
-    };
-    if (steps > 0 && winner != "warmup_steps") || (epochs.is_some() && winner == "warmup_ratio") {
-        notes.add(format!("lr_schedule: of several warm-up lengths {winner} is used"));
-    }
-    Ok(warmup)
-}
-
 /// Refuses a type that is not built, telling what is planned from what is misspelt.
-fn check_kind(document: &Document, path: &str, built: &[&str], planned: &[&str]) -> Result<()> {
+pub(super) fn check_kind(document: &Document, path: &str, built: &[&str], planned: &[&str]) -> Result<()> {
     match document.word(path) {
         Some(kind) if planned.contains(&kind) => {
             Err(document.error(path, format!("`{kind}` is not built yet; write `type: {}`", built[0])))

@@ -28,6 +28,7 @@ shaders![
     "linear_cross_entropy",
     "matmul/portable",
     "matmul/software",
+    "muon",
     "qk_norm",
     "rms_norm",
     "rope",

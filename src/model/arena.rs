@@ -1,16 +1,18 @@
 //! Where parameters lie: flat arenas, cut into segments.
 //!
 //! Weights, gradients and both moments of AdamW are four arenas of the same layout, so one norm and one AdamW launch
-//! per segment serve any number of tensors. Parameters that decay come first, then the others; a segment is of one kind
-//! and never larger than one binding. Each part starts at a multiple of 128 elements: the same offset binds in f32, f16
+//! per segment serve any number of tensors. Parameters that are updated alike lie together: group by group, those that
+//! decay first, and what is frozen last. A segment is of one kind and never larger than one binding; an arena that holds
+//! nothing of a kind (gradients of what is frozen, say) has no buffer for it. Each part starts at a multiple of 128 elements: the same offset binds in f32, f16
 //! and bf16.
 
-use super::parameters::{Gpt, Spec};
+use super::parameters::{Gpt, Rule, Spec};
 use crate::element::{Element, stride_of};
 use crate::error::{Error, Result};
 use crate::kernels::Limits;
 use crate::record::{BufferId, PersistentId, Persistents, Tensor};
 use crate::tape::Parameter;
+use std::collections::BTreeSet;
 
 const ALIGNMENT: u64 = 128;
 
@@ -32,8 +34,27 @@ pub struct Part {
 pub struct Segment {
     /// Its length.
     pub elements: u64,
-    /// Whether weight decay applies to what lies in it.
-    pub decays: bool,
+    /// What lies in it.
+    pub kind: Kind,
+}
+
+/// What the parameters of a segment have in common. Kinds lie in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// Whether they stay as they are: no gradient, no moments.
+    pub is_frozen: bool,
+    /// Their parameter group.
+    pub group: usize,
+    /// How they are updated.
+    pub rule: Rule,
+    /// Whether weight decay passes them by.
+    pub is_exempt: bool,
+}
+
+impl Kind {
+    fn of(spec: &Spec) -> Self {
+        Self { is_frozen: !spec.trains, group: spec.group, rule: spec.rule, is_exempt: !spec.decays }
+    }
 }
 
 /// The layout that all arenas share.
@@ -51,17 +72,18 @@ impl ArenaLayout {
         let segment_elements = limits.binding_bytes.min(limits.buffer_bytes) / 4 / ALIGNMENT * ALIGNMENT;
         let mut segments: Vec<Segment> = Vec::new();
         let mut places: Vec<Option<Vec<Part>>> = vec![None; parameters.list().len()];
-        for decays in [true, false] {
-            let mut open: Option<usize> = None; // the segment being filled; decay groups do not share one
-            for (index, spec) in parameters.list().into_iter().enumerate().filter(|(_, s)| s.decays == decays)
-            {
+        let kinds: BTreeSet<Kind> = parameters.list().into_iter().map(Kind::of).collect();
+        for kind in kinds {
+            let mut open: Option<usize> = None; // the segment being filled; kinds do not share one
+            let alike = |(_, spec): &(usize, &Spec)| Kind::of(spec) == kind;
+            for (index, spec) in parameters.list().into_iter().enumerate().filter(alike) {
                 let mut parts = Vec::new();
                 for (first_row, rows) in row_ranges(spec, segment_elements)? {
                     let needed =
                         (rows as u64 * stride_of(spec.cols as u32) as u64).next_multiple_of(ALIGNMENT);
                     let fits = |&s: &usize| segments[s].elements + needed <= segment_elements;
                     let segment = open.filter(fits).unwrap_or_else(|| {
-                        segments.push(Segment { elements: 0, decays });
+                        segments.push(Segment { elements: 0, kind });
                         segments.len() - 1
                     });
                     open = Some(segment);
@@ -84,9 +106,11 @@ impl ArenaLayout {
         self.segments.iter().map(|segment| segment.elements).sum()
     }
 
-    /// Adds one arena to the persistent buffers.
-    pub fn arena(&self, persistents: &mut Persistents, name: &str) -> Arena {
-        let buffer = |(i, s): (usize, &Segment)| persistents.add(format!("{name} {i}"), 4 * s.elements);
+    /// Adds one arena to the persistent buffers, for the kinds of parameters that it `holds`.
+    pub fn arena(&self, persistents: &mut Persistents, name: &str, holds: impl Fn(Kind) -> bool) -> Arena {
+        let buffer = |(i, s): (usize, &Segment)| {
+            holds(s.kind).then(|| persistents.add(format!("{name} {i}"), 4 * s.elements))
+        };
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
 
@@ -104,24 +128,42 @@ impl ArenaLayout {
     }
 }
 
-/// One arena: a persistent buffer for each segment.
+/// One arena: a persistent buffer for each segment that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
     /// By segment.
-    pub segments: Vec<PersistentId>,
+    pub segments: Vec<Option<PersistentId>>,
 }
 
 impl Arena {
+    /// The buffers there are.
+    pub fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
+        self.segments.iter().copied().flatten()
+    }
+
+    /// Whether the arena holds a parameter.
+    pub fn holds(&self, parts: &[Part]) -> bool {
+        parts.iter().all(|part| self.segments[part.segment].is_some())
+    }
+
     /// A whole segment as one flat row.
+    #[track_caller]
     pub fn segment(&self, layout: &ArenaLayout, index: usize) -> Tensor {
         let elements = layout.segments[index].elements as u32;
-        Tensor::new(BufferId::Persistent(self.segments[index]), 0, 1, elements, Element::F32)
+        Tensor::new(self.buffer(index), 0, 1, elements, Element::F32)
     }
 
     /// A part of a parameter.
+    #[track_caller]
     pub fn part(&self, spec: &Spec, part: &Part) -> Tensor {
-        let buffer = BufferId::Persistent(self.segments[part.segment]);
+        let buffer = self.buffer(part.segment);
         Tensor::new(buffer, 4 * part.offset, part.rows as u32, spec.cols as u32, Element::F32)
+    }
+
+    #[track_caller]
+    fn buffer(&self, segment: usize) -> BufferId {
+        let Some(id) = self.segments[segment] else { panic!("this arena does not hold segment {segment}") };
+        BufferId::Persistent(id)
     }
 }
 

@@ -7,5 +7,6 @@ pub mod arena;
 pub mod config;
 pub mod count;
 pub mod gpt;
+pub mod groups;
 pub mod init;
 pub mod parameters;

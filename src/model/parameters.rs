@@ -58,10 +58,24 @@ pub struct Spec {
     pub decays: bool,
     /// Whether it has a gradient.
     pub trains: bool,
+    /// The parameter group, which has a learning rate and a weight decay of its own; 0 for what no pattern names.
+    pub group: usize,
+    /// How it is updated.
+    pub rule: Rule,
     /// Whether it may be split at whole rows where one binding cannot hold it.
     pub may_split: bool,
     /// The tensors a checkpoint knows it by.
     pub pieces: Vec<Piece>,
+}
+
+/// How a parameter is updated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Element by element, with two moments.
+    #[default]
+    AdamW,
+    /// As a matrix whose update is made orthogonal, with one moment.
+    Muon,
 }
 
 /// What a parameter starts with.
@@ -215,22 +229,42 @@ fn whole(name: &str, rows: usize) -> Piece {
 
 fn matrix(path: &str, rows: usize, cols: usize, std: f64, pieces: Vec<Piece>) -> Spec {
     let init = Init::Normal(std);
-    Spec { path: path.into(), rows, cols, init, decays: true, trains: true, may_split: false, pieces }
+    Spec {
+        path: path.into(),
+        rows,
+        cols,
+        init,
+        decays: true,
+        trains: true,
+        group: 0,
+        rule: Rule::AdamW,
+        may_split: false,
+        pieces,
+    }
 }
 
 fn norm(path: String, name: String, cols: usize) -> Spec {
     let pieces = vec![Piece { name, first_row: 0, rows: 1, is_vector: true }];
-    Spec { path, rows: 1, cols, init: Init::Ones, decays: false, trains: true, may_split: false, pieces }
+    vector(path, cols, Init::Ones, pieces)
 }
 
 /// A bias is one row; its pieces are ranges of columns, counted in `first_row` and `rows` all the same.
 fn bias(path: String, pieces: Vec<Piece>) -> Spec {
     let cols = pieces.iter().map(|piece| piece.rows).sum();
     let pieces = pieces.into_iter().map(|piece| Piece { is_vector: true, ..piece }).collect();
-    Spec { path, rows: 1, cols, init: Init::Zeros, decays: false, trains: true, may_split: false, pieces }
+    vector(path, cols, Init::Zeros, pieces)
+}
+
+fn vector(path: String, cols: usize, init: Init, pieces: Vec<Piece>) -> Spec {
+    Spec { decays: false, init, ..matrix(&path, 1, cols, 0.0, pieces) }
 }
 
 impl Spec {
+    /// Whether its rows are looked up by token id: embedding and head.
+    pub fn is_table(&self) -> bool {
+        ["embedding", "head"].contains(&self.path.as_str())
+    }
+
     /// Shape of a piece as files hold it.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match piece.is_vector {

@@ -1,5 +1,6 @@
 //! AdamW (Loshchilov and Hutter, 2019) over whole arena segments.
 
+use super::grad_norm::StepTensors;
 use super::per_item;
 use crate::element::Element;
 use crate::record::{Recorder, Tensor};
@@ -11,10 +12,14 @@ crate::params! {
         beta1: f32,
         beta2: f32,
         epsilon: f32,
+        corrects_epsilon: u32,
+        rate_column: u32,
+        schedule_rows: u32,
+        schedule_stride: u32,
     }
 }
 
-/// Settings that do not change during a run; the learning rate comes from `StepState`.
+/// Settings that do not change during a run; learning rate and bias corrections come from the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     /// Weight decay of this segment (0 for norms and biases).
@@ -25,6 +30,10 @@ pub struct AdamW {
     pub beta2: f32,
     /// Added to the root of the second moment.
     pub epsilon: f32,
+    /// Whether that happens before the root is corrected for its start at 0.
+    pub corrects_epsilon: bool,
+    /// The schedule's column of this segment's learning rate.
+    pub rate_column: u32,
 }
 
 /// The same range of the four arenas.
@@ -40,18 +49,31 @@ pub struct Segment {
     pub second_moments: Tensor,
 }
 
-/// One update of one segment, unless `state` says overflow or halted.
+/// One update of one segment, unless the step's state says overflow or halted. Follows `grad_norm`.
 #[track_caller]
-pub fn adamw(rec: &mut Recorder, segment: &Segment, state: Tensor, settings: &AdamW) {
+pub fn adamw(rec: &mut Recorder, segment: &Segment, step: &StepTensors, settings: &AdamW) {
     let count4 = segment.weights.rows * segment.weights.stride4();
     let (kernel, grid) = per_item("adamw", "adamw", Element::F32, count4 as u64);
-    let AdamW { decay, beta1, beta2, epsilon } = *settings;
+    let AdamW { decay, beta1, beta2, epsilon, corrects_epsilon, rate_column } = *settings;
+    assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
+    let params = Params {
+        count4,
+        decay,
+        beta1,
+        beta2,
+        epsilon,
+        corrects_epsilon: corrects_epsilon.into(),
+        rate_column,
+        schedule_rows: step.schedule.rows,
+        schedule_stride: step.schedule.stride,
+    };
     let bindings = [
         (1, segment.gradients.binding()),
         (2, segment.weights.binding()),
         (3, segment.first_moments.binding()),
         (4, segment.second_moments.binding()),
-        (5, state.binding()),
+        (5, step.state.binding()),
+        (6, step.schedule.binding()),
     ];
-    rec.dispatch(kernel, &bindings, &Params { count4, decay, beta1, beta2, epsilon }, grid);
+    rec.dispatch(kernel, &bindings, &params, grid);
 }

@@ -14,6 +14,7 @@ crate::params! {
         first_partial: u32,
         max_norm: f32,
         schedule_rows: u32,
+        schedule_stride4: u32,
     }
 }
 
@@ -24,8 +25,14 @@ pub struct StepTensors {
     pub state: Tensor,
     /// `LossState`.
     pub loss: Tensor,
-    /// (steps, 4): learning rate and bias corrections by global step.
+    /// (steps, 2 + groups): by global step the learning rate, the bias corrections of both moments, and the rates of the
+    /// parameter groups after the first; see [`rate_column`].
     pub schedule: Tensor,
+}
+
+/// The column of the schedule that holds a parameter group's learning rate.
+pub const fn rate_column(group: usize) -> u32 {
+    if group == 0 { 0 } else { group as u32 + 2 }
 }
 
 /// Norm and flag of all `gradients` (one flat tensor a segment), then the step's state. `max_norm`: clip to it.
@@ -35,8 +42,14 @@ pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors
     let total: u32 = gradients.iter().map(rows).sum();
     let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
     let StepTensors { state, loss, schedule } = tensors;
-    let mut params =
-        Params { count4: 0, rows: 0, first_partial: 0, max_norm: 0.0, schedule_rows: schedule.rows };
+    let mut params = Params {
+        count4: 0,
+        rows: 0,
+        first_partial: 0,
+        max_norm: 0.0,
+        schedule_rows: schedule.rows,
+        schedule_stride4: schedule.stride4(),
+    };
     for segment in gradients {
         params = Params { count4: segment.stride4() * segment.rows, rows: rows(segment), ..params };
         let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);

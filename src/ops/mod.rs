@@ -14,6 +14,7 @@ pub mod grad_norm;
 pub mod heads;
 pub mod linear_cross_entropy;
 pub mod matmul;
+pub mod muon;
 pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;

@@ -68,17 +68,18 @@ pub fn qk_norm_backward(rec: &mut Recorder, saved: &Saved, gradient: Tensor, lay
     rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
 }
 
-/// dwq += Σ over tokens and query heads of dy · x · rstd, dwk likewise; f32.
+/// dwq += Σ over tokens and query heads of dy · x · rstd, dwk likewise; f32. Either may be absent.
 #[track_caller]
 pub fn qk_norm_backward_weight(
     rec: &mut Recorder,
     saved: &Saved,
     dy: Tensor,
-    [dwq, dwk]: [Tensor; 2],
+    [dwq, dwk]: [Option<Tensor>; 2],
     layout: &HeadLayout,
 ) {
     let Saved { x, rstd, .. } = saved;
     for (dw, first_head, head_count) in [(dwq, 0, layout.heads), (dwk, layout.heads, layout.kv_heads)] {
+        let Some(dw) = dw else { continue };
         let blocks = x.rows.div_ceil(ROWS);
         let partials = rec.tensor("partials", blocks, layout.head_dim, Element::F32);
         let kernel = Kernel::new("qk_norm", "qk_norm_backward_weight", x.element);

@@ -15,15 +15,28 @@ pub struct AdamW {
     pub eps: f64,
     /// Share of a parameter that is taken away per unit of learning rate.
     pub weight_decay: f64,
+    /// What becomes of the moments' bias towards 0.
+    pub correction: Correction,
+}
+
+/// What becomes of the moments' bias towards their start at 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Correction {
+    /// m̂ / (√v̂ + eps), as published.
+    Published,
+    /// m / (√v + eps): none.
+    Absent,
+    /// m̂ / ((√v + eps) / √(1−β₂ᵗ)): eps is corrected too.
+    WithEps,
 }
 
 /// Step `step` (counted from 1) on parameters p, given their gradients g, moments m and v; all of one length.
 ///
 /// m ← β₁·m + (1−β₁)·g, v ← β₂·v + (1−β₂)·g², m̂ = m / (1−β₁ᵗ), v̂ = v / (1−β₂ᵗ), and
-/// p ← p·(1 − lr·weight_decay) − lr·m̂ / (√v̂ + eps).
+/// p ← p·(1 − lr·weight_decay) − lr·m̂ / (√v̂ + eps), or another quotient as `correction` says.
 #[track_caller]
 pub fn adamw(settings: &AdamW, step: u32, p: &mut [f64], g: &[f64], m: &mut [f64], v: &mut [f64]) {
-    let AdamW { lr, beta1, beta2, eps, weight_decay } = *settings;
+    let AdamW { lr, beta1, beta2, eps, weight_decay, correction } = *settings;
     assert!(step > 0, "AdamW steps are counted from 1.");
     assert_len("g", g, p.len());
     assert_len("m", m, p.len());
@@ -33,8 +46,12 @@ pub fn adamw(settings: &AdamW, step: u32, p: &mut [f64], g: &[f64], m: &mut [f64
     for (((p, g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
         *m = beta1 * *m + (1.0 - beta1) * g;
         *v = beta2 * *v + (1.0 - beta2) * g * g;
-        let (m_hat, v_hat) = (*m / correction1, *v / correction2);
-        *p = *p * (1.0 - lr * weight_decay) - lr * m_hat / (v_hat.sqrt() + eps);
+        let update = match correction {
+            Correction::Published => *m / correction1 / ((*v / correction2).sqrt() + eps),
+            Correction::Absent => *m / (v.sqrt() + eps),
+            Correction::WithEps => *m / correction1 / ((v.sqrt() + eps) / correction2.sqrt()),
+        };
+        *p = *p * (1.0 - lr * weight_decay) - lr * update;
     }
 }
 
@@ -43,7 +60,14 @@ mod tests {
     use super::*;
     use crate::reference::gradient_check::assert_close;
 
-    const SETTINGS: AdamW = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+    const SETTINGS: AdamW = AdamW {
+        lr: 0.1,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        correction: Correction::Published,
+    };
 
     #[test]
     fn the_first_step_has_the_size_of_the_learning_rate() {
@@ -70,5 +94,22 @@ mod tests {
         let m_hat = (0.09 - 0.3) / 0.19;
         let v_hat: f64 = (0.999 * 0.001 + 0.009) / (1.0 - 0.998001);
         assert_close("p", &p, &[-0.1 - 0.1 * m_hat / v_hat.sqrt()], 1e-7);
+    }
+
+    #[test]
+    fn variations_by_hand() {
+        // After the first step on g = 2: m = 0.2, v = 0.004, √v = 0.0632…
+        let first = |correction, eps, weight_decay| {
+            let (mut p, mut m, mut v) = (vec![1.0], vec![0.0], vec![0.0]);
+            let settings = AdamW { correction, eps, weight_decay, ..SETTINGS };
+            adamw(&settings, 1, &mut p, &[2.0], &mut m, &mut v);
+            p[0]
+        };
+        let root = 0.004f64.sqrt();
+        let near = |found: f64, want: f64| assert!((found - want).abs() < 1e-13, "{found}, not {want}");
+        near(first(Correction::Published, 0.5, 0.0), 1.0 - 0.1 * 2.0 / 2.5);
+        near(first(Correction::Absent, 0.5, 0.0), 1.0 - 0.1 * 0.2 / (root + 0.5));
+        near(first(Correction::Absent, 0.5, 0.3), 0.97 - 0.1 * 0.2 / (root + 0.5));
+        near(first(Correction::WithEps, 0.5, 0.0), 1.0 - 0.1 * 2.0 / (2.0 + 0.5 / 0.001f64.sqrt()));
     }
 }

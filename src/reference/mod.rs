@@ -22,6 +22,7 @@ pub mod gpt;
 pub mod grad_norm;
 pub mod linear_cross_entropy;
 pub mod matmul;
+pub mod muon;
 pub mod rms_norm;
 pub mod rope;
 pub mod softmax;

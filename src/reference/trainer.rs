@@ -1,9 +1,11 @@
 //! The whole training step in f64: gradient accumulation, clipping, AdamW. A run on the GPU must follow it.
 
-use super::adamw::{AdamW, adamw};
+use super::adamw::{AdamW, Correction, adamw};
 use super::gpt::{Shape, Weights, accumulate, loss_and_gradients};
 use super::grad_norm::{clip_coefficient, grad_norm};
+use super::muon::{Muon, muon};
 use super::vector::rows_of;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A model in training.
 #[derive(Clone, Debug)]
@@ -22,6 +24,27 @@ pub struct Trainer {
     pub ignore: u32,
     /// Whether weight decay acts on the tensor of a name; [`decays`] unless changed.
     pub decays: fn(&str) -> bool,
+    /// Learning rates of the tensors that have their own, at the step to come.
+    pub rates: BTreeMap<String, f64>,
+    /// Weight decays of the tensors that have their own.
+    pub weight_decays: BTreeMap<String, f64>,
+    /// Tensors that do not train.
+    pub frozen: BTreeSet<String>,
+    /// Moves the matrices of the layers by Muon; all else, and everything where absent, is AdamW's.
+    pub muon: Option<MuonSettings>,
+}
+
+/// What Muon needs beside the learning rate and the weight decay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MuonSettings {
+    /// What remains of the momentum from step to step.
+    pub momentum: f64,
+    /// Whether the update looks one step ahead.
+    pub nesterov: bool,
+    /// Newton-Schulz steps.
+    pub steps: u32,
+    /// The root mean square of an update at learning rate 1.
+    pub rms: f64,
 }
 
 /// What AdamW needs beside the learning rate, which a schedule decides step by step.
@@ -35,6 +58,8 @@ pub struct AdamWSettings {
     pub eps: f64,
     /// Decoupled weight decay of the tensors that decay.
     pub weight_decay: f64,
+    /// What becomes of the moments' bias towards 0.
+    pub correction: Correction,
 }
 
 /// What a step reports.
@@ -52,11 +77,18 @@ pub fn decays(name: &str) -> bool {
     !name.ends_with("norm.weight") && !name.ends_with(".bias")
 }
 
+/// Neither a table, which is looked up by token, nor a vector.
+fn is_layer_matrix(name: &str) -> bool {
+    name.ends_with("_proj.weight")
+}
+
 impl Trainer {
     /// A trainer before its first step, with moments of zero.
     pub fn new(shape: Shape, weights: Weights) -> Self {
         let zeros: Weights = weights.iter().map(|(name, p)| (name.clone(), vec![0.0; p.len()])).collect();
-        Self { shape, weights, m: zeros.clone(), v: zeros, step: 0, ignore: u32::MAX, decays }
+        let (rates, weight_decays, frozen) = Default::default();
+        let (m, v, step, ignore) = (zeros.clone(), zeros, 0, u32::MAX);
+        Self { shape, weights, m, v, step, ignore, decays, rates, weight_decays, frozen, muon: None }
     }
 
     /// One step on micro-batches of (tokens, targets), each of whole sequences with positions from 0.
@@ -75,6 +107,7 @@ impl Trainer {
         max_grad_norm: Option<f64>,
     ) -> StepResult {
         let (loss, mut grads) = self.mean_loss_and_gradients(micro_batches, sequence_length);
+        grads.retain(|name, _| !self.frozen.contains(name));
         let norm = grad_norm(grads.values().map(Vec::as_slice));
         if let Some(max_norm) = max_grad_norm {
             let coefficient = clip_coefficient(norm, max_norm);
@@ -82,14 +115,44 @@ impl Trainer {
         }
 
         self.step += 1;
-        let AdamWSettings { beta1, beta2, eps, weight_decay } = *settings;
-        let moments = self.m.values_mut().zip(self.v.values_mut());
-        // All four maps hold the same names, so they agree in order too.
-        for (((name, p), g), (m, v)) in self.weights.iter_mut().zip(grads.values()).zip(moments) {
-            let weight_decay = if (self.decays)(name) { weight_decay } else { 0.0 };
-            adamw(&AdamW { lr, beta1, beta2, eps, weight_decay }, self.step, p, g, m, v);
+        for (name, g) in &grads {
+            self.update(name, g, lr, settings);
         }
         StepResult { loss, grad_norm: norm }
+    }
+
+    /// Moves one tensor, given its clipped gradient.
+    fn update(&mut self, name: &str, g: &[f64], lr: f64, settings: &AdamWSettings) {
+        let AdamWSettings { beta1, beta2, eps, weight_decay, correction } = *settings;
+        let lr = self.rates.get(name).copied().unwrap_or(lr);
+        let weight_decay = match (self.decays)(name) {
+            true => self.weight_decays.get(name).copied().unwrap_or(weight_decay),
+            false => 0.0,
+        };
+        let cols = self.columns(name);
+        let settings = AdamW { lr, beta1, beta2, eps, weight_decay, correction };
+        let [p, m, v] = [&mut self.weights, &mut self.m, &mut self.v].map(|tensors| {
+            tensors
+                .get_mut(name)
+                .unwrap_or_else(|| panic!("{name} has a gradient, but is no tensor of the model."))
+        });
+        match self.muon {
+            Some(MuonSettings { momentum, nesterov, steps, rms }) if is_layer_matrix(name) => {
+                let settings = Muon { lr, momentum, nesterov, steps, rms, weight_decay };
+                muon(&settings, p, g, m, g.len() / cols, cols);
+            }
+            _ => adamw(&settings, self.step, p, g, m, v),
+        }
+    }
+
+    /// Columns of the matrix of that name.
+    fn columns(&self, name: &str) -> usize {
+        let Shape { hidden_size, num_heads, head_dim, intermediate_size, .. } = self.shape;
+        match name {
+            _ if name.ends_with("o_proj.weight") => num_heads * head_dim,
+            _ if name.ends_with("down_proj.weight") => intermediate_size,
+            _ => hidden_size,
+        }
     }
 
     /// The mean over micro-batches of each one's mean loss, and its gradients.
@@ -127,104 +190,4 @@ impl Trainer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reference::gradient_check::assert_close;
-    use crate::reference::random::Random;
-    use crate::reference::rope::Rope;
-
-    const IGNORE: u32 = u32::MAX;
-    const T: usize = 3;
-    const SETTINGS: AdamWSettings = AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
-    const SHAPE: Shape = Shape {
-        vocab_size: 7,
-        hidden_size: 8,
-        num_layers: 1,
-        num_heads: 2,
-        num_kv_heads: 1,
-        head_dim: 4,
-        intermediate_size: 12,
-        rms_norm_eps: 1e-6,
-        rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false },
-        tie_word_embeddings: true,
-        qkv_bias: true,
-        qk_norm: true,
-    };
-
-    fn trainer() -> Trainer {
-        let mut random = Random::new(91);
-        let parameters = SHAPE.parameters().into_iter();
-        Trainer::new(SHAPE, parameters.map(|(name, count)| (name, random.normal(count))).collect())
-    }
-
-    fn micro_batch(seed: u64) -> (Vec<u32>, Vec<u32>) {
-        let mut random = Random::new(seed);
-        (random.below(2 * T, 7), random.below(2 * T, 7))
-    }
-
-    #[test]
-    fn the_step_runs_down_the_loss() {
-        let mut trainer = trainer();
-        let batch = [micro_batch(1)];
-        let losses: Vec<f64> =
-            (0..60).map(|_| trainer.train_step(&batch, T, 0.02, &SETTINGS, Some(1.0)).loss).collect();
-        assert!(losses[59] < 0.3 * losses[0], "from {} to {}", losses[0], losses[59]);
-        assert_eq!(trainer.step, 60);
-    }
-
-    #[test]
-    fn micro_batches_of_one_size_equal_one_batch() {
-        let (a, b) = (micro_batch(1), micro_batch(2));
-        let whole = ([a.0.as_slice(), &b.0].concat(), [a.1.as_slice(), &b.1].concat());
-        let (loss, grads) = trainer().mean_loss_and_gradients(&[whole], T);
-        let (split_loss, split_grads) = trainer().mean_loss_and_gradients(&[a, b], T);
-        assert!((loss - split_loss).abs() < 1e-14);
-        for (name, gradient) in &grads {
-            assert_close(name, &split_grads[name], gradient, 1e-12);
-        }
-    }
-
-    #[test]
-    fn every_micro_batch_weighs_the_same() {
-        let (a, mut b) = (micro_batch(1), micro_batch(2));
-        b.1[1..].fill(IGNORE);
-        let loss = |batches: &[(Vec<u32>, Vec<u32>)]| trainer().mean_loss_and_gradients(batches, T).0;
-        let expected = (loss(std::slice::from_ref(&a)) + loss(std::slice::from_ref(&b))) / 2.0;
-        assert!((loss(&[a.clone(), b.clone()]) - expected).abs() < 1e-14);
-        b.1.fill(IGNORE);
-        assert_eq!(loss(std::slice::from_ref(&b)), 0.0);
-    }
-
-    #[test]
-    fn the_reported_norm_is_the_one_before_clipping() {
-        let batch = [micro_batch(1)];
-        let (mut free, mut clipped) = (trainer(), trainer());
-        let norm = free.train_step(&batch, T, 0.01, &SETTINGS, None).grad_norm;
-        let max_norm = 0.25 * norm;
-        assert_eq!(clipped.train_step(&batch, T, 0.01, &SETTINGS, Some(max_norm)).grad_norm, norm);
-        // After the first step the moment is (1 − β₁) times the gradient that AdamW saw.
-        let seen =
-            |trainer: &Trainer| grad_norm(trainer.m.values().map(Vec::as_slice)) / (1.0 - SETTINGS.beta1);
-        assert!((seen(&free) / norm - 1.0).abs() < 1e-12);
-        assert!((seen(&clipped) / max_norm - 1.0).abs() < 1e-5);
-    }
-
-    #[test]
-    fn matrices_decay_and_nothing_else() {
-        // Without a counted target there is no gradient: a tensor changes by decay or not at all.
-        let (tokens, _) = micro_batch(1);
-        let batch = [(tokens, vec![IGNORE; 2 * T])];
-        let (before, mut trainer) = (trainer(), trainer());
-        trainer.train_step(&batch, T, 0.5, &SETTINGS, Some(1.0));
-        for (name, p) in &trainer.weights {
-            let matrix = name.contains("_proj.weight") || name.contains("embed_tokens");
-            let factor = if matrix { 0.95 } else { 1.0 };
-            let expected: Vec<f64> = before.weights[name].iter().map(|p| p * factor).collect();
-            assert_close(name, p, &expected, 1e-15);
-        }
-        trainer.decays = |_| false;
-        let before = trainer.weights.clone();
-        trainer.train_step(&batch, T, 0.5, &SETTINGS, None);
-        assert_eq!(trainer.weights, before);
-    }
-}
+mod tests;

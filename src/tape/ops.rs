@@ -112,9 +112,8 @@ impl<'p> Tape<'_, 'p> {
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
         self.result(y, &[qkv], q_weight.trains() || k_weight.trains(), move |tape, dy| {
             let saved = qk_norm::Saved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
-            if let (Some(dwq), Some(dwk)) = (q_weight.gradient(), k_weight.gradient()) {
-                qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, [dwq, dwk], &layout);
-            }
+            let dw = [q_weight.gradient(), k_weight.gradient()];
+            qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);
             qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout); // in place
             tape.give(qkv, dy);
         })

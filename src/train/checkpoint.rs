@@ -4,7 +4,8 @@
 //! step_0000100/
 //!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's
 //!     config.json              the model's shape under Hugging Face's keys
-//!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight
+//!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
+//!                              (a matrix under Muon has one: its momentum, as exp_avg)
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
 //! ```
 
@@ -107,7 +108,7 @@ fn entries<'a>(trainer: &'a Trainer<'_>, arena: &'a Arena) -> Vec<Entry<'a>> {
     let of = |(spec, parts): &'a (Spec, Vec<Part>)| {
         spec.pieces.iter().map(move |piece| Entry { spec, parts, piece, arena })
     };
-    parameters.into_iter().flat_map(of).collect()
+    parameters.into_iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
 }
 
 async fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Path) -> Result<()> {
@@ -167,7 +168,8 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
             ));
         }
     }
-    for (spec, parts) in trainer.recordings.layout.parameters.list() {
+    let parameters = trainer.recordings.layout.parameters.list();
+    for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         for part in parts {
             let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
             for piece in &spec.pieces {

@@ -33,7 +33,7 @@ impl Forecast {
     pub fn new(plan: &RunPlan, recordings: &Recordings) -> Self {
         let all = recordings.all();
         let buffers = recordings.persistents.buffers();
-        let arenas = recordings.arenas.all().into_iter().flat_map(|arena| &arena.segments);
+        let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
         let batch_bytes = 4 * batch_stride((plan.batch_size * plan.model.seq_length) as u32);
         let readbacks = (RING as u64 + 1) * (size_of::<StepState>() + size_of::<LossState>()) as u64;

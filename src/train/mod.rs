@@ -23,6 +23,7 @@ pub mod state;
 pub mod tensor_file;
 pub mod trainer;
 pub mod trainer_state;
+mod update;
 
 pub use dump::dump_wgsl;
 pub use run::run;

@@ -1,19 +1,20 @@
 //! The recordings of a run, written down: everything a training run does on the device, without a device.
 
+use super::update::update;
 use crate::config::RunPlan;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
-use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::gpt::{self, BatchTensors};
-use crate::model::parameters::Gpt;
-use crate::ops::adamw::{self, AdamW};
+use crate::model::parameters::{Gpt, Rule};
 use crate::ops::embedding::embedding;
-use crate::ops::grad_norm::{StepTensors, grad_norm};
+use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Parameter, Tape};
+use crate::train::state::schedule_columns;
 
 /// The four arenas.
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ pub struct Arenas {
     pub weights: Arena,
     /// Their gradients.
     pub gradients: Arena,
-    /// First moments of AdamW.
+    /// First moments of AdamW, momentum of Muon.
     pub first_moments: Arena,
     /// Second moments of AdamW.
     pub second_moments: Arena,
@@ -57,7 +58,7 @@ pub struct Recordings {
     pub rotary: (Tensor, Vec<f32>),
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
     pub micro_step: Recording,
-    /// Norm, clipping, step state and AdamW.
+    /// Norm, clipping, step state and the optimizer.
     pub update: Recording,
     /// Forward and loss of one micro-batch.
     pub eval: Recording,
@@ -86,19 +87,23 @@ impl Recordings {
     /// A tensor that no binding can hold; a pool that passes `context.max_device_memory`.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
         let mut persistents = Persistents::new();
-        let layout = ArenaLayout::new(Gpt::describe(&plan.model), &capabilities.limits)?;
-        let arena = |persistents: &mut Persistents, name: &str| layout.arena(persistents, name);
+        let parameters = plan.grouping().apply(Gpt::describe(&plan.model));
+        let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
+        let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
+        let trains = |kind: Kind| !kind.is_frozen;
         let arenas = Arenas {
-            weights: arena(&mut persistents, "weights"),
-            gradients: arena(&mut persistents, "gradients"),
-            first_moments: arena(&mut persistents, "first moments"),
-            second_moments: arena(&mut persistents, "second moments"),
+            weights: layout.arena(&mut persistents, "weights", |_| true),
+            gradients: layout.arena(&mut persistents, "gradients", trains),
+            first_moments: layout.arena(&mut persistents, "first moments", trains),
+            second_moments: layout
+                .arena(&mut persistents, "second moments", |kind| trains(kind) && kind.rule == Rule::AdamW),
         };
         let state = persistents.tensor("step state", 1, 12, Element::F32);
         let loss = persistents.tensor("loss state", 1, 8, Element::F32);
         let eval_loss = persistents.tensor("evaluation loss state", 1, 8, Element::F32);
-        let schedule =
-            persistents.tensor("schedule", steps.clamp(1, u32::MAX as u64) as u32, 4, Element::F32);
+        let rows = steps.clamp(1, u32::MAX as u64) as u32;
+        let columns = schedule_columns(1 + plan.groups.len());
+        let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
         let batch = batch_tensors(&mut persistents, "batch", tokens);
         let shape = gpt::Shape::new(&plan.model, &mut persistents);
@@ -128,7 +133,7 @@ impl Recordings {
             tape.scope("loss", |tape| tape.linear_cross_entropy(h, head(&gpt), &cross_entropy(eval_loss)));
             rec.finish()
         };
-        let update = update(plan, capabilities, &layout, &arenas, &StepTensors { state, loss, schedule });
+        let update = update(plan, capabilities, &layout, &arenas, &StepTensors { state, loss, schedule })?;
         let sample = plan.sample.as_ref().map(|_| sample(&mut persistents, plan, capabilities, &gpt, &shape));
         let recordings = Self {
             persistents,
@@ -237,35 +242,6 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         format!("a chunk of logits over {} tokens", model.vocab_size),
         "lower model.model_config.vocab_size or choose another adapter with context.device_name",
     )
-}
-
-fn update(
-    plan: &RunPlan,
-    capabilities: Capabilities,
-    layout: &ArenaLayout,
-    arenas: &Arenas,
-    tensors: &StepTensors,
-) -> Recording {
-    let mut rec = Recorder::new("update", capabilities);
-    let segments = 0..layout.segments.len();
-    let gradients: Vec<Tensor> = segments.clone().map(|i| arenas.gradients.segment(layout, i)).collect();
-    rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, tensors, plan.clip.map(|clip| clip as f32)));
-    for i in segments {
-        let segment = adamw::Segment {
-            weights: arenas.weights.segment(layout, i),
-            gradients: gradients[i],
-            first_moments: arenas.first_moments.segment(layout, i),
-            second_moments: arenas.second_moments.segment(layout, i),
-        };
-        let settings = AdamW {
-            decay: if layout.segments[i].decays { plan.optimizer.weight_decay as f32 } else { 0.0 },
-            beta1: plan.optimizer.beta1 as f32,
-            beta2: plan.optimizer.beta2 as f32,
-            epsilon: plan.optimizer.eps as f32,
-        };
-        rec.scope(format!("adamw.{i}"), |rec| adamw::adamw(rec, &segment, tensors.state, &settings));
-    }
-    rec.finish()
 }
 
 fn sample(

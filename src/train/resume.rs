@@ -1,6 +1,7 @@
 //! Where a run starts: afresh, or where its newest checkpoint left off.
 
 use super::checkpoint;
+use super::optimizer::{MuonConfig, OptimizerKind};
 use super::run_folder::RunFolder;
 use super::state::StepState;
 use super::trainer::Trainer;
@@ -26,7 +27,7 @@ pub(super) fn take_up(
         seed: plan.seed,
         loss_scale: plan.loss_scale,
         data_fingerprint: data.train.fingerprint(),
-        model: fingerprint(plan),
+        model: fingerprint(plan, length),
         schedule: serde_json::json!({
             "type": format!("{:?}", plan.schedule.decay),
             "learning_rate": plan.schedule.learning_rate,
@@ -56,7 +57,7 @@ pub(super) fn take_up(
 }
 
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
-fn fingerprint(plan: &RunPlan) -> BTreeMap<String, serde_json::Value> {
+fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_json::Value> {
     let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
     let entries: [(&str, serde_json::Value); 24] = [
         ("batch_size", plan.batch_size.into()),
@@ -84,5 +85,41 @@ fn fingerprint(plan: &RunPlan) -> BTreeMap<String, serde_json::Value> {
         ("qkv_has_bias", model.qkv_bias.into()),
         ("use_qk_norm", model.qk_norm.into()),
     ];
-    entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
+    let mut fingerprint: BTreeMap<_, _> =
+        entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    // What a plain run does not have is not said, so that checkpoints from before it was known still match.
+    let mut say = |key: &str, value: serde_json::Value| fingerprint.insert(key.to_string(), value);
+    if optimizer.kind != OptimizerKind::AdamW {
+        say("optimizer.type", optimizer.kind.name().into());
+    }
+    if let OptimizerKind::Muon(MuonConfig { momentum, nesterov, ns_steps, matched_adamw_rms }) =
+        optimizer.kind
+    {
+        say("optimizer.momentum", momentum.into());
+        say("optimizer.nesterov", nesterov.into());
+        say("optimizer.ns_steps", ns_steps.into());
+        say("optimizer.matched_adamw_rms", matched_adamw_rms.into());
+    }
+    if plan.schedule.scale != 1.0 {
+        say("lr_schedule.lr_scale", plan.schedule.scale.into());
+    }
+    let patterns = [
+        ("freeze", &plan.freeze),
+        ("freeze_exclude", &plan.freeze_exclude),
+        ("no_decay_params", &plan.no_decay_params),
+    ];
+    for (key, patterns) in patterns.into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
+        say(key, patterns.clone().into());
+    }
+    for (number, (group, schedule)) in plan.groups.iter().zip(&length.group_schedules).enumerate() {
+        let written = serde_json::json!({
+            "params": group.params,
+            "schedule": format!("{:?}", group.schedule),
+            "warmup_steps": schedule.warmup_steps(),
+            "total_steps": schedule.total_steps(),
+            "weight_decay": group.weight_decay,
+        });
+        say(&format!("grouped_lr_schedule.grouped.{number}"), written);
+    }
+    fingerprint
 }

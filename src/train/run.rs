@@ -111,6 +111,12 @@ fn report(plan: &RunPlan, data: &Dataset, gpu: &Gpu, trainer: &Trainer<'_>, matm
         count::training_flops_per_token(&plan.model) / 1e9,
         plan.tokens_per_step
     );
+    let layout = &trainer.recordings.layout;
+    let frozen = layout.parameters.list().into_iter().filter(|(spec, _)| !spec.trains);
+    let frozen: usize = frozen.map(|(spec, _)| spec.count()).sum();
+    if frozen > 0 {
+        tracing::info!("frozen: {frozen} of these parameters stay as they are");
+    }
     tracing::info!(
         "memory: {:.1} MiB for weights, gradients, moments and tables, {:.1} MiB for activations",
         mib(trainer.persistent_bytes()),

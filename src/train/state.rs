@@ -2,6 +2,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::element::stride_of;
+use crate::ops::grad_norm::rate_column;
+
 /// The step's decisions and the counters that outlive it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -16,11 +19,11 @@ pub struct StepState {
     pub grad_norm: f32,
     /// What AdamW multiplied gradients with.
     pub grad_factor: f32,
-    /// The learning rate of the step.
+    /// The learning rate of the step, for parameters that are in no group with one of its own.
     pub learning_rate: f32,
-    /// 1 / (1 - beta1^t)
+    /// 1 / (1 - beta1^t), or 1 where the optimizer does not correct its moments.
     pub bias_correction1: f32,
-    /// 1 / (1 - beta2^t)
+    /// 1 / (1 - beta2^t), or 1.
     pub bias_correction2: f32,
     /// Mean loss over the step's micro-batches.
     pub loss: f32,
@@ -48,14 +51,27 @@ pub struct LossState {
     pub mean_sum: f32,
 }
 
-/// The schedule as the device reads it: learning rate and bias corrections by global step, computed in f64.
-pub fn schedule_table(steps: u64, lr_at: impl Fn(u64) -> f64, beta1: f64, beta2: f64) -> Vec<[f32; 4]> {
-    let correction = |beta: f64, t: u64| 1.0 / -f64::exp_m1(t as f64 * beta.ln());
-    let row = |step: u64| {
-        let t = step + 1;
-        [lr_at(step) as f32, correction(beta1, t) as f32, correction(beta2, t) as f32, 0.0]
-    };
-    (0..steps.max(1)).map(row).collect()
+/// The schedule as the device reads it, row after row, computed in f64: see [`StepTensors::schedule`]. `rates` are those of
+/// the parameter groups; without `betas` moments are not corrected.
+///
+/// [`StepTensors::schedule`]: crate::ops::grad_norm::StepTensors::schedule
+pub fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[f64; 2]>) -> Vec<f32> {
+    let stride = stride_of(schedule_columns(rates.len())) as usize;
+    let mut table = vec![0.0; steps.max(1) as usize * stride];
+    for (step, row) in (0..).zip(table.chunks_exact_mut(stride)) {
+        let correction = |beta: f64| 1.0 / -f64::exp_m1((step + 1) as f64 * beta.ln());
+        let corrections = betas.map_or([1.0; 2], |betas| betas.map(correction));
+        row[1..3].copy_from_slice(&corrections.map(|correction| correction as f32));
+        for (group, lr_at) in rates.iter().enumerate() {
+            row[rate_column(group) as usize] = lr_at(step) as f32;
+        }
+    }
+    table
+}
+
+/// Columns of the schedule of so many parameter groups.
+pub const fn schedule_columns(groups: usize) -> u32 {
+    2 + groups as u32
 }
 
 #[cfg(test)]
@@ -63,15 +79,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn corrections_are_those_of_the_paper() {
-        let table = schedule_table(3, |step| step as f64, 0.9, 0.95);
-        for (i, row) in table.iter().enumerate() {
+    fn rows_hold_rates_and_the_corrections_of_the_paper() {
+        let rates: [&dyn Fn(u64) -> f64; 3] = [&|step| step as f64, &|_| 7.0, &|step| 8.0 + step as f64];
+        let table = schedule_table(3, &rates, Some([0.9, 0.95]));
+        assert_eq!(table.len(), 3 * 8, "5 columns take 8");
+        for (i, row) in table.chunks(8).enumerate() {
             let t = i as i32 + 1;
-            let want = [i as f64, 1.0 / (1.0 - 0.9f64.powi(t)), 1.0 / (1.0 - 0.95f64.powi(t))];
+            let corrections = [0.9f64, 0.95].map(|beta| 1.0 / (1.0 - beta.powi(t)));
+            let want = [i as f64, corrections[0], corrections[1], 7.0, 8.0 + i as f64, 0.0, 0.0, 0.0];
             assert!(
                 row.iter().zip(want).all(|(&got, want)| (got as f64 - want).abs() <= 1e-6 * want),
                 "{row:?}"
             );
         }
+        let uncorrected = schedule_table(2, &[&|_| 0.5], None);
+        assert_eq!(uncorrected, [0.5, 1.0, 1.0, 0.0, 0.5, 1.0, 1.0, 0.0]);
     }
 }

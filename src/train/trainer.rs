@@ -63,7 +63,7 @@ impl<'gpu> Trainer<'gpu> {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
         let ids = Ids {
-            gradients: recordings.arenas.gradients.segments.clone(),
+            gradients: recordings.arenas.gradients.buffers().collect(),
             state: id(recordings.state)?,
             loss: id(recordings.loss)?,
             eval_loss: id(recordings.eval_loss)?,
@@ -91,8 +91,14 @@ impl<'gpu> Trainer<'gpu> {
     }
 
     fn initialise(&self, plan: &RunPlan, length: &RunLength) {
-        let lr = |step| length.schedule.lr_at(step);
-        let table = schedule_table(length.total_steps, lr, plan.optimizer.beta1, plan.optimizer.beta2);
+        let base = |step| length.schedule.lr_at(step);
+        let groups: Vec<_> =
+            length.group_schedules.iter().map(|schedule| |step| schedule.lr_at(step)).collect();
+        let mut rates: Vec<&dyn Fn(u64) -> f64> = vec![&base];
+        rates.extend(groups.iter().map(|lr_at| lr_at as &dyn Fn(u64) -> f64));
+        let betas = [plan.optimizer.beta1, plan.optimizer.beta2];
+        let betas = plan.optimizer.kind.corrects_bias().then_some(betas);
+        let table = schedule_table(length.total_steps, &rates, betas);
         self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
         let (table, values) = &self.recordings.rotary;
         self.write(*table, bytemuck::cast_slice(values));

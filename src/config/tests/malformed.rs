@@ -130,8 +130,18 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     ),
     (
         "  type: AdamW",
-        "  type: FP32StateAdamWeightDecay",
-        "x.yaml:14: optimizer.type: `FP32StateAdamWeightDecay` is not built yet; write `type: AdamW`",
+        "  type: Lamb",
+        "x.yaml:14: optimizer.type: `Lamb` is not built; write one of AdamW, adamw, FusedAdamW, FusedAdamWeightDecay, FP32StateAdamWeightDecay, AdamWeightDecayX, Muon",
+    ),
+    (
+        "  type: AdamW",
+        "  type: FP32StateAdamWeightdecay",
+        "x.yaml:14: optimizer.type: unknown type `FP32StateAdamWeightdecay`; did you mean `FP32StateAdamWeightDecay`?",
+    ),
+    (
+        "  type: AdamW",
+        "  amsgrad: True",
+        "x.yaml:14: optimizer.amsgrad: not built yet (found `True`); write `False`",
     ),
     (
         "  type: AdamW",
@@ -140,8 +150,58 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     ),
     (
         "  type: cosine",
-        "  type: polynomial",
-        "x.yaml:16: lr_schedule.type: `polynomial` is not built yet; write `type: CosineWithWarmUpLR`",
+        "  type: MegatronLR",
+        "x.yaml:16: lr_schedule.type: `MegatronLR` is not built yet; write `type: CosineWithWarmUpLR`",
+    ),
+    (
+        "  type: cosine",
+        "  type: polynomal",
+        "x.yaml:16: lr_schedule.type: unknown type `polynomal`; did you mean `polynomial`?",
+    ),
+    (
+        "  type: cosine",
+        "  type: cosine\n  warmup_step: 3",
+        "x.yaml:17: lr_schedule.warmup_step: unknown key; did you mean `warmup_steps`?",
+    ),
+    (
+        "  type: cosine",
+        "  type: polynomial\n  lr_end: 0.01",
+        "x.yaml:17: lr_schedule.lr_end: 0.01 is not below the learning rate 0.001",
+    ),
+    (
+        "  type: cosine",
+        "  type: cosine_annealing",
+        "x.yaml:15: lr_schedule: `t_max` is missing; give it a whole number from 0",
+    ),
+    (
+        "  type: cosine",
+        "  type: CosineAnnealingWarmRestarts\n  t_0: 0",
+        "x.yaml:17: lr_schedule.t_0: expected a whole number above 0, found `0`",
+    ),
+    (
+        "  type: cosine",
+        "  type: WarmUpStableDecayLR",
+        "x.yaml:15: lr_schedule: `decay_start_steps` is missing; give it a whole number from 0",
+    ),
+    (
+        "  type: cosine",
+        "  type: WarmUpStableDecayLR\n  decay_start_ratio: 80",
+        "x.yaml:17: lr_schedule.decay_start_ratio: expected a share in [0, 1], found `80`",
+    ),
+    (
+        "  type: cosine",
+        "  type: ConstantWithCoolDownLR\n  decay_steps: 3\n  decay_ratio: 0.3",
+        "x.yaml:18: lr_schedule.decay_ratio: given beside `decay_steps`; keep one of them",
+    ),
+    (
+        "  type: cosine",
+        "  type: LearningRateWiseLayer\n  base_lr: 0.1",
+        "x.yaml:17: lr_schedule.base_lr: expected a section that holds a schedule with its own `type`",
+    ),
+    (
+        "  type: cosine",
+        "  total_steps: -2",
+        "x.yaml:16: lr_schedule.total_steps: expected a whole number, or -1 for the whole run, found `-2`",
     ),
     (
         "  type: cosine",

@@ -1,6 +1,9 @@
 //! The configuration as its users meet it: whole files in, a plan or one line out.
 
+mod groups;
 mod malformed;
+mod optimizer;
+mod schedule;
 
 use std::path::Path;
 

@@ -1,0 +1,129 @@
+// Muon on one matrix (rows, cols): momentum whose singular values are made equal before it is taken as the update.
+//
+//   direction    m ← μ m + g,  x = g + μ m (Nesterov) or m,  g = gradient · grad_factor; partial sums of x²
+//   inverse_norm scale = 1 / (‖x‖ + 1e-7), Frobenius, so that no singular value passes 1
+//   normalise    x ← scale · x
+//   polynomial   y ← a I + b s + c y, s the shorter side's Gram matrix (n, n) and y = s s: times x it is one
+//                Newton-Schulz step a x + b (x xᵀ) x + c (x xᵀ)² x
+//   apply        w ← w (1 − lr · decay) − lr · scale · x
+//
+// The products between are matmul's. On overflow or while the run is halted moments and weights stay as they were; x is
+// then zero. All in f32: a step may blow up a small singular value's error by a = 3.44, five steps by 485.
+// Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the scale of updates that
+// matches AdamW's: Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2.
+
+import package::lib::grid::linear_index;
+import package::lib::reduce::{row_sum, share_of};
+import package::lib::step_state::{StepState, schedule_row};
+import package::tile::LANES;
+
+// They take every singular value in (0, 1] into about 0.7 to 1.2 within five steps.
+const A: f32 = 3.4445;
+const B: f32 = -4.775;
+const C: f32 = 2.0315;
+
+struct Params {
+    rows: u32,
+    cols4: u32, // groups of 4 in a row, which is also the stride everywhere
+    offset: u32, // of the gradient or the weights, in groups of 4
+    moments_offset: u32,
+    momentum: f32,
+    is_nesterov: u32,
+    decay: f32,
+    scale: f32,
+    rate_column: u32,
+    schedule_rows: u32,
+    schedule_stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(5) var<storage, read> state: StepState;
+
+// direction
+@group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> moments: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> partials: array<f32>; // one a row
+
+// inverse_norm and normalise
+@group(0) @binding(1) var<storage, read> partials_in: array<f32>;
+@group(0) @binding(2) var<storage, read_write> norm: array<f32>;
+@group(0) @binding(1) var<storage, read> norm_in: array<f32>;
+
+// polynomial
+@group(0) @binding(1) var<storage, read> gram: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> square: array<vec4<f32>>;
+
+// apply
+@group(0) @binding(1) var<storage, read> update: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> weights: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> schedule: array<f32>;
+
+@compute @workgroup_size(LANES)
+fn direction(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let stays = state.is_overflow != 0u || state.is_halted != 0u;
+    var squares = 0.0;
+    for (var i = share.first; i < params.cols4; i += share.step) {
+        let at = share.row * params.cols4 + i;
+        var value = vec4<f32>(0.0);
+        if (!stays) {
+            let g = gradients[params.offset + at] * state.grad_factor;
+            let m = params.momentum * moments[params.moments_offset + at] + g;
+            moments[params.moments_offset + at] = m;
+            value = select(m, g + params.momentum * m, params.is_nesterov != 0u);
+        }
+        x[at] = value;
+        squares += dot(value, value);
+    }
+    let total = row_sum(squares, lane);
+    if (share.first == 0u) {
+        partials[share.row] = total;
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn inverse_norm(@builtin(local_invocation_index) lane: u32) {
+    var squares = 0.0;
+    for (var i = lane; i < params.rows; i += LANES) {
+        squares += partials_in[i];
+    }
+    let total = row_sum(squares, lane);
+    if (lane == 0u) {
+        norm[0] = 1.0 / (sqrt(total) + 1e-7);
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn normalise(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_index(workgroup) * LANES + lane;
+    if (i < params.rows * params.cols4) {
+        x[i] *= norm_in[0];
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn polynomial(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_index(workgroup) * LANES + lane;
+    if (i >= params.rows * params.cols4) {
+        return;
+    }
+    let column = vec4<u32>(4u * (i % params.cols4)) + vec4<u32>(0u, 1u, 2u, 3u);
+    let diagonal = select(vec4<f32>(0.0), vec4<f32>(A), column == vec4<u32>(i / params.cols4));
+    square[i] = diagonal + B * gram[i] + C * square[i];
+}
+
+@compute @workgroup_size(LANES)
+fn apply(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_index(workgroup) * LANES + lane;
+    if (i >= params.rows * params.cols4 || state.is_overflow != 0u || state.is_halted != 0u) {
+        return;
+    }
+    let row = schedule_row(state.global_step, params.schedule_rows);
+    let lr = schedule[row * params.schedule_stride + params.rate_column];
+    let at = params.offset + i;
+    weights[at] = weights[at] * (1.0 - lr * params.decay) - lr * params.scale * update[i];
+}

@@ -1,0 +1,257 @@
+//! Which parameters are updated alike: patterns over their names.
+//!
+//! A pattern is a regular expression that may match anywhere in a name. A parameter goes by its path in the model
+//! (`layers.0.attention.wqkv`), by the names that Hugging Face gives its pieces
+//! (`model.layers.0.self_attn.q_proj.weight`) and by that of Megatron, which files of the original use
+//! (`decoder.layers.0.self_attention.linear_qkv.weight`).
+
+use super::parameters::{Gpt, Rule, Spec};
+use regex::bytes::{Regex, RegexBuilder};
+
+/// What a configuration says about sets of parameters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grouping {
+    /// Parameters that do not train.
+    pub freeze: Vec<String>,
+    /// Those of them that train all the same.
+    pub freeze_exclude: Vec<String>,
+    /// Matrices without weight decay.
+    pub no_decay: Vec<String>,
+    /// Patterns of the groups 1, 2, ...; what none of them matches is in group 0.
+    pub groups: Vec<Vec<String>>,
+    /// How the matrices of the layers are updated; tables and vectors always by AdamW.
+    pub matrices: Rule,
+}
+
+/// A list of patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// [`Grouping::freeze`]
+    Freeze,
+    /// [`Grouping::freeze_exclude`]
+    FreezeExclude,
+    /// [`Grouping::no_decay`]
+    NoDecay,
+    /// Of [`Grouping::groups`], numbered from 0.
+    Group(usize),
+}
+
+/// Why patterns and parameters do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// The list to change.
+    pub list: List,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl Grouping {
+    /// Sorts the parameters of a model.
+    ///
+    /// # Errors
+    /// A pattern that is no regular expression or matches nothing, takes one piece of a parameter that is stored as one,
+    /// or takes what another group has; nothing left to train.
+    pub fn apply(&self, gpt: Gpt<Spec>) -> Result<Gpt<Spec>, Misfit> {
+        let matched = |list, patterns: &[String]| matches(&gpt, list, patterns);
+        let frozen = matched(List::Freeze, &self.freeze)?;
+        let excluded = matched(List::FreezeExclude, &self.freeze_exclude)?;
+        let exempt = matched(List::NoDecay, &self.no_decay)?;
+        let mut groups = vec![0; frozen.len()];
+        for (number, patterns) in self.groups.iter().enumerate() {
+            let list = List::Group(number);
+            let taken = matched(list, patterns)?;
+            for (index, spec) in gpt.list().into_iter().enumerate().filter(|(index, _)| taken[*index]) {
+                if groups[index] != 0 {
+                    let message = format!(
+                        "{} is in group {} already; one group may take it",
+                        spec.path,
+                        groups[index] - 1
+                    );
+                    return Err(Misfit { list, message });
+                }
+                groups[index] = number + 1;
+            }
+        }
+        if frozen.iter().zip(&excluded).all(|(frozen, excluded)| *frozen && !excluded) {
+            return Err(Misfit {
+                list: List::Freeze,
+                message: "nothing is left to train; freeze less".into(),
+            });
+        }
+        let mut index = 0..;
+        gpt.try_map(&mut |spec: Spec| {
+            let i = index.next().unwrap_or_default();
+            let rule = if spec.decays && !spec.is_table() { self.matrices } else { Rule::AdamW };
+            Ok(Spec {
+                trains: spec.trains && (!frozen[i] || excluded[i]),
+                decays: spec.decays && !exempt[i],
+                group: groups[i],
+                rule,
+                ..spec
+            })
+        })
+    }
+}
+
+/// Which parameters, in order, one of `patterns` takes.
+fn matches(gpt: &Gpt<Spec>, list: List, patterns: &[String]) -> Result<Vec<bool>, Misfit> {
+    let misfit = |message| Misfit { list, message };
+    let compiled: Vec<Regex> =
+        patterns.iter().map(|pattern| compile(pattern).map_err(misfit)).collect::<Result<_, _>>()?;
+    let mut used = vec![false; patterns.len()];
+    let mut takes = |name: &str| {
+        let hits: Vec<usize> =
+            (0..compiled.len()).filter(|&i| compiled[i].is_match(name.as_bytes())).collect();
+        hits.iter().for_each(|&i| used[i] = true);
+        !hits.is_empty()
+    };
+    let mut taken = Vec::new();
+    for spec in gpt.list() {
+        let whole = [Some(spec.path.clone()), megatron_name(&spec.path)].into_iter().flatten();
+        let is_whole = whole.map(|name| takes(&name)).fold(false, |any, one| any | one);
+        let pieces: Vec<bool> = spec.pieces.iter().map(|piece| takes(&piece.name)).collect();
+        if !is_whole && pieces.contains(&true) && pieces.contains(&false) {
+            let missing =
+                spec.pieces.iter().zip(&pieces).find(|(_, taken)| !**taken).map(|(piece, _)| &piece.name);
+            let missing = missing.map_or("", String::as_str);
+            return Err(misfit(format!(
+                "takes only a part of {}, which is stored as one matrix; take {missing} too, or none of it",
+                spec.path
+            )));
+        }
+        taken.push(is_whole || pieces.contains(&true));
+    }
+    match used.iter().position(|used| !used) {
+        Some(idle) => Err(misfit(format!(
+            "`{}` matches no parameter; names are such as model.layers.0.self_attn.q_proj.weight or \
+             layers.0.attention.wqkv",
+            patterns[idle].escape_debug()
+        ))),
+        None => Ok(taken),
+    }
+}
+
+/// A pattern, ready to match, or why it is none. Names are ASCII: no tables of Unicode are needed.
+pub fn compile(pattern: &str) -> Result<Regex, String> {
+    RegexBuilder::new(pattern).unicode(false).size_limit(1 << 20).build().map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_string();
+        let remedy = if pattern.starts_with('*') { "; write `.*` for any text" } else { "" };
+        format!("`{}` is no regular expression: {reason}{remedy}", pattern.escape_debug())
+    })
+}
+
+/// Megatron's name of the parameter at `path`.
+fn megatron_name(path: &str) -> Option<String> {
+    const NAMES: [(&str, &str); 9] = [
+        ("attention_norm", "input_layernorm.weight"),
+        ("attention.wqkv", "self_attention.linear_qkv.weight"),
+        ("attention.bqkv", "self_attention.linear_qkv.bias"),
+        ("attention.q_norm", "self_attention.q_layernorm.weight"),
+        ("attention.k_norm", "self_attention.k_layernorm.weight"),
+        ("attention.wo", "self_attention.linear_proj.weight"),
+        ("ffn_norm", "pre_mlp_layernorm.weight"),
+        ("feed_forward.w_gate_up", "mlp.linear_fc1.weight"),
+        ("feed_forward.w_down", "mlp.linear_fc2.weight"),
+    ];
+    match path {
+        "embedding" => Some("embedding.word_embeddings.weight".into()),
+        "norm" => Some("decoder.final_layernorm.weight".into()),
+        "head" => Some("output_layer.weight".into()),
+        _ => {
+            let (layer, name) = path.strip_prefix("layers.")?.split_once('.')?;
+            let (_, theirs) = NAMES.iter().find(|(ours, _)| *ours == name)?;
+            Some(format!("decoder.layers.{layer}.{theirs}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::ModelConfig;
+
+    fn gpt() -> Gpt<Spec> {
+        Gpt::describe(&ModelConfig {
+            vocab_size: 16,
+            hidden_size: 8,
+            num_layers: 2,
+            num_heads: 2,
+            num_kv_heads: 1,
+            head_dim: 4,
+            intermediate_size: 8,
+            seq_length: 8,
+            rope_theta: 10000.0,
+            rotary_dim: 4,
+            rotary_interleaved: false,
+            rms_norm_eps: 1e-5,
+            tie_word_embeddings: false,
+            qkv_bias: true,
+            qk_norm: true,
+            init_std: 0.02,
+            ignore_id: u32::MAX,
+        })
+    }
+
+    fn list(patterns: &[&str]) -> Vec<String> {
+        patterns.iter().map(|pattern| pattern.to_string()).collect()
+    }
+
+    fn freeze(patterns: &[&str], exclude: &[&str]) -> Result<Vec<String>, Misfit> {
+        let grouping =
+            Grouping { freeze: list(patterns), freeze_exclude: list(exclude), ..Grouping::default() };
+        let gpt = grouping.apply(gpt())?;
+        Ok(gpt.list().into_iter().filter(|spec| !spec.trains).map(|spec| spec.path.clone()).collect())
+    }
+
+    #[test]
+    fn a_parameter_goes_by_three_names() {
+        let both = ["layers.0.attention.wqkv", "layers.1.attention.wqkv"];
+        assert_eq!(freeze(&["wqkv"], &[]).unwrap(), both);
+        assert_eq!(freeze(&["linear_qkv.weight"], &[]).unwrap(), both);
+        assert_eq!(freeze(&[r"self_attn\.[qkv]_proj\.weight"], &[]).unwrap(), both);
+        assert_eq!(freeze(&["q_proj.weight", "k_proj.weight", "v_proj.weight"], &[]).unwrap(), both);
+        assert_eq!(freeze(&["embedding.*", "output_layer.weight"], &[]).unwrap(), ["embedding", "head"]);
+        assert_eq!(
+            freeze(&[r"layers\.1\."], &["attention", "ffn_norm", "w_gate_up"]).unwrap(),
+            ["layers.1.feed_forward.w_down"]
+        );
+        assert_eq!(freeze(&[".*"], &["lm_head"]).unwrap().len(), gpt().list().len() - 1);
+    }
+
+    #[test]
+    fn misfits_say_what_to_change() {
+        let line = |patterns: &[&str]| freeze(patterns, &[]).unwrap_err().message;
+        assert!(line(&["q_proj.weight"]).starts_with(
+            "takes only a part of layers.0.attention.wqkv, which is stored as one matrix; take \
+             model.layers.0.self_attn.k_proj.weight too"
+        ));
+        assert!(line(&["wqkv", "wkqv"]).starts_with("`wkqv` matches no parameter; names are such as "));
+        assert_eq!(
+            line(&["*wte*"]),
+            "`*wte*` is no regular expression: repetition operator missing expression; write `.*` for any text"
+        );
+        assert_eq!(line(&[".*"]), "nothing is left to train; freeze less");
+        let groups = vec![list(&["embedding"]), list(&["lm_head", "embed_tokens"])];
+        let misfit = Grouping { groups, ..Grouping::default() }.apply(gpt()).unwrap_err();
+        assert_eq!(misfit.list, List::Group(1));
+        assert_eq!(misfit.message, "embedding is in group 0 already; one group may take it");
+    }
+
+    #[test]
+    fn groups_and_exemptions_are_written_down() {
+        let groups = vec![list(&["norm"]), list(&["head"])];
+        let grouping =
+            Grouping { groups, no_decay: list(&["embed"]), matrices: Rule::Muon, ..Grouping::default() };
+        let sorted = grouping.apply(gpt()).unwrap();
+        let of = |path: &str| {
+            let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
+            (spec.group, spec.decays, spec.rule)
+        };
+        assert_eq!(of("embedding"), (0, false, Rule::AdamW));
+        assert_eq!(of("layers.1.attention.q_norm"), (1, false, Rule::AdamW));
+        assert_eq!(of("layers.1.attention.wo"), (0, true, Rule::Muon));
+        assert_eq!(of("head"), (2, true, Rule::AdamW));
+        assert_eq!(Grouping::default().apply(gpt()), Ok(gpt()));
+    }
+}

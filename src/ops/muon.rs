@@ -1,0 +1,132 @@
+//! Muon (Jordan et al., 2024): momentum made orthogonal, matrix by matrix.
+
+use super::grad_norm::StepTensors;
+use super::matmul::{Epilogue, Layout, matmul};
+use super::{fold, per_item, per_row};
+use crate::element::Element;
+use crate::record::{Recorder, Tensor};
+
+crate::params! {
+    struct Params {
+        rows: u32,
+        cols4: u32,
+        offset: u32,
+        moments_offset: u32,
+        momentum: f32,
+        is_nesterov: u32,
+        decay: f32,
+        scale: f32,
+        rate_column: u32,
+        schedule_rows: u32,
+        schedule_stride: u32,
+    }
+}
+
+/// Settings that do not change during a run; the learning rate comes from the schedule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Muon {
+    /// What remains of the momentum from step to step.
+    pub momentum: f32,
+    /// Whether the update looks one step ahead: g + momentum · m instead of m.
+    pub is_nesterov: bool,
+    /// Newton-Schulz steps.
+    pub steps: u32,
+    /// The update's root mean square: AdamW's is 0.2 to 0.4, so that 0.2 lets both share a learning rate.
+    pub rms: f32,
+    /// Weight decay.
+    pub decay: f32,
+    /// The schedule's column of this matrix's learning rate.
+    pub rate_column: u32,
+}
+
+/// One matrix (rows, cols) in the three arenas.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Parameters.
+    pub weights: Tensor,
+    /// Their gradients.
+    pub gradients: Tensor,
+    /// Their momentum.
+    pub moments: Tensor,
+}
+
+/// One update of one matrix, unless the step's state says overflow or halted. Follows `grad_norm`.
+#[track_caller]
+pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) {
+    let Muon { momentum, is_nesterov, rms, decay, rate_column, .. } = *settings;
+    let Matrix { weights, gradients, moments } = *matrix;
+    let Tensor { rows, cols, stride, .. } = weights;
+    for other in [gradients, moments] {
+        let same = (other.rows, other.cols, other.stride) == (rows, cols, stride);
+        assert!(same, "weights, gradients and moments of one matrix have one shape");
+    }
+    assert!(weights.stride == weights.cols.next_multiple_of(4), "rows of a matrix lie close together");
+    assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
+
+    let x = rec.tensor("direction", rows, cols, Element::F32);
+    let partials = rec.tensor("partials", 1, rows, Element::F32);
+    let ((gradient_range, gradient_offset), (moments_range, moments_offset)) =
+        (gradients.offset_binding(), moments.offset_binding());
+    let params = Params {
+        rows,
+        cols4: stride / 4,
+        offset: gradient_offset,
+        moments_offset,
+        momentum,
+        is_nesterov: is_nesterov.into(),
+        decay,
+        scale: rms * (rows.max(cols) as f32).sqrt(),
+        rate_column,
+        schedule_rows: step.schedule.rows,
+        schedule_stride: step.schedule.stride,
+    };
+    let (kernel, grid) = per_row(rec, "muon", "direction", Element::F32, rows);
+    let bindings = [
+        (1, gradient_range),
+        (2, moments_range),
+        (3, x.binding()),
+        (4, partials.binding()),
+        (5, step.state.binding()),
+    ];
+    rec.dispatch(kernel, &bindings, &params, grid);
+    normalise(rec, x, partials, params);
+    let update = orthogonalise(rec, x, settings.steps, params);
+
+    let (weights_range, weights_offset) = weights.offset_binding();
+    let params = Params { offset: weights_offset, ..params };
+    let (kernel, grid) = per_item("muon", "apply", Element::F32, rows as u64 * params.cols4 as u64);
+    let bindings =
+        [(1, update.binding()), (2, weights_range), (3, step.schedule.binding()), (5, step.state.binding())];
+    rec.dispatch(kernel, &bindings, &params, grid);
+}
+
+/// x ← x / ‖x‖, given the sum of squares of each row.
+fn normalise(rec: &mut Recorder, x: Tensor, partials: Tensor, params: Params) {
+    let norm = rec.tensor("norm", 1, 1, Element::F32);
+    let kernel = fold("muon", "inverse_norm", Element::F32);
+    rec.dispatch(kernel, &[(1, partials.binding()), (2, norm.binding())], &params, [1, 1, 1]);
+    let (kernel, grid) = per_item("muon", "normalise", Element::F32, x.rows as u64 * params.cols4 as u64);
+    rec.dispatch(kernel, &[(1, norm.binding()), (3, x.binding())], &params, grid);
+}
+
+/// Newton-Schulz steps on x, whose singular values are at most 1. The polynomial is in the Gram matrix of the shorter
+/// side, x xᵀ or xᵀ x, so that nothing is transposed.
+fn orthogonalise(rec: &mut Recorder, mut x: Tensor, steps: u32, params: Params) -> Tensor {
+    let is_wide = x.rows <= x.cols;
+    let n = x.rows.min(x.cols);
+    for _ in 0..steps {
+        let gram = rec.tensor("gram", n, n, Element::F32);
+        let layout = if is_wide { Layout::Nt } else { Layout::Tn };
+        matmul(rec, layout, x, x, gram, Epilogue::default());
+        let square = rec.tensor("square", n, n, Element::F32);
+        matmul(rec, Layout::Nn, gram, gram, square, Epilogue::default());
+        let params = Params { rows: n, cols4: gram.stride4(), ..params };
+        let (kernel, grid) = per_item("muon", "polynomial", Element::F32, n as u64 * params.cols4 as u64);
+        rec.dispatch(kernel, &[(1, gram.binding()), (2, square.binding())], &params, grid);
+        let next = rec.tensor("x", x.rows, x.cols, Element::F32);
+        let (left, right) = if is_wide { (square, x) } else { (x, square) };
+        matmul(rec, Layout::Nn, left, right, next, Epilogue::default());
+        x = next;
+    }
+    x
+}

@@ -1,0 +1,171 @@
+//! The trainer against what follows from its formulas.
+
+use super::*;
+use crate::reference::gradient_check::assert_close;
+use crate::reference::random::Random;
+use crate::reference::rope::Rope;
+
+const IGNORE: u32 = u32::MAX;
+const T: usize = 3;
+const SETTINGS: AdamWSettings = AdamWSettings {
+    beta1: 0.9,
+    beta2: 0.95,
+    eps: 1e-8,
+    weight_decay: 0.1,
+    correction: Correction::Published,
+};
+const SHAPE: Shape = Shape {
+    vocab_size: 7,
+    hidden_size: 8,
+    num_layers: 1,
+    num_heads: 2,
+    num_kv_heads: 1,
+    head_dim: 4,
+    intermediate_size: 12,
+    rms_norm_eps: 1e-6,
+    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false },
+    tie_word_embeddings: true,
+    qkv_bias: true,
+    qk_norm: true,
+};
+
+fn trainer() -> Trainer {
+    let mut random = Random::new(91);
+    let parameters = SHAPE.parameters().into_iter();
+    Trainer::new(SHAPE, parameters.map(|(name, count)| (name, random.normal(count))).collect())
+}
+
+fn micro_batch(seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let mut random = Random::new(seed);
+    (random.below(2 * T, 7), random.below(2 * T, 7))
+}
+
+#[test]
+fn the_step_runs_down_the_loss() {
+    let mut trainer = trainer();
+    let batch = [micro_batch(1)];
+    let losses: Vec<f64> =
+        (0..60).map(|_| trainer.train_step(&batch, T, 0.02, &SETTINGS, Some(1.0)).loss).collect();
+    assert!(losses[59] < 0.3 * losses[0], "from {} to {}", losses[0], losses[59]);
+    assert_eq!(trainer.step, 60);
+}
+
+#[test]
+fn micro_batches_of_one_size_equal_one_batch() {
+    let (a, b) = (micro_batch(1), micro_batch(2));
+    let whole = ([a.0.as_slice(), &b.0].concat(), [a.1.as_slice(), &b.1].concat());
+    let (loss, grads) = trainer().mean_loss_and_gradients(&[whole], T);
+    let (split_loss, split_grads) = trainer().mean_loss_and_gradients(&[a, b], T);
+    assert!((loss - split_loss).abs() < 1e-14);
+    for (name, gradient) in &grads {
+        assert_close(name, &split_grads[name], gradient, 1e-12);
+    }
+}
+
+#[test]
+fn every_micro_batch_weighs_the_same() {
+    let (a, mut b) = (micro_batch(1), micro_batch(2));
+    b.1[1..].fill(IGNORE);
+    let loss = |batches: &[(Vec<u32>, Vec<u32>)]| trainer().mean_loss_and_gradients(batches, T).0;
+    let expected = (loss(std::slice::from_ref(&a)) + loss(std::slice::from_ref(&b))) / 2.0;
+    assert!((loss(&[a.clone(), b.clone()]) - expected).abs() < 1e-14);
+    b.1.fill(IGNORE);
+    assert_eq!(loss(std::slice::from_ref(&b)), 0.0);
+}
+
+#[test]
+fn the_reported_norm_is_the_one_before_clipping() {
+    let batch = [micro_batch(1)];
+    let (mut free, mut clipped) = (trainer(), trainer());
+    let norm = free.train_step(&batch, T, 0.01, &SETTINGS, None).grad_norm;
+    let max_norm = 0.25 * norm;
+    assert_eq!(clipped.train_step(&batch, T, 0.01, &SETTINGS, Some(max_norm)).grad_norm, norm);
+    // After the first step the moment is (1 − β₁) times the gradient that AdamW saw.
+    let seen = |trainer: &Trainer| grad_norm(trainer.m.values().map(Vec::as_slice)) / (1.0 - SETTINGS.beta1);
+    assert!((seen(&free) / norm - 1.0).abs() < 1e-12);
+    assert!((seen(&clipped) / max_norm - 1.0).abs() < 1e-5);
+}
+
+#[test]
+fn matrices_decay_and_nothing_else() {
+    // Without a counted target there is no gradient: a tensor changes by decay or not at all.
+    let (tokens, _) = micro_batch(1);
+    let batch = [(tokens, vec![IGNORE; 2 * T])];
+    let (before, mut trainer) = (trainer(), trainer());
+    trainer.train_step(&batch, T, 0.5, &SETTINGS, Some(1.0));
+    for (name, p) in &trainer.weights {
+        let matrix = name.contains("_proj.weight") || name.contains("embed_tokens");
+        let factor = if matrix { 0.95 } else { 1.0 };
+        let expected: Vec<f64> = before.weights[name].iter().map(|p| p * factor).collect();
+        assert_close(name, p, &expected, 1e-15);
+    }
+    trainer.decays = |_| false;
+    let before = trainer.weights.clone();
+    trainer.train_step(&batch, T, 0.5, &SETTINGS, None);
+    assert_eq!(trainer.weights, before);
+}
+
+#[test]
+fn tensors_have_rates_and_decays_of_their_own() {
+    let batch = [micro_batch(1)];
+    let (embedding, norm) = ("model.embed_tokens.weight".to_string(), "model.norm.weight".to_string());
+    let (mut plain, mut grouped) = (trainer(), trainer());
+    grouped.rates = [(embedding.clone(), 0.02), (norm.clone(), 0.0)].into();
+    grouped.weight_decays = [(embedding.clone(), 0.3)].into();
+    let before = plain.weights.clone();
+    plain.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
+    grouped.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
+    for (name, p) in &grouped.weights {
+        let want: Vec<f64> = before[name]
+            .iter()
+            .zip(&plain.weights[name])
+            .map(|(before, after)| match name {
+                // Without the plain run's decay, twice as far, and with three times the decay.
+                _ if *name == embedding => {
+                    before + 2.0 * (after - before * (1.0 - 0.01 * 0.1)) - 0.02 * 0.3 * before
+                }
+                _ if *name == norm => *before,
+                _ => *after,
+            })
+            .collect();
+        assert_close(name, p, &want, 1e-13);
+    }
+}
+
+#[test]
+fn frozen_tensors_stay_and_have_no_part_in_the_norm() {
+    let batch = [micro_batch(1)];
+    let mut trainer = trainer();
+    let before = trainer.weights.clone();
+    let grads = trainer.mean_loss_and_gradients(&batch, T).1;
+    let is_frozen = |name: &str| name.contains("q_proj") || name.contains("embed_tokens");
+    trainer.frozen = before.keys().filter(|name| is_frozen(name)).cloned().collect();
+    let norm = trainer.train_step(&batch, T, 0.01, &SETTINGS, None).grad_norm;
+    let rest = grads.iter().filter(|(name, _)| !is_frozen(name)).map(|(_, g)| g.as_slice());
+    assert_eq!(norm, grad_norm(rest));
+    for (name, p) in &trainer.weights {
+        assert_eq!(*p == before[name], is_frozen(name), "{name}");
+    }
+}
+
+#[test]
+fn muon_moves_the_matrices_of_layers_and_nothing_else() {
+    let batch = [micro_batch(1)];
+    let (mut plain, mut trainer) = (trainer(), trainer());
+    trainer.muon = Some(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 });
+    let before = plain.weights.clone();
+    plain.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
+    trainer.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
+    for (name, p) in &trainer.weights {
+        assert_eq!(*p == plain.weights[name], !is_layer_matrix(name), "{name}");
+        if is_layer_matrix(name) {
+            // The update's root mean square: 0.2 times that of singular values near 1, some of which are 0.
+            let moved: Vec<f64> = p.iter().zip(&before[name]).map(|(p, b)| p - b * 0.999).collect();
+            let rms = (moved.iter().map(|x| x * x).sum::<f64>() / moved.len() as f64).sqrt();
+            assert!((0.2..1.2).contains(&(rms / 0.002)), "{name}: {rms}");
+        }
+    }
+    let losses: Vec<f64> =
+        (0..60).map(|_| trainer.train_step(&batch, T, 0.02, &SETTINGS, Some(1.0)).loss).collect();
+    assert!(losses[59] < 0.3 * losses[0], "from {} to {}", losses[0], losses[59]);
+}
