@@ -1,7 +1,7 @@
 //! From a YAML file to a plan: [`RunConfig`] is what was written, [`RunPlan`] is every number decided.
 //!
 //! The keys are those of MindSpore Transformers, section by section, and a few of our own (`run_name`, `eval_batches`,
-//! `sample`, `train_dataset.eval_fraction`, `context.device_name`, `context.tier`). Every key is used, ignored with a
+//! `sample`, `train_dataset.eval_fraction`, `train_dataset.eod_token_id`, the loaders for text, JSON lines and token files, `context.device_name`, `context.tier`). Every key is used, ignored with a
 //! notice, or an error that says where it stands and what to write instead; none is dropped in silence.
 //!
 //! ```
@@ -37,6 +37,7 @@ mod node;
 mod overrides;
 mod plan;
 mod resolved;
+mod resolved_dataset;
 mod run;
 mod section;
 mod shape;

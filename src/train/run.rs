@@ -245,14 +245,14 @@ impl Run<'_> {
         if (self.plan.checkpoint.is_some() || self.summary.is_interrupted) && !is_saved() {
             self.save(trainer)?;
         }
-        let Self { progress, mut summary, plan, .. } = self;
+        let Self { progress, mut summary, plan, data, .. } = self;
         progress.finish();
         if summary.is_interrupted {
             tracing::info!("interrupted after step {}: continue with --resume_training=True", summary.steps);
             return Ok(summary);
         }
         if let Some(config) = &plan.sample {
-            let text = sample(trainer, config, plan.seed)?;
+            let text = sample(trainer, config, &data.codec, plan.seed)?;
             tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
             summary.sample = Some(text);
         }
