@@ -84,6 +84,29 @@ fn training_twice_gives_the_same_file() {
 }
 
 #[test]
+fn documents_are_neither_cut_nor_filled_up() {
+    let place = Place::new();
+    let (path, tokenizer) = place.tokenizer();
+    let text = "The mill grinds, and grinds, and grinds.";
+    let whole = tokenizer.encode(text).expect("tokens");
+    let json = std::fs::read_to_string(&path).expect("a file");
+    for (key, value) in [
+        ("truncation", r#"{"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}"#),
+        (
+            "padding",
+            r#"{"strategy": {"Fixed": 99}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}"#,
+        ),
+    ] {
+        let off = format!("\"{key}\": null");
+        assert_eq!(json.matches(&off).count(), 1, "{key} is off in a new tokenizer");
+        let path = place.write("set.json", json.replace(&off, &format!("\"{key}\": {value}")));
+        let tokenizer = Tokenizer::load(&path).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(tokenizer.encode(text).expect("tokens"), whole, "{key}");
+        assert_eq!(tokenizer.encode_all(&[text.to_string()]).expect("tokens")[0], whole, "{key}");
+    }
+}
+
+#[test]
 fn what_is_no_tokenizer_is_refused_in_one_line() {
     let place = Place::new();
     let (path, _) = place.tokenizer();
@@ -372,4 +395,40 @@ fn the_ends_of_documents_reach_the_batches() {
         format!("type: TokenDataLoader, dataset_files: {}", place.write("x.bin", [0; 400]).display());
     let error = place.load(&tokens, "  eod_mask_loss: True").expect_err("an end is not known");
     assert!(error.contains("write `eod_token_id` under train_dataset"), "{error}");
+}
+
+#[test]
+fn the_command_line_says_what_to_do() {
+    use clap::Parser;
+    use gristmill::data::tokenize::{TokenizeArguments, TrainTokenizerArguments};
+
+    #[derive(Parser)]
+    enum Program {
+        Tokenize(TokenizeArguments),
+        TrainTokenizer(TrainTokenizerArguments),
+    }
+    <Program as clap::CommandFactory>::command().debug_assert();
+    let place = Place::new();
+    let json = place.path("small.json").display().to_string();
+    let parse = |line: &str| Program::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}"));
+    let train = parse(&format!("gristmill train-tokenizer {MILL} -o {json} --vocab-size 280"));
+    let Program::TrainTokenizer(arguments) = train else { panic!("another command") };
+    assert_eq!(arguments.run().unwrap_or_else(|e| panic!("{e}")).vocab_size(), 280);
+
+    let out = place.path("mill");
+    let line = format!("gristmill tokenize {MILL} -o {} --tokenizer {json} --format", out.display());
+    let Program::Tokenize(arguments) = parse(&format!("{line} megatron --documents line")) else {
+        panic!("another")
+    };
+    let summary = arguments.run().unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(summary.outputs, [".bin", ".idx"].map(|ending| place.path(&format!("mill{ending}"))));
+    assert!(summary.documents > 5 && summary.tokens > summary.documents);
+    let jsonl = format!("{line} llm.c --documents jsonl --text-key body --force");
+    let Program::Tokenize(arguments) = parse(&jsonl) else { panic!("another") };
+    let config = arguments.config();
+    assert_eq!(
+        (config.documents, config.format),
+        (DocumentFormat::Jsonl("body".to_string()), TokenFormat::LlmC)
+    );
+    assert!(config.force && Program::try_parse_from(["gristmill", "tokenize"]).is_err());
 }

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(texts(lines, &jsonl()), ["a\nb", "", "", "é"]);
         let paragraphs = read(text.as_bytes(), &DocumentFormat::BlankLine).unwrap();
         let places: Vec<_> = paragraphs.iter().map(|document| (document.line, document.end)).collect();
-        assert_eq!(places, [(Some(1), 6), (Some(4), 18), (Some(7), 22)]);
+        assert_eq!(places, [(Some(1), 6), (Some(4), 19), (Some(7), 23)]);
     }
 
     #[test]

@@ -90,7 +90,10 @@ impl Tokenizer {
         Ok(Self::new(inner, Path::new("the trained tokenizer")))
     }
 
-    fn new(inner: tokenizers::Tokenizer, file: &Path) -> Self {
+    fn new(mut inner: tokenizers::Tokenizer, file: &Path) -> Self {
+        // A file may ask for the window of the model it was made for: documents would be cut there, or filled up to it.
+        inner.with_padding(None);
+        let _ = inner.with_truncation(None); // fails only where there is a truncation that does not fit
         // Ids may have gaps, so the number of tokens does not say how many rows the model needs.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
         Self { inner, file: file.to_path_buf(), vocab_size }
