@@ -196,11 +196,11 @@ mod tests {
         std::fs::write(&short, "y".repeat(99)).unwrap();
         let by_fraction = DataConfig { eval_fraction: 0.1, ..text(&long) };
         let data = Dataset::load(&by_fraction, None, &spec(), 0).unwrap();
-        assert_eq!((data.train.ranges(), data.eval.unwrap().ranges()), (vec![0..900], vec![900..1000]));
+        assert_eq!([data.train.ranges(), data.eval.unwrap().ranges()].concat(), [0..900, 900..1000]);
         assert_eq!(data.summary[1], "evaluation data: the last 100 of these 1000 tokens");
 
         let data = Dataset::load(&text(&long), Some(&text(&short)), &spec(), 0).unwrap();
-        assert_eq!((data.train.ranges(), data.eval.unwrap().ranges()), (vec![0..1000], vec![0..100]));
+        assert_eq!([data.train.ranges(), data.eval.unwrap().ranges()].concat(), [0..1000, 0..100]);
         assert!(Dataset::load(&text(&long), None, &spec(), 0).unwrap().eval.is_none());
     }
 
