@@ -123,6 +123,7 @@ fn only_in(needle: &str, home: &str, why: &str) {
 fn one_place_for_each_foreign_library() {
     only_in("wgpu::", "src/device/", "recordings must work without an adapter");
     only_in("serde_yaml", "src/config/document.rs", "one file knows the YAML library");
+    only_in("tokenizers::", "src/data/tokenizer.rs", "one file knows the tokenizer library");
     only_in("wesl::", "src/kernels/compose.rs", "one file knows how shaders are composed");
 }
 

@@ -4,7 +4,7 @@ use super::dataset;
 use super::document::Document;
 use super::node::Node;
 use super::section::{Notes, Section};
-use crate::data::DataConfig;
+use crate::data::{DataConfig, Loader};
 use crate::error::Result;
 
 /// Evaluation during training.
@@ -44,11 +44,16 @@ pub(super) fn read(
     eval: Option<&DataConfig>,
     notes: &mut Notes,
 ) -> Result<Option<EvalConfig>> {
-    if eval.is_none() && train.eval_fraction == 0.0 {
-        let message = "needs data: write `eval_fraction: 0.05` under train_dataset, or an eval_dataset";
+    if eval.is_none() && !train.keeps_evaluation() {
+        let message = match train.loader {
+            Loader::Megatron(_) => {
+                "needs data: write `split: \"0.95, 0.05, 0\"` under the loader's `config`, or an eval_dataset"
+            }
+            _ => "needs data: write `eval_fraction: 0.05` under train_dataset, or an eval_dataset",
+        };
         return Err(top.error("do_eval", message));
     }
-    if eval.is_some() && train.eval_fraction > 0.0 {
+    if eval.is_some() && train.keeps_evaluation() {
         notes.add(
             "train_dataset.eval_fraction: kept out of training, though eval_dataset is what is evaluated",
         );

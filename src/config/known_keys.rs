@@ -118,7 +118,7 @@ pub(crate) const MODEL: Keys = Keys {
     used: "type vocab_size hidden_size num_layers num_heads n_kv_heads head_dim kv_channels intermediate_size \
         multiple_of ffn_dim_multiplier seq_length rms_norm_eps theta tie_word_embeddings \
         untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
-        init_method_std ignore_token_id freeze freeze_exclude",
+        init_method_std ignore_token_id freeze freeze_exclude eod_token_id",
     // Generation, pipeline stages, kernel choices and weight layouts of the original.
     ignored: "max_position_embedding bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
         max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \
@@ -160,7 +160,7 @@ pub(crate) const MODEL: Keys = Keys {
         refuse(
             "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
             Passes::Off,
-            "write `False`",
+            "write it under train_dataset instead",
         ),
         differs(
             "use_flash_attention",
@@ -239,14 +239,14 @@ pub(crate) const CONTEXT: Keys = Keys {
 };
 
 pub(crate) const DATASET: Keys = Keys {
-    used: "data_loader seed eval_fraction",
+    used: "data_loader seed eval_fraction tokenizer eod_token_id eod_reset reset_position_ids \
+        reset_attention_mask eod_mask_loss",
     ignored: "input_columns output_columns construct_args_key column_order num_parallel_workers \
         python_multiprocessing numa_enable prefetch_size batch_size micro_batch do_eval",
     rules: &[
         differs("drop_remainder", Passes::On, "what does not fill a step is always dropped"),
         refuse("repeat", Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
-        refuse("eod_reset eos_reset", Passes::Off, "write `False`"),
-        refuse("tokenizer", Passes::Off, "remove it: bytes are tokens, or the file holds token ids"),
+        refuse("eos_reset", Passes::Off, "write `eod_reset`"),
         refuse(
             "dynamic_batch divisor remainder transforms text_transforms handler",
             Passes::Off,
@@ -255,15 +255,49 @@ pub(crate) const DATASET: Keys = Keys {
     ],
 };
 
+/// A `tokenizer` that is no path. Files of the original name a class and its special tokens; here the file says both.
+pub(crate) const TOKENIZER: Keys = Keys {
+    used: "tokenizer_file eos_token",
+    ignored: "type tokenizer_type model_max_length max_length padding_side trust_remote_code pad_token bos_token \
+        unk_token add_bos_token add_eos_token auto_register",
+    rules: &[refuse(
+        "vocab_file merges_file pretrained_model_dir_or_path",
+        Passes::Off,
+        "convert it to Hugging Face's tokenizer.json and write `tokenizer_file`",
+    )],
+};
+
 pub(crate) const TEXT_LOADER: Keys = Keys {
-    used: "type dataset_dir dataset_files extensions max_bytes eod_byte shuffle",
+    used: "type dataset_dir dataset_files data_path documents extensions max_bytes eod_byte shuffle",
+    ignored: "num_parallel_workers",
+    rules: &[],
+};
+pub(crate) const JSONL_LOADER: Keys = Keys {
+    used: "type dataset_dir dataset_files data_path text_key extensions max_bytes eod_byte shuffle",
     ignored: "num_parallel_workers",
     rules: &[],
 };
 pub(crate) const TOKEN_LOADER: Keys = Keys {
-    used: "type dataset_dir dataset_files dtype shuffle",
+    used: "type dataset_dir dataset_files data_path dtype shuffle",
     ignored: "num_parallel_workers",
     rules: &[],
+};
+pub(crate) const MEGATRON_LOADER: Keys = Keys {
+    used: "type sizes config shuffle",
+    ignored: "num_parallel_workers",
+    rules: &[refuse("datasets_type", Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`")],
+};
+/// `config` of the Megatron loader.
+pub(crate) const MEGATRON: Keys = Keys {
+    used: "data_path split seed random_seed seq_length eod pad reset_position_ids reset_attention_mask eod_mask_loss \
+        create_compressed_eod_mask",
+    ignored: "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length create_attention_mask \
+        tokenizer",
+    rules: &[refuse(
+        "add_extra_token_to_sequence",
+        Passes::On,
+        "write `True`: the target of a sample's last token is the token after it",
+    )],
 };
 pub(crate) const CARGO_LOADER: Keys =
     Keys { used: "type max_bytes eod_byte shuffle", ignored: "dataset_dir num_parallel_workers", rules: &[] };

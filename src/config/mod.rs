@@ -1,9 +1,9 @@
 //! From a YAML file to a plan: [`RunConfig`] is what was written, [`RunPlan`] is every number decided.
 //!
 //! The keys are those of MindSpore Transformers, section by section, and a few of our own (`run_name`, `eval_batches`,
-//! `sample`, `model.model_config.freeze` and `freeze_exclude`, `train_dataset.eval_fraction`, `context.device_name`,
-//! `context.tier`). Every key is used, ignored with a notice, or an error that says where it stands and what to write
-//! instead; none is dropped in silence.
+//! `sample`, `model.model_config.freeze` and `freeze_exclude`, `train_dataset.eval_fraction` and `eod_token_id`, the
+//! loaders for text, JSON lines and token files, `context.device_name`, `context.tier`). Every key is used, ignored with a
+//! notice, or an error that says where it stands and what to write instead; none is dropped in silence.
 //!
 //! ```
 //! use std::path::Path;
@@ -40,6 +40,7 @@ mod optimizer;
 mod overrides;
 mod plan;
 mod resolved;
+mod resolved_dataset;
 mod run;
 mod schedule;
 mod section;

@@ -190,9 +190,16 @@ impl RunPlan {
             batch_size: self.batch_size,
             gradient_accumulation_steps: self.gradient_accumulation_steps,
             vocab_size: self.model.vocab_size,
+            ignore_id: self.model.ignore_id,
             rank: self.rank,
             world: self.world,
         }
+    }
+
+    /// Whether attention must keep documents apart, in training or in evaluation.
+    pub fn isolates_documents(&self) -> bool {
+        let datasets = [Some(&self.train_dataset), self.eval_dataset.as_ref()];
+        datasets.into_iter().flatten().any(|data| data.documents.isolates_documents)
     }
 
     /// Loads the data of the run.

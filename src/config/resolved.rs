@@ -5,9 +5,9 @@ use super::groups;
 use super::node::Node;
 use super::optimizer;
 use super::plan::RunPlan;
+use super::resolved_dataset;
 use super::run::Resume;
 use super::schedule;
-use crate::data::{DataConfig, Loader, TokenType};
 use crate::kernels::Tier;
 
 /// The configuration that resolves to `plan`.
@@ -46,8 +46,8 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
     if !plan.no_decay_params.is_empty() {
         top.set("no_decay_params", words(&plan.no_decay_params));
     }
-    top.set("train_dataset", dataset(&plan.train_dataset));
-    top.some("eval_dataset", plan.eval_dataset.as_ref().map(dataset));
+    top.set("train_dataset", resolved_dataset::entries(&plan.train_dataset));
+    top.some("eval_dataset", plan.eval_dataset.as_ref().map(resolved_dataset::entries));
     top.set("do_eval", plan.eval.is_some());
     top.some("eval_step_interval", plan.eval.as_ref().map(|eval| eval.every_steps));
     top.some("eval_batches", plan.eval.as_ref().map(|eval| eval.batches));
@@ -111,38 +111,6 @@ fn words(words: &[String]) -> Node {
     Node::List(words.iter().map(|word| word.as_str().into()).collect())
 }
 
-fn dataset(data: &DataConfig) -> Entries {
-    let paths = words;
-    let mut loader = match &data.loader {
-        Loader::Text(config) => {
-            let mut entries =
-                Entries::of([("type", "TextDataLoader".into()), ("dataset_files", paths(&config.paths))]);
-            entries.set("extensions", paths(&config.extensions));
-            entries.some("max_bytes", config.max_bytes);
-            entries.set("eod_byte", u64::from(config.eod_byte));
-            entries
-        }
-        Loader::Tokens(config) => {
-            let dtype =
-                TokenType::NAMES.iter().find(|(_, dtype)| *dtype == config.dtype).map(|(name, _)| *name);
-            let mut entries =
-                Entries::of([("type", "TokenDataLoader".into()), ("dataset_files", paths(&config.paths))]);
-            entries.some("dtype", dtype);
-            entries
-        }
-        Loader::CargoRegistry(config) => Entries::of([
-            ("type", "CargoRegistryDataLoader".into()),
-            ("max_bytes", config.max_bytes.into()),
-            ("eod_byte", u64::from(config.eod_byte).into()),
-        ]),
-    };
-    loader.set("shuffle", data.shuffle);
-    let mut entries = Entries::of([("data_loader", loader.into())]);
-    entries.some("seed", data.seed);
-    entries.set("eval_fraction", data.eval_fraction);
-    entries
-}
-
 fn callbacks(plan: &RunPlan) -> Node {
     let loss = Entries::of([("type", "MFLossMonitor".into()), ("per_print_times", plan.log_every.into())]);
     let mut items = vec![loss.into()];
@@ -162,18 +130,18 @@ fn callbacks(plan: &RunPlan) -> Node {
 
 /// A section being written.
 #[derive(Default)]
-struct Entries(Vec<(String, Node)>);
+pub(super) struct Entries(Vec<(String, Node)>);
 
 impl Entries {
-    fn of<const N: usize>(entries: [(&str, Node); N]) -> Self {
+    pub fn of<const N: usize>(entries: [(&str, Node); N]) -> Self {
         Self(entries.into_iter().map(|(key, node)| (key.to_string(), node)).collect())
     }
 
-    fn set(&mut self, key: &str, value: impl Into<Node>) {
+    pub fn set(&mut self, key: &str, value: impl Into<Node>) {
         self.0.push((key.to_string(), value.into()));
     }
 
-    fn some(&mut self, key: &str, value: Option<impl Into<Node>>) {
+    pub fn some(&mut self, key: &str, value: Option<impl Into<Node>>) {
         if let Some(value) = value {
             self.set(key, value);
         }

@@ -1,14 +1,21 @@
 //! One micro-batch and what follows from its tokens.
 
+use super::document_rules::DocumentRules;
+
 /// One micro-batch: `batch_size` rows of `seq_length`, row after row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// What the model reads. (B T)
     pub tokens: Vec<u32>,
-    /// What it should predict: the tokens one further. (B T)
+    /// What it should predict: the tokens one further, or the id that the loss ignores. (B T)
     pub targets: Vec<u32>,
-    /// Position of each token in its window, for rotary embedding. (B T)
+    /// Position of each token in its window, or in its document where positions restart, for rotary embedding. (B T)
     pub positions: Vec<u32>,
+    /// Index in its window of the first token that each token may see: that of its document where documents do not
+    /// see each other, else 0. (B T)
+    pub starts: Vec<u32>,
+    /// Index in its window one past the last token that may see it: where its document ends, else T. (B T)
+    pub ends: Vec<u32>,
     /// Indices into `tokens` sorted by token id, equal ids in order: the embedding's backward sums along it. (B T)
     pub order: Vec<u32>,
 }
@@ -24,27 +31,59 @@ impl Batch {
         assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole rows of {seq_length}");
         let mut batch = Self { tokens, targets, ..Self::default() };
         batch.resize(batch.tokens.len());
-        batch.index(seq_length);
+        batch.index(seq_length, &DocumentRules::default(), 0);
         batch
     }
 
     /// Makes room for `len` tokens.
     pub(super) fn resize(&mut self, len: usize) {
-        for buffer in [&mut self.tokens, &mut self.targets, &mut self.positions, &mut self.order] {
+        for buffer in self.buffers() {
             buffer.resize(len, 0);
         }
     }
 
-    /// Fills in what follows from the tokens: positions and order.
-    pub(super) fn index(&mut self, seq_length: usize) {
-        for (index, (position, order)) in self.positions.iter_mut().zip(&mut self.order).enumerate() {
-            *position = (index % seq_length) as u32;
+    fn buffers(&mut self) -> [&mut Vec<u32>; 6] {
+        let Self { tokens, targets, positions, starts, ends, order } = self;
+        [tokens, targets, positions, starts, ends, order]
+    }
+
+    /// Fills in what follows from the tokens: positions, documents and order. Targets that `rules` take out of the loss
+    /// become `ignore_id`.
+    pub(super) fn index(&mut self, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
+        for row in 0..self.tokens.len() / seq_length {
+            self.index_row(row * seq_length, seq_length, rules, ignore_id);
+        }
+        for (index, order) in self.order.iter_mut().enumerate() {
             *order = index as u32;
         }
         // The index breaks ties, so the unstable sort, which needs no buffer, is a stable one. 16 Ki tokens take under
         // a millisecond; a counting sort would walk the whole vocabulary for every micro-batch.
         let tokens = &self.tokens;
         self.order.sort_unstable_by_key(|&index| (tokens[index as usize], index));
+    }
+
+    /// One window, which starts at `first`. As in Megatron, a token that ends a document belongs to it.
+    fn index_row(&mut self, first: usize, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
+        let mut start = 0;
+        self.ends[first..first + seq_length].fill(seq_length as u32);
+        for column in 0..seq_length {
+            let at = first + column;
+            let (token, target) = (self.tokens[at], self.targets[at]);
+            self.positions[at] = (column - if rules.resets_positions { start } else { 0 }) as u32;
+            self.starts[at] = if rules.isolates_documents { start as u32 } else { 0 };
+            if rules.is_pad(target) || rules.masks_eod_loss && rules.is_eod(token) {
+                self.targets[at] = ignore_id;
+            }
+            if rules.is_pad(token) {
+                self.tokens[at] = 0; // which the embedding has a row for, whatever the padding is
+            }
+            if rules.is_eod(token) {
+                if rules.isolates_documents {
+                    self.ends[first + start..=at].fill(column as u32 + 1);
+                }
+                start = column + 1;
+            }
+        }
     }
 }
 
@@ -57,5 +96,45 @@ mod tests {
         let batch = Batch::from_rows(vec![5, 1, 5, 0, 1, 5], vec![0; 6], 3);
         assert_eq!(batch.order, [3, 1, 4, 0, 2, 5]);
         assert_eq!(batch.positions, [0, 1, 2, 0, 1, 2]);
+    }
+
+    /// EOD 9 ends two documents within the first row; the second row starts with one that ended before it.
+    fn documents(rules: DocumentRules) -> Batch {
+        let mut batch = Batch::from_rows(vec![1, 9, 2, 3, 9, 4, 9, 5, 9, 9, 6, 7], vec![8; 12], 6);
+        batch.index(6, &DocumentRules { eod: Some(9), ..rules }, 77);
+        batch
+    }
+
+    #[test]
+    fn documents_see_each_other_unless_told_otherwise() {
+        let batch = documents(DocumentRules::default());
+        assert_eq!(batch.positions, [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]);
+        assert_eq!((batch.starts, batch.ends, batch.targets), (vec![0; 12], vec![6; 12], vec![8; 12]));
+    }
+
+    #[test]
+    fn each_rule_changes_its_own_part_alone() {
+        let plain = documents(DocumentRules::default());
+        let batch = documents(DocumentRules { resets_positions: true, ..DocumentRules::default() });
+        assert_eq!(batch.positions, [0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 0, 1]);
+        assert_eq!(Batch { positions: plain.positions.clone(), ..batch }, plain);
+
+        let batch = documents(DocumentRules { isolates_documents: true, ..DocumentRules::default() });
+        assert_eq!(batch.starts, [0, 0, 2, 2, 2, 5, 0, 1, 1, 3, 4, 4]);
+        assert_eq!(batch.ends, [2, 2, 5, 5, 5, 6, 1, 3, 3, 4, 6, 6]);
+        assert_eq!(Batch { starts: plain.starts.clone(), ends: plain.ends.clone(), ..batch }, plain);
+
+        let batch = documents(DocumentRules { masks_eod_loss: true, ..DocumentRules::default() });
+        assert_eq!(batch.targets, [8, 77, 8, 8, 77, 8, 77, 8, 77, 77, 8, 8]);
+        assert_eq!(Batch { targets: plain.targets.clone(), ..batch }, plain);
+    }
+
+    #[test]
+    fn padding_is_neither_predicted_nor_read() {
+        let rules = DocumentRules { pad: Some(500), ..DocumentRules::default() };
+        let mut batch = Batch::from_rows(vec![1, 2, 500, 500], vec![2, 500, 500, 4], 4);
+        batch.index(4, &rules, 77);
+        assert_eq!((batch.tokens, batch.targets), (vec![1, 2, 0, 0], vec![2, 77, 77, 4]));
+        assert_eq!(batch.order, [2, 3, 0, 1]);
     }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::config::CargoRegistryConfig;
+use super::codec::Codec;
+use super::config::{CargoRegistryConfig, DocumentFormat};
 use super::files;
+use super::source::Loaded;
 use super::stream::TokenStream;
 use super::text::{Corpus, plural};
 use crate::error::{Error, Result};
@@ -13,13 +15,16 @@ use crate::error::{Error, Result};
 /// Larger files are generated tables and bindings; they would crowd out what people wrote.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
-/// The stream and a sentence on what it took.
-pub(super) fn load(config: &CargoRegistryConfig) -> Result<(TokenStream, String)> {
+/// The source of the loader.
+pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Loaded>> {
     let home = std::env::var_os("CARGO_HOME")
         .filter(|home| !home.is_empty())
         .map(PathBuf::from)
         .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
-    load_from(home.as_deref(), Path::new(env!("CARGO_MANIFEST_DIR")), config)
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (stream, sentence) = load_from(home.as_deref(), repository, config, codec)?;
+    let whole = Loaded::whole(stream, "the cargo registry".to_string());
+    Ok(vec![Loaded { sentence, eod: Some(codec.eod()?), ..whole }])
 }
 
 /// Reads the registry below `home`, or the sources of `repository` where there is none.
@@ -27,9 +32,10 @@ fn load_from(
     home: Option<&Path>,
     repository: &Path,
     config: &CargoRegistryConfig,
+    codec: &Codec,
 ) -> Result<(TokenStream, String)> {
     let crates = home.map(crates_below).unwrap_or_default();
-    let mut corpus = Corpus::new(Some(config.max_bytes), config.eod_byte);
+    let mut corpus = Corpus::new(Some(config.max_bytes), codec)?;
     let mut last = None;
     for (name, folder) in &crates {
         if corpus.is_full() {
@@ -57,8 +63,9 @@ fn load_from(
             "no Rust source found here or in the cargo registry; use TextDataLoader with text of your own";
         return Err(Error::file(repository, message));
     }
-    let (files, bytes) = (plural(corpus.files, "source file"), corpus.bytes.len());
-    Ok((TokenStream::from_bytes(corpus.bytes), format!("{bytes} bytes of {files} from {origin}")))
+    corpus.flush()?;
+    let sentence = format!("{} of {} from {origin}", corpus.amount(), plural(corpus.files, "source file"));
+    Ok((corpus.into_stream(), sentence))
 }
 
 /// The folder of every crate by name. The folders of registry hosts have hashed names; the order must not depend on them.
@@ -81,7 +88,7 @@ fn crates_below(home: &Path) -> BTreeMap<String, PathBuf> {
     crates
 }
 
-fn take(folder: &Path, extensions: &[&str], corpus: &mut Corpus) -> Result<()> {
+fn take(folder: &Path, extensions: &[&str], corpus: &mut Corpus<'_>) -> Result<()> {
     if !folder.is_dir() {
         return Ok(());
     }
@@ -93,7 +100,7 @@ fn take(folder: &Path, extensions: &[&str], corpus: &mut Corpus) -> Result<()> {
         if corpus.is_full() {
             break;
         }
-        corpus.push(files::read(&path)?);
+        corpus.take_file(&path, &DocumentFormat::File, true)?;
     }
     Ok(())
 }
@@ -122,7 +129,8 @@ mod tests {
         write(home.path(), "registry/src/a-host/b-1.0/Cargo.toml", "no");
         write(home.path(), "registry/src/z-host/b-1.0/src/lib.rs", "twice");
         let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
-        let (stream, sentence) = load_from(Some(home.path()), repository.path(), &config).unwrap();
+        let (stream, sentence) =
+            load_from(Some(home.path()), repository.path(), &config, &Codec::Bytes { eod: 0 }).unwrap();
         assert_eq!(text(&stream), "a\0b\0");
         let home_name = home.path().display();
         let expected =
@@ -134,11 +142,14 @@ mod tests {
     fn falls_back_to_the_repository() {
         let (home, repository) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
-        let error = load_from(Some(home.path()), repository.path(), &config).unwrap_err().to_string();
+        let error = load_from(Some(home.path()), repository.path(), &config, &Codec::Bytes { eod: 0 })
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("no Rust source found"), "{error}");
         write(repository.path(), "src/lib.rs", "x");
         write(repository.path(), "shaders/rope.wgsl", "y");
-        let (stream, sentence) = load_from(None, repository.path(), &config).unwrap();
+        let (stream, sentence) =
+            load_from(None, repository.path(), &config, &Codec::Bytes { eod: 0 }).unwrap();
         assert_eq!(text(&stream), "x\0y\0");
         assert!(sentence.ends_with("as no cargo registry was found"), "{sentence}");
     }

@@ -1,7 +1,11 @@
 //! Paths, folders and glob patterns turned into a sorted list of files.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
@@ -14,8 +18,19 @@ pub(super) struct FileList {
     pub found: Vec<PathBuf>,
 }
 
-/// Expands `paths`; folders are read recursively and filtered by `wanted`.
-pub(super) fn expand(paths: &[String], wanted: impl Fn(&Path) -> bool) -> Result<FileList> {
+impl FileList {
+    /// Every file, and whether it was found rather than named.
+    pub fn all(&self) -> impl Iterator<Item = (&Path, bool)> {
+        let named = self.named.iter().map(|path| (path.as_path(), false));
+        named.chain(self.found.iter().map(|path| (path.as_path(), true)))
+    }
+}
+
+/// What to do about a path of the configuration that leads nowhere.
+pub(super) const CORRECT_DATASET: &str = "correct `dataset_dir` or `dataset_files`";
+
+/// Expands `paths`; folders are read recursively and filtered by `wanted`. `remedy` says where the paths were written.
+pub(super) fn expand(paths: &[String], wanted: impl Fn(&Path) -> bool, remedy: &str) -> Result<FileList> {
     let mut files = FileList::default();
     for path in paths {
         let plain = Path::new(path);
@@ -26,10 +41,7 @@ pub(super) fn expand(paths: &[String], wanted: impl Fn(&Path) -> bool) -> Result
         } else if path.contains(['*', '?', '[']) {
             files.found.extend(matching(path)?.into_iter().filter(|file| file.is_file() && wanted(file)));
         } else {
-            return Err(Error::file(
-                plain,
-                "no such file or folder; correct `dataset_dir` or `dataset_files`",
-            ));
+            return Err(Error::file(plain, format!("no such file or folder; {remedy}")));
         }
     }
     Ok(files)
@@ -60,6 +72,46 @@ pub(super) fn walk(folder: &Path, wanted: &impl Fn(&Path) -> bool, found: &mut V
 /// Reads a file whole.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| Error::file(path, format!("cannot be read: {error}")))
+}
+
+/// Maps a file; an empty one gives an empty map.
+pub(super) fn map(path: &Path) -> Result<Arc<Mmap>> {
+    let unreadable = |error: std::io::Error| Error::file(path, format!("cannot be read: {error}"));
+    let file = File::open(path).map_err(unreadable)?;
+    // SAFETY: the map is only read. Another process that truncates the file meanwhile would end this one
+    // with a bus error; token files are written once and never changed by training.
+    let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
+    Ok(Arc::new(map))
+}
+
+/// Where git looks for the zero byte that tells binary files from text.
+const LOOKED_AT: usize = 8000;
+
+/// Whether a file looks binary.
+pub(super) fn is_binary(path: &Path) -> Result<bool> {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LOOKED_AT as u64).read_to_end(&mut start));
+    read.map_err(|error| Error::file(path, format!("cannot be read: {error}")))?;
+    Ok(start.contains(&0))
+}
+
+/// Reads a file as text. `None` for one that is binary, where that `is_passed_over`.
+///
+/// # Errors
+/// If it cannot be read, or is text in another encoding than UTF-8.
+pub(super) fn read_text(path: &Path, is_passed_over: bool) -> Result<Option<String>> {
+    let bytes = read(path)?;
+    if is_passed_over && bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|error| not_utf8(path, error.utf8_error().valid_up_to() as u64))
+}
+
+/// The error about a text file whose byte at `offset` starts no UTF-8 character.
+pub(super) fn not_utf8(path: &Path, offset: u64) -> Error {
+    Error::file(path, format!("is not UTF-8 text at byte {offset}; convert the file to UTF-8"))
 }
 
 /// Whether the extension of `path` is one of `extensions`, whatever the case.

@@ -3,17 +3,26 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::stream::TokenStream;
+use super::stream::{NO_TOKEN, TokenStream};
 use crate::error::{Error, Result};
 
 /// Entropy of single tokens in nats: -Σ p ln p. A model that ignores its context cannot do better.
 pub fn unigram_entropy(stream: &TokenStream, range: Range<u64>) -> f64 {
+    unigram_entropy_of([(stream, range)])
+}
+
+/// [`unigram_entropy`] of several stretches together.
+pub(super) fn unigram_entropy_of<'a>(
+    stretches: impl IntoIterator<Item = (&'a TokenStream, Range<u64>)>,
+) -> f64 {
     let mut counts: HashMap<u32, u64> = HashMap::new();
-    let total = range.end.saturating_sub(range.start) as f64;
-    let _ = stream.try_for_each_chunk(range, |_, chunk| {
-        chunk.iter().for_each(|token| *counts.entry(*token).or_default() += 1);
-        Ok::<(), std::convert::Infallible>(())
-    });
+    for (stream, range) in stretches {
+        let _ = stream.try_for_each_chunk(range, |_, chunk| {
+            chunk.iter().for_each(|token| *counts.entry(*token).or_default() += 1);
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+    let total = counts.values().sum::<u64>() as f64;
     // Summed in a fixed order, so that the printed number is the same in every run.
     let mut counts: Vec<u64> = counts.into_values().collect();
     counts.sort_unstable();
@@ -42,15 +51,19 @@ pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     hash
 }
 
-/// Refuses tokens that a model of `vocab_size` has no row for.
-pub fn check_vocabulary(stream: &TokenStream, vocab_size: usize) -> Result<()> {
-    stream.try_for_each_chunk(0..stream.len(), |start, chunk| check_chunk(start, chunk, vocab_size))
+/// Refuses tokens that a model of `vocab_size` has no row for; `pad` is none that it would read.
+pub fn check_vocabulary(stream: &TokenStream, vocab_size: usize, pad: Option<u32>) -> Result<()> {
+    stream.try_for_each_chunk(0..stream.len(), |start, chunk| check_chunk(start, chunk, vocab_size, pad))
 }
 
 /// Refuses a token of `chunk`, which starts at the position `start` of its stream, that is not below `vocab_size`.
-pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize) -> Result<()> {
-    match chunk.iter().position(|token| *token as usize >= vocab_size) {
+pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize, pad: Option<u32>) -> Result<()> {
+    match chunk.iter().position(|token| *token as usize >= vocab_size && Some(*token) != pad) {
         None => Ok(()),
+        Some(index) if chunk[index] == NO_TOKEN => Err(Error::Plan(format!(
+            "what stands at position {} of the data is no token id, as it is negative or too large: check `dtype`, or write the file again",
+            start + index as u64
+        ))),
         Some(index) => Err(Error::Plan(format!(
             "token {} at position {} of the data is outside vocab_size {vocab_size}: raise model.model_config.vocab_size or check `dtype`",
             chunk[index],
@@ -60,7 +73,7 @@ pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize) -> Resul
 }
 
 /// The FNV-1a hash (Fowler, Noll, Vo), continued from `hash`.
-fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+pub(super) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
@@ -93,7 +106,9 @@ mod tests {
 
     #[test]
     fn a_token_outside_the_vocabulary_is_named() {
-        let error = check_vocabulary(&TokenStream::from_bytes(vec![1, 2, 9]), 9).unwrap_err().to_string();
+        let error = check_vocabulary(&TokenStream::from_bytes(vec![1, 2, 9]), 9, None);
+        let error = error.unwrap_err().to_string();
         assert!(error.starts_with("token 9 at position 2 of the data is outside vocab_size 9:"), "{error}");
+        assert!(check_vocabulary(&TokenStream::from_bytes(vec![1, 2, 9]), 9, Some(9)).is_ok());
     }
 }

@@ -1,54 +1,63 @@
 //! Memory-mapped files of token ids: plain (nanoGPT) or with the header of llm.c.
 
-use std::fs::File;
 use std::path::Path;
-
-use memmap2::Mmap;
 
 use super::config::{TokenType, TokensConfig};
 use super::files;
-use super::stream::{Part, TokenStream};
+use super::source::{Loaded, groups};
+use super::stream::{MappedTokens, Part, TokenEncoding, TokenStream};
 use super::text::plural;
 use crate::error::{Error, Result};
 
 /// The header of llm.c: 256 little-endian i32; magic, version, number of tokens, then zeros.
-const HEADER_BYTES: usize = 256 * 4;
+pub(super) const HEADER_BYTES: usize = 256 * 4;
 /// GPT-2 tokens, 16 bits wide (`dev/data/tinyshakespeare.py` and friends).
-const MAGIC_U16: ([u32; 2], usize) = ([20_240_520, 1], 2);
+pub(super) const MAGIC_U16: ([u32; 2], usize) = ([20_240_520, 1], 2);
 /// Llama 3 tokens, 32 bits wide.
-const MAGIC_U32: ([u32; 2], usize) = ([20_240_801, 7], 4);
+pub(super) const MAGIC_U32: ([u32; 2], usize) = ([20_240_801, 7], 4);
 
-/// The stream of a token loader and a sentence on what it took.
-pub(super) fn load(config: &TokensConfig) -> Result<(TokenStream, String)> {
-    let list = files::expand(&config.paths, |path| files::has_extension(path, &["bin".to_string()]))?;
+/// The sources of a token loader.
+pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
+    groups(&config.paths, &config.weights)
+        .map(|(paths, weight)| {
+            let (stream, sentence) = load_one(paths, config.dtype)?;
+            Ok(Loaded { sentence, weight, ..Loaded::whole(stream, paths.join(", ")) })
+        })
+        .collect()
+}
+
+/// One stream of every file that `paths` name, and a sentence on what it took.
+fn load_one(paths: &[String], dtype: TokenType) -> Result<(TokenStream, String)> {
+    let wanted = |path: &Path| files::has_extension(path, &["bin".to_string()]);
+    let list = files::expand(paths, wanted, files::CORRECT_DATASET)?;
     let mut stream = TokenStream::default();
     let count = list.named.len() + list.found.len();
     for path in list.named.iter().chain(&list.found) {
-        stream.push(map(path, config.dtype)?);
+        stream.push(map(path, dtype)?);
     }
     if count == 0 {
         let message = "no *.bin token file found; name one with `dataset_dir` or `dataset_files`";
-        return Err(Error::file(config.paths.join(", "), message));
+        return Err(Error::file(paths.join(", "), message));
     }
     let sentence = format!("{} tokens mapped from {}", stream.len(), plural(count, "file"));
     Ok((stream, sentence))
 }
 
 fn map(path: &Path, dtype: TokenType) -> Result<Part> {
-    let unreadable = |error: std::io::Error| Error::file(path, format!("cannot be read: {error}"));
-    let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.len() == 0 {
+    let map = files::map(path)?;
+    if map.is_empty() {
         return Err(Error::file(path, "is empty; expected token ids of 16 or 32 bits"));
     }
-    // SAFETY: the map is only read. Another process that truncates the file meanwhile would end this one
-    // with a bus error; token files are written once and never changed by training.
-    let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
-    let (width, offset) = layout(&map, dtype).map_err(|message| Error::file(path, message))?;
-    Ok(if width == 2 { Part::U16 { map, offset } } else { Part::U32 { map, offset } })
+    let (encoding, offset) = layout(&map, dtype).map_err(|message| Error::file(path, message))?;
+    let len = (map.len() - offset) / encoding.bytes();
+    let tokens = MappedTokens::new(map, offset, len, encoding);
+    // The length is that of the file, so nothing is missing.
+    tokens.map(Part::Mapped).ok_or_else(|| Error::file(path, "is shorter than its tokens"))
 }
 
-/// Width of a token and length of the header, both in bytes.
-fn layout(bytes: &[u8], dtype: TokenType) -> std::result::Result<(usize, usize), String> {
+/// How a token is stored, and the length of the header in bytes.
+fn layout(bytes: &[u8], dtype: TokenType) -> std::result::Result<(TokenEncoding, usize), String> {
+    let encoding = |width| if width == 2 { TokenEncoding::U16 } else { TokenEncoding::U32 };
     let asked = match dtype {
         TokenType::Auto => None,
         TokenType::Uint16 => Some(2),
@@ -57,7 +66,7 @@ fn layout(bytes: &[u8], dtype: TokenType) -> std::result::Result<(usize, usize),
     let Some((width, tokens)) = header(bytes) else {
         let width = asked.unwrap_or(2);
         return match bytes.len() % width {
-            0 => Ok((width, 0)),
+            0 => Ok((encoding(width), 0)),
             _ => Err(format!(
                 "{} bytes are no whole number of {}-bit tokens; check `dtype`",
                 bytes.len(),
@@ -74,7 +83,7 @@ fn layout(bytes: &[u8], dtype: TokenType) -> std::result::Result<(usize, usize),
             "its header promises {tokens} tokens, {present} are there; fetch the file again"
         ));
     }
-    Ok((width, HEADER_BYTES))
+    Ok((encoding(width), HEADER_BYTES))
 }
 
 /// Width and number of tokens that a header of llm.c states.
@@ -108,8 +117,8 @@ mod tests {
     }
 
     fn tokens(path: &Path, dtype: TokenType) -> std::result::Result<Vec<u32>, String> {
-        let config = TokensConfig { paths: vec![path.display().to_string()], dtype };
-        let (stream, _) = load(&config).map_err(|error| error.to_string())?;
+        let (stream, _) =
+            load_one(&[path.display().to_string()], dtype).map_err(|error| error.to_string())?;
         let mut out = vec![0; stream.len() as usize];
         stream.read(0..stream.len(), &mut out);
         Ok(out)

@@ -86,6 +86,9 @@ impl Recordings {
     /// # Errors
     /// A tensor that no binding can hold; a pool that passes `context.max_device_memory`.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
+        if plan.isolates_documents() {
+            return Err(Error::Plan("reset_attention_mask (and eod_reset, create_compressed_eod_mask) is not built yet: attention does not keep documents apart; write `False`".into()));
+        }
         let mut persistents = Persistents::new();
         let parameters = plan.grouping().apply(Gpt::describe(&plan.model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;

@@ -251,14 +251,14 @@ impl Run<'_> {
         if (self.plan.checkpoint.is_some() || self.summary.is_interrupted) && !is_saved() {
             self.save(trainer).await?;
         }
-        let Self { progress, mut summary, plan, .. } = self;
+        let Self { progress, mut summary, plan, data, .. } = self;
         progress.finish();
         if summary.is_interrupted {
             tracing::info!("interrupted after step {}: continue with --resume_training=True", summary.steps);
             return Ok(summary);
         }
         if let Some(config) = &plan.sample {
-            let text = sample(trainer, config, plan.seed).await?;
+            let text = sample(trainer, config, &data.codec, plan.seed).await?;
             tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
             summary.sample = Some(text);
         }

@@ -2,26 +2,32 @@
 
 use super::trainer::{SAMPLE, Trainer};
 use crate::config::SampleConfig;
+use crate::data::Codec;
 use crate::error::Result;
 use crate::random::Philox;
 
 /// The stream of random numbers that samples draw from; parameters use the small ones.
 const STREAM: u64 = 1 << 40;
 
-/// Continues the prompt by `config.tokens` byte tokens, one forward pass over the window each, and returns prompt and
-/// continuation.
+/// Continues the prompt by `config.tokens` tokens, one forward pass over the window each, and returns prompt and
+/// continuation; `codec` turns text into tokens and back.
 ///
 /// # Errors
-/// A device that fails.
-pub async fn sample(trainer: &Trainer<'_>, config: &SampleConfig, seed: u64) -> Result<String> {
+/// If the tokenizer cannot encode the prompt; a device that fails.
+pub async fn sample(
+    trainer: &Trainer<'_>,
+    config: &SampleConfig,
+    codec: &Codec,
+    seed: u64,
+) -> Result<String> {
     let Some(sample) = &trainer.recordings.sample else { return Ok(String::new()) };
     let window = sample.tokens.cols as usize;
     let random = Philox::new(config.seed.unwrap_or(seed), STREAM);
     let positions: Vec<u32> = (0..window as u32).collect();
     trainer.write(sample.positions, bytemuck::cast_slice(&positions));
-    let mut text: Vec<u32> = config.prompt.bytes().map(u32::from).collect();
+    let mut text = codec.encode(&config.prompt)?;
     if text.is_empty() {
-        text.push(u32::from(b'\n'));
+        text.push(start(codec));
     }
     for i in 0..config.tokens {
         let seen = &text[text.len().saturating_sub(window)..];
@@ -40,8 +46,15 @@ pub async fn sample(trainer: &Trainer<'_>, config: &SampleConfig, seed: u64) -> 
         trainer.read_rows(sample.logits, take).await?;
         text.push(choose(&logits, config.temperature, random.uniform(i as u64)));
     }
-    let bytes: Vec<u8> = text.iter().map(|&token| u8::try_from(token).unwrap_or(b'?')).collect();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(codec.decode(&text))
+}
+
+/// What a text without a prompt starts after: a line end of bytes, the end of another document of a tokenizer's tokens.
+fn start(codec: &Codec) -> u32 {
+    match codec {
+        Codec::Bytes { .. } => u32::from(b'\n'),
+        Codec::Tokenizer { .. } => codec.eod().unwrap_or(0),
+    }
 }
 
 /// The token at `uniform` (0 to 1) of the distribution softmax(logits / temperature); the likeliest at temperature 0.

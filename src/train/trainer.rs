@@ -250,7 +250,7 @@ impl<'gpu> Trainer<'gpu> {
 
     /// The micro-batch as the device's batch buffer holds it.
     fn stage(&mut self) {
-        let Batch { tokens, targets, positions, order } = &self.batch;
+        let Batch { tokens, targets, positions, order, .. } = &self.batch;
         let stride = batch_stride(tokens.len() as u32) as usize;
         for (slot, ids) in self.staged.chunks_exact_mut(stride).zip([tokens, targets, positions, order]) {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));

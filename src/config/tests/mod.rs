@@ -1,5 +1,6 @@
 //! The configuration as its users meet it: whole files in, a plan or one line out.
 
+mod datasets;
 mod groups;
 mod malformed;
 mod optimizer;

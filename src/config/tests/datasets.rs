@@ -1,0 +1,56 @@
+//! The sections about data.
+
+use super::{BASE, resolve};
+use crate::data::Loader;
+
+/// Data sets with every loader and every key about documents.
+const DATASETS: [&str; 6] = [
+    "{data_loader: {type: TextDataLoader, documents: blank_line, dataset_dir: a, eod_byte: 3}, eod_reset: True}",
+    "{data_loader: {type: TextDataLoader, data_path: [0.75, a, 2, 'b/*.txt'], max_bytes: 99}, tokenizer: t.json}",
+    "{data_loader: {type: JsonlDataLoader, text_key: body, dataset_files: a}, seed: 4, eod_mask_loss: True, \
+     tokenizer: {tokenizer_file: t.json, eos_token: </s>}}",
+    "{data_loader: {type: TokenDataLoader, data_path: [1, a, 3, b], dtype: uint32}, eod_token_id: 7, \
+     reset_position_ids: True, eval_fraction: 0.25}",
+    "{data_loader: {type: CargoRegistryDataLoader, max_bytes: 500, shuffle: False}, tokenizer: t.json}",
+    "{data_loader: {type: BlendedMegatronDatasetDataLoader, datasets_type: GPTDataset, sizes: [1000, 7, 0], config: \
+     {seed: 1234, split: '1, 1, 2', seq_length: 32, eod_mask_loss: False, reset_position_ids: True, \
+     create_attention_mask: True, reset_attention_mask: False, create_compressed_eod_mask: True, eod_pad_length: 128, \
+     eod: 1, pad: 0, data_path: ['0.3', /path/a, '0.7', /path/b]}}}",
+];
+
+#[test]
+fn every_data_set_reads_back_as_itself() {
+    for dataset in DATASETS {
+        let (plan, _) = resolve(BASE, &[&format!("--train_dataset={dataset}")]).unwrap();
+        let (again, notices) = resolve(&plan.to_yaml(), &[]).unwrap();
+        assert_eq!(plan, again, "{dataset}");
+        assert_eq!(notices, [""; 0]);
+    }
+}
+
+#[test]
+fn a_megatron_section_of_the_original() {
+    let (plan, notices) = resolve(BASE, &[&format!("--train_dataset={}", DATASETS[5])]).unwrap();
+    let data = &plan.train_dataset;
+    let Loader::Megatron(config) = &data.loader else { panic!("{:?}", data.loader) };
+    assert_eq!(
+        (&config.prefixes, &config.weights),
+        (&vec!["/path/a".into(), "/path/b".into()], &vec![0.3, 0.7])
+    );
+    assert_eq!((config.split, config.sizes, data.seed), ([0.25, 0.25, 0.5], [1000, 7], Some(1234)));
+    let rules = &data.documents;
+    assert_eq!((rules.eod, rules.pad, rules.masks_eod_loss), (Some(1), Some(0), false));
+    assert!(rules.resets_positions && rules.isolates_documents && plan.isolates_documents());
+    assert!(data.keeps_evaluation(), "the second share is for evaluation");
+    assert!(notices.iter().all(|notice| !notice.contains("eod_mask_loss")), "{notices:?}");
+    // -1 says that there is no such token, and the original's model section may hold the id.
+    let plan = resolve(
+        BASE,
+        &[
+            "--train_dataset={data_loader: {type: BlendedMegatronDatasetDataLoader, config: {eod: -1, pad: -1, data_path: [1, a]}}}",
+            "--model.model_config.eod_token_id=6",
+        ],
+    );
+    let rules = plan.unwrap().0.train_dataset.documents;
+    assert_eq!((rules.eod, rules.pad), (Some(6), None));
+}

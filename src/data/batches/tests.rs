@@ -1,0 +1,186 @@
+//! Batches of one source and of several.
+
+use super::*;
+
+fn spec(seq_length: usize, batch_size: usize) -> BatchSpec {
+    BatchSpec {
+        seq_length,
+        batch_size,
+        gradient_accumulation_steps: 1,
+        vocab_size: 256,
+        ignore_id: u32::MAX,
+        rank: 0,
+        world: 1,
+    }
+}
+
+fn batches(tokens: u32, spec: BatchSpec, shuffle: Option<u64>) -> Result<Batches> {
+    let stream = TokenStream::from_bytes((0..tokens).map(|token| token as u8).collect());
+    let range = 0..stream.len();
+    Batches::new(Arc::new(stream), range, spec, shuffle)
+}
+
+#[test]
+fn windows_in_order() {
+    let batches = batches(14, spec(4, 2), None).unwrap();
+    assert_eq!((batches.windows(), batches.steps_per_epoch()), (3, 1));
+    let batch = batches.batch(0).unwrap();
+    assert_eq!(batch.tokens, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(batch.targets, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(batch.positions, [0, 1, 2, 3, 0, 1, 2, 3]);
+    assert_eq!(batch.order, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(batches.batch(1).unwrap(), batch);
+}
+
+#[test]
+fn each_epoch_deals_every_window_once_in_a_new_order() {
+    let batches = batches(201, spec(4, 5), Some(9)).unwrap();
+    let firsts = |epoch: u64| -> Vec<u32> {
+        let steps = epoch * 10..epoch * 10 + 10;
+        steps
+            .flat_map(|step| batches.batch(step).unwrap().tokens.into_iter().step_by(4).collect::<Vec<_>>())
+            .collect()
+    };
+    let sorted = |mut values: Vec<u32>| {
+        values.sort_unstable();
+        values
+    };
+    assert_ne!(firsts(0), firsts(1));
+    assert_eq!(sorted(firsts(0)), (0..200).step_by(4).collect::<Vec<_>>());
+    assert_eq!(sorted(firsts(0)), sorted(firsts(1)));
+}
+
+#[test]
+fn accumulation_and_ranks_split_the_same_step() {
+    let whole = batches(1000, spec(4, 8), Some(3)).unwrap();
+    let rows = |batch: Batch| batch.tokens.chunks(4).map(<[u32]>::to_vec).collect::<Vec<_>>();
+    let accumulated = BatchSpec { gradient_accumulation_steps: 4, ..spec(4, 2) };
+    let accumulated = batches(1000, accumulated, Some(3)).unwrap();
+    let parts: Vec<_> = (4..8).flat_map(|step| rows(accumulated.batch(step).unwrap())).collect();
+    assert_eq!(parts, rows(whole.batch(1).unwrap()));
+    let of_rank =
+        |rank| batches(1000, BatchSpec { rank, world: 2, ..spec(4, 4) }, Some(3)).unwrap().batch(1).unwrap();
+    let (even, odd) = (rows(of_rank(0)), rows(of_rank(1)));
+    let turns: Vec<_> = even.into_iter().zip(odd).flat_map(|(even, odd)| [even, odd]).collect();
+    assert_eq!(turns, rows(whole.batch(1).unwrap()));
+}
+
+#[test]
+fn filling_again_allocates_nothing() {
+    let batches = batches(500, spec(8, 4), Some(1)).unwrap();
+    let mut batch = batches.batch(0).unwrap();
+    let pointers = |batch: &Batch| {
+        let Batch { tokens, targets, positions, starts, ends, order } = batch;
+        [tokens, targets, positions, starts, ends, order].map(|b| b.as_ptr())
+    };
+    let before = pointers(&batch);
+    batches.fill(5, &mut batch).unwrap();
+    assert_eq!(before, pointers(&batch));
+    assert_eq!(batch, batches.batch(5).unwrap());
+}
+
+#[test]
+fn too_little_data_is_named() {
+    let message = |result: Result<Batches>| result.unwrap_err().to_string();
+    assert_eq!(
+        message(batches(8, spec(8, 1), None)),
+        "seq_length 8 is longer than the data: a window takes 9 tokens, 8 were found; lower model.model_config.seq_length or name more data"
+    );
+    assert!(batches(9, spec(8, 1), None).is_ok());
+    let error = message(batches(30, spec(8, 4), None));
+    assert!(
+        error.starts_with("a step takes 4 windows of 8 tokens, the data has 3: lower batch_size"),
+        "{error}"
+    );
+    let narrow = BatchSpec { vocab_size: 16, ..spec(4, 1) };
+    let error = batches(18, narrow, None).unwrap().batch(3).unwrap_err().to_string();
+    assert!(error.starts_with("token 16 at position 16 of the data is outside vocab_size 16"), "{error}");
+}
+
+/// Three sources of different lengths; a token tells its source (the tens) and nothing tells its place but the stream.
+fn three(shuffle: Option<u64>, samples: Option<u64>) -> Batches {
+    let source = |name: &str, first: u8, tokens: usize, weight: f64| {
+        let bytes: Vec<u8> = (0..tokens).map(|i| first + (i % 64) as u8).collect();
+        let stream = TokenStream::from_bytes(bytes);
+        Source { range: 0..stream.len(), stream: Arc::new(stream), weight, name: name.to_string() }
+    };
+    let sources = vec![source("a", 0, 41, 0.5), source("b", 64, 121, 0.3), source("c", 128, 401, 0.2)];
+    Batches::of_sources(sources, spec(4, 3), shuffle, samples).unwrap()
+}
+
+/// The source and the first token of every row of the micro-batches `steps`.
+fn rows(batches: &Batches, steps: std::ops::Range<u64>) -> Vec<(u32, u32)> {
+    let firsts = |step| batches.batch(step).unwrap().tokens.into_iter().step_by(4).collect::<Vec<_>>();
+    steps.flat_map(firsts).map(|token| (token / 64, token)).collect()
+}
+
+#[test]
+fn sources_are_dealt_by_weight() {
+    let batches = three(Some(3), None);
+    assert_eq!((batches.windows(), batches.steps_per_epoch()), (10 + 30 + 100, 46));
+    let rows = rows(&batches, 0..100);
+    let counts = [0, 1, 2].map(|source| rows.iter().filter(|row| row.0 == source).count());
+    assert_eq!(counts, [150, 90, 60]);
+    // Every window of a source comes once before any comes again, and the next epoch has another order.
+    let of_a: Vec<u32> = rows.iter().filter(|row| row.0 == 0).map(|row| row.1).collect();
+    let sorted = |part: &[u32]| {
+        let mut part = part.to_vec();
+        part.sort_unstable();
+        part
+    };
+    for epoch in of_a.chunks(10) {
+        assert_eq!(sorted(epoch), (0..40).step_by(4).collect::<Vec<_>>());
+    }
+    assert_ne!(of_a[..10], of_a[10..20]);
+}
+
+#[test]
+fn a_run_resumed_within_a_blend_sees_the_next_samples() {
+    // A resumed run builds its batches anew and asks for the next number, here in the middle of every source's epoch.
+    let whole = rows(&three(Some(3), None), 0..60);
+    assert_eq!(rows(&three(Some(3), None), 23..60), whole[23 * 3..]);
+    assert_ne!(rows(&three(Some(3), None), 22..59), whole[23 * 3..]);
+    assert_ne!(rows(&three(Some(4), None), 0..60), whole, "another seed is another order");
+}
+
+#[test]
+fn sizes_decide_the_epoch_of_one_source_too() {
+    assert_eq!((three(None, Some(31)).windows(), three(None, Some(31)).steps_per_epoch()), (31, 10));
+    let stream = TokenStream::from_bytes((0..21).collect());
+    let source = Source { range: 0..21, stream: Arc::new(stream), weight: 1.0, name: String::new() };
+    let batches = Batches::of_sources(vec![source.clone()], spec(4, 2), None, Some(8)).unwrap();
+    // Five windows, dealt round and round.
+    let firsts: Vec<u32> =
+        (0..4).flat_map(|step| batches.batch(step).unwrap().tokens.into_iter().step_by(4)).collect();
+    assert_eq!(firsts, [0, 4, 8, 12, 16, 0, 4, 8]);
+    let error = Batches::of_sources(vec![source], spec(4, 2), None, Some(1)).unwrap_err().to_string();
+    assert!(error.starts_with("a step takes 2 windows of 4 tokens, `sizes` asks for 1: "), "{error}");
+}
+
+#[test]
+fn the_fingerprint_sees_what_changes_the_batches() {
+    let plain = three(None, None).fingerprint();
+    assert_eq!(plain, three(Some(9), None).fingerprint(), "the order has a seed of its own");
+    assert_ne!(plain, three(None, Some(31)).fingerprint());
+    let rules = DocumentRules { eod: Some(3), resets_positions: true, ..DocumentRules::default() };
+    assert_ne!(plain, three(None, None).with_rules(rules).fingerprint());
+    let heavier = |mut batches: Batches| {
+        batches.sources[1].source.weight = 0.4;
+        batches
+    };
+    assert_ne!(plain, heavier(three(None, None)).fingerprint());
+}
+
+#[test]
+fn a_source_too_short_is_named() {
+    let source = |name: &str, tokens: usize| {
+        let stream = TokenStream::from_bytes(vec![0; tokens]);
+        Source { range: 0..tokens as u64, stream: Arc::new(stream), weight: 1.0, name: name.to_string() }
+    };
+    let error = Batches::of_sources(vec![source("long", 99), source("short", 4)], spec(4, 1), None, None);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("seq_length 4 is longer than short: a window takes 5 tokens, 4 were found"),
+        "{error}"
+    );
+}

@@ -1,0 +1,109 @@
+//! How text becomes tokens and tokens become text: bytes, or a tokenizer.
+
+use std::sync::Arc;
+
+use super::config::TokenizerConfig;
+use super::tokenizer::Tokenizer;
+use crate::error::{Error, Result};
+
+/// Turns text into token ids and back.
+#[derive(Clone, Debug)]
+pub enum Codec {
+    /// Each byte of UTF-8 is a token.
+    Bytes {
+        /// The byte that ends a document.
+        eod: u8,
+    },
+    /// A tokenizer.
+    Tokenizer {
+        /// It.
+        tokenizer: Arc<Tokenizer>,
+        /// The token that ends a document, as it is spelt.
+        eos_token: String,
+    },
+}
+
+impl Codec {
+    /// The tokenizer that `config` names; without one bytes, of which `eod` ends a document.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or has more tokens than the model's `vocab_size`.
+    pub fn load(config: Option<&TokenizerConfig>, eod: u8, vocab_size: usize) -> Result<Self> {
+        let Some(config) = config else { return Ok(Self::Bytes { eod }) };
+        let tokenizer = Tokenizer::load(&config.file)?;
+        if tokenizer.vocab_size() > vocab_size {
+            let message = format!(
+                "has tokens up to {}, outside vocab_size {vocab_size}: raise model.model_config.vocab_size to at least {}",
+                tokenizer.vocab_size() - 1,
+                tokenizer.vocab_size()
+            );
+            return Err(Error::file(&config.file, message));
+        }
+        Ok(Self::Tokenizer { tokenizer: Arc::new(tokenizer), eos_token: config.eos_token.clone() })
+    }
+
+    /// The token that ends a document.
+    ///
+    /// # Errors
+    /// If the tokenizer has no such token.
+    pub fn eod(&self) -> Result<u32> {
+        match self {
+            Self::Bytes { eod } => Ok(u32::from(*eod)),
+            Self::Tokenizer { tokenizer, eos_token } => tokenizer.token_id(eos_token).ok_or_else(|| {
+                let message =
+                    format!("has no token `{eos_token}`; name the one that ends a document with `eos_token`");
+                Error::file(tokenizer.file(), message)
+            }),
+        }
+    }
+
+    /// Number of different tokens.
+    pub fn vocab_size(&self) -> usize {
+        match self {
+            Self::Bytes { .. } => 256,
+            Self::Tokenizer { tokenizer, .. } => tokenizer.vocab_size(),
+        }
+    }
+
+    /// The token ids of a text.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for a part of it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Self::Bytes { .. } => Ok(text.bytes().map(u32::from).collect()),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.encode(text),
+        }
+    }
+
+    /// The token ids of each of `texts`.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_all(&self, texts: &[String]) -> Result<Vec<Vec<u32>>> {
+        match self {
+            Self::Bytes { .. } => texts.iter().map(|text| self.encode(text)).collect(),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.encode_all(texts),
+        }
+    }
+
+    /// The text of token ids. Bytes that are no UTF-8 become replacement characters, ids that are no bytes `?`; ids that
+    /// are no tokens of a tokenizer are left out.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        match self {
+            Self::Bytes { .. } => {
+                let bytes: Vec<u8> = ids.iter().map(|&id| u8::try_from(id).unwrap_or(b'?')).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Self::Tokenizer { tokenizer, .. } => tokenizer.decode(ids),
+        }
+    }
+
+    /// What a token is called: `bytes`, `tokens`.
+    pub(super) fn unit(&self) -> &'static str {
+        match self {
+            Self::Bytes { .. } => "bytes",
+            Self::Tokenizer { .. } => "tokens",
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Megatron's data sets: token ids in a `.bin` file, and where its sequences and documents lie in an `.idx` file.
+
+mod index;
+mod writer;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use self::index::Index;
+pub use self::writer::MegatronWriter;
+use super::config::MegatronConfig;
+use super::files;
+use super::source::{Loaded, groups};
+use super::stream::{MappedTokens, Part, TokenEncoding, TokenStream};
+use super::text::plural;
+use crate::error::{Error, Result};
+
+/// A pair of files, mapped and checked: nothing that the index says leads outside them.
+#[derive(Debug)]
+pub struct MegatronDataset {
+    index: Index,
+    tokens: Arc<Mmap>,
+    bin: PathBuf,
+}
+
+impl MegatronDataset {
+    /// Opens `prefix.bin` and `prefix.idx`; `prefix` may end in either name.
+    ///
+    /// # Errors
+    /// If a file is missing, or the index is broken or does not fit the tokens.
+    pub fn open(prefix: &str) -> Result<Self> {
+        let (bin, idx) = paths(prefix);
+        for path in [&idx, &bin] {
+            if !path.is_file() {
+                let message = "no such file; `data_path` names weights and prefixes: the paths of a .bin and an .idx file without these endings";
+                return Err(Error::file(path, message));
+            }
+        }
+        let tokens = files::map(&bin)?;
+        let index = Index::new(files::map(&idx)?).and_then(|index| {
+            index.check(tokens.len() as u64)?;
+            Ok(index)
+        });
+        let index = index.map_err(|message| {
+            Error::file(&idx, format!("{message}; write the pair of .bin and .idx files again"))
+        })?;
+        Ok(Self { index, tokens, bin })
+    }
+
+    /// Number of sequences.
+    pub fn sequences(&self) -> usize {
+        self.index.sequences()
+    }
+
+    /// Number of documents.
+    pub fn documents(&self) -> usize {
+        self.index.boundaries() - 1
+    }
+
+    /// The sequences of a document.
+    ///
+    /// # Panics
+    /// If there are fewer documents.
+    #[track_caller]
+    pub fn document(&self, document: usize) -> Range<usize> {
+        self.index.boundary(document) as usize..self.index.boundary(document + 1) as usize
+    }
+
+    /// The token ids of a sequence; what is stored but no id reads as `u32::MAX`.
+    ///
+    /// # Panics
+    /// If there are fewer sequences.
+    #[track_caller]
+    pub fn sequence(&self, sequence: usize) -> Vec<u32> {
+        let mut stream = TokenStream::default();
+        self.push_run(
+            &mut stream,
+            self.index.pointer(sequence) as usize,
+            self.index.length(sequence) as usize,
+        );
+        let mut ids = vec![0; stream.len() as usize];
+        stream.read(0..stream.len(), &mut ids);
+        ids
+    }
+
+    /// How a token is stored.
+    pub fn encoding(&self) -> TokenEncoding {
+        self.index.encoding()
+    }
+
+    /// The modes of its sequences, which multimodal data sets have.
+    pub fn modes(&self) -> Option<&[u8]> {
+        self.index.modes()
+    }
+
+    /// Every sequence, one after the other. Those that lie one behind the other in the file are one part of the stream.
+    pub fn stream(&self) -> TokenStream {
+        let mut stream = TokenStream::default();
+        let width = self.index.encoding().bytes();
+        let (mut start, mut len) = (0, 0usize);
+        for sequence in 0..self.sequences() {
+            let (pointer, length) =
+                (self.index.pointer(sequence) as usize, self.index.length(sequence) as usize);
+            if len > 0 && pointer != start + len * width {
+                self.push_run(&mut stream, start, len);
+                len = 0;
+            }
+            if len == 0 {
+                start = pointer;
+            }
+            len += length;
+        }
+        self.push_run(&mut stream, start, len);
+        stream
+    }
+
+    /// Where the first `documents` documents end in [`stream`](Self::stream).
+    fn tokens_of(&self, documents: usize) -> u64 {
+        let sequences = self.index.boundary(documents) as usize;
+        (0..sequences).map(|sequence| u64::from(self.index.length(sequence))).sum()
+    }
+
+    fn push_run(&self, stream: &mut TokenStream, start: usize, len: usize) {
+        let tokens = MappedTokens::new(self.tokens.clone(), start, len, self.index.encoding());
+        // Opening has checked each sequence, and those of a run lie one behind the other.
+        stream.push(Part::Mapped(
+            tokens.unwrap_or_else(|| unreachable!("{} ends within a sequence", self.bin.display())),
+        ));
+    }
+}
+
+/// The sources of a Megatron loader.
+pub(super) fn load(config: &MegatronConfig) -> Result<Vec<Loaded>> {
+    groups(&config.prefixes, &config.weights)
+        .map(|(prefixes, weight)| load_one(&prefixes[0], weight, config))
+        .collect()
+}
+
+fn load_one(prefix: &str, weight: f64, config: &MegatronConfig) -> Result<Loaded> {
+    let dataset = MegatronDataset::open(prefix)?;
+    let stream = dataset.stream();
+    if stream.is_empty() {
+        return Err(Error::file(
+            &dataset.bin,
+            "holds no token; write it again, or leave it out of `data_path`",
+        ));
+    }
+    let borders = split(dataset.documents(), config.split).map(|documents| dataset.tokens_of(documents));
+    let sentence = format!(
+        "{} tokens of {} mapped from {}",
+        stream.len(),
+        plural(dataset.documents(), "document"),
+        dataset.bin.display()
+    );
+    let whole = Loaded::whole(stream, prefix.to_string());
+    Ok(Loaded { sentence, weight, split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
+}
+
+/// After how many documents the training part ends, and the evaluation part after it.
+fn split(documents: usize, [train, eval, _]: [f64; 3]) -> [usize; 2] {
+    let border = |share: f64| ((share * documents as f64).round() as usize).min(documents);
+    [border(train), border(train + eval)]
+}
+
+/// The paths of the two files.
+fn paths(prefix: &str) -> (PathBuf, PathBuf) {
+    let prefix = prefix.strip_suffix(".bin").or_else(|| prefix.strip_suffix(".idx")).unwrap_or(prefix);
+    let with = |ending: &str| Path::new(&format!("{prefix}{ending}")).to_path_buf();
+    (with(".bin"), with(".idx"))
+}
