@@ -30,7 +30,11 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
 }
 
 fn variants() -> Vec<Dispatch> {
-    let plain = ["--model.model_config.use_qk_norm=False", "--model.model_config.qkv_has_bias=False"];
+    let plain = [
+        "--model.model_config.use_qk_norm=False",
+        "--model.model_config.qkv_has_bias=False",
+        "--model.model_config.sliding_window=5",
+    ];
     let tied =
         ["--model.model_config.tie_word_embeddings=True", "--model.model_config.rotary_interleaved=True"];
     let wide =

@@ -5,7 +5,7 @@
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// As in attention/forward.wgsl: an invocation owns ROWS queries of one head and walks the keys, KEYS at a time. It also
+// As in attention/forward.wgsl, `windowed` and `segmented` too: an invocation owns ROWS queries of one head and walks the keys, KEYS at a time. It also
 // leaves delta, which is Σ p dp, for the gradient of keys and values.
 // Numerics: f32; p comes back by one exponential, without a running maximum, and is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
@@ -32,6 +32,9 @@ struct Params {
     dqkv_offset: u32,
     dqkv_stride: u32,
     scale: f32,
+    window: u32, // keys that a query sees, itself included; for `windowed`
+    starts_offset: u32,
+    ends_offset: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -41,14 +44,18 @@ struct Params {
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+@if(segmented) @group(0) @binding(7) var<storage, read> starts: array<u32>; // (1, N)
 
 const BLOCK: u32 = ROWS * LANES;
+@if(shared_tile) const STEP: u32 = TILE; // the walk begins with a tile
+@if(!shared_tile) const STEP: u32 = KEYS;
 
 var<private> q: array<array<vec4<f32>, D4>, ROWS>; // times scale · log2 e
 var<private> dy: array<array<vec4<f32>, V4>, ROWS>;
 var<private> dq: array<array<vec4<f32>, D4>, ROWS>;
 var<private> lse_of: array<f32, ROWS>; // times log2 e
 var<private> delta_of: array<f32, ROWS>;
+@if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
 
 @compute @workgroup_size(LANES)
 fn attention_backward_q(
@@ -62,14 +69,19 @@ fn attention_backward_q(
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
     for (var r = 0u; r < ROWS; r++) {
-        load_query(r, sequence + min(token + r * LANES, params.tokens - 1u), head);
+        let query = min(token + r * LANES, params.tokens - 1u);
+        load_query(r, sequence + query, head);
+        @if(windowed || segmented) { first_of[r] = first_seen(sequence, query); }
     }
 
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    // Whole steps from key 0 on, whatever is seen: sums group the same keys with a window and without.
+    @if(windowed || segmented) let first = first_seen(sequence, block) / STEP * STEP;
+    @if(!windowed && !segmented) let first = 0u;
     @if(causal) let end = min(params.tokens, block + BLOCK);
     @if(!causal) let end = params.tokens;
-    for (var key = 0u; key < end; key += KEYS) {
+    for (var key = first; key < end; key += KEYS) {
         @if(shared_tile) {
             if (key % TILE == 0u) {
                 copy_tile(lane, keys, values, key);
@@ -134,7 +146,7 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
 
     for (var r = 0u; r < ROWS; r++) {
         for (var j = 0u; j < KEYS; j++) {
-            let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(token + r * LANES, key + j));
+            let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(r, token + r * LANES, key + j));
             ds[r][j] = p * (ds[r][j] - delta_of[r]);
         }
     }
@@ -150,14 +162,28 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
 }
 
 // A query that exists sees no key past the last token, for it sees none after itself.
-@if(causal)
-fn is_seen(token: u32, key: u32) -> bool {
+@if(causal && !windowed && !segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key <= token;
 }
 
 @if(!causal)
-fn is_seen(token: u32, key: u32) -> bool {
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key < params.tokens;
+}
+
+@if(windowed || segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
+    return key <= token && key >= first_of[r];
+}
+
+// The first key that query `token` sees; it never falls as `token` rises.
+@if(windowed || segmented)
+fn first_seen(sequence: u32, token: u32) -> u32 {
+    var first = 0u;
+    @if(windowed) { first = token - min(token, params.window - 1u); }
+    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
+    return first;
 }
 
 @if(!shared_tile)

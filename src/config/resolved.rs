@@ -76,7 +76,7 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
 
 fn model(plan: &RunPlan) -> Node {
     let model = &plan.model;
-    Entries::of([
+    let mut entries = Entries::of([
         ("type", "LlamaConfig".into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
@@ -99,8 +99,9 @@ fn model(plan: &RunPlan) -> Node {
             if model.ignore_id == u32::MAX { Node::Int(-100) } else { u64::from(model.ignore_id).into() },
         ),
         ("compute_dtype", "float32".into()),
-    ])
-    .into()
+    ]);
+    entries.some("sliding_window", model.sliding_window);
+    entries.into()
 }
 
 fn schedule(plan: &RunPlan) -> Entries {

@@ -80,6 +80,10 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         tie_word_embeddings: model.tie_word_embeddings,
         qkv_bias: model.qkv_has_bias,
         qk_norm: model.use_qk_norm,
+        sliding_window: model
+            .sliding_window
+            .filter(|window| *window < model.seq_length as u64)
+            .map(|window| window as usize),
         init_std: model.init_method_std,
         ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
     })

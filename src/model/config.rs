@@ -33,6 +33,9 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     /// Whether q and k are normalised per head before rotation.
     pub qk_norm: bool,
+    /// A token sees this many tokens, itself and those before it; `None`: all of its sequence. At most `seq_length` - 1,
+    /// since a wider window hides nothing.
+    pub sliding_window: Option<usize>,
     /// Standard deviation of the initial weights.
     pub init_std: f64,
     /// Targets with this id are left out of the loss; `u32::MAX`, which is no token, for a negative id.

@@ -6,7 +6,7 @@
 use super::config::ModelConfig;
 use super::parameters::{Block, Gpt};
 use crate::element::Element;
-use crate::ops::attention::Attention;
+use crate::ops::attention::{Attention, Segments};
 use crate::ops::heads::HeadLayout;
 use crate::ops::rope::{Rope, cos_sin_table};
 use crate::record::{Persistents, Tensor};
@@ -23,6 +23,8 @@ pub struct BatchTensors {
     pub positions: Tensor,
     /// Token numbers sorted by input id (1, N).
     pub order: Tensor,
+    /// Which tokens belong to the same document; `None`: every sequence is one.
+    pub segments: Option<Segments>,
 }
 
 /// Everything of a model that is not a parameter.
@@ -32,6 +34,7 @@ pub struct Shape {
     rope: Rope,
     inner: u32,
     sequence_length: u32,
+    window: Option<u32>,
     epsilon: f32,
     cos_sin: Tensor,
 }
@@ -58,6 +61,7 @@ impl Shape {
             rope,
             inner: config.intermediate_size as u32,
             sequence_length: positions,
+            window: config.sliding_window.map(|window| window as u32),
             epsilon: config.rms_norm_eps as f32,
             cos_sin,
         }
@@ -81,10 +85,10 @@ pub fn hidden<'p>(
         tape.embedding(batch.tokens, batch.order, &gpt.embedding, Element::F32) // (N, D)
     });
     for (layer, parameters) in gpt.blocks.iter().enumerate() {
-        let (shape, positions) = (*shape, batch.positions);
+        let (shape, batch) = (*shape, *batch);
         x = tape.scope(format!("layers.{layer}"), |tape| match recompute {
-            true => tape.checkpoint(x, move |tape, x| block(tape, parameters, &shape, positions, x)),
-            false => block(tape, parameters, &shape, positions, x),
+            true => tape.checkpoint(x, move |tape, x| block(tape, parameters, &shape, &batch, x)),
+            false => block(tape, parameters, &shape, &batch, x),
         });
     }
     tape.scope("norm", |tape| tape.rms_norm(x, &gpt.norm, shape.epsilon))
@@ -95,11 +99,11 @@ fn block<'p>(
     tape: &mut Tape<'_, 'p>,
     block: &'p Block<Parameter>,
     shape: &Shape,
-    positions: Tensor,
+    batch: &BatchTensors,
     x: Var, // (N, D)
 ) -> Var {
     let h = tape.scope("attention_norm", |tape| tape.rms_norm(x, &block.attention_norm, shape.epsilon));
-    let x = tape.scope("attention", |tape| attention(tape, block, shape, positions, h, x));
+    let x = tape.scope("attention", |tape| attention(tape, block, shape, batch, h, x));
     let h = tape.scope("ffn_norm", |tape| tape.rms_norm(x, &block.ffn_norm, shape.epsilon));
     tape.scope("feed_forward", |tape| feed_forward(tape, block, shape, h, x))
 }
@@ -108,7 +112,7 @@ fn attention<'p>(
     tape: &mut Tape<'_, 'p>,
     block: &'p Block<Parameter>,
     shape: &Shape,
-    positions: Tensor,
+    batch: &BatchTensors,
     h: Var, // (N, D)
     x: Var, // (N, D)
 ) -> Var {
@@ -118,15 +122,15 @@ fn attention<'p>(
         (Some(q), Some(k)) => tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, shape.epsilon)),
         _ => qkv,
     };
-    let qkv = tape.scope("rope", |tape| tape.rope(qkv, positions, shape.cos_sin, layout, shape.rope));
+    let qkv = tape.scope("rope", |tape| tape.rope(qkv, batch.positions, shape.cos_sin, layout, shape.rope));
     let attention = Attention {
         layout,
         tokens: shape.sequence_length,
         is_causal: true,
         scale: 1.0 / (layout.head_dim as f32).sqrt(),
-        window: None,
+        window: shape.window,
     };
-    let y = tape.scope("flash_attention", |tape| tape.attention(qkv, attention)); // (N, H·C)
+    let y = tape.scope("flash_attention", |tape| tape.attention(qkv, batch.segments, attention)); // (N, H·C)
     tape.scope("wo", |tape| tape.linear(y, &block.wo, None, Some(x))) // (N, D)
 }
 

@@ -8,7 +8,7 @@ use super::vector::{add_scaled, assert_len, dot, rows_of};
 
 /// The sizes of an attention and what a query may see.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Attention {
+pub struct Attention<'a> {
     /// T, the tokens of one sequence; sequences do not see each other.
     pub tokens: usize,
     /// Query heads H.
@@ -23,6 +23,11 @@ pub struct Attention {
     pub causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f64,
+    /// A token sees this many tokens, itself and those before it; `None`: all of them. For causal attention.
+    pub window: Option<usize>,
+    /// For each of the B·T tokens the index within its sequence of its document's first token, before which it sees
+    /// nothing; `None`: a sequence is one document. For causal attention.
+    pub starts: Option<&'a [usize]>,
 }
 
 /// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
@@ -81,7 +86,7 @@ pub fn attention_backward(
     (dq, dk, dv)
 }
 
-impl Attention {
+impl Attention<'_> {
     /// B·T, once all lengths agree.
     #[track_caller]
     fn rows(&self, q: &[f64], k: &[f64], v: &[f64]) -> usize {
@@ -91,13 +96,19 @@ impl Attention {
         let rows = tokens * rows_of("q", q, tokens * heads * head_dim);
         assert_len("k", k, rows * kv_heads * head_dim);
         assert_len("v", v, rows * kv_heads * value_dim);
+        assert!(self.starts.is_none_or(|starts| starts.len() == rows), "starts should have {rows} entries.");
         rows
     }
 
     /// The rows that the query in `row` sees.
     fn visible(&self, row: usize) -> Range<usize> {
         let first = row - row % self.tokens;
-        first..if self.causal { row + 1 } else { first + self.tokens }
+        if !self.causal {
+            return first..first + self.tokens;
+        }
+        let document = self.starts.map_or(first, |starts| first + starts[row]);
+        let window = self.window.map_or(first, |window| (row + 1).saturating_sub(window));
+        document.max(window).max(first)..row + 1
     }
 
     /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
@@ -145,13 +156,27 @@ mod tests {
     use crate::reference::gradient_check::{assert_close, assert_gradient};
     use crate::reference::random::Random;
 
-    const CAUSAL: Attention =
-        Attention { tokens: 5, heads: 4, kv_heads: 2, head_dim: 3, value_dim: 5, causal: true, scale: 0.7 };
-    const CASES: [Attention; 4] = [
+    const CAUSAL: Attention = Attention {
+        tokens: 5,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 3,
+        value_dim: 5,
+        causal: true,
+        scale: 0.7,
+        window: None,
+        starts: None,
+    };
+    /// Documents of 1, 3 and 1 tokens, then of 4 and 1.
+    const STARTS: [usize; 10] = [0, 1, 1, 1, 4, 0, 0, 0, 0, 4];
+    const CASES: [Attention; 7] = [
         CAUSAL,
         Attention { causal: false, ..CAUSAL },
         Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
         Attention { tokens: 1, heads: 3, kv_heads: 1, ..CAUSAL },
+        Attention { window: Some(2), ..CAUSAL },
+        Attention { starts: Some(&STARTS), ..CAUSAL },
+        Attention { window: Some(2), starts: Some(&STARTS), ..CAUSAL },
     ];
 
     /// q, k, v and dout of `batch` sequences.
@@ -176,6 +201,8 @@ mod tests {
             value_dim: 1,
             causal: true,
             scale: 0.5,
+            window: None,
+            starts: None,
         };
         let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
         let (a, b) = (1.0_f64.exp(), 3.0_f64.exp());
@@ -203,6 +230,22 @@ mod tests {
         let changed: Vec<usize> =
             (0..10).filter(|&row| before[CAUSAL.output(row, 0)] != after[CAUSAL.output(row, 0)]).collect();
         assert_eq!(changed, [3, 4]);
+    }
+
+    #[test]
+    fn a_window_and_documents_hide_what_lies_before() {
+        let seen = |shape: Attention| -> Vec<Vec<usize>> {
+            (0..10).map(|row| shape.visible(row).collect()).collect()
+        };
+        assert_eq!(seen(Attention { window: Some(5), ..CAUSAL }), seen(CAUSAL));
+        let windowed = seen(Attention { window: Some(2), ..CAUSAL });
+        assert_eq!(
+            windowed[..7],
+            [vec![0], vec![0, 1], vec![1, 2], vec![2, 3], vec![3, 4], vec![5], vec![5, 6]]
+        );
+        let packed = seen(Attention { starts: Some(&STARTS), ..CAUSAL });
+        assert_eq!(packed[..6], [vec![0], vec![1], vec![1, 2], vec![1, 2, 3], vec![4], vec![5]]);
+        assert_eq!(packed[9], [9]);
     }
 
     #[test]

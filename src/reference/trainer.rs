@@ -137,6 +137,7 @@ mod tests {
     const T: usize = 3;
     const SETTINGS: AdamWSettings = AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     const SHAPE: Shape = Shape {
+        window: None,
         vocab_size: 7,
         hidden_size: 8,
         num_layers: 1,

@@ -187,7 +187,7 @@ fn batch_tensors(persistents: &mut Persistents, label: &str, tokens: u32) -> Bat
     let buffer = BufferId::Persistent(persistents.add(label, 4 * bytes));
     let [tokens, targets, positions, order] =
         [0, 1, 2, 3].map(|i| Tensor::new(buffer, i * bytes, 1, tokens, Element::F32));
-    BatchTensors { tokens, targets, positions, order }
+    BatchTensors { tokens, targets, positions, order, segments: None }
 }
 
 /// Bytes from one id array of a micro-batch to the next.

@@ -58,7 +58,7 @@ pub(super) fn take_up(
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
 fn fingerprint(plan: &RunPlan) -> BTreeMap<String, serde_json::Value> {
     let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 24] = [
+    let entries: [(&str, serde_json::Value); 25] = [
         ("batch_size", plan.batch_size.into()),
         ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
         ("max_grad_norm", plan.clip.into()),
@@ -83,6 +83,7 @@ fn fingerprint(plan: &RunPlan) -> BTreeMap<String, serde_json::Value> {
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
         ("use_qk_norm", model.qk_norm.into()),
+        ("sliding_window", model.sliding_window.into()),
     ];
     entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
 }

@@ -104,6 +104,20 @@ impl Case {
         self.placed(1, values.len() as u32, Element::F32, &bytes)
     }
 
+    /// Lets a model add its own tables to the persistent buffers; `fill` gives one of them and what it holds.
+    pub fn persistent<T>(
+        &mut self,
+        add: impl FnOnce(&mut Persistents) -> T,
+        fill: impl Fn(&T) -> (Tensor, Vec<f32>),
+    ) -> T {
+        let added = add(&mut self.persistents);
+        let (table, values) = fill(&added);
+        if let BufferId::Persistent(id) = table.buffer {
+            self.contents.push((id, values.iter().flat_map(|value| value.to_le_bytes()).collect()));
+        }
+        added
+    }
+
     /// A tensor that starts as NaN.
     pub fn output(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
         let bytes = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, rows, cols, element).bytes();
