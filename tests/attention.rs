@@ -5,7 +5,9 @@ mod lab;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
+use gristmill::ops::dropout::Dropout;
 use gristmill::ops::heads::HeadLayout;
+use gristmill::random::DropoutWords;
 use gristmill::record::{Recorder, Tensor};
 use gristmill::reference::attention as reference;
 use lab::{Case, allowed, check};
@@ -18,12 +20,13 @@ const BASE: Row = Row {
     causal: true,
     window: None,
     documents: &[],
+    dropout: 0.0,
     element: F32,
 };
 
 /// Every head size, sequence length, way of sharing heads and storage type appears; not every combination does, and
 /// large sizes meet small ones: a software driver compiles the largest kernels for seconds.
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 20] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
     Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
@@ -49,7 +52,26 @@ const ROWS: [Row; 16] = [
         ..BASE
     },
     Row { tokens: 5, heads: (1, 1), dims: (4, 4), window: Some(1), ..BASE },
+    Row { tokens: 130, heads: (4, 2), dims: (8, 12), dropout: 0.25, ..BASE },
+    Row { tokens: 35, heads: (2, 1), dims: (12, 4), causal: false, dropout: 0.5, element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (4, 8), window: Some(50), dropout: 0.1, element: Bf16, ..BASE },
+    EVERYTHING,
 ];
+
+/// Values unlike keys, behind a window, in packed documents, with weights dropped.
+const EVERYTHING: Row = Row {
+    tokens: 130,
+    heads: (4, 2),
+    dims: (12, 20),
+    window: Some(30),
+    documents: &[1, 40, 3, 86],
+    dropout: 0.2,
+    ..BASE
+};
+
+/// The micro-batch that `Row::dropout` belongs to.
+const STEP: u32 = 3;
+const MICRO_STEP: u32 = 1;
 
 #[derive(Clone, Copy)]
 struct Row {
@@ -63,15 +85,20 @@ struct Row {
     window: Option<u32>,
     /// Lengths of the documents in a sequence; none: it is one.
     documents: &'static [u32],
+    /// Share of the weights that is dropped.
+    dropout: f32,
     element: Element,
 }
 
 impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { batch, tokens, heads, dims, causal, window, documents, element } = self;
+        let Self { batch, tokens, heads, dims, causal, window, documents, dropout, element } = self;
         let mask = if *causal { "causal" } else { "full" };
         write!(f, "{batch}x{tokens} heads {heads:?} of {dims:?} {mask} {element:?}")?;
         window.iter().try_for_each(|window| write!(f, " window {window}"))?;
+        if *dropout > 0.0 {
+            write!(f, " dropout {dropout}")?;
+        }
         if documents.is_empty() { Ok(()) } else { write!(f, " documents {documents:?}") }
     }
 }
@@ -89,10 +116,11 @@ impl Row {
             is_causal: self.causal,
             scale: 1.0 / (self.dims.0 as f32).sqrt(),
             window: self.window,
+            dropout: None,
         }
     }
 
-    fn reference<'a>(&self, starts: &'a [usize]) -> reference::Attention<'a> {
+    fn reference<'a>(&self, starts: &'a [usize], factors: &'a [f64]) -> reference::Attention<'a> {
         reference::Attention {
             tokens: self.tokens as usize,
             heads: self.heads.0 as usize,
@@ -103,6 +131,7 @@ impl Row {
             scale: f64::from(self.shape().scale),
             window: self.window.map(|window| window as usize),
             starts: (!self.documents.is_empty()).then_some(starts),
+            factors: (!factors.is_empty()).then_some(factors),
         }
     }
 
@@ -119,6 +148,32 @@ impl Row {
             assert!(self.documents.is_empty() || start == self.tokens, "documents fill a sequence");
         }
         bounds
+    }
+
+    fn dropout(&self, case: &mut Case) -> Option<Dropout> {
+        let state = case.integers(&[STEP, MICRO_STEP]);
+        (self.dropout > 0.0).then_some(Dropout {
+            probability: self.dropout,
+            seed: 5 << 40 | 77,
+            op: 9,
+            state,
+        })
+    }
+
+    /// What dropout multiplies each weight with, by the host's twin of the generator.
+    fn factors(&self, dropout: Option<Dropout>) -> Vec<f64> {
+        let Some(dropout) = dropout else { return Vec::new() };
+        let Dropout { seed, op, .. } = dropout;
+        let words = DropoutWords { seed, op, step: STEP, micro_step: MICRO_STEP };
+        let mut factors = Vec::new();
+        for vector in 0..self.batch * self.tokens * self.heads.0 {
+            for key in 0..self.tokens {
+                let word = words.at(vector, key / 4)[(key % 4) as usize];
+                let is_kept = word >= dropout.threshold();
+                factors.push(if is_kept { 1.0 / (1.0 - f64::from(self.dropout)) } else { 0.0 });
+            }
+        }
+        factors
     }
 
     fn starts(&self) -> Vec<usize> {
@@ -156,9 +211,10 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let [q, k, v] = parts(&qkv.1, &row.shape().layout);
     let out = case.output(n, row.shape().layout.out_cols(), row.element);
     let lse = case.output(n, row.heads.0, F32);
-    let segments = row.segments(case);
-    attention(&mut case.rec, qkv.0, out, lse, segments, &row.shape());
-    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&row.starts()));
+    let (segments, dropout) = (row.segments(case), row.dropout(case));
+    let factors = row.factors(dropout);
+    attention(&mut case.rec, qkv.0, out, lse, segments, &Attention { dropout, ..row.shape() });
+    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&row.starts(), &factors));
     // A score of size s is off by some f32 roundings of s, and its weight by as much relative to itself.
     case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
     case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
@@ -221,17 +277,20 @@ fn backward(case: &mut Case, row: &Row) {
     let qkv = input(case, n, &layout, 1.0, row.element);
     let [q, k, v] = parts(&qkv.1, &layout);
     let (starts, segments) = (row.starts(), row.segments(case));
-    let (out, lse) = reference::attention(&q, &k, &v, &row.reference(&starts));
+    let dropout = row.dropout(case);
+    let factors = row.factors(dropout);
+    let (out, lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
     let out = case.input_of(&out, n, layout.out_cols(), row.element);
     let lse = case.input_of(&lse, n, layout.heads, F32);
     let dout = case.input(n, layout.out_cols(), row.element);
     let dqkv = case.output(n, layout.cols(), row.element);
-    let (rec, shape) = (&mut case.rec, row.shape());
+    let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
     attention_backward(rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, segments, &shape);
-    let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, row);
+    let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
     if row.element == F32 {
         // The saved values are as good as exact: the gradient is the reference's own.
-        let (a, b, c) = reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts));
+        let (a, b, c) =
+            reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts, &factors));
         for (ours, theirs) in [(&dq, a), (&dk, b), (&dv, c)] {
             let worst = ours.iter().zip(&theirs).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
             assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
@@ -246,9 +305,15 @@ fn backward(case: &mut Case, row: &Row) {
 }
 
 /// The gradient as a kernel sees it: weights from the saved log-sum-exp, delta from the saved, rounded output.
-fn from_saved([q, k, v]: [&[f64]; 3], out: &[f64], dout: &[f64], lse: &[f64], row: &Row) -> [Vec<f64>; 3] {
+fn from_saved(
+    [q, k, v]: [&[f64]; 3],
+    out: &[f64],
+    dout: &[f64],
+    lse: &[f64],
+    (row, factors): (&Row, &[f64]),
+) -> [Vec<f64>; 3] {
     let reference::Attention { tokens, heads, kv_heads, head_dim, value_dim, causal, scale, window, .. } =
-        row.reference(&[]);
+        row.reference(&[], &[]);
     let starts = row.starts();
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -266,10 +331,11 @@ fn from_saved([q, k, v]: [&[f64]; 3], out: &[f64], dout: &[f64], lse: &[f64], ro
                 let key = kv * head_dim..(kv + 1) * head_dim;
                 let value = kv * value_dim..(kv + 1) * value_dim;
                 let p = (scale * dot(&q[query.clone()], &k[key.clone()]) - lse[i * heads + head]).exp();
-                let ds = p * (dot(&dout[output.clone()], &v[value.clone()]) - delta);
+                let m = factors.get((i * heads + head) * tokens + j % tokens).copied().unwrap_or(1.0);
+                let ds = p * (m * dot(&dout[output.clone()], &v[value.clone()]) - delta);
                 add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);
                 add(&mut dk[key], scale * ds, &q[query.clone()]);
-                add(&mut dv[value], p, &dout[output.clone()]);
+                add(&mut dv[value], p * m, &dout[output.clone()]);
             }
         }
     }

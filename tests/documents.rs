@@ -41,6 +41,9 @@ fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
         qkv_bias: false,
         qk_norm: true,
         sliding_window,
+        attention_dropout: 0.0,
+        hidden_dropout: 0.0,
+        embedding_dropout: 0.0,
         init_std: 0.3,
         ignore_id: u32::MAX,
     }

@@ -2,8 +2,12 @@
 //! struct is the one that Rust writes.
 
 use gristmill::config::{Override, RunConfig, RunPlan};
+use gristmill::element::Element::F32;
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
-use gristmill::record::Dispatch;
+use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
+use gristmill::ops::dropout::{Dropout, random_words};
+use gristmill::ops::heads::HeadLayout;
+use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};
@@ -29,6 +33,27 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
     recordings.all().into_iter().flat_map(|recording| recording.dispatches.clone()).collect()
 }
 
+/// Attention within documents, with everything else that narrows it, and what only tests ask for.
+fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("packed documents", capabilities);
+    let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
+    let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, F32);
+    let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, F32));
+    let state = rec.tensor("dropout state", 1, 4, F32);
+    let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
+    let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
+    let lse = tensor(&mut rec, layout.heads);
+    let place = Dropout { probability: 0.1, seed: 0, op: 0, state };
+    random_words(&mut rec, words, &place);
+    for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
+        let shape = Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, dropout };
+        let segments = Some(Segments { starts, ends });
+        attention(&mut rec, qkv, out, lse, segments, &shape);
+        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, segments, &shape);
+    }
+    rec.finish().dispatches
+}
+
 fn variants() -> Vec<Dispatch> {
     let plain = [
         "--model.model_config.use_qk_norm=False",
@@ -37,6 +62,11 @@ fn variants() -> Vec<Dispatch> {
     ];
     let tied =
         ["--model.model_config.tie_word_embeddings=True", "--model.model_config.rotary_interleaved=True"];
+    let dropping = [
+        "--model.model_config.attention_dropout=0.1",
+        "--model.model_config.hidden_dropout=0.1",
+        "--model.model_config.emb_dropout_prob=0.1",
+    ];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let mut seen = HashSet::new();
@@ -44,7 +74,9 @@ fn variants() -> Vec<Dispatch> {
         .into_iter()
         .flat_map(|tier| {
             let capabilities = Capabilities::software().with_tier(tier);
-            [&[][..], &plain, &tied, &wide].into_iter().flat_map(move |o| everything(o, capabilities))
+            let models = [&[][..], &plain, &tied, &dropping, &wide];
+            let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
+            models.chain(packed_documents(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()

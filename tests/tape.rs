@@ -188,7 +188,14 @@ fn rope() {
 fn attention() {
     check("tape attention", |case| {
         let x = case.input(N, LAYOUT.cols(), F32);
-        let settings = Attention { layout: LAYOUT, tokens: 5, is_causal: true, scale: 0.4, window: Some(4) };
+        let settings = Attention {
+            layout: LAYOUT,
+            tokens: 5,
+            is_causal: true,
+            scale: 0.4,
+            window: Some(4),
+            dropout: None,
+        };
         let segments = Segments {
             starts: case.integers(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
             ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
@@ -212,6 +219,7 @@ fn attention() {
                     scale: 0.4f32 as f64,
                     window: Some(4),
                     starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+                    factors: None,
                 };
                 let [q, k, v] = unpack(&values, &LAYOUT);
                 let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);

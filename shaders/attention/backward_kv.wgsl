@@ -10,11 +10,13 @@
 // the same queries at the same time.
 // windowed, segmented: as in attention/forward.wgsl; a key's document ends before ends[key]. The walk ends with the last
 // query that sees the block's last key.
+// dropout: dv = Σ mask p dout / (1 - p_drop), and dp as in attention/backward_q.wgsl.
 // shared_tile (GPUs): the workgroup first copies TILE queries and their dout to workgroup memory.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::lib::attention::{LOG2_E, add_dot};
+@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
 
@@ -39,6 +41,11 @@ struct Params { // of both backward kernels; this one reads no out
     window: u32, // keys that a query sees, itself included; for `windowed`
     starts_offset: u32,
     ends_offset: u32,
+    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    factor: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -48,6 +55,7 @@ struct Params { // of both backward kernels; this one reads no out
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 @if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
+@if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
 
 const BLOCK: u32 = ROWS * LANES;
 
@@ -135,7 +143,10 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         let delta_of = delta[row * params.delta_stride + head];
         for (var r = 0u; r < ROWS; r++) {
             p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(r, query + i, token + r * LANES));
+            @if(dropout) let mask = mask_of(row * params.heads + head, token + r * LANES);
+            @if(dropout) { ds[r][i] *= mask; }
             ds[r][i] = p[r][i] * (ds[r][i] - delta_of);
+            @if(dropout) { p[r][i] *= mask; }
         }
     }
 
@@ -179,6 +190,15 @@ fn end_seen(sequence: u32, key: u32) -> u32 {
     @if(windowed) { end = min(end, key + params.window); }
     @if(segmented) { end = min(end, ends[params.ends_offset + sequence + key]); }
     return end;
+}
+
+// What dropout multiplied the weight of `key` with, in the query and head of number `index`. Of the 4 words drawn a key
+// uses 1: neighbouring keys are other invocations'.
+@if(dropout)
+fn mask_of(index: u32, key: u32) -> f32 {
+    let seed = vec2<u32>(params.seed_low, params.seed_high);
+    let words = dropout_words(index, key / 4u, params.op, dropout_state, seed);
+    return select(0.0, params.factor, words[key % 4u] >= params.threshold);
 }
 
 @if(!shared_tile)

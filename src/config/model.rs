@@ -46,6 +46,12 @@ pub struct ModelSection {
     pub use_qk_norm: bool,
     /// A token sees this many tokens, itself and those before it; all of them where absent.
     pub sliding_window: Option<u64>,
+    /// Share of the attention weights that training drops.
+    pub attention_dropout: f64,
+    /// Share of what each half of a block adds to the residual stream that training drops.
+    pub hidden_dropout: f64,
+    /// Share of the embedding's output that training drops.
+    pub emb_dropout_prob: f64,
     /// Standard deviation of the initial weights.
     pub init_method_std: f64,
     /// Targets with this id are left out of the loss.
@@ -63,6 +69,8 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     Section::open(document, "model.arch", &known_keys::ARCH, notes)?;
     let section = Section::open(document, PATH, &known_keys::MODEL, notes)?;
     let positive = |number: f64| number > 0.0;
+    let dropped =
+        |key| section.number(key, 0.0, "a share in [0, 1)", |share| (0.0..1.0).contains(&(share as f32)));
     let untied: Option<bool> = section.get("untie_embeddings_and_output_weights")?;
     let tied: Option<bool> = section.get("tie_word_embeddings")?;
     if untied.is_some() && untied == tied {
@@ -90,6 +98,9 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         qkv_has_bias: section.or("qkv_has_bias", false)?,
         use_qk_norm: section.or("use_qk_norm", false)?,
         sliding_window: sliding_window(&section)?,
+        attention_dropout: dropped("attention_dropout")?,
+        hidden_dropout: dropped("hidden_dropout")?,
+        emb_dropout_prob: dropped("emb_dropout_prob")?,
         init_method_std: section.number("init_method_std", 0.01, "a number above 0", positive)?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
     })

@@ -51,6 +51,9 @@ mod tests {
             qkv_bias: false,
             qk_norm: false,
             sliding_window: None,
+            attention_dropout: 0.0,
+            hidden_dropout: 0.0,
+            embedding_dropout: 0.0,
             init_std: 0.02,
             ignore_id: u32::MAX,
         }

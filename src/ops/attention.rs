@@ -1,5 +1,6 @@
 //! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
 
+use super::dropout::Dropout;
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Kernel, Tier};
@@ -18,6 +19,8 @@ pub struct Attention {
     pub scale: f32,
     /// A query sees this many tokens, itself and those before it; `None`: all of them. For causal attention.
     pub window: Option<u32>,
+    /// Drops weights after the softmax; `None`, not a probability of 0, costs nothing.
+    pub dropout: Option<Dropout>,
 }
 
 /// Which tokens belong to the same document, where a sequence holds several: tokens of different ones do not see each
@@ -47,6 +50,11 @@ crate::params! {
         scale: f32,
         window: u32,
         starts_offset: u32,
+        op: u32,
+        seed_low: u32,
+        seed_high: u32,
+        threshold: u32,
+        factor: f32,
     }
 }
 
@@ -72,6 +80,11 @@ crate::params! {
         window: u32,
         starts_offset: u32,
         ends_offset: u32,
+        op: u32,
+        seed_low: u32,
+        seed_high: u32,
+        threshold: u32,
+        factor: f32,
     }
 }
 
@@ -94,6 +107,7 @@ pub fn attention(
     let ((qkv_range, qkv_offset), (out_range, out_offset)) = (qkv.offset_binding(), out.offset_binding());
     let (lse_range, lse_offset) = lse.offset_binding();
     let starts = segments.map(|segments| integers(segments.starts));
+    let Mask { op, seed: [seed_low, seed_high], threshold, factor } = shape.mask();
     let params = ForwardParams {
         tokens: shape.tokens,
         heads: shape.layout.heads,
@@ -109,11 +123,17 @@ pub fn attention(
         scale: shape.scale * std::f32::consts::LOG2_E,
         window: shape.window_tokens(),
         starts_offset: starts.map_or(0, |(_, offset)| offset),
+        op,
+        seed_low,
+        seed_high,
+        threshold,
+        factor,
     };
     let Plan { kernel, blocks } =
         plan(Pass::Forward, shape, segments.is_some(), qkv.element, rec.capabilities());
     let mut bindings = vec![(1, qkv_range), (2, out_range), (3, lse_range)];
     bindings.extend(starts.map(|(range, _)| (4, range)));
+    bindings.extend(shape.dropout.map(|dropout| (5, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
@@ -142,6 +162,7 @@ pub fn attention_backward(
     let (lse_range, lse_offset) = lse.offset_binding();
     let starts = segments.map(|segments| integers(segments.starts));
     let ends = segments.map(|segments| integers(segments.ends));
+    let Mask { op, seed: [seed_low, seed_high], threshold, factor } = shape.mask();
     let params = BackwardParams {
         tokens: shape.tokens,
         heads: shape.layout.heads,
@@ -163,6 +184,11 @@ pub fn attention_backward(
         window: shape.window_tokens(),
         starts_offset: starts.map_or(0, |(_, offset)| offset),
         ends_offset: ends.map_or(0, |(_, offset)| offset),
+        op,
+        seed_low,
+        seed_high,
+        threshold,
+        factor,
     };
     let Plan { kernel, blocks } =
         plan(Pass::BackwardQ, shape, segments.is_some(), qkv.element, rec.capabilities());
@@ -170,11 +196,13 @@ pub fn attention_backward(
     let mut bindings =
         vec![(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
     bindings.extend(starts.map(|(range, _)| (7, range)));
+    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
     let Plan { kernel, blocks } =
         plan(Pass::BackwardKv, shape, segments.is_some(), qkv.element, rec.capabilities());
     let mut bindings = vec![(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
     bindings.extend(ends.map(|(range, _)| (7, range)));
+    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
 }
 
@@ -187,6 +215,16 @@ impl Attention {
         for tensor in segments.iter().flat_map(|segments| [segments.starts, segments.ends]) {
             assert!(tensor.cols == qkv.rows, "{} entries of segments for {} tokens", tensor.cols, qkv.rows);
         }
+    }
+
+    /// The dropout as the kernels take it.
+    #[track_caller]
+    fn mask(&self) -> Mask {
+        let Some(dropout) = self.dropout else {
+            return Mask { op: 0, seed: [0, 0], threshold: 0, factor: 1.0 };
+        };
+        dropout.assert_valid();
+        Mask { op: dropout.op, seed: dropout.key(), threshold: dropout.threshold(), factor: dropout.factor() }
     }
 
     /// The window as the kernels take it, without overflow where it is added to a token.
@@ -218,6 +256,13 @@ impl Attention {
         assert!(lse.stride == stride_of(lse.cols), "lse is not a column range");
         qkv.rows / tokens
     }
+}
+
+struct Mask {
+    op: u32,
+    seed: [u32; 2],
+    threshold: u32,
+    factor: f32,
 }
 
 #[derive(Clone, Copy)]
@@ -272,6 +317,7 @@ fn plan(
         .feature("shared_tile", tile > 0)
         .feature("windowed", shape.window.is_some())
         .feature("segmented", is_segmented)
+        .feature("dropout", shape.dropout.is_some())
         .constant("D4", layout.head_dim / 4)
         .constant("V4", layout.value_dim / 4)
         .constant("LANES", lanes)

@@ -8,6 +8,7 @@ pub mod add;
 pub mod attention;
 pub mod cast;
 pub mod column_sum;
+pub mod dropout;
 pub mod embedding;
 pub mod grad_norm;
 pub mod heads;

@@ -28,13 +28,16 @@ pub struct Attention<'a> {
     /// For each of the B·T tokens the index within its sequence of its document's first token, before which it sees
     /// nothing; `None`: a sequence is one document. For causal attention.
     pub starts: Option<&'a [usize]>,
+    /// Dropout: what each weight is multiplied with after the softmax, (B·T, heads, T) by query, head and the key's index
+    /// in its sequence; `None`: nothing is dropped.
+    pub factors: Option<&'a [f64]>,
 }
 
 /// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
 /// and v (B·T, kv_heads·value_dim). B follows from the length of q.
 ///
 /// For each head: sⱼ = scale·q·kⱼ over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
-/// lse = log Σⱼ e^sⱼ.
+/// lse = log Σⱼ e^sⱼ; with dropout out = Σⱼ mⱼ·pⱼ·vⱼ.
 #[track_caller]
 pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64>, Vec<f64>) {
     let rows = shape.rows(q, k, v);
@@ -45,7 +48,8 @@ pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64
             let (p, row_lse) = shape.probabilities(q, k, row, head);
             lse.push(row_lse);
             for (j, &p) in shape.visible(row).zip(&p) {
-                add_scaled(&mut out[shape.output(row, head)], p, &v[shape.value(j, head)]);
+                let weight = p * shape.factor(row, head, j);
+                add_scaled(&mut out[shape.output(row, head)], weight, &v[shape.value(j, head)]);
             }
         }
     }
@@ -54,8 +58,8 @@ pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64
 
 /// (dq, dk, dv) of [`attention`], in the shapes of q, k and v, given dout (B·T, heads·value_dim).
 ///
-/// With p as in the forward pass, dpⱼ = dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ − delta),
-/// dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ pⱼ·dout, the last two over all queries and heads
+/// With p as in the forward pass (and mⱼ = 1 without dropout), dpⱼ = mⱼ·dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ − delta),
+/// dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ mⱼ·pⱼ·dout, the last two over all queries and heads
 /// that use the key.
 #[track_caller]
 pub fn attention_backward(
@@ -72,14 +76,15 @@ pub fn attention_backward(
         for head in 0..shape.heads {
             let (p, _) = shape.probabilities(q, k, row, head);
             let dout = &dout[shape.output(row, head)];
-            let dp: Vec<f64> = shape.visible(row).map(|j| dot(dout, &v[shape.value(j, head)])).collect();
+            let dp = |j| shape.factor(row, head, j) * dot(dout, &v[shape.value(j, head)]);
+            let dp: Vec<f64> = shape.visible(row).map(dp).collect();
             let delta = dot(&p, &dp);
             for (j, (p, dp)) in shape.visible(row).zip(p.iter().zip(&dp)) {
                 let ds = p * (dp - delta);
                 let (query, key) = (shape.query(row, head), shape.key(j, head));
                 add_scaled(&mut dq[query.clone()], shape.scale * ds, &k[key.clone()]);
                 add_scaled(&mut dk[key], shape.scale * ds, &q[query]);
-                add_scaled(&mut dv[shape.value(j, head)], *p, dout);
+                add_scaled(&mut dv[shape.value(j, head)], p * shape.factor(row, head, j), dout);
             }
         }
     }
@@ -96,6 +101,8 @@ impl Attention<'_> {
         let rows = tokens * rows_of("q", q, tokens * heads * head_dim);
         assert_len("k", k, rows * kv_heads * head_dim);
         assert_len("v", v, rows * kv_heads * value_dim);
+        let weights = rows * heads * tokens;
+        assert!(self.factors.is_none_or(|f| f.len() == weights), "factors should have {weights} entries.");
         assert!(self.starts.is_none_or(|starts| starts.len() == rows), "starts should have {rows} entries.");
         rows
     }
@@ -109,6 +116,11 @@ impl Attention<'_> {
         let document = self.starts.map_or(first, |starts| first + starts[row]);
         let window = self.window.map_or(first, |window| (row + 1).saturating_sub(window));
         document.max(window).max(first)..row + 1
+    }
+
+    /// What dropout multiplies the weight of row `j` in the query of `row` with.
+    fn factor(&self, row: usize, head: usize, j: usize) -> f64 {
+        self.factors.map_or(1.0, |factors| factors[(row * self.heads + head) * self.tokens + j % self.tokens])
     }
 
     /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
@@ -166,10 +178,21 @@ mod tests {
         scale: 0.7,
         window: None,
         starts: None,
+        factors: None,
     };
     /// Documents of 1, 3 and 1 tokens, then of 4 and 1.
     const STARTS: [usize; 10] = [0, 1, 1, 1, 4, 0, 0, 0, 0, 4];
-    const CASES: [Attention; 7] = [
+    /// Two of three weights, multiplied by 1.5.
+    const FACTORS: [f64; 200] = {
+        let mut factors = [1.5; 200];
+        let mut i = 0;
+        while i < 200 {
+            factors[i] = 0.0;
+            i += 3;
+        }
+        factors
+    };
+    const CASES: [Attention; 9] = [
         CAUSAL,
         Attention { causal: false, ..CAUSAL },
         Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
@@ -177,6 +200,8 @@ mod tests {
         Attention { window: Some(2), ..CAUSAL },
         Attention { starts: Some(&STARTS), ..CAUSAL },
         Attention { window: Some(2), starts: Some(&STARTS), ..CAUSAL },
+        Attention { factors: Some(&FACTORS), ..CAUSAL },
+        Attention { factors: Some(&FACTORS), causal: false, ..CAUSAL },
     ];
 
     /// q, k, v and dout of `batch` sequences.
@@ -203,6 +228,7 @@ mod tests {
             scale: 0.5,
             window: None,
             starts: None,
+            factors: None,
         };
         let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
         let (a, b) = (1.0_f64.exp(), 3.0_f64.exp());

@@ -138,6 +138,7 @@ impl Block<'_> {
             scale: 1.0 / (self.shape.head_dim as f64).sqrt(),
             window: self.shape.window,
             starts: None,
+            factors: None,
         }
     }
 

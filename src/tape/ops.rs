@@ -3,6 +3,7 @@
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::attention::{self, Attention, Segments};
+use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{self as head, LinearCrossEntropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
@@ -151,6 +152,23 @@ impl<'p> Tape<'_, 'p> {
             let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
             attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, segments, &attention);
             tape.give(qkv, dqkv);
+        })
+    }
+
+    /// residual + mask · x / (1 - p), (N, D). Keeps nothing: the backward draws the mask again. The residual's gradient is
+    /// the result's own, handed on.
+    pub fn dropout(&mut self, x: Var, residual: Option<Var>, dropout: Dropout) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        dropout::dropout(self.rec, x.tensor, residual.map(|residual| residual.tensor), y, false, &dropout);
+        let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
+        self.result(y, &inputs, false, move |tape, dy| {
+            if let Some(target) = tape.target(x) {
+                dropout::dropout(tape.rec, dy, None, target.tensor, target.accumulate, &dropout);
+            }
+            if let Some(residual) = residual {
+                tape.give(residual, dy); // last: from here on others may add to dy
+            }
         })
     }
 

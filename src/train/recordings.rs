@@ -8,6 +8,7 @@ use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::Gpt;
 use crate::ops::adamw::{self, AdamW};
+use crate::ops::dropout::count_micro_step;
 use crate::ops::embedding::embedding;
 use crate::ops::grad_norm::{StepTensors, grad_norm};
 use crate::ops::linear_cross_entropy;
@@ -96,6 +97,8 @@ impl Recordings {
         let batch = batch_tensors(&mut persistents, "batch", tokens);
         let shape = gpt::Shape::new(&plan.model, &mut persistents);
         let rotary = shape.rotary_table();
+        let dropout_state =
+            shape.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
         check_activations(plan, &capabilities)?;
 
         let gpt = layout.bind(&arenas.weights, &arenas.gradients);
@@ -108,6 +111,13 @@ impl Recordings {
         };
         let micro_step = {
             let mut rec = Recorder::new("micro_step", capabilities);
+            let shape = match dropout_state {
+                Some(dropout_state) => {
+                    rec.scope("dropout", |rec| count_micro_step(rec, state, dropout_state));
+                    shape.dropping(plan.seed, dropout_state)
+                }
+                None => shape,
+            };
             let mut tape = Tape::new(&mut rec);
             let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
             tape.scope("loss", |tape| tape.linear_cross_entropy(h, head(&gpt), &cross_entropy(loss)));

@@ -1,6 +1,7 @@
 //! The configuration as its users meet it: whole files in, a plan or one line out.
 
 mod malformed;
+mod model;
 
 use std::path::Path;
 
@@ -269,7 +270,7 @@ fn stopping_early_does_not_change_the_schedule() {
 
 #[test]
 fn a_resolved_plan_reads_back_as_itself() {
-    let windowed = BASE.replace("seq_length: 32", "seq_length: 32\n    sliding_window: 5");
+    let windowed = BASE.replace("seq_length: 32", "seq_length: 32\n    sliding_window: 5\n    attention_dropout_rate: 0.05\n    hidden_dropout: 0.1\n    embedding_dropout_prob: 0.2");
     for text in [BASE, &windowed, LLAMA_STYLE, &MEGATRON_STYLE.replace("defaults: &loader\n", "")] {
         for arguments in [&[][..], &["--resume_training=step_0000020", "--context.max_device_memory=1.5MB"]] {
             let (plan, _) = resolve(text, arguments).unwrap();
@@ -277,44 +278,6 @@ fn a_resolved_plan_reads_back_as_itself() {
             assert_eq!(plan, again);
             assert_eq!(notices, [""; 0]);
         }
-    }
-}
-
-#[test]
-fn a_window_has_three_spellings() {
-    let window = |keys: &str| {
-        let keys = format!("seq_length: 32\n    {keys}");
-        resolve(&BASE.replace("seq_length: 32", &keys), &[]).map(|(plan, _)| plan.model.sliding_window)
-    };
-    for (keys, expected) in [
-        ("sliding_window: 8", Some(8)),
-        ("sliding_window: null", None),
-        ("sliding_window: 32", None), // all there is
-        ("sliding_window: 31", Some(31)),
-        ("sliding_window: 8\n    use_sliding_window: False", None),
-        ("window_size: [7, 0]", Some(8)),
-        ("window_size: [0, 0]", Some(1)),
-        ("window_size: [-1, 0]", None),
-    ] {
-        assert_eq!(window(keys).unwrap(), expected, "{keys}");
-    }
-    for (keys, expected) in [
-        ("sliding_window: 0", "sliding_window: expected a whole number above 0, found `0`"),
-        (
-            "sliding_window: 8\n    window_size: [7, 0]",
-            "window_size: given beside `sliding_window`; keep one form",
-        ),
-        (
-            "window_size: [7, 1]",
-            "window_size: expected [left, 0], left a whole number from 0 or -1 for no limit, found [7.0, 1.0]",
-        ),
-        (
-            "window_size: wide",
-            "window_size: expected [left, 0], left a whole number from 0 or -1 for no limit, found `wide`",
-        ),
-    ] {
-        let found = window(keys).unwrap_err().to_string();
-        assert!(found.ends_with(expected), "{keys}: {found}");
     }
 }
 
