@@ -11,6 +11,7 @@ use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
 use gristmill::element::Element::{self, Bf16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::dropout::{Dropout, dropout};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
@@ -217,6 +218,12 @@ fn elementwise(c: &mut Criterion) {
         embedding::embedding(&mut row.rec, ids, &[table], y);
         bytes(2.0, D)
     });
+    row(c, &gpu, "dropout", |row| {
+        let (x, y, state) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(1, 4, F32));
+        let place = Dropout { probability: 0.1, seed: 1, op: 0, state };
+        dropout(&mut row.rec, x, None, y, false, &place);
+        bytes(2.0, D)
+    });
     row(c, &gpu, "adamw, 1 Mi parameters", |row| {
         let [weights, gradients, first_moments, second_moments] = [0; 4].map(|_| row.tensor(1, 1 << 20, F32));
         let segment = adamw::Segment { weights, gradients, first_moments, second_moments };
@@ -247,25 +254,39 @@ fn elementwise(c: &mut Criterion) {
 
 fn attentions(c: &mut Criterion) {
     let gpu = gpu();
-    for tokens in [128, 1024] {
-        let shape = Attention { layout: LAYOUT, tokens, is_causal: true, scale: 0.18, window: None };
-        // Two products of head_dim per query, key and head; a query sees (T + 1) / 2 keys on average.
-        let product = 2.0 * 128.0 * N as f64 * (tokens as f64 + 1.0) / 2.0;
-        row(c, &gpu, &format!("attention T={tokens}"), |row| {
+    for (tokens, window, dropped) in
+        [(128, None, 0.0), (1024, None, 0.0), (1024, Some(128), 0.0), (1024, None, 0.1)]
+    {
+        let shape = Attention { layout: LAYOUT, tokens, is_causal: true, scale: 0.18, window, dropout: None };
+        // Two products of head_dim per query, key and head; query i of T sees min(i, window) keys.
+        let keys = f64::from(window.unwrap_or(tokens));
+        let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
+        let with_mask = |row: &mut Row| {
+            let place = Dropout { probability: dropped, seed: 1, op: 0, state: row.tensor(1, 4, F32) };
+            Attention { dropout: (dropped > 0.0).then_some(place), ..shape }
+        };
+        let mut name = format!("T={tokens}");
+        name += &window.map_or(String::new(), |window| format!(" window={window}"));
+        name += if dropped > 0.0 { " dropout" } else { "" };
+        row(c, &gpu, &format!("attention {name}"), |row| {
             let (qkv, y, lse) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
+            let shape = with_mask(row);
             attention(&mut row.rec, qkv, y, lse, None, &shape);
             Work::Flops(2.0 * product)
         });
-        row(c, &gpu, &format!("attention T={tokens}, composed"), |row| {
-            let (qkv, y) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32));
-            unfused::attention(&mut row.rec, qkv, y, &shape);
-            Work::Flops(2.0 * product)
-        });
-        row(c, &gpu, &format!("attention backward T={tokens}"), |row| {
+        if window.is_none() && dropped == 0.0 {
+            row(c, &gpu, &format!("attention {name}, composed"), |row| {
+                let (qkv, y) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32));
+                unfused::attention(&mut row.rec, qkv, y, &shape);
+                Work::Flops(2.0 * product)
+            });
+        }
+        row(c, &gpu, &format!("attention backward {name}"), |row| {
             let (qkv, y, dy) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
             let (lse, dqkv) = (row.tensor(N, 4, F32), row.tensor(N, LAYOUT.cols(), F32));
+            let shape = with_mask(row);
             attention_backward(&mut row.rec, qkv, y, dy, lse, dqkv, None, &shape);
             Work::Flops(5.0 * product)
         });

@@ -1,11 +1,14 @@
 //! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so nothing
 //! has state to save and any step can be repeated or resumed exactly.
 //!
-//! Streams separate uses of one seed. The data order takes the streams from [`SHUFFLE_STREAM`] on; everything
-//! else (initialisation, sampling) numbers its own below it.
+//! Streams separate uses of one seed. The data order takes the streams from [`SHUFFLE_STREAM`] on, dropout those from
+//! [`DROPOUT_STREAM`] on; everything else (initialisation, sampling) numbers its own below them.
 
 /// The first stream that shuffling uses: epoch `e` is keyed by stream `SHUFFLE_STREAM + e`.
 pub const SHUFFLE_STREAM: u64 = 1 << 48;
+
+/// The first stream of dropout masks, drawn on the device: `shaders/lib/dropout.wgsl` numbers them.
+pub const DROPOUT_STREAM: u64 = 1 << 63;
 
 /// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 ///
@@ -45,6 +48,28 @@ impl Philox {
         let radius = (-2.0 * (1.0 - unit(a, b)).ln()).sqrt();
         let angle = std::f64::consts::TAU * unit(c, d);
         radius * if counter.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+    }
+}
+
+/// The words by which dropout decides, as the device draws them: the twin of `shaders/lib/dropout.wgsl`.
+#[derive(Clone, Copy, Debug)]
+pub struct DropoutWords {
+    /// The run's seed.
+    pub seed: u64,
+    /// The place in the model, below 32768.
+    pub op: u32,
+    /// The step, counted from 1.
+    pub step: u32,
+    /// The micro-batch of the step, counted from 0.
+    pub micro_step: u32,
+}
+
+impl DropoutWords {
+    /// Words for the 4 neighbours of number `group` in vector `index`.
+    pub fn at(&self, index: u32, group: u32) -> [u32; 4] {
+        let place = u64::from(self.op << 16 | self.micro_step & 0xffff);
+        let stream = DROPOUT_STREAM | place << 32 | u64::from(group);
+        Philox::new(self.seed, stream).block(u64::from(self.step) << 32 | u64::from(index))
     }
 }
 

@@ -161,6 +161,23 @@ fn muon_groups_and_frozen_parameters_resume_exactly() {
     equal("5 and 5 with Muon", &Run::with(1000, &overrides).train(5).train(10).left(), &want);
 }
 
+/// Masks depend on the step's number, not on what ran before.
+#[test]
+fn a_run_with_dropout_resumes_exactly() {
+    let new = |checkpoint_every| {
+        let mut run = Run::new(checkpoint_every);
+        run.setup = run.setup.with(&[
+            "--model.model_config.attention_dropout=0.1",
+            "--model.model_config.hidden_dropout=0.1",
+            "--model.model_config.emb_dropout_prob=0.1",
+        ]);
+        run
+    };
+    let want = new(STEPS).train(STEPS).left();
+    assert!(want.metrics[0].loss != uninterrupted().metrics[0].loss, "something is dropped");
+    equal("with dropout, 5 and 35", &new(1000).train(5).train(STEPS).left(), &want);
+}
+
 /// The files of a checkpoint in the order in which they are written. Whatever the folder is called meanwhile, a run is
 /// killed when the first of each pair is there and the second is not.
 const KILLED_BETWEEN: [(&str, &str); 5] = [

@@ -2,9 +2,10 @@
 //! struct is the one that Rust writes.
 
 use gristmill::config::{Override, RunConfig, RunPlan};
-use gristmill::element::Element;
+use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
-use gristmill::ops::attention::Attention;
+use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
+use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::unfused;
 use gristmill::record::{Dispatch, Recorder};
@@ -36,7 +37,7 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
 /// What only benches record.
 fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 8 };
-    let shape = Attention { layout, tokens: 5, is_causal: true, scale: 1.0, window: None };
+    let shape = Attention { layout, tokens: 5, is_causal: true, scale: 1.0, window: None, dropout: None };
     let mut rec = Recorder::new("compositions", capabilities);
     let mut tensor = |rows, cols| rec.tensor("x", rows, cols, Element::F32);
     let (x, cos, sin, turned) = (tensor(5, 16), tensor(5, 8), tensor(5, 8), tensor(5, 16));
@@ -47,10 +48,40 @@ fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+/// Attention within documents, with everything else that narrows it, and what only tests ask for.
+fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("packed documents", capabilities);
+    let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
+    let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, F32);
+    let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, F32));
+    let state = rec.tensor("dropout state", 1, 4, F32);
+    let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
+    let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
+    let lse = tensor(&mut rec, layout.heads);
+    let place = Dropout { probability: 0.1, seed: 0, op: 0, state };
+    random_words(&mut rec, words, &place);
+    for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
+        let shape = Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, dropout };
+        let segments = Some(Segments { starts, ends });
+        attention(&mut rec, qkv, out, lse, segments, &shape);
+        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, segments, &shape);
+    }
+    rec.finish().dispatches
+}
+
 fn variants() -> Vec<Dispatch> {
-    let plain = ["--model.model_config.use_qk_norm=False", "--model.model_config.qkv_has_bias=False"];
+    let plain = [
+        "--model.model_config.use_qk_norm=False",
+        "--model.model_config.qkv_has_bias=False",
+        "--model.model_config.sliding_window=5",
+    ];
     let tied =
         ["--model.model_config.tie_word_embeddings=True", "--model.model_config.rotary_interleaved=True"];
+    let dropping = [
+        "--model.model_config.attention_dropout=0.1",
+        "--model.model_config.hidden_dropout=0.1",
+        "--model.model_config.emb_dropout_prob=0.1",
+    ];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let muon = ["--optimizer.type=Muon"];
@@ -59,8 +90,9 @@ fn variants() -> Vec<Dispatch> {
         .into_iter()
         .flat_map(|tier| {
             let capabilities = Capabilities::software().with_tier(tier);
-            let runs = [&[][..], &plain, &tied, &wide, &muon].into_iter();
-            runs.flat_map(move |o| everything(o, capabilities)).chain(compositions(capabilities))
+            let models = [&[][..], &plain, &tied, &dropping, &wide, &muon];
+            let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
+            models.chain(packed_documents(capabilities)).chain(compositions(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()

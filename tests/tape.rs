@@ -4,7 +4,7 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::ops::attention::Attention;
+use gristmill::ops::attention::{Attention, Segments};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::reference;
@@ -188,14 +188,25 @@ fn rope() {
 fn attention() {
     check("tape attention", |case| {
         let x = case.input(N, LAYOUT.cols(), F32);
-        let settings = Attention { layout: LAYOUT, tokens: 5, is_causal: true, scale: 0.4, window: None };
+        let settings = Attention {
+            layout: LAYOUT,
+            tokens: 5,
+            is_causal: true,
+            scale: 0.4,
+            window: Some(4),
+            dropout: None,
+        };
+        let segments = Segments {
+            starts: case.integers(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+            ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
+        };
         let values = x.values.clone();
         mid_graph(
             case,
             &x,
             LAYOUT.q_cols(),
             16,
-            |tape, x, _| tape.attention(x, settings),
+            |tape, x, _| tape.attention(x, Some(segments), settings),
             &[],
             |dy| {
                 let settings = reference::attention::Attention {
@@ -206,6 +217,9 @@ fn attention() {
                     value_dim: 8,
                     causal: true,
                     scale: 0.4f32 as f64,
+                    window: Some(4),
+                    starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+                    factors: None,
                 };
                 let [q, k, v] = unpack(&values, &LAYOUT);
                 let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);

@@ -80,6 +80,11 @@ fn llama_shape_follows_the_reference() {
 }
 
 #[test]
+fn a_sliding_window_follows_the_reference() {
+    follows_the_reference(&Setup::new("window", "n_kv_heads: 2, sliding_window: 7"));
+}
+
+#[test]
 fn tied_biased_normalised_grouped_shape_follows_the_reference() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \
                  rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37";

@@ -71,7 +71,8 @@ fn attention_with_a_matrix_of_scores() {
     for (tokens, batch, heads, kv_heads, head_dim) in [(1, 1, 1, 1, 4), (33, 2, 4, 2, 12)] {
         check(&format!("attention with scores {tokens} {batch} {heads}/{kv_heads}x{head_dim}"), |case| {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: head_dim };
-            let shape = Attention { layout, tokens, is_causal: true, scale: 0.3, window: None };
+            let shape =
+                Attention { layout, tokens, is_causal: true, scale: 0.3, window: None, dropout: None };
             let qkv = case.input(batch * tokens, layout.cols(), F32);
             let part = |first: u32, cols: u32| -> Vec<f64> {
                 let rows = qkv.values.chunks(layout.cols() as usize);
@@ -90,6 +91,9 @@ fn attention_with_a_matrix_of_scores() {
                 value_dim: head_dim as usize,
                 causal: true,
                 scale: 0.3f32 as f64,
+                window: None,
+                starts: None,
+                factors: None,
             };
             let (want, _) = reference::attention::attention(&q, &k, &v, &sizes);
             let out = case.output(batch * tokens, layout.out_cols(), F32);

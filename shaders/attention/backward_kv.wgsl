@@ -8,11 +8,15 @@
 // An invocation owns ROWS keys of one key head, LANES apart, and walks the group's heads and their queries alone,
 // QUERIES at a time: the sums have one order, and no atomics. Neighbouring invocations own neighbouring keys and meet
 // the same queries at the same time.
+// windowed, segmented: as in attention/forward.wgsl; a key's document ends before ends[key]. The walk ends with the last
+// query that sees the block's last key.
+// dropout: dv = Σ mask p dout / (1 - p_drop), and dp as in attention/backward_q.wgsl.
 // shared_tile (GPUs): the workgroup first copies TILE queries and their dout to workgroup memory.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::lib::attention::{LOG2_E, add_dot};
+@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
 
@@ -34,6 +38,14 @@ struct Params { // of both backward kernels; this one reads no out
     dqkv_offset: u32,
     dqkv_stride: u32,
     scale: f32,
+    window: u32, // keys that a query sees, itself included; for `windowed`
+    starts_offset: u32,
+    ends_offset: u32,
+    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    factor: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -42,6 +54,8 @@ struct Params { // of both backward kernels; this one reads no out
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+@if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
+@if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
 
 const BLOCK: u32 = ROWS * LANES;
 
@@ -49,6 +63,7 @@ var<private> k: array<array<vec4<f32>, D4>, ROWS>; // times scale · log2 e
 var<private> v: array<array<vec4<f32>, V4>, ROWS>;
 var<private> dk: array<array<vec4<f32>, D4>, ROWS>;
 var<private> dv: array<array<vec4<f32>, V4>, ROWS>;
+@if(windowed || segmented) var<private> end_of: array<u32, ROWS>; // one past the last query that sees each key
 
 @compute @workgroup_size(LANES)
 fn attention_backward_kv(
@@ -61,6 +76,7 @@ fn attention_backward_kv(
     let token = block + lane;
     for (var r = 0u; r < ROWS; r++) {
         let row = sequence + min(token + r * LANES, params.tokens - 1u);
+        @if(windowed || segmented) { end_of[r] = end_seen(sequence, row - sequence); }
         let k_at = params.qkv_offset + row * params.qkv_stride + params.k_start + kv_head * D4;
         let v_at = params.qkv_offset + row * params.qkv_stride + params.v_start + kv_head * V4;
         for (var c = 0u; c < D4; c++) {
@@ -73,8 +89,10 @@ fn attention_backward_kv(
 
     @if(causal) let first = block; // no earlier query sees a key of this block
     @if(!causal) let first = 0u;
+    @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
+    @if(!windowed && !segmented) let end = params.tokens;
     for (var head = kv_head * params.group; head < (kv_head + 1u) * params.group; head++) {
-        for (var query = first; query < params.tokens; query += QUERIES) {
+        for (var query = first; query < end; query += QUERIES) {
             @if(shared_tile) {
                 if ((query - first) % TILE == 0u) {
                     copy_tile(lane, sequence, head, query);
@@ -124,8 +142,11 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
         let delta_of = delta[row * params.delta_stride + head];
         for (var r = 0u; r < ROWS; r++) {
-            p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(query + i, token + r * LANES));
+            p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(r, query + i, token + r * LANES));
+            @if(dropout) let mask = mask_of(row * params.heads + head, token + r * LANES);
+            @if(dropout) { ds[r][i] *= mask; }
             ds[r][i] = p[r][i] * (ds[r][i] - delta_of);
+            @if(dropout) { p[r][i] *= mask; }
         }
     }
 
@@ -147,14 +168,37 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
     }
 }
 
-@if(causal)
-fn sees(query: u32, key: u32) -> bool {
+@if(causal && !windowed && !segmented)
+fn sees(r: u32, query: u32, key: u32) -> bool {
     return key <= query && query < params.tokens;
 }
 
 @if(!causal)
-fn sees(query: u32, key: u32) -> bool {
+fn sees(r: u32, query: u32, key: u32) -> bool {
     return query < params.tokens;
+}
+
+@if(windowed || segmented)
+fn sees(r: u32, query: u32, key: u32) -> bool {
+    return key <= query && query < end_of[r];
+}
+
+// One past the last query that sees `key`; it never falls as `key` rises.
+@if(windowed || segmented)
+fn end_seen(sequence: u32, key: u32) -> u32 {
+    var end = params.tokens;
+    @if(windowed) { end = min(end, key + params.window); }
+    @if(segmented) { end = min(end, ends[params.ends_offset + sequence + key]); }
+    return end;
+}
+
+// What dropout multiplied the weight of `key` with, in the query and head of number `index`. Of the 4 words drawn a key
+// uses 1: neighbouring keys are other invocations'.
+@if(dropout)
+fn mask_of(index: u32, key: u32) -> f32 {
+    let seed = vec2<u32>(params.seed_low, params.seed_high);
+    let words = dropout_words(index, key / 4u, params.op, dropout_state, seed);
+    return select(0.0, params.factor, words[key % 4u] >= params.threshold);
 }
 
 @if(!shared_tile)

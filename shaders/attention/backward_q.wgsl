@@ -5,12 +5,14 @@
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// As in attention/forward.wgsl: an invocation owns ROWS queries of one head and walks the keys, KEYS at a time. It also
+// As in attention/forward.wgsl, `windowed` and `segmented` too: an invocation owns ROWS queries of one head and walks the keys, KEYS at a time. It also
 // leaves delta, which is Σ p dp, for the gradient of keys and values.
+// dropout: dp = mask dout · v / (1 - p_drop) with the mask of the forward pass; delta holds it already, through out.
 // Numerics: f32; p comes back by one exponential, without a running maximum, and is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::lib::attention::{LOG2_E, add_dot};
+@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
 
@@ -32,6 +34,14 @@ struct Params {
     dqkv_offset: u32,
     dqkv_stride: u32,
     scale: f32,
+    window: u32, // keys that a query sees, itself included; for `windowed`
+    starts_offset: u32,
+    ends_offset: u32,
+    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    factor: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -41,14 +51,23 @@ struct Params {
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+@if(segmented) @group(0) @binding(7) var<storage, read> starts: array<u32>; // (1, N)
+@if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
 
 const BLOCK: u32 = ROWS * LANES;
+@if(shared_tile) const STEP: u32 = TILE; // the walk begins with a tile
+@if(!shared_tile && !dropout) const STEP: u32 = KEYS;
+@if(!shared_tile && dropout) const STEP: u32 = 4u; // or with 4 keys whose words are drawn together
 
 var<private> q: array<array<vec4<f32>, D4>, ROWS>; // times scale · log2 e
 var<private> dy: array<array<vec4<f32>, V4>, ROWS>;
 var<private> dq: array<array<vec4<f32>, D4>, ROWS>;
 var<private> lse_of: array<f32, ROWS>; // times log2 e
 var<private> delta_of: array<f32, ROWS>;
+@if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
+
+@if(dropout) var<private> mask_row: array<u32, ROWS>; // number of each query and head, by which words are drawn
+@if(dropout) var<private> words_of: array<vec4<u32>, ROWS>; // of 4 keys
 
 @compute @workgroup_size(LANES)
 fn attention_backward_q(
@@ -62,17 +81,28 @@ fn attention_backward_q(
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
     for (var r = 0u; r < ROWS; r++) {
-        load_query(r, sequence + min(token + r * LANES, params.tokens - 1u), head);
+        let query = min(token + r * LANES, params.tokens - 1u);
+        load_query(r, sequence + query, head);
+        @if(dropout) { mask_row[r] = (sequence + query) * params.heads + head; }
+        @if(windowed || segmented) { first_of[r] = first_seen(sequence, query); }
     }
 
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    // Whole steps from key 0 on, whatever is seen: sums group the same keys with a window and without.
+    @if(windowed || segmented) let first = first_seen(sequence, block) / STEP * STEP;
+    @if(!windowed && !segmented) let first = 0u;
     @if(causal) let end = min(params.tokens, block + BLOCK);
     @if(!causal) let end = params.tokens;
-    for (var key = 0u; key < end; key += KEYS) {
+    for (var key = first; key < end; key += KEYS) {
         @if(shared_tile) {
             if (key % TILE == 0u) {
                 copy_tile(lane, keys, values, key);
+            }
+        }
+        @if(dropout) {
+            if (key % 4u == 0u) {
+                draw_words(key);
             }
         }
         gather_from(token, keys, values, key);
@@ -134,7 +164,8 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
 
     for (var r = 0u; r < ROWS; r++) {
         for (var j = 0u; j < KEYS; j++) {
-            let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(token + r * LANES, key + j));
+            let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(r, token + r * LANES, key + j));
+            @if(dropout) { ds[r][j] = select(0.0, params.factor * ds[r][j], words_of[r][(key + j) % 4u] >= params.threshold); }
             ds[r][j] = p * (ds[r][j] - delta_of[r]);
         }
     }
@@ -150,14 +181,37 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
 }
 
 // A query that exists sees no key past the last token, for it sees none after itself.
-@if(causal)
-fn is_seen(token: u32, key: u32) -> bool {
+@if(causal && !windowed && !segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key <= token;
 }
 
 @if(!causal)
-fn is_seen(token: u32, key: u32) -> bool {
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key < params.tokens;
+}
+
+@if(windowed || segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
+    return key <= token && key >= first_of[r];
+}
+
+// Draws the words of the next 4 keys for each query of this invocation.
+@if(dropout)
+fn draw_words(key: u32) {
+    for (var r = 0u; r < ROWS; r++) {
+        let seed = vec2<u32>(params.seed_low, params.seed_high);
+        words_of[r] = dropout_words(mask_row[r], key / 4u, params.op, dropout_state, seed);
+    }
+}
+
+// The first key that query `token` sees; it never falls as `token` rises.
+@if(windowed || segmented)
+fn first_seen(sequence: u32, token: u32) -> u32 {
+    var first = 0u;
+    @if(windowed) { first = token - min(token, params.window - 1u); }
+    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
+    return first;
 }
 
 @if(!shared_tile)

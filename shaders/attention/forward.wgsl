@@ -7,11 +7,15 @@
 // maximum and sum of the online softmax; no matrix of scores exists. What is loaded of a key serves ROWS queries: on a
 // CPU adapter loads cost most. Neighbouring invocations own neighbouring queries and meet the same keys together.
 // shared_tile (GPUs): the workgroup first copies TILE keys and values to workgroup memory, 16 · TILE · (D4 + V4) bytes.
+// windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], where its
+// document begins. The walk begins where the block's first query sees its first key.
+// dropout: a weight counts in the softmax's denominator and lse, but not in the sum, if its word is below the threshold.
 // Numerics: f32; scores carry log2 e, so that exp2 serves; lse is the natural logarithm. Masked scores are finite, and
-// key 0 is in the first block and seen by every query: from then on the maximum is a real score.
+// lower than where the maximum starts.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
-import package::lib::attention::{LN_2, MASKED, add_dot};
+import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
+@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
 
@@ -28,19 +32,35 @@ struct Params {
     lse_offset: u32,
     lse_stride: u32,
     scale: f32, // times log2 e
+    window: u32, // keys that a query sees, itself included; for `windowed`
+    starts_offset: u32,
+    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    factor: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> qkv: array<Packed>;
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
+@if(segmented) @group(0) @binding(4) var<storage, read> starts: array<u32>; // (1, N)
+@if(dropout) @group(0) @binding(5) var<storage, read> dropout_state: DropoutState;
 
 const BLOCK: u32 = ROWS * LANES;
+@if(shared_tile) const STEP: u32 = TILE; // the walk begins with a tile
+@if(!shared_tile && !dropout) const STEP: u32 = KEYS;
+@if(!shared_tile && dropout) const STEP: u32 = 4u; // or with 4 keys whose words are drawn together
 
 var<private> q: array<array<vec4<f32>, D4>, ROWS>;
 var<private> sums: array<array<vec4<f32>, V4>, ROWS>; // Σ p v, to be divided by `total`
 var<private> highest: array<f32, ROWS>;
 var<private> total: array<f32, ROWS>; // Σ p
+@if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
+
+@if(dropout) var<private> mask_row: array<u32, ROWS>; // number of each query and head, by which words are drawn
+@if(dropout) var<private> words_of: array<vec4<u32>, ROWS>; // of 4 keys
 
 @compute @workgroup_size(LANES)
 fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -56,17 +76,27 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         for (var c = 0u; c < D4; c++) {
             q[r][c] = params.scale * load4(qkv[at + c]);
         }
-        highest[r] = MASKED;
+        highest[r] = LOWEST;
+        @if(dropout) { mask_row[r] = row * params.heads + head; }
+        @if(windowed || segmented) { first_of[r] = first_seen(sequence, row - sequence); }
     }
 
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    // Whole steps from key 0 on, whatever is seen: sums group the same keys with a window and without.
+    @if(windowed || segmented) let first = first_seen(sequence, block) / STEP * STEP;
+    @if(!windowed && !segmented) let first = 0u;
     @if(causal) let end = min(params.tokens, block + BLOCK);
     @if(!causal) let end = params.tokens;
-    for (var key = 0u; key < end; key += KEYS) {
+    for (var key = first; key < end; key += KEYS) {
         @if(shared_tile) {
             if (key % TILE == 0u) {
                 copy_tile(lane, keys, values, key);
+            }
+        }
+        @if(dropout) {
+            if (key % 4u == 0u) {
+                draw_words(key);
             }
         }
         attend(token, keys, values, key);
@@ -77,6 +107,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             let row = sequence + token + r * LANES;
             let at = params.out_offset + row * params.out_stride + head * V4;
             for (var c = 0u; c < V4; c++) {
+                @if(dropout) { sums[r][c] *= params.factor; }
                 out[at + c] = store4(sums[r][c] / total[r]);
             }
             let lse_at = params.lse_offset + row * params.lse_stride;
@@ -107,7 +138,7 @@ fn attend(token: u32, keys: u32, values: u32, key: u32) {
     for (var r = 0u; r < ROWS; r++) {
         var top = highest[r];
         for (var j = 0u; j < KEYS; j++) {
-            p[r][j] = select(MASKED, p[r][j], is_seen(token + r * LANES, key + j));
+            p[r][j] = select(MASKED, p[r][j], is_seen(r, token + r * LANES, key + j));
             top = max(top, p[r][j]);
         }
         decay[r] = exp2(highest[r] - top);
@@ -116,6 +147,7 @@ fn attend(token: u32, keys: u32, values: u32, key: u32) {
         for (var j = 0u; j < KEYS; j++) {
             p[r][j] = exp2(p[r][j] - top);
             total[r] += p[r][j];
+            @if(dropout) { p[r][j] = select(0.0, p[r][j], words_of[r][(key + j) % 4u] >= params.threshold); }
         }
     }
 
@@ -133,14 +165,37 @@ fn attend(token: u32, keys: u32, values: u32, key: u32) {
 }
 
 // A query that exists sees no key past the last token, for it sees none after itself.
-@if(causal)
-fn is_seen(token: u32, key: u32) -> bool {
+@if(causal && !windowed && !segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key <= token;
 }
 
 @if(!causal)
-fn is_seen(token: u32, key: u32) -> bool {
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key < params.tokens;
+}
+
+@if(windowed || segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
+    return key <= token && key >= first_of[r];
+}
+
+// Draws the words of the next 4 keys for each query of this invocation.
+@if(dropout)
+fn draw_words(key: u32) {
+    for (var r = 0u; r < ROWS; r++) {
+        let seed = vec2<u32>(params.seed_low, params.seed_high);
+        words_of[r] = dropout_words(mask_row[r], key / 4u, params.op, dropout_state, seed);
+    }
+}
+
+// The first key that query `token` sees; it never falls as `token` rises.
+@if(windowed || segmented)
+fn first_seen(sequence: u32, token: u32) -> u32 {
+    var first = 0u;
+    @if(windowed) { first = token - min(token, params.window - 1u); }
+    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
+    return first;
 }
 
 @if(!shared_tile)

@@ -47,7 +47,8 @@ pub async fn self_test(gpu: &Gpu, tier: Tier) -> Result<Vec<Outcome>> {
     swiglu::swiglu(&mut bench.rec, x.0, gated);
     let (qkv, attended, lse) =
         (bench.input(N, LAYOUT.cols()), bench.output(N, LAYOUT.out_cols()), bench.output(N, LAYOUT.heads));
-    let shape = Attention { layout: LAYOUT, tokens: N, is_causal: true, scale: 0.2, window: None };
+    let shape =
+        Attention { layout: LAYOUT, tokens: N, is_causal: true, scale: 0.2, window: None, dropout: None };
     attention(&mut bench.rec, qkv.0, attended, lse, None, &shape);
 
     let (n, d) = (N as usize, D as usize);
@@ -63,6 +64,9 @@ pub async fn self_test(gpu: &Gpu, tier: Tier) -> Result<Vec<Outcome>> {
         head_dim: 32,
         value_dim: 32,
         causal: true,
+        window: None,
+        starts: None,
+        factors: None,
         scale: 0.2f32 as f64,
     };
     let (q, k, v) = (

@@ -118,7 +118,8 @@ pub(crate) const MODEL: Keys = Keys {
     used: "type vocab_size hidden_size num_layers num_heads n_kv_heads head_dim kv_channels intermediate_size \
         multiple_of ffn_dim_multiplier seq_length rms_norm_eps theta tie_word_embeddings \
         untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
-        init_method_std ignore_token_id freeze freeze_exclude eod_token_id",
+        init_method_std ignore_token_id freeze freeze_exclude eod_token_id sliding_window use_sliding_window \
+        window_size attention_dropout hidden_dropout emb_dropout_prob",
     // Generation, pipeline stages, kernel choices and weight layouts of the original.
     ignored: "max_position_embedding bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
         max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \
@@ -146,16 +147,14 @@ pub(crate) const MODEL: Keys = Keys {
         refuse("hidden_act", Passes::Words("silu swiglu fusedswiglu"), "write `hidden_act: silu`"),
         refuse("gated_linear_unit", Passes::On, "write `gated_linear_unit: True`"),
         refuse("normalization", Passes::Words("RMSNorm"), "write `normalization: RMSNorm`"),
-        refuse(
-            "attention_dropout hidden_dropout emb_dropout_prob attention_dropout_rate hidden_dropout_rate \
-                embedding_dropout_prob",
-            Passes::Off,
-            "write 0.0",
-        ),
         refuse("expert_num shared_expert_num", Passes::UpToOne, "mixture of experts is to come; remove it"),
         refuse("use_moe", Passes::Off, "mixture of experts is to come; write `use_moe: False`"),
         refuse("mtp_depth multi_latent_attention q_lora_rank kv_lora_rank", Passes::Off, "remove it"),
-        refuse("qk_rope_head_dim qk_nope_head_dim v_head_dim window_size use_mup", Passes::Off, "remove it"),
+        refuse(
+            "qk_rope_head_dim qk_nope_head_dim v_head_dim window_attn_skip_freq use_mup",
+            Passes::Off,
+            "remove it",
+        ),
         refuse("add_bias_linear out_proj_has_bias wo_has_bias has_bias", Passes::Off, "write `False`"),
         refuse(
             "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",

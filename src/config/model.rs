@@ -44,6 +44,14 @@ pub struct ModelSection {
     pub qkv_has_bias: bool,
     /// Whether q and k are normalised per head.
     pub use_qk_norm: bool,
+    /// A token sees this many tokens, itself and those before it; all of them where absent.
+    pub sliding_window: Option<u64>,
+    /// Share of the attention weights that training drops.
+    pub attention_dropout: f64,
+    /// Share of what each half of a block adds to the residual stream that training drops.
+    pub hidden_dropout: f64,
+    /// Share of the embedding's output that training drops.
+    pub emb_dropout_prob: f64,
     /// Standard deviation of the initial weights.
     pub init_method_std: f64,
     /// Targets with this id are left out of the loss.
@@ -65,6 +73,8 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     Section::open(document, "model.arch", &known_keys::ARCH, notes)?;
     let section = Section::open(document, PATH, &known_keys::MODEL, notes)?;
     let positive = |number: f64| number > 0.0;
+    let dropped =
+        |key| section.number(key, 0.0, "a share in [0, 1)", |share| (0.0..1.0).contains(&(share as f32)));
     let untied: Option<bool> = section.get("untie_embeddings_and_output_weights")?;
     let tied: Option<bool> = section.get("tie_word_embeddings")?;
     if untied.is_some() && untied == tied {
@@ -94,11 +104,43 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         tie_word_embeddings: tied.or(untied.map(|untied| !untied)).unwrap_or(false),
         qkv_has_bias: section.or("qkv_has_bias", false)?,
         use_qk_norm: section.or("use_qk_norm", false)?,
+        sliding_window: sliding_window(&section)?,
+        attention_dropout: dropped("attention_dropout")?,
+        hidden_dropout: dropped("hidden_dropout")?,
+        emb_dropout_prob: dropped("emb_dropout_prob")?,
         init_method_std: section.number("init_method_std", 0.01, "a number above 0", positive)?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
         freeze: section.get("freeze")?.unwrap_or_default(),
         freeze_exclude: section.get("freeze_exclude")?.unwrap_or_default(),
     })
+}
+
+/// The window: Hugging Face's `sliding_window`, in tokens, which `use_sliding_window: False` switches off, or Megatron's
+/// `window_size` [left, right], how many tokens a token sees before and after itself; -1 is no limit.
+fn sliding_window(section: &Section) -> Result<Option<u64>> {
+    let tokens: Option<u64> = section.get("sliding_window")?;
+    if tokens == Some(0) {
+        return Err(section.error("sliding_window", "expected a whole number above 0, found `0`"));
+    }
+    let is_used = section.or("use_sliding_window", true)?;
+    let Some(sides) = section.node("window_size") else { return Ok(tokens.filter(|_| is_used)) };
+    if tokens.is_some() {
+        return Err(section.error("window_size", "given beside `sliding_window`; keep one form"));
+    }
+    let wrong = |found: String| {
+        let message =
+            format!("expected [left, 0], left a whole number from 0 or -1 for no limit, found {found}");
+        Err(section.error("window_size", message))
+    };
+    let Some(sides) = section.get::<Vec<f64>>("window_size").ok().flatten() else {
+        return wrong(sides.to_string());
+    };
+    match sides[..] {
+        // A token sees none after itself, whatever the right side would allow.
+        [-1.0, 0.0 | -1.0] => Ok(None),
+        [left, 0.0] if left >= 0.0 && left.fract() == 0.0 => Ok(Some(left as u64 + 1).filter(|_| is_used)),
+        _ => wrong(format!("{sides:?}")),
+    }
 }
 
 /// Refuses any other type than `built`; an absent one is taken for it.

@@ -101,6 +101,14 @@ fn model(plan: &RunPlan) -> Node {
         ),
         ("compute_dtype", "float32".into()),
     ]);
+    entries.some("sliding_window", model.sliding_window);
+    for (key, share) in [
+        ("attention_dropout", model.attention_dropout),
+        ("hidden_dropout", model.hidden_dropout),
+        ("emb_dropout_prob", model.embedding_dropout),
+    ] {
+        entries.some(key, Some(share).filter(|share| *share > 0.0));
+    }
     for (key, patterns) in [("freeze", &plan.freeze), ("freeze_exclude", &plan.freeze_exclude)] {
         entries.some(key, (!patterns.is_empty()).then(|| words(patterns)));
     }

@@ -5,6 +5,8 @@ use crate::error::Result;
 use crate::model::config::ModelConfig;
 
 const MAX_HEAD_DIM: usize = 256;
+/// Places of dropout are numbered with 15 bits, three a layer.
+const MAX_DROPPING_LAYERS: usize = 10_000;
 /// No single size is larger, so that products of two fit 64 bits; real ones are far below.
 pub(super) const MAX_SIZE: usize = 1 << 31;
 
@@ -27,6 +29,11 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
             let size = size.unwrap_or_default();
             return wrong(key, format!("expected a whole number from 1 to {MAX_SIZE}, found `{size}`"));
         }
+    }
+    let drops = [model.attention_dropout, model.hidden_dropout, model.emb_dropout_prob];
+    if model.num_layers > MAX_DROPPING_LAYERS && drops.iter().any(|share| *share > 0.0) {
+        let remedy = "set the dropouts to 0 or lower it";
+        return wrong("num_layers", format!("dropout serves up to {MAX_DROPPING_LAYERS} layers; {remedy}"));
     }
     let (heads, width) = (model.num_heads, model.hidden_size);
     let head_dim = match model.head_dim {
@@ -80,6 +87,13 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         tie_word_embeddings: model.tie_word_embeddings,
         qkv_bias: model.qkv_has_bias,
         qk_norm: model.use_qk_norm,
+        sliding_window: model
+            .sliding_window
+            .filter(|window| *window < model.seq_length as u64)
+            .map(|window| window as usize),
+        attention_dropout: model.attention_dropout,
+        hidden_dropout: model.hidden_dropout,
+        embedding_dropout: model.emb_dropout_prob,
         init_std: model.init_method_std,
         ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
     })

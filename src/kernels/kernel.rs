@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 14] = [
+pub const FEATURES: [&str; 17] = [
     "f32",
     "f16",
     "bf16",
@@ -13,12 +13,15 @@ pub const FEATURES: [&str; 14] = [
     "accumulate",
     "bias",
     "causal",
+    "dropout",
     "gradient",
     "interleaved",
     "residual",
+    "segmented",
     "shared_tile",
     "straddling",
     "two_tensors",
+    "windowed",
 ];
 
 /// One variant of one entry point: everything that decides what the driver compiles.

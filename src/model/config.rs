@@ -33,6 +33,15 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     /// Whether q and k are normalised per head before rotation.
     pub qk_norm: bool,
+    /// A token sees this many tokens, itself and those before it; `None`: all of its sequence. At most `seq_length` - 1,
+    /// since a wider window hides nothing.
+    pub sliding_window: Option<usize>,
+    /// Share of the attention weights that training drops.
+    pub attention_dropout: f64,
+    /// Share of what each half of a block adds to the residual stream that training drops.
+    pub hidden_dropout: f64,
+    /// Share of the embedding's output that training drops.
+    pub embedding_dropout: f64,
     /// Standard deviation of the initial weights.
     pub init_std: f64,
     /// Targets with this id are left out of the loss; `u32::MAX`, which is no token, for a negative id.

@@ -13,14 +13,17 @@ pub fn parameters(config: &ModelConfig) -> usize {
 /// A matrix of n numbers takes 2 n operations per token forward (one multiplication and one addition each) and 4 n
 /// backward (the gradients of input and weight): 6 n. Every matrix counts but the embedding, whose rows are copied; a
 /// tied head counts as the head. Attention adds, per layer and token, 2·H·C for each of the scores and of the weighted
-/// sum per key seen, (T + 1) / 2 keys on average under the causal mask, and twice that backward. Recomputed work (flash
+/// sum per key seen, (T + 1) / 2 keys on average under the causal mask (fewer in a sliding window), and twice that backward. Recomputed work (flash
 /// attention's, checkpointed blocks') does not count: it is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022,
 /// appendix B, there without the causal mask).
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     let gpt = Gpt::describe(config);
     let matrices = gpt.list().into_iter().filter(|spec| spec.decays).map(|spec| spec.count()).sum::<usize>();
     let embedding = if config.tie_word_embeddings { 0 } else { gpt.embedding.count() };
-    let keys = (config.seq_length as f64 + 1.0) / 2.0;
+    // Token i of T sees min(i, w) keys.
+    let (tokens, window) =
+        (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);
+    let keys = window - window * (window - 1.0) / (2.0 * tokens);
     let attention = 2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys * config.num_layers as f64;
     6.0 * (matrices - embedding) as f64 + 3.0 * attention
 }
@@ -47,9 +50,22 @@ mod tests {
             tie_word_embeddings: false,
             qkv_bias: false,
             qk_norm: false,
+            sliding_window: None,
+            attention_dropout: 0.0,
+            hidden_dropout: 0.0,
+            embedding_dropout: 0.0,
             init_std: 0.02,
             ignore_id: u32::MAX,
         }
+    }
+
+    #[test]
+    fn a_window_costs_the_keys_inside_it() {
+        let flops = |sliding_window| training_flops_per_token(&ModelConfig { sliding_window, ..config() });
+        let keys = |window: f64| (1..=128).map(|i| window.min(i as f64)).sum::<f64>() / 128.0;
+        let saved = 3.0 * 4.0 * 128.0 * (keys(128.0) - keys(10.0)) * 4.0;
+        assert!((flops(None) - flops(Some(10)) - saved).abs() < 1e-3);
+        assert_eq!(flops(Some(128)), flops(None));
     }
 
     #[test]

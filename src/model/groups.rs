@@ -188,6 +188,10 @@ mod tests {
             tie_word_embeddings: false,
             qkv_bias: true,
             qk_norm: true,
+            sliding_window: None,
+            attention_dropout: 0.0,
+            hidden_dropout: 0.0,
+            embedding_dropout: 0.0,
             init_std: 0.02,
             ignore_id: u32::MAX,
         })

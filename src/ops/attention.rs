@@ -1,9 +1,10 @@
 //! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
 
+use super::dropout::Dropout;
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Kernel, Tier};
-use crate::record::{Recorder, Tensor};
+use crate::record::{Binding, Recorder, Tensor};
 
 /// The sizes of an attention and what a query may see.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,8 +17,21 @@ pub struct Attention {
     pub is_causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
-    /// How many tokens back a query sees. Only `None`, all of them, is built.
+    /// A query sees this many tokens, itself and those before it; `None`: all of them. For causal attention.
     pub window: Option<u32>,
+    /// Drops weights after the softmax; `None`, not a probability of 0, costs nothing.
+    pub dropout: Option<Dropout>,
+}
+
+/// Which tokens belong to the same document, where a sequence holds several: tokens of different ones do not see each
+/// other. Two rows (1, N) of u32, for each token the index within its sequence of its document's first token, and of one
+/// past its last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// Where each token's document begins.
+    pub starts: Tensor,
+    /// Where it ends.
+    pub ends: Tensor,
 }
 
 crate::params! {
@@ -34,6 +48,13 @@ crate::params! {
         lse_offset: u32,
         lse_stride: u32,
         scale: f32,
+        window: u32,
+        starts_offset: u32,
+        op: u32,
+        seed_low: u32,
+        seed_high: u32,
+        threshold: u32,
+        factor: f32,
     }
 }
 
@@ -56,26 +77,37 @@ crate::params! {
         dqkv_offset: u32,
         dqkv_stride: u32,
         scale: f32,
+        window: u32,
+        starts_offset: u32,
+        ends_offset: u32,
+        op: u32,
+        seed_low: u32,
+        seed_high: u32,
+        threshold: u32,
+        factor: f32,
     }
 }
 
 /// out (N, heads · value_dim) = softmax(scale · q kᵀ) v for each head of `qkv` (N, layout.cols()), and lse (N, heads)
 /// f32, the natural logarithm of each softmax's denominator, for the backward pass.
 ///
-/// `segments` (1, N) will say which document a token belongs to; only `None`, one document a sequence, is built.
+/// Query i of a causal attention sees the keys j with max(start of its document, i - window + 1) <= j <= i; no others are
+/// visited, but for a few that fill a tile. `segments` of `None`: a sequence is one document.
 #[track_caller]
 pub fn attention(
     rec: &mut Recorder,
     qkv: Tensor,
     out: Tensor,
     lse: Tensor,
-    segments: Option<Tensor>,
+    segments: Option<Segments>,
     shape: &Attention,
 ) {
-    shape.assert_built(segments);
+    shape.assert_masks(segments, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
     let ((qkv_range, qkv_offset), (out_range, out_offset)) = (qkv.offset_binding(), out.offset_binding());
     let (lse_range, lse_offset) = lse.offset_binding();
+    let starts = segments.map(|segments| integers(segments.starts));
+    let Mask { op, seed: [seed_low, seed_high], threshold, factor } = shape.mask();
     let params = ForwardParams {
         tokens: shape.tokens,
         heads: shape.layout.heads,
@@ -89,9 +121,19 @@ pub fn attention(
         lse_offset: 4 * lse_offset,
         lse_stride: lse.stride,
         scale: shape.scale * std::f32::consts::LOG2_E,
+        window: shape.window_tokens(),
+        starts_offset: starts.map_or(0, |(_, offset)| offset),
+        op,
+        seed_low,
+        seed_high,
+        threshold,
+        factor,
     };
-    let Plan { kernel, blocks } = plan(Pass::Forward, shape, qkv.element, rec.capabilities());
-    let bindings = [(1, qkv_range), (2, out_range), (3, lse_range)];
+    let Plan { kernel, blocks } =
+        plan(Pass::Forward, shape, segments.is_some(), qkv.element, rec.capabilities());
+    let mut bindings = vec![(1, qkv_range), (2, out_range), (3, lse_range)];
+    bindings.extend(starts.map(|(range, _)| (4, range)));
+    bindings.extend(shape.dropout.map(|dropout| (5, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
@@ -106,10 +148,10 @@ pub fn attention_backward(
     dout: Tensor,
     lse: Tensor,
     dqkv: Tensor,
-    segments: Option<Tensor>,
+    segments: Option<Segments>,
     shape: &Attention,
 ) {
-    shape.assert_built(segments);
+    shape.assert_masks(segments, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
     assert!(fits, "dqkv has another shape or element than qkv");
@@ -118,6 +160,9 @@ pub fn attention_backward(
     let ((dout_range, dout_offset), (dqkv_range, dqkv_offset)) =
         (dout.offset_binding(), dqkv.offset_binding());
     let (lse_range, lse_offset) = lse.offset_binding();
+    let starts = segments.map(|segments| integers(segments.starts));
+    let ends = segments.map(|segments| integers(segments.ends));
+    let Mask { op, seed: [seed_low, seed_high], threshold, factor } = shape.mask();
     let params = BackwardParams {
         tokens: shape.tokens,
         heads: shape.layout.heads,
@@ -136,24 +181,55 @@ pub fn attention_backward(
         dqkv_offset,
         dqkv_stride: dqkv.stride4(),
         scale: shape.scale,
+        window: shape.window_tokens(),
+        starts_offset: starts.map_or(0, |(_, offset)| offset),
+        ends_offset: ends.map_or(0, |(_, offset)| offset),
+        op,
+        seed_low,
+        seed_high,
+        threshold,
+        factor,
     };
-    let Plan { kernel, blocks } = plan(Pass::BackwardQ, shape, qkv.element, rec.capabilities());
+    let Plan { kernel, blocks } =
+        plan(Pass::BackwardQ, shape, segments.is_some(), qkv.element, rec.capabilities());
     let (lse_range, delta_range) = ((4, lse_range), (5, delta.binding()));
-    let bindings = [(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
+    let mut bindings =
+        vec![(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
+    bindings.extend(starts.map(|(range, _)| (7, range)));
+    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
-    let Plan { kernel, blocks } = plan(Pass::BackwardKv, shape, qkv.element, rec.capabilities());
-    let bindings = [(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
+    let Plan { kernel, blocks } =
+        plan(Pass::BackwardKv, shape, segments.is_some(), qkv.element, rec.capabilities());
+    let mut bindings = vec![(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
+    bindings.extend(ends.map(|(range, _)| (7, range)));
+    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
 }
 
 impl Attention {
     #[track_caller]
-    fn assert_built(&self, segments: Option<Tensor>) {
-        assert!(
-            self.window.is_none(),
-            "attention over a sliding window is not built yet; window must be None"
-        );
-        assert!(segments.is_none(), "attention within segments is not built yet; segments must be None");
+    fn assert_masks(&self, segments: Option<Segments>, qkv: Tensor) {
+        let is_bounded = self.window.is_some() || segments.is_some();
+        assert!(self.is_causal || !is_bounded, "a window and segments are built for causal attention only");
+        assert!(self.window != Some(0), "a window holds at least the token itself, but window is 0");
+        for tensor in segments.iter().flat_map(|segments| [segments.starts, segments.ends]) {
+            assert!(tensor.cols == qkv.rows, "{} entries of segments for {} tokens", tensor.cols, qkv.rows);
+        }
+    }
+
+    /// The dropout as the kernels take it.
+    #[track_caller]
+    fn mask(&self) -> Mask {
+        let Some(dropout) = self.dropout else {
+            return Mask { op: 0, seed: [0, 0], threshold: 0, factor: 1.0 };
+        };
+        dropout.assert_valid();
+        Mask { op: dropout.op, seed: dropout.key(), threshold: dropout.threshold(), factor: dropout.factor() }
+    }
+
+    /// The window as the kernels take it, without overflow where it is added to a token.
+    fn window_tokens(&self) -> u32 {
+        self.window.map_or(0, |window| window.min(self.tokens))
     }
 
     /// The number of sequences, once all shapes agree.
@@ -182,6 +258,13 @@ impl Attention {
     }
 }
 
+struct Mask {
+    op: u32,
+    seed: [u32; 2],
+    threshold: u32,
+    factor: f32,
+}
+
 #[derive(Clone, Copy)]
 enum Pass {
     Forward,
@@ -195,7 +278,19 @@ struct Plan {
     blocks: u32,
 }
 
-fn plan(pass: Pass, shape: &Attention, element: Element, capabilities: Capabilities) -> Plan {
+/// The binding of a row of integers, and where in it the row begins, in integers.
+fn integers(row: Tensor) -> (Binding, u32) {
+    let (range, offset) = row.offset_binding();
+    (range, 4 * offset)
+}
+
+fn plan(
+    pass: Pass,
+    shape: &Attention,
+    is_segmented: bool,
+    element: Element,
+    capabilities: Capabilities,
+) -> Plan {
     let Attention { layout, tokens, is_causal, .. } = *shape;
     let (file, entry, step) = match pass {
         Pass::Forward => ("attention/forward", "attention", "KEYS"),
@@ -220,6 +315,9 @@ fn plan(pass: Pass, shape: &Attention, element: Element, capabilities: Capabilit
     let kernel = Kernel::new(file, entry, element)
         .feature("causal", is_causal)
         .feature("shared_tile", tile > 0)
+        .feature("windowed", shape.window.is_some())
+        .feature("segmented", is_segmented)
+        .feature("dropout", shape.dropout.is_some())
         .constant("D4", layout.head_dim / 4)
         .constant("V4", layout.value_dim / 4)
         .constant("LANES", lanes)

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod cast;
 pub mod column_sum;
 pub mod decode;
+pub mod dropout;
 pub mod embedding;
 pub mod grad_norm;
 pub mod heads;

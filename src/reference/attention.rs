@@ -8,7 +8,7 @@ use super::vector::{add_scaled, assert_len, dot, rows_of};
 
 /// The sizes of an attention and what a query may see.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Attention {
+pub struct Attention<'a> {
     /// T, the tokens of one sequence; sequences do not see each other.
     pub tokens: usize,
     /// Query heads H.
@@ -23,13 +23,21 @@ pub struct Attention {
     pub causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f64,
+    /// A token sees this many tokens, itself and those before it; `None`: all of them. For causal attention.
+    pub window: Option<usize>,
+    /// For each of the B·T tokens the index within its sequence of its document's first token, before which it sees
+    /// nothing; `None`: a sequence is one document. For causal attention.
+    pub starts: Option<&'a [usize]>,
+    /// Dropout: what each weight is multiplied with after the softmax, (B·T, heads, T) by query, head and the key's index
+    /// in its sequence; `None`: nothing is dropped.
+    pub factors: Option<&'a [f64]>,
 }
 
 /// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
 /// and v (B·T, kv_heads·value_dim). B follows from the length of q.
 ///
 /// For each head: sⱼ = scale·q·kⱼ over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
-/// lse = log Σⱼ e^sⱼ.
+/// lse = log Σⱼ e^sⱼ; with dropout out = Σⱼ mⱼ·pⱼ·vⱼ.
 #[track_caller]
 pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64>, Vec<f64>) {
     let rows = shape.rows(q, k, v);
@@ -40,7 +48,8 @@ pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64
             let (p, row_lse) = shape.probabilities(q, k, row, head);
             lse.push(row_lse);
             for (j, &p) in shape.visible(row).zip(&p) {
-                add_scaled(&mut out[shape.output(row, head)], p, &v[shape.value(j, head)]);
+                let weight = p * shape.factor(row, head, j);
+                add_scaled(&mut out[shape.output(row, head)], weight, &v[shape.value(j, head)]);
             }
         }
     }
@@ -49,8 +58,8 @@ pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64
 
 /// (dq, dk, dv) of [`attention`], in the shapes of q, k and v, given dout (B·T, heads·value_dim).
 ///
-/// With p as in the forward pass, dpⱼ = dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ − delta),
-/// dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ pⱼ·dout, the last two over all queries and heads
+/// With p as in the forward pass (and mⱼ = 1 without dropout), dpⱼ = mⱼ·dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ − delta),
+/// dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ mⱼ·pⱼ·dout, the last two over all queries and heads
 /// that use the key.
 #[track_caller]
 pub fn attention_backward(
@@ -67,21 +76,22 @@ pub fn attention_backward(
         for head in 0..shape.heads {
             let (p, _) = shape.probabilities(q, k, row, head);
             let dout = &dout[shape.output(row, head)];
-            let dp: Vec<f64> = shape.visible(row).map(|j| dot(dout, &v[shape.value(j, head)])).collect();
+            let dp = |j| shape.factor(row, head, j) * dot(dout, &v[shape.value(j, head)]);
+            let dp: Vec<f64> = shape.visible(row).map(dp).collect();
             let delta = dot(&p, &dp);
             for (j, (p, dp)) in shape.visible(row).zip(p.iter().zip(&dp)) {
                 let ds = p * (dp - delta);
                 let (query, key) = (shape.query(row, head), shape.key(j, head));
                 add_scaled(&mut dq[query.clone()], shape.scale * ds, &k[key.clone()]);
                 add_scaled(&mut dk[key], shape.scale * ds, &q[query]);
-                add_scaled(&mut dv[shape.value(j, head)], *p, dout);
+                add_scaled(&mut dv[shape.value(j, head)], p * shape.factor(row, head, j), dout);
             }
         }
     }
     (dq, dk, dv)
 }
 
-impl Attention {
+impl Attention<'_> {
     /// B·T, once all lengths agree.
     #[track_caller]
     fn rows(&self, q: &[f64], k: &[f64], v: &[f64]) -> usize {
@@ -91,13 +101,26 @@ impl Attention {
         let rows = tokens * rows_of("q", q, tokens * heads * head_dim);
         assert_len("k", k, rows * kv_heads * head_dim);
         assert_len("v", v, rows * kv_heads * value_dim);
+        let weights = rows * heads * tokens;
+        assert!(self.factors.is_none_or(|f| f.len() == weights), "factors should have {weights} entries.");
+        assert!(self.starts.is_none_or(|starts| starts.len() == rows), "starts should have {rows} entries.");
         rows
     }
 
     /// The rows that the query in `row` sees.
     fn visible(&self, row: usize) -> Range<usize> {
         let first = row - row % self.tokens;
-        first..if self.causal { row + 1 } else { first + self.tokens }
+        if !self.causal {
+            return first..first + self.tokens;
+        }
+        let document = self.starts.map_or(first, |starts| first + starts[row]);
+        let window = self.window.map_or(first, |window| (row + 1).saturating_sub(window));
+        document.max(window).max(first)..row + 1
+    }
+
+    /// What dropout multiplies the weight of row `j` in the query of `row` with.
+    fn factor(&self, row: usize, head: usize, j: usize) -> f64 {
+        self.factors.map_or(1.0, |factors| factors[(row * self.heads + head) * self.tokens + j % self.tokens])
     }
 
     /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
@@ -145,13 +168,40 @@ mod tests {
     use crate::reference::gradient_check::{assert_close, assert_gradient};
     use crate::reference::random::Random;
 
-    const CAUSAL: Attention =
-        Attention { tokens: 5, heads: 4, kv_heads: 2, head_dim: 3, value_dim: 5, causal: true, scale: 0.7 };
-    const CASES: [Attention; 4] = [
+    const CAUSAL: Attention = Attention {
+        tokens: 5,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 3,
+        value_dim: 5,
+        causal: true,
+        scale: 0.7,
+        window: None,
+        starts: None,
+        factors: None,
+    };
+    /// Documents of 1, 3 and 1 tokens, then of 4 and 1.
+    const STARTS: [usize; 10] = [0, 1, 1, 1, 4, 0, 0, 0, 0, 4];
+    /// Two of three weights, multiplied by 1.5.
+    const FACTORS: [f64; 200] = {
+        let mut factors = [1.5; 200];
+        let mut i = 0;
+        while i < 200 {
+            factors[i] = 0.0;
+            i += 3;
+        }
+        factors
+    };
+    const CASES: [Attention; 9] = [
         CAUSAL,
         Attention { causal: false, ..CAUSAL },
         Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
         Attention { tokens: 1, heads: 3, kv_heads: 1, ..CAUSAL },
+        Attention { window: Some(2), ..CAUSAL },
+        Attention { starts: Some(&STARTS), ..CAUSAL },
+        Attention { window: Some(2), starts: Some(&STARTS), ..CAUSAL },
+        Attention { factors: Some(&FACTORS), ..CAUSAL },
+        Attention { factors: Some(&FACTORS), causal: false, ..CAUSAL },
     ];
 
     /// q, k, v and dout of `batch` sequences.
@@ -176,6 +226,9 @@ mod tests {
             value_dim: 1,
             causal: true,
             scale: 0.5,
+            window: None,
+            starts: None,
+            factors: None,
         };
         let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
         let (a, b) = (1.0_f64.exp(), 3.0_f64.exp());
@@ -203,6 +256,22 @@ mod tests {
         let changed: Vec<usize> =
             (0..10).filter(|&row| before[CAUSAL.output(row, 0)] != after[CAUSAL.output(row, 0)]).collect();
         assert_eq!(changed, [3, 4]);
+    }
+
+    #[test]
+    fn a_window_and_documents_hide_what_lies_before() {
+        let seen = |shape: Attention| -> Vec<Vec<usize>> {
+            (0..10).map(|row| shape.visible(row).collect()).collect()
+        };
+        assert_eq!(seen(Attention { window: Some(5), ..CAUSAL }), seen(CAUSAL));
+        let windowed = seen(Attention { window: Some(2), ..CAUSAL });
+        assert_eq!(
+            windowed[..7],
+            [vec![0], vec![0, 1], vec![1, 2], vec![2, 3], vec![3, 4], vec![5], vec![5, 6]]
+        );
+        let packed = seen(Attention { starts: Some(&STARTS), ..CAUSAL });
+        assert_eq!(packed[..6], [vec![0], vec![1], vec![1, 2], vec![1, 2, 3], vec![4], vec![5]]);
+        assert_eq!(packed[9], [9]);
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Block<'_> {
     }
 
     /// Causal attention within each sequence, with scores scaled by 1/√head_dim.
-    fn attention(&self) -> Attention {
+    fn attention(&self) -> Attention<'static> {
         Attention {
             tokens: self.sequence_length,
             heads: self.shape.num_heads,
@@ -136,6 +136,9 @@ impl Block<'_> {
             value_dim: self.shape.head_dim,
             causal: true,
             scale: 1.0 / (self.shape.head_dim as f64).sqrt(),
+            window: self.shape.window,
+            starts: None,
+            factors: None,
         }
     }
 

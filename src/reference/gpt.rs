@@ -41,6 +41,8 @@ pub struct Shape {
     pub qkv_bias: bool,
     /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
     pub qk_norm: bool,
+    /// A token sees this many tokens, itself and those before it; `None`: all of them.
+    pub window: Option<usize>,
 }
 
 /// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens.
@@ -211,6 +213,7 @@ mod tests {
     use crate::reference::random::Random;
 
     const LLAMA: Shape = Shape {
+        window: None,
         vocab_size: 11,
         hidden_size: 7,
         num_layers: 2,
@@ -250,7 +253,9 @@ mod tests {
     #[test]
     fn every_gradient_is_the_finite_difference() {
         let ((tokens, targets), seed) = (batch(), 0.3);
-        for shape in [LLAMA, QWEN2, QWEN3, Shape { num_layers: 0, ..LLAMA }] {
+        for shape in
+            [LLAMA, QWEN2, QWEN3, Shape { window: Some(2), ..LLAMA }, Shape { num_layers: 0, ..LLAMA }]
+        {
             let weights = weights(&shape);
             let (loss_sum, count, grads) =
                 loss_and_gradients(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE, seed);

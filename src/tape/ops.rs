@@ -2,7 +2,8 @@
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
-use crate::ops::attention::{self, Attention};
+use crate::ops::attention::{self, Attention, Segments};
+use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{self as head, LinearCrossEntropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
@@ -135,21 +136,38 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`: (N, heads · value_dim).
-    pub fn attention(&mut self, qkv: Var, attention: Attention) -> Var {
+    /// Attention over packed `qkv`: (N, heads · value_dim). `segments`: which tokens belong to the same document.
+    pub fn attention(&mut self, qkv: Var, segments: Option<Segments>, attention: Attention) -> Var {
         let Tensor { rows, element, .. } = qkv.tensor;
         let layout = attention.layout;
         let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
         let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
-        attention::attention(self.rec, qkv.tensor, y, lse, None, &attention);
+        attention::attention(self.rec, qkv.tensor, y, lse, segments, &attention);
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);
         self.result(y, &[qkv], false, move |tape, dy| {
             let (rows, cols) = (qkv.tensor.rows, qkv.tensor.cols);
             let dqkv = tape.rec.tensor("gradient", rows, cols, element);
             let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
-            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, None, &attention);
+            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, segments, &attention);
             tape.give(qkv, dqkv);
+        })
+    }
+
+    /// residual + mask · x / (1 - p), (N, D). Keeps nothing: the backward draws the mask again. The residual's gradient is
+    /// the result's own, handed on.
+    pub fn dropout(&mut self, x: Var, residual: Option<Var>, dropout: Dropout) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        dropout::dropout(self.rec, x.tensor, residual.map(|residual| residual.tensor), y, false, &dropout);
+        let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
+        self.result(y, &inputs, false, move |tape, dy| {
+            if let Some(target) = tape.target(x) {
+                dropout::dropout(tape.rec, dy, None, target.tensor, target.accumulate, &dropout);
+            }
+            if let Some(residual) = residual {
+                tape.give(residual, dy); // last: from here on others may add to dy
+            }
         })
     }
 

@@ -8,6 +8,7 @@ use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::{Gpt, Rule};
+use crate::ops::dropout::count_micro_step;
 use crate::ops::embedding::embedding;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
@@ -111,6 +112,8 @@ impl Recordings {
         let batch = batch_tensors(&mut persistents, "batch", tokens);
         let shape = gpt::Shape::new(&plan.model, &mut persistents);
         let rotary = shape.rotary_table();
+        let dropout_state =
+            shape.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
         check_activations(plan, &capabilities)?;
 
         let gpt = layout.bind(&arenas.weights, &arenas.gradients);
@@ -123,6 +126,13 @@ impl Recordings {
         };
         let micro_step = {
             let mut rec = Recorder::new("micro_step", capabilities);
+            let shape = match dropout_state {
+                Some(dropout_state) => {
+                    rec.scope("dropout", |rec| count_micro_step(rec, state, dropout_state));
+                    shape.dropping(plan.seed, dropout_state)
+                }
+                None => shape,
+            };
             let mut tape = Tape::new(&mut rec);
             let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
             tape.scope("loss", |tape| tape.linear_cross_entropy(h, head(&gpt), &cross_entropy(loss)));
@@ -204,7 +214,7 @@ fn batch_tensors(persistents: &mut Persistents, label: &str, tokens: u32) -> Bat
     let buffer = BufferId::Persistent(persistents.add(label, 4 * bytes));
     let [tokens, targets, positions, order] =
         [0, 1, 2, 3].map(|i| Tensor::new(buffer, i * bytes, 1, tokens, Element::F32));
-    BatchTensors { tokens, targets, positions, order }
+    BatchTensors { tokens, targets, positions, order, segments: None }
 }
 
 /// Bytes from one id array of a micro-batch to the next.

@@ -59,7 +59,7 @@ pub(super) fn take_up(
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
 fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_json::Value> {
     let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 24] = [
+    let entries: [(&str, serde_json::Value); 28] = [
         ("batch_size", plan.batch_size.into()),
         ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
         ("max_grad_norm", plan.clip.into()),
@@ -84,6 +84,10 @@ fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_jso
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
         ("use_qk_norm", model.qk_norm.into()),
+        ("sliding_window", model.sliding_window.into()),
+        ("attention_dropout", model.attention_dropout.into()),
+        ("hidden_dropout", model.hidden_dropout.into()),
+        ("emb_dropout_prob", model.embedding_dropout.into()),
     ];
     let mut fingerprint: BTreeMap<_, _> =
         entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();

@@ -9,6 +9,7 @@ use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared, Reader};
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 pub const GUARD: u64 = 256;
@@ -40,7 +41,7 @@ struct Expectation {
 type Look = Box<dyn Fn(&[u32])>;
 
 enum Want {
-    Near { values: Vec<f64>, allowed: f64, rms: f64, has_pads: bool },
+    Near { values: Vec<f64>, columns: Range<u32>, allowed: f64, rms: f64, has_pads: bool },
     Words(Look),
 }
 
@@ -103,6 +104,20 @@ impl Case {
         self.placed(1, values.len() as u32, Element::F32, &bytes)
     }
 
+    /// Lets a model add its own tables to the persistent buffers; `fill` gives one of them and what it holds.
+    pub fn persistent<T>(
+        &mut self,
+        add: impl FnOnce(&mut Persistents) -> T,
+        fill: impl Fn(&T) -> (Tensor, Vec<f32>),
+    ) -> T {
+        let added = add(&mut self.persistents);
+        let (table, values) = fill(&added);
+        if let BufferId::Persistent(id) = table.buffer {
+            self.contents.push((id, values.iter().flat_map(|value| value.to_le_bytes()).collect()));
+        }
+        added
+    }
+
     /// A tensor that starts as NaN.
     pub fn output(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
         let bytes = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, rows, cols, element).bytes();
@@ -122,7 +137,7 @@ impl Case {
     /// tensor's root mean square.
     pub fn expect(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
         let rms = root_mean_square(&want);
-        self.expect_near(label, tensor, want, allowed, rms, true);
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, true));
     }
 
     /// The same for differences that may cancel almost wholly: the error is relative to `terms`, the size of what was
@@ -136,31 +151,46 @@ impl Case {
         terms: &[f64],
     ) {
         let rms = root_mean_square(terms).max(root_mean_square(&want));
-        self.expect_near(label, tensor, want, allowed, rms, true);
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, true));
+    }
+
+    /// The same for a range of columns that is a result of its own: its error is relative to its own root mean square,
+    /// so a large neighbour in the row cannot hide it. Guard zones and pads are those of the whole tensor.
+    pub fn expect_columns(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        columns: Range<u32>,
+        want: Vec<f64>,
+        allowed: f64,
+    ) {
+        let rms = root_mean_square(&want);
+        self.expect_near(label, tensor, columns, want, allowed, (rms, true));
     }
 
     /// The same for a vector of scalars, which has no pad to keep zero.
     pub fn expect_vector(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
         let rms = root_mean_square(&want);
-        self.expect_near(label, tensor, want, allowed, rms, false);
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, false));
     }
 
     fn expect_near(
         &mut self,
         label: &str,
         tensor: Tensor,
+        columns: Range<u32>,
         want: Vec<f64>,
         allowed: f64,
-        rms: f64,
-        has_pads: bool,
+        (rms, has_pads): (f64, bool),
     ) {
+        assert!(columns.end <= tensor.cols, "{label}: the tensor has fewer columns");
         assert_eq!(
             want.len(),
-            (tensor.rows * tensor.cols) as usize,
+            tensor.rows as usize * columns.len(),
             "{label}: the reference has another size"
         );
         self.rec.keep(tensor);
-        let want = Want::Near { values: want, allowed, rms, has_pads };
+        let want = Want::Near { values: want, columns, allowed, rms, has_pads };
         self.expectations.push(Expectation { label: label.to_string(), tensor, want });
     }
 
@@ -237,8 +267,8 @@ fn compare(
     let (before, rest) = around.split_at(GUARD as usize);
     let (bytes, after) = rest.split_at(tensor.bytes() as usize);
     assert!(before.iter().chain(after).all(|&b| b == 0xff), "{name} {label}: wrote outside its tensor");
-    let (want, allowed, rms, has_pads) = match want {
-        Want::Near { values, allowed, rms, has_pads } => (values, allowed, rms, has_pads),
+    let (want, columns, allowed, rms, has_pads) = match want {
+        Want::Near { values, columns, allowed, rms, has_pads } => (values, columns, allowed, rms, has_pads),
         Want::Words(look) => {
             let words: Vec<u32> =
                 bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
@@ -252,6 +282,10 @@ fn compare(
         assert!(!*has_pads || pad.iter().all(|&v| v == 0.0), "{name} {label}: the pad of row {r} is {pad:?}");
     }
     let got = unpadded(&padded, tensor);
+    let got: Vec<f64> = got
+        .chunks(tensor.cols as usize)
+        .flat_map(|row| row[columns.start as usize..columns.end as usize].iter().copied())
+        .collect();
     let mut worst = (0.0, 0);
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let share = (g - w).abs() / (allowed * (w.abs() + rms) + f64::MIN_POSITIVE);
@@ -264,8 +298,8 @@ fn compare(
     assert!(
         share <= 1.0,
         "{name} {label}: element {at} (row {}, column {}) is {}, the reference says {}",
-        at / tensor.cols as usize,
-        at % tensor.cols as usize,
+        at / columns.len(),
+        columns.start as usize + at % columns.len(),
         got[at],
         want[at]
     );

@@ -146,6 +146,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         tie_word_embeddings: model.tie_word_embeddings,
         qkv_bias: model.qkv_bias,
         qk_norm: model.qk_norm,
+        window: model.sliding_window,
     }
 }
 

@@ -3,6 +3,7 @@
 mod datasets;
 mod groups;
 mod malformed;
+mod model;
 mod optimizer;
 mod schedule;
 
@@ -273,7 +274,8 @@ fn stopping_early_does_not_change_the_schedule() {
 
 #[test]
 fn a_resolved_plan_reads_back_as_itself() {
-    for text in [BASE, LLAMA_STYLE, &MEGATRON_STYLE.replace("defaults: &loader\n", "")] {
+    let windowed = BASE.replace("seq_length: 32", "seq_length: 32\n    sliding_window: 5\n    attention_dropout_rate: 0.05\n    hidden_dropout: 0.1\n    embedding_dropout_prob: 0.2");
+    for text in [BASE, &windowed, LLAMA_STYLE, &MEGATRON_STYLE.replace("defaults: &loader\n", "")] {
         for arguments in [&[][..], &["--resume_training=step_0000020", "--context.max_device_memory=1.5MB"]] {
             let (plan, _) = resolve(text, arguments).unwrap();
             let (again, notices) = resolve(&plan.to_yaml(), &[]).unwrap();

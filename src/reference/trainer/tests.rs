@@ -15,6 +15,7 @@ const SETTINGS: AdamWSettings = AdamWSettings {
     correction: Correction::Published,
 };
 const SHAPE: Shape = Shape {
+    window: None,
     vocab_size: 7,
     hidden_size: 8,
     num_layers: 1,

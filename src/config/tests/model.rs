@@ -1,0 +1,62 @@
+//! Keys of the model that have several spellings or a narrow range.
+
+use super::{BASE, resolve};
+
+#[test]
+fn dropout_is_a_share_below_one() {
+    let model = |keys: &str| {
+        let keys = format!("seq_length: 32\n    {keys}");
+        resolve(&BASE.replace("seq_length: 32", &keys), &[]).map(|(plan, _)| plan.model)
+    };
+    let rates =
+        model("attention_dropout_rate: 0.05\n    hidden_dropout: 0.1\n    embedding_dropout_prob: 0.2")
+            .unwrap();
+    assert_eq!((rates.attention_dropout, rates.hidden_dropout, rates.embedding_dropout), (0.05, 0.1, 0.2));
+    assert_eq!(model("hidden_dropout_rate: 0").unwrap().hidden_dropout, 0.0);
+    for share in ["1.0", "-0.1", "0.99999999999"] {
+        let found = model(&format!("hidden_dropout: {share}")).unwrap_err().to_string();
+        assert!(found.contains("hidden_dropout"), "{found}");
+        assert!(found.contains("expected a share in [0, 1)"), "{found}");
+    }
+    let deep = resolve(&BASE.replace("num_layers: 2", "num_layers: 20000\n    hidden_dropout: 0.1"), &[]);
+    let found = deep.unwrap_err().to_string();
+    assert!(found.contains("num_layers") && found.contains("dropout serves up to 10000 layers"), "{found}");
+}
+
+#[test]
+fn a_window_has_three_spellings() {
+    let window = |keys: &str| {
+        let keys = format!("seq_length: 32\n    {keys}");
+        resolve(&BASE.replace("seq_length: 32", &keys), &[]).map(|(plan, _)| plan.model.sliding_window)
+    };
+    for (keys, expected) in [
+        ("sliding_window: 8", Some(8)),
+        ("sliding_window: null", None),
+        ("sliding_window: 32", None), // all there is
+        ("sliding_window: 31", Some(31)),
+        ("sliding_window: 8\n    use_sliding_window: False", None),
+        ("window_size: [7, 0]", Some(8)),
+        ("window_size: [0, 0]", Some(1)),
+        ("window_size: [-1, 0]", None),
+    ] {
+        assert_eq!(window(keys).unwrap(), expected, "{keys}");
+    }
+    for (keys, expected) in [
+        ("sliding_window: 0", "sliding_window: expected a whole number above 0, found `0`"),
+        (
+            "sliding_window: 8\n    window_size: [7, 0]",
+            "window_size: given beside `sliding_window`; keep one form",
+        ),
+        (
+            "window_size: [7, 1]",
+            "window_size: expected [left, 0], left a whole number from 0 or -1 for no limit, found [7.0, 1.0]",
+        ),
+        (
+            "window_size: wide",
+            "window_size: expected [left, 0], left a whole number from 0 or -1 for no limit, found `wide`",
+        ),
+    ] {
+        let found = window(keys).unwrap_err().to_string();
+        assert!(found.ends_with(expected), "{keys}: {found}");
+    }
+}

@@ -1,0 +1,163 @@
+//! A model on packed documents is the model on each of them alone: the same hidden states, and the same gradients of all
+//! parameters, with a sliding window and without.
+
+mod lab;
+
+use gristmill::element::Element::F32;
+use gristmill::model::config::ModelConfig;
+use gristmill::model::gpt::{self, BatchTensors};
+use gristmill::model::parameters::{Gpt, Spec};
+use gristmill::ops::add::add;
+use gristmill::ops::attention::Segments;
+use gristmill::record::Tensor;
+use gristmill::tape::{Parameter, Tape};
+use lab::{Case, check};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// Longer and shorter than any step or tile of the kernels, and one of a single token.
+const DOCUMENTS: [u32; 4] = [10, 1, 37, 16];
+const TOKENS: u32 = 64;
+
+/// What packed and separate documents may differ by, relative to a value and its tensor's root mean square.
+const ALLOWED: f64 = 1e-5;
+
+fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
+    ModelConfig {
+        vocab_size: 29,
+        hidden_size: 24,
+        num_layers: 2,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 12,
+        intermediate_size: 20,
+        seq_length: seq_length as usize,
+        rope_theta: 100.0,
+        rotary_dim: 8,
+        rotary_interleaved: false,
+        rms_norm_eps: 1e-5,
+        tie_word_embeddings: true,
+        qkv_bias: false,
+        qk_norm: true,
+        sliding_window,
+        attention_dropout: 0.0,
+        hidden_dropout: 0.0,
+        embedding_dropout: 0.0,
+        init_std: 0.3,
+        ignore_id: u32::MAX,
+    }
+}
+
+/// Parameters of the model with these values, and gradients of zero of their own.
+fn parameters(case: &mut Case, values: &[Vec<f64>]) -> Gpt<Parameter> {
+    let mut values = values.iter();
+    let made = Gpt::describe(&config(TOKENS, None)).try_map(&mut |spec: Spec| {
+        let (rows, cols) = (spec.rows as u32, spec.cols as u32);
+        let weight = case.input_of(values.next().expect("values of every parameter"), rows, cols, F32);
+        let gradient = case.input_of(&vec![0.0; spec.count()], rows, cols, F32);
+        Ok::<_, Infallible>(Parameter { weight: vec![weight.tensor], gradient: Some(vec![gradient.tensor]) })
+    });
+    made.unwrap_or_else(|never| match never {})
+}
+
+/// One sequence of tokens `range` of `ids`: forward, and backward from `dy`. Returns the hidden states.
+fn run(
+    case: &mut Case,
+    gpt: &Gpt<Parameter>,
+    config: &ModelConfig,
+    ids: &[u32],
+    documents: &[u32],
+    dy: &[f64],
+) -> Tensor {
+    let shape = case.persistent(|persistents| gpt::Shape::new(config, persistents), gpt::Shape::rotary_table);
+    let (mut positions, mut starts, mut ends, mut start) = (vec![], vec![], vec![], 0);
+    for length in documents {
+        positions.extend(0..*length);
+        starts.extend(std::iter::repeat_n(start, *length as usize));
+        start += length;
+        ends.extend(std::iter::repeat_n(start, *length as usize));
+    }
+    let mut order: Vec<u32> = (0..ids.len() as u32).collect();
+    order.sort_by_key(|&token| ids[token as usize]);
+    let [tokens, positions, order] = [ids, &positions, &order].map(|ids| case.integers(ids));
+    let segments = Segments { starts: case.integers(&starts), ends: case.integers(&ends) };
+    let batch = BatchTensors {
+        tokens,
+        targets: tokens,
+        positions,
+        order,
+        segments: (documents.len() > 1).then_some(segments),
+    };
+    let dy = case.input_of(dy, ids.len() as u32, config.hidden_size as u32, F32).tensor;
+    // The pool's memory serves many tensors of a recording this long: what is looked at needs a place of its own.
+    let states = case.output(ids.len() as u32, config.hidden_size as u32, F32);
+    let mut tape = Tape::new(&mut case.rec);
+    let h = gpt::hidden(&mut tape, gpt, &shape, &batch, false);
+    add(tape.rec, h.tensor, states, 1.0, false);
+    tape.give(h, dy);
+    tape.backward();
+    states
+}
+
+#[test]
+fn packed_documents_are_separate_ones() {
+    for window in [None, Some(5)] {
+        check(&format!("packed documents, window {window:?}"), |case| packed_and_separate(case, window));
+    }
+}
+
+fn packed_and_separate(case: &mut Case, window: Option<usize>) {
+    let packed_config = config(TOKENS, window);
+    let width = packed_config.hidden_size;
+    let specs = Gpt::describe(&packed_config);
+    let values: Vec<Vec<f64>> =
+        specs.list().iter().map(|spec| (0..spec.count()).map(|_| 0.3 * case.normal()).collect()).collect();
+    let ids = case.ids_below(TOKENS as usize, 29);
+    let dy: Vec<f64> = (0..TOKENS as usize * width).map(|_| case.normal()).collect();
+
+    let packed = parameters(case, &values);
+    let whole = run(case, &packed, &packed_config, &ids, &DOCUMENTS, &dy);
+    let separate = parameters(case, &values);
+    let mut first = 0;
+    let parts: Vec<Tensor> = DOCUMENTS
+        .iter()
+        .map(|&length| {
+            let (from, to) = (first, first + length as usize);
+            first = to;
+            let config = config(length, window);
+            run(case, &separate, &config, &ids[from..to], &[length], &dy[from * width..to * width])
+        })
+        .collect();
+
+    same(case, "hidden states", &[whole], &parts);
+    let gradient = |parameter: &&Parameter| parameter.gradient().expect("it trains");
+    for (i, (packed, separate)) in packed.list().iter().zip(separate.list().iter()).enumerate() {
+        same(case, &specs.list()[i].path, &[gradient(packed)], &[gradient(separate)]);
+    }
+}
+
+/// States that the rows of `got` and `want`, one tensor after the other, hold the same numbers.
+fn same(case: &mut Case, label: &str, got: &[Tensor], want: &[Tensor]) {
+    let read: Rc<RefCell<Vec<f32>>> = Rc::default();
+    for tensor in got {
+        let read = read.clone();
+        case.expect_words(label, *tensor, move |words| {
+            read.borrow_mut().extend(words.iter().map(|word| f32::from_bits(*word)));
+        });
+    }
+    for (i, tensor) in want.iter().enumerate() {
+        let (read, label, is_last) = (read.clone(), label.to_string(), i + 1 == want.len());
+        case.expect_words(&label.clone(), *tensor, move |words| {
+            let want: Vec<f64> = words.iter().map(|word| f64::from(f32::from_bits(*word))).collect();
+            let got: Vec<f32> = read.borrow_mut().drain(..want.len()).collect();
+            let rms = (want.iter().map(|w| w * w).sum::<f64>() / want.len() as f64).sqrt();
+            assert!(rms > 0.0, "{label}: nothing to compare");
+            let error = |(g, w): (&f32, &f64)| (f64::from(*g) - w).abs() / (w.abs() + rms);
+            let worst = got.iter().zip(&want).map(error).fold(0.0, f64::max);
+            println!("{label}: {:.1} % of the allowed difference", 100.0 * worst / ALLOWED);
+            assert!(worst <= ALLOWED, "{label} {i}: packed and separate documents differ by {worst:.1e}");
+            assert!(!is_last || read.borrow().is_empty(), "{label}: rows are left over");
+        });
+    }
+}

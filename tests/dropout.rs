@@ -1,0 +1,262 @@
+//! Dropout: the device draws the words that the host's generator draws, masks are as random as they should be, and the
+//! gradient is that of the same mask.
+
+mod lab;
+mod runs;
+
+use gristmill::element::Element::{Bf16, F16, F32};
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::ops::attention::Attention;
+use gristmill::ops::dropout::{Dropout, count_micro_step, dropout, random_words};
+use gristmill::ops::heads::HeadLayout;
+use gristmill::random::DropoutWords;
+use gristmill::record::{BufferId, PersistentId, Tensor};
+use gristmill::tape::{Parameter, Tape};
+use gristmill::train::recordings::Recordings;
+use lab::{Case, allowed, check, check_tier};
+use runs::Setup;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const STEP: u32 = 70_001;
+const MICRO_STEP: u32 = 3;
+
+fn place(case: &mut Case, probability: f32, op: u32) -> Dropout {
+    Dropout { probability, seed: 0x1234_5678_9abc_def0, op, state: case.integers(&[STEP, MICRO_STEP]) }
+}
+
+fn words_of(place: &Dropout, step: u32, micro_step: u32) -> DropoutWords {
+    DropoutWords { seed: place.seed, op: place.op, step, micro_step }
+}
+
+/// What each element of (rows, cols) is multiplied with.
+fn factors(dropout: &Dropout, rows: u32, cols: u32) -> Vec<f64> {
+    let (groups, words) = (cols.div_ceil(4), words_of(dropout, STEP, MICRO_STEP));
+    let factor = |row: u32, col: u32| {
+        let word = words.at(row * groups + col / 4, 0)[(col % 4) as usize];
+        if word < dropout.threshold() { 0.0 } else { 1.0 / (1.0 - f64::from(dropout.probability)) }
+    };
+    (0..rows).flat_map(|row| (0..cols).map(move |col| factor(row, col))).collect()
+}
+
+#[test]
+fn the_device_draws_the_words_of_the_host() {
+    check("random words", |case| {
+        let (rows, cols) = (67, 12);
+        let (words, place) = (case.output(rows, cols, F32), place(case, 0.0, 32767));
+        random_words(&mut case.rec, words, &place);
+        let want: Vec<u32> =
+            (0..rows * cols / 4).flat_map(|group| words_of(&place, STEP, MICRO_STEP).at(group, 0)).collect();
+        case.expect_words("words", words, move |words| assert!(words == want, "other words than the host's"));
+    });
+}
+
+#[test]
+fn dropout_is_the_mask_times_its_input() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in [(1, 1), (33, 31), (5, 257), (64, 32)] {
+            for (has_residual, accumulate) in [(false, false), (true, false), (false, true)] {
+                let name =
+                    format!("dropout {rows}x{cols} {element:?} residual {has_residual} +={accumulate}");
+                check(&name, |case| {
+                    let place = place(case, 0.3, 5);
+                    let x = case.input(rows, cols, element);
+                    let residual = has_residual.then(|| case.input(rows, cols, element));
+                    let before = accumulate.then(|| case.input(rows, cols, element));
+                    let y = before.as_ref().map_or_else(|| case.output(rows, cols, element), |y| y.tensor);
+                    let skip = residual.as_ref().map(|r| r.tensor);
+                    dropout(&mut case.rec, x.tensor, skip, y, accumulate, &place);
+                    let mut want = factors(&place, rows, cols);
+                    want.iter_mut().zip(&x.values).for_each(|(want, x)| *want *= x);
+                    for added in [&residual, &before].into_iter().flatten() {
+                        want.iter_mut().zip(&added.values).for_each(|(want, added)| *want += added);
+                    }
+                    case.expect("y", y, want, allowed(element, 2));
+                });
+            }
+        }
+    }
+}
+
+/// Shares and correlations of many masks, each within five standard deviations. The words are the device's own, as the
+/// test above shows.
+#[test]
+fn masks_are_random() {
+    let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, F32);
+    const COUNT: u32 = 1 << 18;
+    // 1 where an element is dropped.
+    let mask = |probability: f32, seed: u64, op: u32, step: u32, micro_step: u32| -> Vec<f64> {
+        let place = Dropout { probability, seed, op, state };
+        let words = (0..COUNT / 4).flat_map(|group| words_of(&place, step, micro_step).at(group, 0));
+        words.map(|word| if word < place.threshold() { 1.0 } else { 0.0 }).collect()
+    };
+    let check = |what: &str, values: &mut dyn Iterator<Item = f64>, mean: f64, deviation: f64| {
+        let values: Vec<f64> = values.collect();
+        let count = values.len() as f64;
+        let sigmas = (values.iter().sum::<f64>() / count - mean) / (deviation / count.sqrt());
+        println!("{what}: {sigmas:.2} standard deviations off");
+        assert!(sigmas.abs() < 5.0, "{what}: {sigmas} standard deviations off");
+    };
+    for probability in [0.05f32, 0.1, 0.5, 0.9] {
+        let p = f64::from(probability);
+        let first = mask(probability, 7, 4, 9, 1);
+        let variance = p * (1.0 - p);
+        check(&format!("share {p}"), &mut first.iter().copied(), p, variance.sqrt());
+        for distance in [1, 2, 4, 128] {
+            let pairs = first.iter().zip(&first[distance..]).map(|(a, b)| (a - p) * (b - p));
+            check(&format!("elements {distance} apart at {p}"), &mut pairs.into_iter(), 0.0, variance);
+        }
+        for (what, other) in [
+            ("the next step", mask(probability, 7, 4, 10, 1)),
+            ("the next micro-batch", mask(probability, 7, 4, 9, 2)),
+            ("the next place", mask(probability, 7, 5, 9, 1)),
+            ("another seed", mask(probability, 8, 4, 9, 1)),
+        ] {
+            let pairs = first.iter().zip(&other).map(|(a, b)| (a - p) * (b - p));
+            check(&format!("{what} at {p}"), &mut pairs.into_iter(), 0.0, variance);
+        }
+    }
+}
+
+/// Micro-batches are counted within a step that `StepState` names; another step begins anew.
+#[test]
+fn micro_batches_are_counted() {
+    check("count_micro_step", |case| {
+        let step_state = |step: u32| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, step];
+        let (sixth, seventh) = (case.integers(&step_state(5)), case.integers(&step_state(6)));
+        let state = case.integers(&[0, 0, 0, 0]);
+        let place = Dropout { probability: 0.5, seed: 3, op: 0, state };
+        for (step, number, micro_step) in
+            [(sixth, 6, 0), (sixth, 6, 1), (sixth, 6, 2), (seventh, 7, 0), (seventh, 7, 1)]
+        {
+            count_micro_step(&mut case.rec, step, state);
+            let words = case.output(1, 4, F32);
+            random_words(&mut case.rec, words, &place);
+            let want = words_of(&place, number, micro_step).at(0, 0);
+            case.expect_words("words", words, move |words| {
+                assert_eq!(words, want, "micro-batch {micro_step} of step {number}");
+            });
+        }
+        case.expect_words("state", state, |words| assert_eq!(words[..2], [7, 1]));
+    });
+}
+
+/// Bits that must not depend on how a case was run: the first run's are kept and held against all others.
+#[derive(Clone, Default)]
+struct SameBits(Rc<RefCell<Option<Vec<u32>>>>);
+
+impl SameBits {
+    fn expect(&self, case: &mut Case, label: &str, tensor: Tensor) {
+        let first = self.0.clone();
+        case.expect_words(label, tensor, move |words| {
+            let mut first = first.borrow_mut();
+            let first = first.get_or_insert_with(|| words.to_vec());
+            assert!(first == words, "recomputed or checked, the gradient is another");
+        });
+    }
+}
+
+/// Runs `test` on each tier, with what it records computed once and again in the backward pass.
+fn recomputed_or_not(name: &str, test: impl Fn(&mut Case, bool, &SameBits)) {
+    for tier in Tier::ALL {
+        let bits = SameBits::default();
+        for recompute in [false, true] {
+            let name = format!("{name}, recomputed: {recompute}");
+            check_tier(&name, tier, &|case: &mut Case| test(case, recompute, &bits));
+        }
+    }
+}
+
+/// y = x + dropout(W dropout(x)): the gradient is that of the same masks.
+#[test]
+fn the_gradient_has_the_mask_of_the_forward_pass() {
+    recomputed_or_not("tape dropout", |case, recompute, bits| {
+        let (n, d) = (10, 9);
+        let (x, w, dy) = (case.input(n, d, F32), case.input(d, d, F32), case.input(n, d, F32));
+        let (inner, outer) = (place(case, 0.4, 1), place(case, 0.2, 2));
+        let parameter = &Parameter { weight: vec![w.tensor], gradient: None };
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x.tensor, true);
+        let y = match recompute {
+            true => tape.checkpoint(leaf, move |tape, x| {
+                let h = tape.dropout(x, None, inner);
+                let h = tape.linear(h, parameter, None, None);
+                tape.dropout(h, Some(x), outer)
+            }),
+            false => {
+                let h = tape.dropout(leaf, None, inner);
+                let h = tape.linear(h, parameter, None, None);
+                tape.dropout(h, Some(leaf), outer)
+            }
+        };
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        let (inner, outer) = (factors(&inner, n, d), factors(&outer, n, d));
+        let dh: Vec<f64> = dy.values.iter().zip(&outer).map(|(dy, m)| dy * m).collect();
+        let (n, d) = (n as usize, d as usize);
+        let dh = gristmill::reference::matmul::matmul_nn(&dh, &w.values, n, d, d);
+        let want: Vec<f64> = (0..n * d).map(|i| dh[i] * inner[i] + dy.values[i]).collect();
+        case.expect("dx", gradient, want, 4.0 * allowed(F32, 9));
+        bits.expect(case, "dx", gradient);
+    });
+}
+
+/// The mask of attention's weights too; tests/attention.rs holds its numbers to the reference.
+#[test]
+fn recomputed_attention_drops_the_same_weights() {
+    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 4 };
+    recomputed_or_not("tape attention with dropout", |case, recompute, bits| {
+        let x = case.input(20, layout.cols(), F32).tensor;
+        let dy = case.input(20, layout.out_cols(), F32).tensor;
+        let dropout = Some(place(case, 0.3, 1));
+        let shape = Attention { layout, tokens: 10, is_causal: true, scale: 0.4, window: None, dropout };
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x, true);
+        let y = match recompute {
+            true => tape.checkpoint(leaf, move |tape, x| tape.attention(x, None, shape)),
+            false => tape.attention(leaf, None, shape),
+        };
+        tape.give(y, dy);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        tape.rec.keep(gradient);
+        bits.expect(case, "dqkv", gradient);
+    });
+}
+
+const DROPPING: &str = "attention_dropout: 0.1, hidden_dropout: 0.2, emb_dropout_prob: 0.1";
+
+/// Only the micro-step of training draws masks, and only where something is dropped.
+#[test]
+fn evaluation_and_generation_drop_nothing() {
+    let drops = |setup: &Setup| -> Vec<usize> {
+        let recordings = Recordings::new(&setup.plan(), Capabilities::software(), 10).expect("recordings");
+        let draws = |name: &str| name.starts_with("dropout:") || name.contains("+dropout");
+        let count = |recording: &gristmill::record::Recording| {
+            recording.dispatches.iter().filter(|dispatch| draws(&dispatch.kernel.to_string())).count()
+        };
+        recordings.all().into_iter().map(count).collect()
+    };
+    let sample = ["--sample.prompt=a", "--sample.tokens=1"];
+    assert_eq!(drops(&Setup::new("still", "").with(&sample)), [0, 0, 0, 0]);
+    // The count; the embedding forward and backward; in each of 2 layers 3 kernels of attention and 2 places of 2.
+    assert_eq!(drops(&Setup::new("dropping", DROPPING).with(&sample)), [1 + 2 + 2 * (3 + 4), 0, 0, 0]);
+    let zero = "attention_dropout: 0.0, hidden_dropout: 0, emb_dropout_prob: 0.0";
+    assert_eq!(drops(&Setup::new("zero", zero).with(&sample)), [0, 0, 0, 0]);
+}
+
+/// Runs with the same seed are equal to the last bit, and what is dropped changes the loss.
+#[test]
+fn training_repeats_and_differs_from_training_without() {
+    let losses = |setup: &Setup| -> Vec<u32> {
+        setup.train(4).states.iter().map(|state| state.loss.to_bits()).collect()
+    };
+    let dropping = losses(&Setup::new("dropping", DROPPING));
+    assert_eq!(dropping, losses(&Setup::new("dropping", DROPPING)));
+    for share in DROPPING.split(", ") {
+        let one = losses(&Setup::new("one", share));
+        assert_ne!(one[0], dropping[0], "{share} alone is not all three");
+        assert_ne!(one[0], losses(&Setup::new("none", ""))[0], "{share} drops something");
+    }
+}
