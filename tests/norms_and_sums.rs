@@ -1,13 +1,14 @@
-//! rms_norm, column_sum, embedding, add and cast against the f64 reference.
+//! rms_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
 mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::Saved;
-use gristmill::ops::{add, cast, column_sum, embedding, rms_norm};
+use gristmill::ops::{add, cast, column_sum, embedding, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 use gristmill::reference;
-use lab::{allowed, check};
+use lab::{Case, allowed, check};
 
 const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
 
@@ -60,6 +61,58 @@ fn rms_norm_and_its_backward() {
             });
         }
     }
+}
+
+/// Query heads, key heads, head_dim, value_dim and tokens: one of each, odd counts, more tokens than a block of the
+/// weights' gradient.
+const HEADS: [(u32, u32, u32, u32, u32); 5] =
+    [(1, 1, 4, 12, 1), (4, 2, 8, 8, 9), (3, 1, 32, 16, 33), (2, 2, 64, 64, 31), (6, 2, 128, 128, 70)];
+
+#[test]
+fn qk_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
+            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+            check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
+                check_qk_norm(case, layout, tokens, element);
+            });
+        }
+    }
+}
+
+fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Element) {
+    let (head_dim, normalised) = (layout.head_dim as usize, layout.heads + layout.kv_heads);
+    let (x, dy) = (case.input(tokens, layout.cols(), element), case.input(tokens, layout.cols(), element));
+    let [wq, wk] = [0; 2].map(|_| case.input(1, layout.head_dim, element));
+    let [dwq, dwk] = [0; 2].map(|_| case.input(1, layout.head_dim, F32));
+    let (y, rstd) = (case.output(tokens, layout.cols(), element), case.output(tokens, normalised, F32));
+    let saved = qk_norm::Saved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
+    qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, 1e-6);
+    let gradients = [dwq.tensor, dwk.tensor];
+    qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
+    qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout); // in place
+
+    let (mut want_y, mut want_dx) = (x.values.clone(), dy.values.clone());
+    let [mut want_dwq, mut want_dwk] = [dwq.values, dwk.values];
+    for at in (0..x.values.len()).step_by(layout.cols() as usize) {
+        for head in 0..normalised {
+            let start = at + (head * layout.head_dim) as usize;
+            let range = start..start + head_dim;
+            let (w, dw) = match head < layout.heads {
+                true => (&wq.values, &mut want_dwq),
+                false => (&wk.values, &mut want_dwk),
+            };
+            let (x, dy) = (&x.values[range.clone()], &dy.values[range.clone()]);
+            want_y[range.clone()].copy_from_slice(&reference::rms_norm::rms_norm(x, w, head_dim, 1e-6));
+            let (dx, more) = reference::rms_norm::rms_norm_backward(x, w, dy, head_dim, 1e-6);
+            want_dx[range].copy_from_slice(&dx);
+            *dw = sum(dw, &more);
+        }
+    }
+    case.expect("y", y, want_y, allowed(element, layout.head_dim));
+    case.expect("dx", dy.tensor, want_dx, allowed(element, layout.head_dim));
+    case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * layout.heads));
+    case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * layout.kv_heads));
 }
 
 #[test]
