@@ -1,9 +1,10 @@
-//! Rotary embedding and gated activation against the f64 references.
+//! Rotary embedding and activations against the f64 references.
 
 mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::element::stride_of;
+use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
@@ -94,6 +95,95 @@ fn swiglu_works_on_ranges() {
         let out = case.output(n, f, Bf16);
         swiglu(&mut case.rec, whole.tensor.rows(3, n).columns(8, 24), out);
         case.expect("out", out, reference::swiglu::swiglu(&half(8), &half(20)), allowed(Bf16, 2));
+    });
+}
+
+const GELUS: [(Gelu, reference::gelu::Gelu); 2] =
+    [(Gelu::Exact, reference::gelu::Gelu::Exact), (Gelu::Tanh, reference::gelu::Gelu::Tanh)];
+
+#[test]
+fn gelu_and_its_backward() {
+    for (kind, formula) in GELUS {
+        for element in [F32, F16, Bf16] {
+            for (n, f) in SWIGLU_SHAPES {
+                check(&format!("gelu {kind:?} {n}x{f} {element:?}"), |case| {
+                    let values: Vec<f64> = (0..n * f).map(|_| 2.0 * case.normal()).collect();
+                    let (x, dy) = (case.input_of(&values, n, f, element), case.input(n, f, element));
+                    let [y, dx] = [0; 2].map(|_| case.output(n, f, element));
+                    gelu(&mut case.rec, x.tensor, y, kind);
+                    gelu_backward(&mut case.rec, x.tensor, dy.tensor, dx, kind);
+                    case.expect("y", y, reference::gelu::gelu(&x.values, formula), allowed(element, 2));
+                    let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
+                    case.expect("dx", dx, want, allowed(element, 4));
+                });
+            }
+        }
+    }
+}
+
+/// Every value from -5 to 5 in steps of a hundredth, each to 16 ulps of its own size: the lower tail too.
+#[test]
+fn gelu_is_as_precise_as_f32() {
+    for (kind, formula) in GELUS {
+        check(&format!("gelu {kind:?}, relative"), |case| {
+            let values: Vec<f64> = (-500..500).map(|i| i as f64 / 100.0).collect();
+            let x = case.input_of(&values, 1, 1000, F32);
+            let y = case.output(1, 1000, F32);
+            gelu(&mut case.rec, x.tensor, y, kind);
+            let want = reference::gelu::gelu(&x.values, formula);
+            case.expect_words("y", y, move |words| {
+                for ((word, want), x) in words.iter().zip(&want).zip(&x.values) {
+                    let got = f32::from_bits(*word) as f64;
+                    // e^-a carries the rounding of a, which the tail multiplies by a: x²/2, or 2u.
+                    let exponent = (0.5 * x * x).max(1.6 * x.abs() * (1.0 + 0.045 * x * x));
+                    let ulps = (got - want).abs() / (want.abs() * 2f64.powi(-24) + f64::MIN_POSITIVE);
+                    assert!(ulps <= 16.0 + 2.0 * exponent, "gelu({x}) is {got}, not {want}: {ulps:.1} ulps");
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn gelu_survives_extremes() {
+    for (kind, formula) in GELUS {
+        check(&format!("gelu {kind:?} of extremes"), |case| {
+            let values = [-3e38, -1e4, -200.0, -13.0, -10.0, -0.0, 10.0, 200.0, 3e38];
+            let x = case.input_of(&values, 1, 9, F32);
+            let dy = case.input_of(&[1.0; 9], 1, 9, F32);
+            let [y, dx] = [0; 2].map(|_| case.output(1, 9, F32));
+            gelu(&mut case.rec, x.tensor, y, kind);
+            gelu_backward(&mut case.rec, x.tensor, dy.tensor, dx, kind);
+            case.expect_words("y", y, |words| {
+                let y: Vec<f32> = words[..9].iter().map(|&w| f32::from_bits(w)).collect();
+                assert!(y[..6].iter().all(|y| y.abs() < 1e-20), "{y:?}");
+                assert_eq!(y[6..], [10.0, 200.0, 3e38]);
+            });
+            let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
+            case.expect("dx", dx, want, allowed(F32, 4));
+            // A NaN stays one: an overflow must not hide.
+            let bad = case.integers(&[0x7fc0_0000, 0x7f80_0001, 0xffc0_0000, 0x7fc0_0000]);
+            let [y, dx] = [0; 2].map(|_| case.output(1, 4, F32));
+            gelu(&mut case.rec, bad, y, kind);
+            gelu_backward(&mut case.rec, bad, bad, dx, kind);
+            for (label, tensor) in [("NaN", y), ("gradient of NaN", dx)] {
+                case.expect_words(label, tensor, |words| {
+                    assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "{words:x?}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn gelu_works_on_ranges() {
+    check("gelu on ranges of larger tensors", |case| {
+        let whole = case.input(9, 40, Bf16);
+        let rows = whole.values.chunks(40).skip(3).take(5);
+        let part: Vec<f64> = rows.flat_map(|row| row[8..20].to_vec()).collect();
+        let y = case.output(5, 12, Bf16);
+        gelu(&mut case.rec, whole.tensor.rows(3, 5).columns(8, 12), y, Gelu::Exact);
+        case.expect("y", y, reference::gelu::gelu(&part, reference::gelu::Gelu::Exact), allowed(Bf16, 2));
     });
 }
 

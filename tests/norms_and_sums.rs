@@ -1,11 +1,11 @@
-//! rms_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
+//! rms_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
 mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::Saved;
-use gristmill::ops::{add, cast, column_sum, embedding, qk_norm, rms_norm};
+use gristmill::ops::{add, cast, column_sum, embedding, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 use gristmill::reference;
 use lab::{Case, allowed, check};
@@ -61,6 +61,83 @@ fn rms_norm_and_its_backward() {
             });
         }
     }
+}
+
+#[test]
+fn layer_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("layer_norm {rows}x{cols} {element:?}"), |case| {
+                check_layer_norm(case, rows, cols, element);
+            });
+        }
+    }
+}
+
+fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
+    let (d, eps) = (cols as usize, 1e-5);
+    let x = case.input(rows, cols, element);
+    let [w, b] = [0; 2].map(|_| case.input(1, cols, element));
+    let y = case.output(rows, cols, element);
+    let [mean, rstd] = [0; 2].map(|_| case.output(1, rows, F32));
+    let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
+    layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, eps as f32);
+    let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, d, eps);
+    case.expect("y", y, want, allowed(element, cols));
+    let mean_of = |row: &[f64]| row.iter().sum::<f64>() / d as f64;
+    let want_mean: Vec<f64> = x.values.chunks(d).map(mean_of).collect();
+    let want_rstd: Vec<f64> = x
+        .values
+        .chunks(d)
+        .zip(&want_mean)
+        .map(|(row, mean)| {
+            1.0 / (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / d as f64 + eps).sqrt()
+        })
+        .collect();
+    case.expect_vector("mean", mean, want_mean, allowed(F32, cols));
+    case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+    let dy = case.input(rows, cols, element);
+    let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
+    let [dw, db] = [0; 2].map(|_| case.input(1, cols, F32));
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
+    layer_norm::layer_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor, db.tensor);
+    let (want_dx, want_dw, want_db) =
+        reference::layer_norm::layer_norm_backward(&x.values, &w.values, &dy.values, d, eps);
+    let (want_more, bound) = (sum(&more.values, &want_dx), allowed(element, cols));
+    if cols <= 4 {
+        // dx keeps D - 2 of D directions: of few columns most cancels.
+        let terms: Vec<f64> = want_rstd
+            .iter()
+            .zip(dy.values.chunks(d))
+            .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
+            .collect();
+        case.expect_difference("dx", dx, want_dx, bound, &terms);
+        case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
+    } else {
+        case.expect("dx", dx, want_dx, bound);
+        case.expect("dx on top", more.tensor, want_more, bound);
+    }
+    case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+    case.expect("db", db.tensor, sum(&db.values, &want_db), allowed(F32, rows));
+}
+
+/// A row far from zero: the variance must not be the difference of two large squares.
+#[test]
+fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
+    check("layer_norm of 1000 ± 1", |case| {
+        let values: Vec<f64> = (0..3 * 64).map(|_| 1000.0 + case.normal()).collect();
+        let x = case.input_of(&values, 3, 64, F32);
+        let [w, b] = [0; 2].map(|_| case.input(1, 64, F32));
+        let y = case.output(3, 64, F32);
+        let [mean, rstd] = [0; 2].map(|_| case.output(1, 3, F32));
+        let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
+        layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, 1e-5);
+        let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, 64, 1e-5);
+        // The mean is rounded to half an ulp of 1000, 3e-5, after a sum that is rounded 64 times.
+        case.expect("y", y, want, 1000.0 * allowed(F32, 64));
+    });
 }
 
 /// Query heads, key heads, head_dim, value_dim and tokens: one of each, odd counts, more tokens than a block of the

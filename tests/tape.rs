@@ -5,6 +5,7 @@ mod lab;
 
 use gristmill::element::Element::F32;
 use gristmill::ops::attention::Attention;
+use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::reference;
@@ -103,6 +104,50 @@ fn rms_norm() {
             },
         );
     });
+}
+
+#[test]
+fn layer_norm() {
+    check("tape layer_norm", |case| {
+        let d = 13;
+        let x = case.input(N, d, F32);
+        let weights = [weight(case, 1, d), weight(case, 1, d)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            d,
+            d + N,
+            |tape, x, w| tape.layer_norm(x, &w[0].parameter, &w[1].parameter, 1e-5),
+            &weights,
+            |dy| {
+                let (dx, dw, db) =
+                    reference::layer_norm::layer_norm_backward(&values, &w, dy, d as usize, 1e-5);
+                (dx, vec![dw, db])
+            },
+        );
+    });
+}
+
+#[test]
+fn gelu() {
+    for (kind, formula) in
+        [(Gelu::Exact, reference::gelu::Gelu::Exact), (Gelu::Tanh, reference::gelu::Gelu::Tanh)]
+    {
+        check(&format!("tape gelu {kind:?}"), |case| {
+            let x = case.input(N, 7, F32);
+            let values = x.values.clone();
+            mid_graph(
+                case,
+                &x,
+                7,
+                8,
+                |tape, x, _| tape.gelu(x, kind),
+                &[],
+                |dy| (reference::gelu::gelu_backward(&values, dy, formula), vec![]),
+            );
+        });
+    }
 }
 
 #[test]
