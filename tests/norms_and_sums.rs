@@ -211,7 +211,7 @@ fn column_sum_adds_rows() {
 
 #[test]
 fn embedding_gathers_and_scatters() {
-    for element in [F32, Bf16] {
+    for element in [F32, F16, Bf16] {
         for (tokens, vocab, cols, parts) in
             [(1, 1, 1, 1), (33, 7, 31, 1), (129, 40, 36, 2), (64, 257, 130, 3)]
         {
@@ -230,7 +230,11 @@ fn embedding_gathers_and_scatters() {
                 let parts = tensors(&dtable);
                 embedding::embedding_backward(&mut case.rec, ids_tensor, order_tensor, dy.tensor, &parts);
                 let whole: Vec<f64> = table.iter().flat_map(|part| part.values.clone()).collect();
-                case.expect("y", y, reference::embedding::embedding(&whole, &ids, cols as usize), 0.0);
+                let rows = reference::embedding::embedding(&whole, &ids, cols as usize);
+                let more = case.input(tokens, cols, element);
+                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), more.tensor);
+                case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
+                case.expect("y", y, rows, 0.0);
                 let want =
                     reference::embedding::embedding_backward(&dy.values, &ids, vocab as usize, cols as usize);
                 let mut rest = &want[..];

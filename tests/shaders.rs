@@ -33,6 +33,14 @@ fn variants() -> Vec<Dispatch> {
     let plain = ["--model.model_config.use_qk_norm=False", "--model.model_config.qkv_has_bias=False"];
     let tied =
         ["--model.model_config.tie_word_embeddings=True", "--model.model_config.rotary_interleaved=True"];
+    let gpt2 = [
+        "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
+         seq_length: 16}",
+    ];
+    let exact = [
+        "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
+         seq_length: 16, hidden_act: gelu_exact}",
+    ];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let mut seen = HashSet::new();
@@ -40,7 +48,9 @@ fn variants() -> Vec<Dispatch> {
         .into_iter()
         .flat_map(|tier| {
             let capabilities = Capabilities::software().with_tier(tier);
-            [&[][..], &plain, &tied, &wide].into_iter().flat_map(move |o| everything(o, capabilities))
+            [&[][..], &plain, &tied, &gpt2, &exact, &wide]
+                .into_iter()
+                .flat_map(move |o| everything(o, capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()

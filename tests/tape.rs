@@ -314,6 +314,31 @@ fn embedding_adds_to_its_table() {
     });
 }
 
+/// Positions repeat and start again within a row; x passes its gradient on.
+#[test]
+fn embedding_added_in_place() {
+    check("tape add_embedding", |case| {
+        let positions = [0u32, 1, 2, 0, 1, 0, 1, 2, 3, 4];
+        let mut order: Vec<u32> = (0..N).collect();
+        order.sort_by_key(|&n| positions[n as usize]);
+        let x = case.input(N, 6, F32);
+        let weights = [weight(case, 6, 6)];
+        let (ids, order) = (case.integers(&positions), case.integers(&order));
+        let rows = reference::embedding::embedding(&weights[0].values, &positions, 6);
+        let want: Vec<f64> = x.values.iter().zip(&rows).map(|(x, row)| x + row).collect();
+        mid_graph(
+            case,
+            &x,
+            6,
+            N,
+            |tape, x, w| tape.add_embedding(x, ids, order, &w[0].parameter),
+            &weights,
+            |dy| (dy.to_vec(), vec![reference::embedding::embedding_backward(dy, &positions, 6, 6)]),
+        );
+        case.expect("y", x.tensor, want, allowed(F32, 1));
+    });
+}
+
 /// x + W rms_norm(x): the residual's gradient passes through the branch's in-place additions unharmed, with the block
 /// recomputed and without; and both ways are equal to the last bit.
 #[test]

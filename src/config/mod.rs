@@ -29,6 +29,7 @@ mod context;
 mod dataset;
 mod document;
 mod evaluation;
+mod family;
 mod keys;
 mod known_keys;
 mod locate;

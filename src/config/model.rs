@@ -1,13 +1,17 @@
 //! The `model` section: `model_config` and `arch`.
 
 use super::document::Document;
+use super::family;
 use super::known_keys;
 use super::section::{Notes, Section};
 use crate::error::Result;
+use crate::model::config::{Activation, Family};
 
 /// `model.model_config` as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSection {
+    /// `type`, or what `model.arch.type` says.
+    pub family: Family,
     /// Number of different tokens.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -28,9 +32,15 @@ pub struct ModelSection {
     pub multiple_of: usize,
     /// The rule widens by this factor.
     pub ffn_dim_multiplier: Option<f64>,
+    /// GPT-2's feed-forward layer is so many times as wide as the stream where no size is given.
+    pub expand_ratio: usize,
+    /// `hidden_act`.
+    pub activation: Activation,
     /// Tokens in a window.
     pub seq_length: usize,
-    /// Added to the mean square in rms_norm.
+    /// Positions that the model is made for; `seq_length` where absent.
+    pub max_position_embedding: Option<usize>,
+    /// Added to the mean square or the variance in the norms.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub theta: f64,
@@ -56,10 +66,10 @@ const PATH: &str = "model.model_config";
 pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSection> {
     Section::open(document, "model", &known_keys::MODEL_SECTION, notes)?;
     // The type comes first: another model's keys are unknown only because the model is.
-    check_type(document, "model.model_config.type", "LlamaConfig")?;
-    check_type(document, "model.arch.type", "LlamaForCausalLM")?;
+    let family = family::read(document)?;
     Section::open(document, "model.arch", &known_keys::ARCH, notes)?;
     let section = Section::open(document, PATH, &known_keys::MODEL, notes)?;
+    family::check(&section, family)?;
     let positive = |number: f64| number > 0.0;
     let untied: Option<bool> = section.get("untie_embeddings_and_output_weights")?;
     let tied: Option<bool> = section.get("tie_word_embeddings")?;
@@ -67,7 +77,16 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         let message = "contradicts `tie_word_embeddings`; keep one of them";
         return Err(section.error("untie_embeddings_and_output_weights", message));
     }
+    let is_llama = family == Family::Llama;
+    let qkv_has_bias = section.or("qkv_has_bias", !is_llama)?;
+    if !is_llama && !qkv_has_bias {
+        return Err(section.error("qkv_has_bias", "not built yet (found `False`); write `True`"));
+    }
+    if is_llama && section.node("max_position_embedding").is_some() {
+        notes.ignore(PATH, "max_position_embedding");
+    }
     Ok(ModelSection {
+        family,
         vocab_size: section.require("vocab_size")?,
         hidden_size: section.require("hidden_size")?,
         num_layers: section.require("num_layers")?,
@@ -78,26 +97,24 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         intermediate_size: section.get("intermediate_size")?,
         multiple_of: section.or("multiple_of", 256)?,
         ffn_dim_multiplier: section.get("ffn_dim_multiplier")?,
+        expand_ratio: section.or("expand_ratio", 4)?,
+        activation: family::activation(&section, family, notes)?,
         seq_length: section.require("seq_length")?,
+        max_position_embedding: section.get("max_position_embedding")?,
         rms_norm_eps: section.number("rms_norm_eps", 1e-5, "a number above 0", positive)?,
         theta: section.number("theta", 10_000.0, "a number above 0", positive)?,
         rotary_percent: section
             .number("rotary_percent", 1.0, "a share in (0, 1]", |share| share > 0.0 && share <= 1.0)?,
         rotary_interleaved: section.or("rotary_interleaved", false)?,
-        tie_word_embeddings: tied.or(untied.map(|untied| !untied)).unwrap_or(false),
-        qkv_has_bias: section.or("qkv_has_bias", false)?,
+        tie_word_embeddings: tied.or(untied.map(|untied| !untied)).unwrap_or(!is_llama),
+        qkv_has_bias,
         use_qk_norm: section.or("use_qk_norm", false)?,
-        init_method_std: section.number("init_method_std", 0.01, "a number above 0", positive)?,
+        init_method_std: section.number(
+            "init_method_std",
+            if is_llama { 0.01 } else { 0.02 },
+            "a number above 0",
+            positive,
+        )?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
     })
-}
-
-/// Refuses any other type than `built`; an absent one is taken for it.
-fn check_type(document: &Document, path: &str, built: &str) -> Result<()> {
-    match document.word(path) {
-        Some(name) if name != built => {
-            Err(document.error(path, format!("`{name}` is not built yet; write `type: {built}`")))
-        }
-        _ => Ok(()),
-    }
 }

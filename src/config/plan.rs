@@ -144,6 +144,7 @@ impl RunPlan {
             batch_size: self.batch_size,
             gradient_accumulation_steps: self.gradient_accumulation_steps,
             vocab_size: self.model.vocab_size,
+            sorts_positions: self.model.learns_positions(),
             rank: self.rank,
             world: self.world,
         }

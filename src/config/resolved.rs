@@ -1,11 +1,13 @@
 //! A plan written out as a configuration with every value in place.
 
 use super::document;
+use super::family;
 use super::node::Node;
 use super::plan::RunPlan;
 use super::run::Resume;
 use crate::data::{DataConfig, Loader, TokenType};
 use crate::kernels::Tier;
+use crate::model::config::Positions;
 use crate::train::schedule::{Decay, Warmup};
 
 /// The configuration that resolves to `plan`.
@@ -76,31 +78,37 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
 
 fn model(plan: &RunPlan) -> Node {
     let model = &plan.model;
-    Entries::of([
-        ("type", "LlamaConfig".into()),
+    let mut entries = Entries::of([
+        ("type", family::config_name(model.family).into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
         ("num_layers", model.num_layers.into()),
         ("num_heads", model.num_heads.into()),
-        ("n_kv_heads", model.num_kv_heads.into()),
-        ("head_dim", model.head_dim.into()),
         ("intermediate_size", model.intermediate_size.into()),
         ("seq_length", model.seq_length.into()),
-        ("rms_norm_eps", model.rms_norm_eps.into()),
-        ("theta", model.rope_theta.into()),
-        ("rotary_percent", (model.rotary_dim as f64 / model.head_dim as f64).into()),
-        ("rotary_interleaved", model.rotary_interleaved.into()),
+        ("hidden_act", family::activation_name(model.activation).into()),
+        ("rms_norm_eps", model.norm_eps.into()),
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
-        ("use_qk_norm", model.qk_norm.into()),
         ("init_method_std", model.init_std.into()),
         (
             "ignore_token_id",
             if model.ignore_id == u32::MAX { Node::Int(-100) } else { u64::from(model.ignore_id).into() },
         ),
         ("compute_dtype", "float32".into()),
-    ])
-    .into()
+    ]);
+    match model.positions {
+        Positions::Learned { rows } => entries.set("max_position_embedding", rows),
+        Positions::Rotary => {
+            entries.set("n_kv_heads", model.num_kv_heads);
+            entries.set("head_dim", model.head_dim);
+            entries.set("theta", model.rope_theta);
+            entries.set("rotary_percent", model.rotary_dim as f64 / model.head_dim as f64);
+            entries.set("rotary_interleaved", model.rotary_interleaved);
+            entries.set("use_qk_norm", model.qk_norm);
+        }
+    }
+    entries.into()
 }
 
 fn schedule(plan: &RunPlan) -> Entries {

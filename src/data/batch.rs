@@ -11,6 +11,9 @@ pub struct Batch {
     pub positions: Vec<u32>,
     /// Indices into `tokens` sorted by token id, equal ids in order: the embedding's backward sums along it. (B T)
     pub order: Vec<u32>,
+    /// Indices into `tokens` sorted by position, equal positions in order: the same for a learned table of positions.
+    /// (B T), or empty where no model asks for it.
+    pub position_order: Vec<u32>,
 }
 
 impl Batch {
@@ -23,13 +26,14 @@ impl Batch {
         assert_eq!(tokens.len(), targets.len(), "tokens and targets must have the same length");
         assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole rows of {seq_length}");
         let mut batch = Self { tokens, targets, ..Self::default() };
-        batch.resize(batch.tokens.len());
+        batch.resize(batch.tokens.len(), true);
         batch.index(seq_length);
         batch
     }
 
     /// Makes room for `len` tokens.
-    pub(super) fn resize(&mut self, len: usize) {
+    pub(super) fn resize(&mut self, len: usize, sort_positions: bool) {
+        self.position_order.resize(if sort_positions { len } else { 0 }, 0);
         for buffer in [&mut self.tokens, &mut self.targets, &mut self.positions, &mut self.order] {
             buffer.resize(len, 0);
         }
@@ -45,6 +49,10 @@ impl Batch {
         // a millisecond; a counting sort would walk the whole vocabulary for every micro-batch.
         let tokens = &self.tokens;
         self.order.sort_unstable_by_key(|&index| (tokens[index as usize], index));
+        // Sorted like ids, because positions may start again within a row.
+        self.position_order.iter_mut().zip(0..).for_each(|(order, index)| *order = index);
+        let positions = &self.positions;
+        self.position_order.sort_unstable_by_key(|&index| (positions[index as usize], index));
     }
 }
 
@@ -57,5 +65,6 @@ mod tests {
         let batch = Batch::from_rows(vec![5, 1, 5, 0, 1, 5], vec![0; 6], 3);
         assert_eq!(batch.order, [3, 1, 4, 0, 2, 5]);
         assert_eq!(batch.positions, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(batch.position_order, [0, 3, 1, 4, 2, 5]);
     }
 }

@@ -20,6 +20,8 @@ pub struct BatchSpec {
     pub gradient_accumulation_steps: usize,
     /// Number of different tokens.
     pub vocab_size: usize,
+    /// Whether batches come with their tokens sorted by position.
+    pub sorts_positions: bool,
     /// This rank.
     pub rank: usize,
     /// Number of ranks.
@@ -127,7 +129,7 @@ impl Batches {
     /// If it holds a token outside the vocabulary.
     pub fn fill(&self, micro_step: u64, batch: &mut Batch) -> Result<()> {
         let seq_length = self.spec.seq_length;
-        batch.resize(self.spec.batch_size * seq_length);
+        batch.resize(self.spec.batch_size * seq_length, self.spec.sorts_positions);
         let epoch = micro_step / self.micro_steps_per_epoch();
         let first = micro_step % self.micro_steps_per_epoch() * self.windows_per_batch();
         let order = self.shuffle.map(|seed| Permutation::new(self.windows, seed, SHUFFLE_STREAM + epoch));
@@ -165,6 +167,7 @@ mod tests {
             batch_size,
             gradient_accumulation_steps: 1,
             vocab_size: 256,
+            sorts_positions: false,
             rank: 0,
             world: 1,
         }
@@ -185,6 +188,7 @@ mod tests {
         assert_eq!(batch.targets, [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(batch.positions, [0, 1, 2, 3, 0, 1, 2, 3]);
         assert_eq!(batch.order, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(batch.position_order, [0; 0]);
         assert_eq!(batches.batch(1).unwrap(), batch);
     }
 
@@ -235,6 +239,13 @@ mod tests {
         batches.fill(5, &mut batch).unwrap();
         assert_eq!(before, pointers(&batch));
         assert_eq!(batch, batches.batch(5).unwrap());
+    }
+
+    #[test]
+    fn positions_are_sorted_where_a_model_learns_them() {
+        let batches = batches(14, BatchSpec { sorts_positions: true, ..spec(4, 2) }, None).unwrap();
+        let batch = batches.batch(0).unwrap();
+        assert_eq!(batch.position_order, [0, 4, 1, 5, 2, 6, 3, 7]);
     }
 
     #[test]

@@ -112,6 +112,7 @@ mod tests {
             batch_size: 2,
             gradient_accumulation_steps: 2,
             vocab_size: 256,
+            sorts_positions: false,
             rank: 0,
             world: 1,
         }

@@ -6,6 +6,8 @@
 pub mod arena;
 pub mod config;
 pub mod count;
+mod describe;
 pub mod gpt;
 pub mod init;
+mod names;
 pub mod parameters;

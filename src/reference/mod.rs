@@ -30,6 +30,7 @@ pub mod swiglu;
 pub mod trainer;
 
 mod block;
+mod parameters;
 mod vector;
 
 #[cfg(test)]

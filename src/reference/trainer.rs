@@ -46,10 +46,10 @@ pub struct StepResult {
     pub grad_norm: f64,
 }
 
-/// The usual rule for weight decay: matrices decay, embedding and output projection included; norms and
-/// biases do not.
+/// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
+/// `ln_2`, `ln_f` in GPT-2) and biases do not.
 pub fn decays(name: &str) -> bool {
-    !name.ends_with("norm.weight") && !name.ends_with(".bias")
+    !name.ends_with("norm.weight") && !name.contains(".ln_") && !name.ends_with(".bias")
 }
 
 impl Trainer {
@@ -129,6 +129,7 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::gpt::Architecture;
     use crate::reference::gradient_check::assert_close;
     use crate::reference::random::Random;
     use crate::reference::rope::Rope;
@@ -137,6 +138,7 @@ mod tests {
     const T: usize = 3;
     const SETTINGS: AdamWSettings = AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     const SHAPE: Shape = Shape {
+        architecture: Architecture::Llama,
         vocab_size: 7,
         hidden_size: 8,
         num_layers: 1,
@@ -144,7 +146,7 @@ mod tests {
         num_kv_heads: 1,
         head_dim: 4,
         intermediate_size: 12,
-        rms_norm_eps: 1e-6,
+        norm_eps: 1e-6,
         rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false },
         tie_word_embeddings: true,
         qkv_bias: true,

@@ -38,6 +38,18 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
+    /// x (N, D) + rows of `table` (V, D) by id, in place: nothing else reads `x` as it was. `order`: token positions sorted
+    /// by id.
+    pub fn add_embedding(&mut self, x: Var, ids: Tensor, order: Tensor, table: &'p Parameter) -> Var {
+        embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
+        self.result(x.tensor, &[x], table.trains(), move |tape, dy| {
+            if let Some(gradient) = &table.gradient {
+                embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
+            }
+            tape.give(x, dy); // last: from here on others may add to dy
+        })
+    }
+
     /// x (N, K) Wᵀ + bias + residual: (N, M). The residual's gradient is the result's own, handed on.
     pub fn linear(
         &mut self,

@@ -16,8 +16,9 @@ use super::trainer_state::TrainerState;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, Part};
-use crate::model::config::ModelConfig;
+use crate::model::config::{Activation, Family, ModelConfig, Positions};
 use crate::model::parameters::{Piece, Spec};
+use crate::ops::gelu::Gelu;
 use crate::record::Tensor;
 use safetensors::Dtype;
 use serde_json::json;
@@ -65,8 +66,49 @@ pub fn load_weights(trainer: &Trainer<'_>, path: &Path) -> Result<()> {
     load_arena(trainer, &TensorFile::open(&file)?, "", &trainer.recordings.arenas.weights)
 }
 
-/// The model's shape under the keys of Hugging Face's `LlamaConfig` (`Qwen3Config` with QK-norm).
+/// The model's shape under the keys of Hugging Face.
 fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+    match model.family {
+        Family::Llama => llama_config(model),
+        Family::Gpt2 => gpt2_config(model),
+    }
+}
+
+/// `GPT2Config`.
+fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
+    let positions = match model.positions {
+        Positions::Learned { rows } => rows,
+        Positions::Rotary => model.seq_length,
+    };
+    let activation = match model.activation {
+        Activation::Gelu(Gelu::Tanh) => "gelu_new",
+        Activation::Gelu(Gelu::Exact) => "gelu",
+        Activation::SwiGlu => "silu",
+    };
+    json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": model.vocab_size,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_heads,
+        "n_inner": model.intermediate_size,
+        "n_positions": positions,
+        "n_ctx": positions,
+        "activation_function": activation,
+        "layer_norm_epsilon": model.norm_eps,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "initializer_range": model.init_std,
+        "scale_attn_weights": true,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "torch_dtype": "float32",
+    })
+}
+
+/// `LlamaConfig`, or `Qwen3Config` with QK-norm.
+fn llama_config(model: &ModelConfig) -> serde_json::Value {
     let (architecture, model_type) =
         if model.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
     json!({
@@ -82,7 +124,7 @@ fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
         "max_position_embeddings": model.seq_length,
         "rope_theta": model.rope_theta,
         "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
-        "rms_norm_eps": model.rms_norm_eps,
+        "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tie_word_embeddings,
         "attention_bias": model.qkv_bias,
         "hidden_act": "silu",
@@ -132,6 +174,33 @@ fn read_piece(
     entry: &Entry<'_>,
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    if entry.piece.is_transposed {
+        return read_transposed(trainer, entry, take);
+    }
+    read_rows_of(trainer, entry, &mut take)
+}
+
+/// A matrix that files hold as (columns, rows): it takes its size in host memory once more.
+fn read_transposed(
+    trainer: &Trainer<'_>,
+    entry: &Entry<'_>,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut values = Vec::with_capacity(entry.piece.rows * entry.spec.cols);
+    read_rows_of(trainer, entry, &mut |row| {
+        values.extend(Element::F32.decode(row));
+        Ok(())
+    })?;
+    let values = entry.spec.to_file(entry.piece, values);
+    values.chunks(entry.piece.rows).try_for_each(|row| take(bytemuck::cast_slice(row)))
+}
+
+/// Hands the rows of a piece, as the device holds them, to `take`.
+fn read_rows_of(
+    trainer: &Trainer<'_>,
+    entry: &Entry<'_>,
+    take: &mut impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let Some((first_row, first_column, columns)) = entry.spec.piece_rows(entry.piece).next() else {
         return Ok(());
     };
@@ -167,7 +236,8 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
             let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
             for piece in &spec.pieces {
                 let (_, _, bytes) = file.tensor(&format!("{prefix}{}", piece.name))?;
-                let mut values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                let mut values = spec.from_file(piece, values.collect()).into_iter();
                 for (row, first, columns) in spec.piece_rows(piece) {
                     let inside = row.checked_sub(part.first_row).filter(|&row| row < part.rows);
                     let taken: Vec<f32> = values.by_ref().take(columns).collect();

@@ -5,6 +5,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::config::{Activation, ModelConfig};
 use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::Gpt;
 use crate::ops::adamw::{self, AdamW};
@@ -46,8 +47,8 @@ pub struct Recordings {
     pub schedule: Tensor,
     /// The current micro-batch.
     pub batch: BatchTensors,
-    /// The rotary table and its contents.
-    pub rotary: (Tensor, Vec<f32>),
+    /// The rotary table and its contents, for a model that rotates.
+    pub rotary: Option<(Tensor, Vec<f32>)>,
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
     pub micro_step: Recording,
     /// Norm, clipping, step state and AdamW.
@@ -93,7 +94,7 @@ impl Recordings {
         let schedule =
             persistents.tensor("schedule", steps.clamp(1, u32::MAX as u64) as u32, 4, Element::F32);
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
-        let batch = batch_tensors(&mut persistents, "batch", tokens);
+        let batch = batch_tensors(&mut persistents, "batch", tokens, &plan.model);
         let shape = gpt::Shape::new(&plan.model, &mut persistents);
         let rotary = shape.rotary_table();
         check_activations(plan, &capabilities)?;
@@ -181,13 +182,24 @@ fn head(gpt: &Gpt<Parameter>) -> &Parameter {
     gpt.head.as_ref().unwrap_or(&gpt.embedding)
 }
 
-/// The four id arrays of a micro-batch in one buffer, so that one copy brings them all.
-fn batch_tensors(persistents: &mut Persistents, label: &str, tokens: u32) -> BatchTensors {
-    let bytes = batch_stride(tokens);
-    let buffer = BufferId::Persistent(persistents.add(label, 4 * bytes));
-    let [tokens, targets, positions, order] =
-        [0, 1, 2, 3].map(|i| Tensor::new(buffer, i * bytes, 1, tokens, Element::F32));
-    BatchTensors { tokens, targets, positions, order }
+/// The id arrays of a micro-batch in one buffer, so that one copy brings them all.
+fn batch_tensors(
+    persistents: &mut Persistents,
+    label: &str,
+    tokens: u32,
+    model: &ModelConfig,
+) -> BatchTensors {
+    let buffer = BufferId::Persistent(persistents.add(label, batch_bytes(tokens, model)));
+    let array = |i: u64| Tensor::new(buffer, i * batch_stride(tokens), 1, tokens, Element::F32);
+    let [tokens, targets, positions, order] = [0, 1, 2, 3].map(array);
+    let position_order = model.learns_positions().then(|| array(4));
+    BatchTensors { tokens, targets, positions, order, position_order }
+}
+
+/// Bytes of all id arrays of a micro-batch.
+pub fn batch_bytes(tokens: u32, model: &ModelConfig) -> u64 {
+    let arrays = if model.learns_positions() { 5 } else { 4 };
+    arrays * batch_stride(tokens)
 }
 
 /// Bytes from one id array of a micro-batch to the next.
@@ -217,7 +229,11 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         ))),
     };
     let heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
-    let widest = model.hidden_size.max(heads).max(2 * model.intermediate_size.next_multiple_of(4));
+    let inner = match model.activation {
+        Activation::SwiGlu => 2 * model.intermediate_size.next_multiple_of(4),
+        Activation::Gelu(_) => model.intermediate_size,
+    };
+    let widest = model.hidden_size.max(heads).max(inner);
     refuse_over(
         4 * (tokens * widest) as u64,
         format!("an activation of {} x {} tokens x {widest}", plan.batch_size, model.seq_length),
@@ -267,7 +283,7 @@ fn sample(
     shape: &gpt::Shape,
 ) -> SampleRecording {
     let window = plan.model.seq_length as u32;
-    let batch = batch_tensors(persistents, "sample batch", window);
+    let batch = batch_tensors(persistents, "sample batch", window, &plan.model);
     let at = persistents.tensor("sample position", 1, 1, Element::F32);
     let logits = persistents.tensor("sample logits", 1, plan.model.vocab_size as u32, Element::F32);
     let mut rec = Recorder::new("sample", capabilities);

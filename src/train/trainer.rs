@@ -1,6 +1,6 @@
 //! The device side of a run: state, step, evaluation.
 
-use super::recordings::{Recordings, batch_stride, persistent};
+use super::recordings::{Recordings, batch_bytes, batch_stride, persistent};
 use super::state::{LossState, StepState, schedule_table};
 use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
@@ -70,7 +70,7 @@ impl<'gpu> Trainer<'gpu> {
             batch: id(recordings.batch.tokens)?,
         };
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
-        let batch_bytes = 4 * batch_stride(tokens);
+        let batch_bytes = batch_bytes(tokens, &plan.model);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let trainer = Self {
             uploads: UploadRing::new(gpu, batch_bytes, RING),
@@ -94,8 +94,9 @@ impl<'gpu> Trainer<'gpu> {
         let lr = |step| length.schedule.lr_at(step);
         let table = schedule_table(length.total_steps, lr, plan.optimizer.beta1, plan.optimizer.beta2);
         self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
-        let (table, values) = &self.recordings.rotary;
-        self.write(*table, bytemuck::cast_slice(values));
+        if let Some((table, values)) = &self.recordings.rotary {
+            self.write(*table, bytemuck::cast_slice(values));
+        }
         self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
         for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
             for part in parts {
@@ -232,9 +233,11 @@ impl<'gpu> Trainer<'gpu> {
 
     /// The micro-batch as the device's batch buffer holds it.
     fn stage(&mut self) {
-        let Batch { tokens, targets, positions, order } = &self.batch;
+        let Batch { tokens, targets, positions, order, position_order } = &self.batch;
         let stride = batch_stride(tokens.len() as u32) as usize;
-        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip([tokens, targets, positions, order]) {
+        let arrays = [tokens, targets, positions, order, position_order];
+        // A model that learns no positions has four slots, and its batches an empty fifth array.
+        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(arrays) {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         }
     }
