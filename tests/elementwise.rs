@@ -6,7 +6,8 @@ use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::element::stride_of;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
+use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward, scaled_cos_sin_table};
+use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
 use gristmill::record::Tensor;
 use gristmill::reference;
@@ -205,6 +206,48 @@ fn packed(gate: &[f64], up: &[f64], f: u32) -> Vec<f64> {
     let pad = vec![0.0; (stride_of(f) - f) as usize];
     let rows = gate.chunks(f as usize).zip(up.chunks(f as usize));
     rows.flat_map(|(gate, up)| [gate, &pad, up, &pad].concat()).collect()
+}
+
+/// A table with a magnitude: forward and backward are multiplied by it alike.
+#[test]
+fn rope_follows_a_scaled_table() {
+    let yarn = Yarn {
+        factor: 4.0,
+        original: 64.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        mscale: 1.0,
+        mscale_all_dim: 0.0,
+    };
+    let (layout, rotation, scaling) =
+        (HeadLayout { heads: 1, kv_heads: 1, head_dim: 8, value_dim: 8 }, HALF, RopeScaling::Yarn(yarn));
+    let frequencies = scaling.frequencies(&rotation);
+    assert!(scaling.magnitude() > 1.1);
+    for direction in [1.0, -1.0] {
+        check(&format!("rope scaled, direction {direction}"), |case| {
+            let ids = [0u32, 99, 17, 40, 64];
+            let (qkv, positions) = (case.input(5, layout.cols(), F32), case.integers(&ids));
+            let table: Vec<f64> =
+                scaled_cos_sin_table(100, &rotation, &scaling).into_iter().map(f64::from).collect();
+            let cos_sin = case.input_of(&table, 100, 8, F32).tensor;
+            match direction > 0.0 {
+                true => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+                false => rope_backward(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+            }
+            let mut want = qkv.values;
+            for (row, id) in want.chunks_mut(layout.cols() as usize).zip(ids) {
+                for head in row[..16].chunks_mut(8) {
+                    for (pair, frequency) in frequencies.iter().enumerate() {
+                        let (sin, cos) = (direction * id as f64 * frequency).sin_cos();
+                        let (a, b) = (head[pair], head[pair + 4]);
+                        head[pair] = scaling.magnitude() * (a * cos - b * sin);
+                        head[pair + 4] = scaling.magnitude() * (a * sin + b * cos);
+                    }
+                }
+            }
+            case.expect("qkv", qkv.tensor, want, allowed(F32, 2));
+        });
+    }
 }
 
 const HALF: Rope = Rope { rotary_dim: 8, theta: 10000.0, is_interleaved: false };

@@ -28,7 +28,7 @@ const WORDS: [(&str, &str, &str); 2] = [
 /// Keys that say something only of the other family's layers.
 const NOT_IN_LLAMA: &str = "expand_ratio";
 const NOT_IN_GPT2: &str = "n_kv_heads head_dim multiple_of ffn_dim_multiplier theta rotary_percent rotary_interleaved \
-    use_qk_norm";
+    use_qk_norm extend_method scaling_factor rope_scaling pretrain_seqlen";
 
 /// How files name a family's configuration.
 pub(super) fn config_name(family: Family) -> &'static str {

@@ -108,11 +108,11 @@ pub(crate) const MODEL: Keys = Keys {
         untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
         init_method_std ignore_token_id max_position_embedding expand_ratio hidden_act gated_linear_unit \
         normalization position_embedding_type add_bias_linear out_proj_has_bias wo_has_bias has_bias \
-        post_layernorm_residual",
+        post_layernorm_residual extend_method scaling_factor rope_scaling pretrain_seqlen",
     // Generation, pipeline stages, kernel choices and weight layouts of the original.
     ignored: "bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
         max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \
-        num_blocks use_paged_attention use_past_shard use_kvcache_op use_cache compute_in_2d pretrain_seqlen \
+        num_blocks use_paged_attention use_past_shard use_kvcache_op use_cache compute_in_2d \
         fine_grain_interleave offset pp_interleave_num parallel_optimizer use_seq_parallel seq_parallel \
         qkv_concat ffn_concat use_attn_mask_compression use_ring_attention use_prompt_flash_attention \
         use_incre_flash_attention use_rope_slice input_sliced_sig rotary_emb_base auto_register \
@@ -130,8 +130,6 @@ pub(crate) const MODEL: Keys = Keys {
         ),
         refuse("use_past", Passes::Off, "write `use_past: False`"),
         refuse("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
-        refuse("extend_method", Passes::Off, "write `extend_method: None`"),
-        refuse("scaling_factor", Passes::UpToOne, "remove it"),
         refuse(
             "attention_dropout hidden_dropout emb_dropout_prob attention_dropout_rate hidden_dropout_rate \
                 embedding_dropout_prob",

@@ -38,6 +38,7 @@ mod node;
 mod overrides;
 mod plan;
 mod resolved;
+mod rope_scaling;
 mod run;
 mod section;
 mod shape;

@@ -3,9 +3,10 @@
 use super::document::Document;
 use super::family;
 use super::known_keys;
+use super::rope_scaling;
 use super::section::{Notes, Section};
 use crate::error::Result;
-use crate::model::config::{Activation, Family};
+use crate::model::config::{Activation, Family, RopeScaling};
 
 /// `model.model_config` as written.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +45,8 @@ pub struct ModelSection {
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub theta: f64,
+    /// How they are stretched: `extend_method` and `scaling_factor`, or `rope_scaling`.
+    pub rope_scaling: RopeScaling,
     /// Share of a head's dimensions that rotate.
     pub rotary_percent: f64,
     /// Whether rotary pairs are neighbours.
@@ -82,9 +85,10 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     if !is_llama && !qkv_has_bias {
         return Err(section.error("qkv_has_bias", "not built yet (found `False`); write `True`"));
     }
-    if is_llama && section.node("max_position_embedding").is_some() {
-        notes.ignore(PATH, "max_position_embedding");
-    }
+    let seq_length = section.require("seq_length")?;
+    let max_position_embedding: Option<usize> = section.get("max_position_embedding")?;
+    let length = max_position_embedding.unwrap_or(seq_length).max(seq_length);
+    let theta = section.number("theta", 10_000.0, "a number above 0", positive)?;
     Ok(ModelSection {
         family,
         vocab_size: section.require("vocab_size")?,
@@ -99,10 +103,11 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         ffn_dim_multiplier: section.get("ffn_dim_multiplier")?,
         expand_ratio: section.or("expand_ratio", 4)?,
         activation: family::activation(&section, family, notes)?,
-        seq_length: section.require("seq_length")?,
-        max_position_embedding: section.get("max_position_embedding")?,
+        seq_length,
+        max_position_embedding,
         rms_norm_eps: section.number("rms_norm_eps", 1e-5, "a number above 0", positive)?,
-        theta: section.number("theta", 10_000.0, "a number above 0", positive)?,
+        theta,
+        rope_scaling: rope_scaling::read(document, &section, length, theta)?,
         rotary_percent: section
             .number("rotary_percent", 1.0, "a share in (0, 1]", |share| share > 0.0 && share <= 1.0)?,
         rotary_interleaved: section.or("rotary_interleaved", false)?,

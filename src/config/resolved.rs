@@ -4,6 +4,7 @@ use super::document;
 use super::family;
 use super::node::Node;
 use super::plan::RunPlan;
+use super::rope_scaling;
 use super::run::Resume;
 use crate::data::{DataConfig, Loader, TokenType};
 use crate::kernels::Tier;
@@ -95,10 +96,11 @@ fn model(plan: &RunPlan) -> Node {
             "ignore_token_id",
             if model.ignore_id == u32::MAX { Node::Int(-100) } else { u64::from(model.ignore_id).into() },
         ),
+        ("max_position_embedding", model.max_positions.into()),
         ("compute_dtype", "float32".into()),
     ]);
     match model.positions {
-        Positions::Learned { rows } => entries.set("max_position_embedding", rows),
+        Positions::Learned => {}
         Positions::Rotary => {
             entries.set("n_kv_heads", model.num_kv_heads);
             entries.set("head_dim", model.head_dim);
@@ -106,6 +108,10 @@ fn model(plan: &RunPlan) -> Node {
             entries.set("rotary_percent", model.rotary_dim as f64 / model.head_dim as f64);
             entries.set("rotary_interleaved", model.rotary_interleaved);
             entries.set("use_qk_norm", model.qk_norm);
+            if let Some((method, key, parameters)) = rope_scaling::written(&model.rope_scaling) {
+                entries.set("extend_method", method);
+                entries.set(key, parameters);
+            }
         }
     }
     entries.into()

@@ -68,9 +68,11 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
     }
     let (norm, positions) = match model.family {
         Family::Llama => (Norm::RmsNorm, Positions::Rotary),
-        Family::Gpt2 => (Norm::LayerNorm, learned_positions(config)?),
+        Family::Gpt2 => (Norm::LayerNorm, Positions::Learned),
     };
     Ok(ModelConfig {
+        max_positions: max_positions(config)?,
+        rope_scaling: model.rope_scaling,
         family: model.family,
         vocab_size: model.vocab_size,
         hidden_size: width,
@@ -96,15 +98,16 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
     })
 }
 
-/// A table of positions has a row for every place in a window, and may have more.
-fn learned_positions(config: &RunConfig) -> Result<Positions> {
+/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on, as in the
+/// original.
+fn max_positions(config: &RunConfig) -> Result<usize> {
     let length = config.model.seq_length;
     let rows = config.model.max_position_embedding.unwrap_or(length);
-    if rows < length {
+    if rows < length && config.model.family == Family::Gpt2 {
         let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
         return Err(config.error("model.model_config.max_position_embedding", message));
     }
-    Ok(Positions::Learned { rows })
+    Ok(rows.max(length))
 }
 
 /// GPT-2: so many times the width. Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier, rounded up to `multiple_of`.

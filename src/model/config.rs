@@ -1,6 +1,7 @@
 //! The shape of a model, every number decided.
 
 pub use crate::ops::gelu::Gelu;
+pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 
 /// A decoder: what the layers, the loss and the initialisation need to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,10 +26,14 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Tokens in a window (T).
     pub seq_length: usize,
+    /// Positions the model is made for, at least `seq_length`.
+    pub max_positions: usize,
     /// How a token's place gets into the model.
     pub positions: Positions,
     /// Base of the rotary frequencies θ^(-2i/d).
     pub rope_theta: f64,
+    /// How those frequencies are stretched for a longer context.
+    pub rope_scaling: RopeScaling,
     /// How many of a head's dimensions rotate; even, at most `head_dim`.
     pub rotary_dim: usize,
     /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
@@ -54,7 +59,7 @@ pub struct ModelConfig {
 impl ModelConfig {
     /// Whether positions come from a table, whose gradient needs the tokens sorted by position.
     pub fn learns_positions(&self) -> bool {
-        matches!(self.positions, Positions::Learned { .. })
+        self.positions == Positions::Learned
     }
 }
 
@@ -90,9 +95,6 @@ pub enum Activation {
 pub enum Positions {
     /// q and k turn by it.
     Rotary,
-    /// A row of a table is added to the token's embedding.
-    Learned {
-        /// Rows of the table, at least `seq_length`.
-        rows: usize,
-    },
+    /// A row of a table of `max_positions` rows is added to the token's embedding.
+    Learned,
 }

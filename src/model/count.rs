@@ -31,6 +31,7 @@ mod tests {
     use super::*;
     use crate::model::config::{Activation, Family, Norm, Positions};
     use crate::ops::gelu::Gelu;
+    use crate::ops::rope_scaling::RopeScaling;
 
     /// The reference shape of the benches: V 256, D 128, L 4, H 4, F 384, T 128.
     fn config() -> ModelConfig {
@@ -45,8 +46,10 @@ mod tests {
             intermediate_size: 384,
             activation: Activation::SwiGlu,
             seq_length: 128,
+            max_positions: 128,
             positions: Positions::Rotary,
             rope_theta: 10000.0,
+            rope_scaling: RopeScaling::None,
             rotary_dim: 32,
             rotary_interleaved: false,
             norm: Norm::RmsNorm,
@@ -77,7 +80,8 @@ mod tests {
         let gpt2 = ModelConfig {
             family: Family::Gpt2,
             activation: Activation::Gelu(Gelu::Tanh),
-            positions: Positions::Learned { rows: 200 },
+            max_positions: 200,
+            positions: Positions::Learned,
             norm: Norm::LayerNorm,
             tie_word_embeddings: true,
             qkv_bias: true,

@@ -18,7 +18,7 @@ impl Gpt<Spec> {
         };
         let positions = match config.positions {
             Positions::Rotary => None,
-            Positions::Learned { rows } => Some(table("positions", names.positions, rows)),
+            Positions::Learned => Some(table("positions", names.positions, config.max_positions)),
         };
         Self {
             embedding: table("embedding", names.embedding, vocab),
@@ -135,6 +135,7 @@ mod tests {
     use super::*;
     use crate::model::config::Family;
     use crate::ops::gelu::Gelu;
+    use crate::ops::rope_scaling::RopeScaling;
 
     /// The smallest GPT-2 as published: 124 million parameters, its tensors' names and shapes those of the file.
     #[test]
@@ -150,8 +151,10 @@ mod tests {
             intermediate_size: 3072,
             activation: Activation::Gelu(Gelu::Tanh),
             seq_length: 1024,
-            positions: Positions::Learned { rows: 1024 },
+            max_positions: 1024,
+            positions: Positions::Learned,
             rope_theta: 10000.0,
+            rope_scaling: RopeScaling::None,
             rotary_dim: 64,
             rotary_interleaved: false,
             norm: Norm::LayerNorm,

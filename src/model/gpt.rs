@@ -8,7 +8,8 @@ use super::parameters::{Block, Gpt};
 use crate::element::Element;
 use crate::ops::attention::Attention;
 use crate::ops::heads::HeadLayout;
-use crate::ops::rope::{Rope, cos_sin_table};
+use crate::ops::rope::{Rope, scaled_cos_sin_table};
+use crate::ops::rope_scaling::RopeScaling;
 use crate::record::{Persistents, Tensor};
 use crate::tape::{Parameter, Tape, Var};
 
@@ -42,6 +43,7 @@ pub struct Shape {
 #[derive(Clone, Copy, Debug)]
 struct Rotation {
     rope: Rope,
+    scaling: RopeScaling,
     cos_sin: Tensor,
 }
 
@@ -63,7 +65,7 @@ impl Shape {
                 is_interleaved: config.rotary_interleaved,
             };
             let cos_sin = persistents.tensor("cos_sin", sequence_length, rope.rotary_dim, Element::F32);
-            Rotation { rope, cos_sin }
+            Rotation { rope, scaling: config.rope_scaling, cos_sin }
         });
         Self {
             layout,
@@ -77,8 +79,8 @@ impl Shape {
 
     /// Where the rotary table lies, and what it holds; `None` for a model that does not rotate.
     pub fn rotary_table(&self) -> Option<(Tensor, Vec<f32>)> {
-        let Rotation { rope, cos_sin } = self.rotation?;
-        Some((cos_sin, cos_sin_table(self.sequence_length, &rope)))
+        let Rotation { rope, scaling, cos_sin } = self.rotation?;
+        Some((cos_sin, scaled_cos_sin_table(self.sequence_length, &rope, &scaling)))
     }
 }
 
@@ -158,7 +160,7 @@ fn attention<'p>(
         _ => qkv,
     };
     let qkv = match shape.rotation {
-        Some(Rotation { rope, cos_sin }) => {
+        Some(Rotation { rope, cos_sin, .. }) => {
             tape.scope("rope", |tape| tape.rope(qkv, positions, cos_sin, layout, rope))
         }
         None => qkv,

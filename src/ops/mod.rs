@@ -18,6 +18,7 @@ pub mod matmul;
 pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_scaling;
 pub mod swiglu;
 
 use crate::element::Element;

@@ -16,9 +16,10 @@ use super::trainer_state::TrainerState;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, Part};
-use crate::model::config::{Activation, Family, ModelConfig, Positions};
+use crate::model::config::{Activation, Family, ModelConfig};
 use crate::model::parameters::{Piece, Spec};
 use crate::ops::gelu::Gelu;
+use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use crate::record::Tensor;
 use safetensors::Dtype;
 use serde_json::json;
@@ -76,10 +77,6 @@ fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
 
 /// `GPT2Config`.
 fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
-    let positions = match model.positions {
-        Positions::Learned { rows } => rows,
-        Positions::Rotary => model.seq_length,
-    };
     let activation = match model.activation {
         Activation::Gelu(Gelu::Tanh) => "gelu_new",
         Activation::Gelu(Gelu::Exact) => "gelu",
@@ -93,8 +90,8 @@ fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
         "n_layer": model.num_layers,
         "n_head": model.num_heads,
         "n_inner": model.intermediate_size,
-        "n_positions": positions,
-        "n_ctx": positions,
+        "n_positions": model.max_positions,
+        "n_ctx": model.max_positions,
         "activation_function": activation,
         "layer_norm_epsilon": model.norm_eps,
         "tie_word_embeddings": model.tie_word_embeddings,
@@ -111,6 +108,12 @@ fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
 fn llama_config(model: &ModelConfig) -> serde_json::Value {
     let (architecture, model_type) =
         if model.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
+    // Hugging Face has no scaling of the base by a number, but then it is another base.
+    let rope_theta = match model.rope_scaling {
+        RopeScaling::Ntk { factor } => model.rope_theta * factor,
+        _ => model.rope_theta,
+    };
+    let rope_scaling = hugging_face_scaling(&model.rope_scaling);
     json!({
         "architectures": [architecture],
         "model_type": model_type,
@@ -121,8 +124,9 @@ fn llama_config(model: &ModelConfig) -> serde_json::Value {
         "num_key_value_heads": model.num_kv_heads,
         "head_dim": model.head_dim,
         "intermediate_size": model.intermediate_size,
-        "max_position_embeddings": model.seq_length,
-        "rope_theta": model.rope_theta,
+        "max_position_embeddings": model.max_positions,
+        "rope_theta": rope_theta,
+        "rope_scaling": rope_scaling,
         "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
         "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tie_word_embeddings,
@@ -131,6 +135,34 @@ fn llama_config(model: &ModelConfig) -> serde_json::Value {
         "initializer_range": model.init_std,
         "torch_dtype": "float32",
     })
+}
+
+/// `rope_scaling`; null where there is none.
+fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
+    match *scaling {
+        RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        // Hugging Face's "dynamic" is another formula: a name that it refuses is better than one it misreads.
+        RopeScaling::DynamicNtk { original, .. } => {
+            json!({ "rope_type": "dynamic_ntk", "original_max_position_embeddings": original as u64 })
+        }
+        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => json!({
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "beta_fast": beta_fast,
+            "beta_slow": beta_slow,
+            "mscale": mscale,
+            "mscale_all_dim": mscale_all_dim,
+        }),
+        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+        }),
+    }
 }
 
 /// A tensor of a file: which piece of which parameter, in which arena.

@@ -58,7 +58,7 @@ pub(super) fn take_up(
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
 fn fingerprint(plan: &RunPlan) -> BTreeMap<String, serde_json::Value> {
     let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 29] = [
+    let entries: [(&str, serde_json::Value); 31] = [
         ("batch_size", plan.batch_size.into()),
         ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
         ("max_grad_norm", plan.clip.into()),
@@ -80,7 +80,9 @@ fn fingerprint(plan: &RunPlan) -> BTreeMap<String, serde_json::Value> {
         ("hidden_act", format!("{:?}", model.activation).into()),
         ("normalization", format!("{:?}", model.norm).into()),
         ("positions", format!("{:?}", model.positions).into()),
+        ("max_positions", model.max_positions.into()),
         ("theta", model.rope_theta.into()),
+        ("rope_scaling", format!("{:?}", model.rope_scaling).into()),
         ("rotary_dim", model.rotary_dim.into()),
         ("rotary_interleaved", model.rotary_interleaved.into()),
         ("rms_norm_eps", model.norm_eps.into()),

@@ -142,8 +142,8 @@ seed: 7
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     let architecture = match (model.positions, model.activation) {
-        (Positions::Learned { rows }, Activation::Gelu(kind)) => reference::gpt::Architecture::Gpt2 {
-            positions: rows,
+        (Positions::Learned, Activation::Gelu(kind)) => reference::gpt::Architecture::Gpt2 {
+            positions: model.max_positions,
             activation: match kind {
                 Gelu::Exact => reference::gelu::Gelu::Exact,
                 Gelu::Tanh => reference::gelu::Gelu::Tanh,

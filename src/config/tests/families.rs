@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions};
 
-fn with_model(model: &str) -> String {
+pub(super) fn with_model(model: &str) -> String {
     format!(
         "model:\n  model_config: {{{model}}}\nlr_schedule: {{learning_rate: 1e-3}}\n\
          train_dataset: {{data_loader: {{type: CargoRegistryDataLoader}}}}\nrunner_wrapper: {{use_clip_grad: False}}\n"
@@ -12,7 +12,7 @@ fn with_model(model: &str) -> String {
 
 const SIZES: &str = "vocab_size: 50257, hidden_size: 768, num_layers: 12, num_heads: 12, seq_length: 1024";
 
-fn model(text: &str) -> (ModelConfig, Vec<String>) {
+pub(super) fn model(text: &str) -> (ModelConfig, Vec<String>) {
     let (plan, notices) = resolve(text, &[]).unwrap_or_else(|error| panic!("{error}"));
     let (again, silence) = resolve(&plan.to_yaml(), &[]).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((&again, silence), (&plan, Vec::new()), "the resolved plan reads back as itself");
@@ -28,7 +28,7 @@ fn gpt2_in_the_style_of_the_original() {
     let text = text.replace("lr_schedule", "  arch: {type: GPT2LMHeadModel}\nlr_schedule");
     let (model, notices) = model(&text);
     assert_eq!((model.family, model.norm, model.norm_eps), (Family::Gpt2, Norm::LayerNorm, 1e-5));
-    assert_eq!(model.positions, Positions::Learned { rows: 1024 });
+    assert_eq!((model.positions, model.max_positions), (Positions::Learned, 1024));
     assert_eq!((model.intermediate_size, model.head_dim, model.num_kv_heads), (3072, 64, 12));
     assert!(model.qkv_bias && model.linear_bias && model.tie_word_embeddings && !model.qk_norm);
     assert_eq!((model.activation, model.init_std), (Activation::Gelu(Gelu::Exact), 0.02));
@@ -51,7 +51,8 @@ fn gpt2_in_the_style_of_hugging_face() {
     );
     let (model, _) = model(&text);
     assert_eq!((model.hidden_size, model.num_layers, model.num_heads, model.head_dim), (96, 3, 6, 16));
-    assert_eq!((model.positions, model.intermediate_size), (Positions::Learned { rows: 64 }, 100));
+    assert_eq!((model.positions, model.intermediate_size), (Positions::Learned, 100));
+    assert_eq!(model.max_positions, 64);
     assert_eq!((model.norm_eps, model.init_std, model.tie_word_embeddings), (1e-6, 0.03, false));
     assert_eq!(model.activation, Activation::Gelu(Gelu::Tanh));
 }
@@ -103,7 +104,7 @@ fn what_a_family_does_not_have_is_refused() {
         (
             "GPT2Config",
             "n_positions: 512",
-            "max_position_embedding: is below seq_length 1024: raise it, or lower seq_length to 512",
+            "n_positions: is below seq_length 1024: raise it, or lower seq_length to 512",
         ),
     ];
     for (kind, key, expected) in wrong {

@@ -2,6 +2,7 @@
 
 mod families;
 mod malformed;
+mod rope_scaling;
 
 use std::path::Path;
 
