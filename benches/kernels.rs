@@ -12,12 +12,13 @@ use gristmill::element::Element::{self, Bf16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::{Attention, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, dropout};
+use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, decode, embedding, muon, rms_norm, rope, swiglu, unfused};
+use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, swiglu, unfused};
 use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
@@ -184,6 +185,43 @@ fn elementwise(c: &mut Criterion) {
         add::add(&mut row.rec, dx, sum, 1.0, true);
         bytes(4.0, D)
     });
+    row(c, &gpu, "layer_norm", |row| {
+        let saved = layer_norm_saved(row);
+        let (b, y) = (row.tensor(1, D, F32), row.tensor(N, D, F32));
+        layer_norm::layer_norm(&mut row.rec, &saved, b, y, 1e-5);
+        bytes(2.0, D)
+    });
+    row(c, &gpu, "layer_norm backward onto a residual, fused", |row| {
+        let saved = layer_norm_saved(row);
+        let (dy, dx) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
+        layer_norm::layer_norm_backward(&mut row.rec, &saved, dy, dx, true);
+        bytes(4.0, D)
+    });
+    row(c, &gpu, "layer_norm backward onto a residual, composed", |row| {
+        let saved = layer_norm_saved(row);
+        let (dy, dx, sum) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
+        layer_norm::layer_norm_backward(&mut row.rec, &saved, dy, dx, false);
+        add::add(&mut row.rec, dx, sum, 1.0, true);
+        bytes(4.0, D)
+    });
+    row(c, &gpu, "layer_norm backward of weight and bias", |row| {
+        let saved = layer_norm_saved(row);
+        let (dy, dw, db) = (row.tensor(N, D, F32), row.tensor(1, D, F32), row.tensor(1, D, F32));
+        layer_norm::layer_norm_backward_weight(&mut row.rec, &saved, dy, dw, db);
+        bytes(2.0, D)
+    });
+    for (name, kind) in [("gelu, exact", Gelu::Exact), ("gelu, tanh", Gelu::Tanh)] {
+        row(c, &gpu, name, |row| {
+            let (x, y) = (row.tensor(N, F, F32), row.tensor(N, F, F32));
+            gelu::gelu(&mut row.rec, x, y, kind);
+            bytes(2.0, F)
+        });
+        row(c, &gpu, &format!("{name}, backward"), |row| {
+            let (x, dy, dx) = (row.tensor(N, F, F32), row.tensor(N, F, F32), row.tensor(N, F, F32));
+            gelu::gelu_backward(&mut row.rec, x, dy, dx, kind);
+            bytes(3.0, F)
+        });
+    }
     row(c, &gpu, "rope, q and k", |row| {
         let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, F32));
         let cos_sin = row.tensor(128, 32, F32);
@@ -250,6 +288,11 @@ fn elementwise(c: &mut Criterion) {
         let (short, long) = (D as f64, F as f64);
         Work::Flops(5.0 * 2.0 * short * short * (2.0 * long + short))
     });
+}
+
+fn layer_norm_saved(row: &mut Row) -> layer_norm::Saved {
+    let [mean, rstd] = [0; 2].map(|_| row.tensor(1, N, F32));
+    layer_norm::Saved { x: row.tensor(N, D, F32), w: row.tensor(1, D, F32), mean, rstd }
 }
 
 fn attentions(c: &mut Criterion) {

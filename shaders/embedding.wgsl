@@ -1,6 +1,6 @@
 // Table look-up:   y[n] = table[id[n]]                                              table (V, D), id (N), y (N, D)
 //
-//   embedding            gather
+//   embedding            gather, or add what is gathered to y (`accumulate`)
 //   embedding_backward   dtable[v] += Σ of dy[n] over the tokens n with id v
 //
 // A table too large for one binding comes as several parts, one launch each: a launch handles the ids of its part and
@@ -49,7 +49,10 @@ fn embedding(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     }
     let row = ids[place.token] - params.first_row; // wraps below the part, and is then past its end
     if (row < params.rows) {
-        y[place.token * params.stride4 + place.column4] = table[row * params.stride4 + place.column4];
+        let at = place.token * params.stride4 + place.column4;
+        let value = table[row * params.stride4 + place.column4];
+        @if(accumulate) { y[at] = store4(load4(y[at]) + load4(value)); }
+        @if(!accumulate) { y[at] = value; }
     }
 }
 

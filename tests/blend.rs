@@ -96,17 +96,6 @@ fn a_blend_resumes_exactly_and_its_sample_is_text() {
     assert!(error.starts_with(&format!("{file}: has tokens up to 319, outside vocab_size 319: ")), "{error}");
 }
 
-#[test]
-fn documents_that_do_not_see_each_other_are_refused() {
-    let place = Place::new();
-    for key in ["reset_attention_mask", "eod_reset"] {
-        let setup = place.setup("apart", [0.7, 0.3], &[&format!("--train_dataset.{key}=True")]);
-        let error = place.train(setup, 1).expect_err("not built");
-        assert!(error.starts_with("reset_attention_mask (and eod_reset, "), "{error}");
-        assert!(!place.path("apart").exists(), "a run that never started left a folder");
-    }
-}
-
 /// Positions that restart and targets that are masked reach the kernels: the first step's loss and gradient are those of the
 /// f64 reference on what the batch says, and not those of a batch that says nothing of documents.
 #[test]
@@ -157,4 +146,67 @@ fn the_ends_of_documents_reach_the_kernels() {
     println!("the first step is off by {:.1} % of what is allowed", 100.0 * off(mean(false)) / ALLOWED);
     assert!(off(mean(false)) <= ALLOWED, "loss {}, norm {}, and {:?}", got.loss, got.grad_norm, mean(false));
     assert!(off(mean(true)) > 10.0 * ALLOWED, "positions make no difference here");
+}
+
+/// Packed documents that do not see each other have the losses and gradients that they have alone: those of the f64
+/// reference on each document by itself, added up.
+#[test]
+fn packed_documents_learn_as_if_alone() {
+    const ALLOWED: f64 = 1e-5;
+    let data = "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, \
+                eod_token_id: 32, eod_reset: True}";
+    let setup = Setup::new("alone", "").with(&[data]);
+    let trained = setup.train(1);
+    let (plan, data, _) = setup.data();
+    assert!(plan.isolates_documents());
+    let shape = runs::reference_shape(&plan.model);
+    let (weights, micro_steps) = (setup.initial_weights(), plan.gradient_accumulation_steps as u64);
+    let (mut loss, mut gradients, mut documents) = (0.0, runs::Weights::new(), 0);
+    for micro_step in 0..micro_steps {
+        let batch = data.train.batch(micro_step).expect("a batch");
+        let seed = 1.0 / (batch.targets.len() as f64 * micro_steps as f64);
+        for row in 0..plan.batch_size {
+            let first = row * plan.model.seq_length;
+            let mut start = first;
+            while start < first + plan.model.seq_length {
+                let end = first + batch.ends[start] as usize;
+                let length = end - start;
+                let (sum, _, own) = gristmill::reference::gpt::loss_and_gradients(
+                    &shape,
+                    &weights,
+                    &batch.tokens[start..end],
+                    &batch.targets[start..end],
+                    &(0..length as u32).collect::<Vec<_>>(),
+                    length,
+                    u32::MAX,
+                    seed,
+                );
+                loss += seed * sum;
+                for (name, gradient) in own {
+                    let all = gradients.entry(name).or_insert_with(|| vec![0.0; gradient.len()]);
+                    all.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+                }
+                (start, documents) = (end, documents + 1);
+            }
+        }
+    }
+    assert!(documents > 3 * plan.batch_size, "{documents} documents are too few to tell");
+    let got = &trained.states[0];
+    let loss_error = (f64::from(got.loss) - loss).abs() / loss;
+    let scale = f64::from(setup.plan().loss_scale as f32);
+    let unscaled: runs::Weights = trained
+        .gradients
+        .into_iter()
+        .map(|(name, g)| (name, g.into_iter().map(|g| g / scale).collect()))
+        .collect();
+    let gradient_error = runs::relative_distance(&unscaled, &gradients);
+    println!(
+        "{documents} documents: the loss is off by {:.1} %, the gradients by {:.1} % of what is allowed",
+        100.0 * loss_error / ALLOWED,
+        100.0 * gradient_error / ALLOWED
+    );
+    assert!(
+        loss_error <= ALLOWED && gradient_error <= ALLOWED,
+        "loss {loss_error:.1e}, gradients {gradient_error:.1e}"
+    );
 }

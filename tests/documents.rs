@@ -4,7 +4,7 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::model::config::ModelConfig;
+use gristmill::model::config::{Activation, Family, ModelConfig, Norm, Positions, RopeScaling};
 use gristmill::model::gpt::{self, BatchTensors};
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::ops::add::add;
@@ -25,6 +25,7 @@ const ALLOWED: f64 = 1e-5;
 
 fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
     ModelConfig {
+        family: Family::Llama,
         vocab_size: 29,
         hidden_size: 24,
         num_layers: 2,
@@ -32,13 +33,19 @@ fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
         num_kv_heads: 2,
         head_dim: 12,
         intermediate_size: 20,
+        activation: Activation::SwiGlu,
         seq_length: seq_length as usize,
+        max_positions: seq_length as usize,
+        positions: Positions::Rotary,
+        rope_scaling: RopeScaling::None,
         rope_theta: 100.0,
         rotary_dim: 8,
         rotary_interleaved: false,
-        rms_norm_eps: 1e-5,
+        norm: Norm::RmsNorm,
+        norm_eps: 1e-5,
         tie_word_embeddings: true,
         qkv_bias: false,
+        linear_bias: false,
         qk_norm: true,
         sliding_window,
         attention_dropout: 0.0,
@@ -70,7 +77,10 @@ fn run(
     documents: &[u32],
     dy: &[f64],
 ) -> Tensor {
-    let shape = case.persistent(|persistents| gpt::Shape::new(config, persistents), gpt::Shape::rotary_table);
+    let shape = case.persistent(
+        |persistents| gpt::Shape::new(config, persistents),
+        |shape| shape.rotary_table().expect("it rotates"),
+    );
     let (mut positions, mut starts, mut ends, mut start) = (vec![], vec![], vec![], 0);
     for length in documents {
         positions.extend(0..*length);
@@ -87,6 +97,7 @@ fn run(
         targets: tokens,
         positions,
         order,
+        position_order: None,
         segments: (documents.len() > 1).then_some(segments),
     };
     let dy = case.input_of(dy, ids.len() as u32, config.hidden_size as u32, F32).tensor;

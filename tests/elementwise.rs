@@ -1,11 +1,13 @@
-//! Rotary embedding and gated activation against the f64 references.
+//! Rotary embedding and activations against the f64 references.
 
 mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::element::stride_of;
+use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
+use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward, scaled_cos_sin_table};
+use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
 use gristmill::record::Tensor;
 use gristmill::reference;
@@ -97,6 +99,95 @@ fn swiglu_works_on_ranges() {
     });
 }
 
+const GELUS: [(Gelu, reference::gelu::Gelu); 2] =
+    [(Gelu::Exact, reference::gelu::Gelu::Exact), (Gelu::Tanh, reference::gelu::Gelu::Tanh)];
+
+#[test]
+fn gelu_and_its_backward() {
+    for (kind, formula) in GELUS {
+        for element in [F32, F16, Bf16] {
+            for (n, f) in SWIGLU_SHAPES {
+                check(&format!("gelu {kind:?} {n}x{f} {element:?}"), |case| {
+                    let values: Vec<f64> = (0..n * f).map(|_| 2.0 * case.normal()).collect();
+                    let (x, dy) = (case.input_of(&values, n, f, element), case.input(n, f, element));
+                    let [y, dx] = [0; 2].map(|_| case.output(n, f, element));
+                    gelu(&mut case.rec, x.tensor, y, kind);
+                    gelu_backward(&mut case.rec, x.tensor, dy.tensor, dx, kind);
+                    case.expect("y", y, reference::gelu::gelu(&x.values, formula), allowed(element, 2));
+                    let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
+                    case.expect("dx", dx, want, allowed(element, 4));
+                });
+            }
+        }
+    }
+}
+
+/// Every value from -5 to 5 in steps of a hundredth, each to 16 ulps of its own size: the lower tail too.
+#[test]
+fn gelu_is_as_precise_as_f32() {
+    for (kind, formula) in GELUS {
+        check(&format!("gelu {kind:?}, relative"), |case| {
+            let values: Vec<f64> = (-500..500).map(|i| i as f64 / 100.0).collect();
+            let x = case.input_of(&values, 1, 1000, F32);
+            let y = case.output(1, 1000, F32);
+            gelu(&mut case.rec, x.tensor, y, kind);
+            let want = reference::gelu::gelu(&x.values, formula);
+            case.expect_words("y", y, move |words| {
+                for ((word, want), x) in words.iter().zip(&want).zip(&x.values) {
+                    let got = f32::from_bits(*word) as f64;
+                    // e^-a carries the rounding of a, which the tail multiplies by a: x²/2, or 2u.
+                    let exponent = (0.5 * x * x).max(1.6 * x.abs() * (1.0 + 0.045 * x * x));
+                    let ulps = (got - want).abs() / (want.abs() * 2f64.powi(-24) + f64::MIN_POSITIVE);
+                    assert!(ulps <= 16.0 + 2.0 * exponent, "gelu({x}) is {got}, not {want}: {ulps:.1} ulps");
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn gelu_survives_extremes() {
+    for (kind, formula) in GELUS {
+        check(&format!("gelu {kind:?} of extremes"), |case| {
+            let values = [-3e38, -1e4, -200.0, -13.0, -10.0, -0.0, 10.0, 200.0, 3e38];
+            let x = case.input_of(&values, 1, 9, F32);
+            let dy = case.input_of(&[1.0; 9], 1, 9, F32);
+            let [y, dx] = [0; 2].map(|_| case.output(1, 9, F32));
+            gelu(&mut case.rec, x.tensor, y, kind);
+            gelu_backward(&mut case.rec, x.tensor, dy.tensor, dx, kind);
+            case.expect_words("y", y, |words| {
+                let y: Vec<f32> = words[..9].iter().map(|&w| f32::from_bits(w)).collect();
+                assert!(y[..6].iter().all(|y| y.abs() < 1e-20), "{y:?}");
+                assert_eq!(y[6..], [10.0, 200.0, 3e38]);
+            });
+            let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
+            case.expect("dx", dx, want, allowed(F32, 4));
+            // A NaN stays one: an overflow must not hide.
+            let bad = case.integers(&[0x7fc0_0000, 0x7f80_0001, 0xffc0_0000, 0x7fc0_0000]);
+            let [y, dx] = [0; 2].map(|_| case.output(1, 4, F32));
+            gelu(&mut case.rec, bad, y, kind);
+            gelu_backward(&mut case.rec, bad, bad, dx, kind);
+            for (label, tensor) in [("NaN", y), ("gradient of NaN", dx)] {
+                case.expect_words(label, tensor, |words| {
+                    assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "{words:x?}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn gelu_works_on_ranges() {
+    check("gelu on ranges of larger tensors", |case| {
+        let whole = case.input(9, 40, Bf16);
+        let rows = whole.values.chunks(40).skip(3).take(5);
+        let part: Vec<f64> = rows.flat_map(|row| row[8..20].to_vec()).collect();
+        let y = case.output(5, 12, Bf16);
+        gelu(&mut case.rec, whole.tensor.rows(3, 5).columns(8, 12), y, Gelu::Exact);
+        case.expect("y", y, reference::gelu::gelu(&part, reference::gelu::Gelu::Exact), allowed(Bf16, 2));
+    });
+}
+
 /// A packed tensor and its halves.
 fn gate_and_up(case: &mut Case, n: u32, f: u32, element: Element) -> (Tensor, Vec<f64>, Vec<f64>) {
     let values: Vec<f64> = (0..2 * n * f).map(|_| 2.0 * case.normal()).collect();
@@ -115,6 +206,48 @@ fn packed(gate: &[f64], up: &[f64], f: u32) -> Vec<f64> {
     let pad = vec![0.0; (stride_of(f) - f) as usize];
     let rows = gate.chunks(f as usize).zip(up.chunks(f as usize));
     rows.flat_map(|(gate, up)| [gate, &pad, up, &pad].concat()).collect()
+}
+
+/// A table with a magnitude: forward and backward are multiplied by it alike.
+#[test]
+fn rope_follows_a_scaled_table() {
+    let yarn = Yarn {
+        factor: 4.0,
+        original: 64.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        mscale: 1.0,
+        mscale_all_dim: 0.0,
+    };
+    let (layout, rotation, scaling) =
+        (HeadLayout { heads: 1, kv_heads: 1, head_dim: 8, value_dim: 8 }, HALF, RopeScaling::Yarn(yarn));
+    let frequencies = scaling.frequencies(&rotation);
+    assert!(scaling.magnitude() > 1.1);
+    for direction in [1.0, -1.0] {
+        check(&format!("rope scaled, direction {direction}"), |case| {
+            let ids = [0u32, 99, 17, 40, 64];
+            let (qkv, positions) = (case.input(5, layout.cols(), F32), case.integers(&ids));
+            let table: Vec<f64> =
+                scaled_cos_sin_table(100, &rotation, &scaling).into_iter().map(f64::from).collect();
+            let cos_sin = case.input_of(&table, 100, 8, F32).tensor;
+            match direction > 0.0 {
+                true => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+                false => rope_backward(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+            }
+            let mut want = qkv.values;
+            for (row, id) in want.chunks_mut(layout.cols() as usize).zip(ids) {
+                for head in row[..16].chunks_mut(8) {
+                    for (pair, frequency) in frequencies.iter().enumerate() {
+                        let (sin, cos) = (direction * id as f64 * frequency).sin_cos();
+                        let (a, b) = (head[pair], head[pair + 4]);
+                        head[pair] = scaling.magnitude() * (a * cos - b * sin);
+                        head[pair + 4] = scaling.magnitude() * (a * sin + b * cos);
+                    }
+                }
+            }
+            case.expect("qkv", qkv.tensor, want, allowed(F32, 2));
+        });
+    }
 }
 
 const HALF: Rope = Rope { rotary_dim: 8, theta: 10000.0, is_interleaved: false };

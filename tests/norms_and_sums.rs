@@ -1,13 +1,14 @@
-//! rms_norm, column_sum, embedding, add and cast against the f64 reference.
+//! rms_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
 mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::Saved;
-use gristmill::ops::{add, cast, column_sum, embedding, rms_norm};
+use gristmill::ops::{add, cast, column_sum, embedding, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 use gristmill::reference;
-use lab::{allowed, check};
+use lab::{Case, allowed, check};
 
 const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
 
@@ -63,6 +64,135 @@ fn rms_norm_and_its_backward() {
 }
 
 #[test]
+fn layer_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("layer_norm {rows}x{cols} {element:?}"), |case| {
+                check_layer_norm(case, rows, cols, element);
+            });
+        }
+    }
+}
+
+fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
+    let (d, eps) = (cols as usize, 1e-5);
+    let x = case.input(rows, cols, element);
+    let [w, b] = [0; 2].map(|_| case.input(1, cols, element));
+    let y = case.output(rows, cols, element);
+    let [mean, rstd] = [0; 2].map(|_| case.output(1, rows, F32));
+    let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
+    layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, eps as f32);
+    let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, d, eps);
+    case.expect("y", y, want, allowed(element, cols));
+    let mean_of = |row: &[f64]| row.iter().sum::<f64>() / d as f64;
+    let want_mean: Vec<f64> = x.values.chunks(d).map(mean_of).collect();
+    let want_rstd: Vec<f64> = x
+        .values
+        .chunks(d)
+        .zip(&want_mean)
+        .map(|(row, mean)| {
+            1.0 / (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / d as f64 + eps).sqrt()
+        })
+        .collect();
+    case.expect_vector("mean", mean, want_mean, allowed(F32, cols));
+    case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+    let dy = case.input(rows, cols, element);
+    let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
+    let [dw, db] = [0; 2].map(|_| case.input(1, cols, F32));
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
+    layer_norm::layer_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor, db.tensor);
+    let (want_dx, want_dw, want_db) =
+        reference::layer_norm::layer_norm_backward(&x.values, &w.values, &dy.values, d, eps);
+    let (want_more, bound) = (sum(&more.values, &want_dx), allowed(element, cols));
+    if cols <= 4 {
+        // dx keeps D - 2 of D directions: of few columns most cancels.
+        let terms: Vec<f64> = want_rstd
+            .iter()
+            .zip(dy.values.chunks(d))
+            .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
+            .collect();
+        case.expect_difference("dx", dx, want_dx, bound, &terms);
+        case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
+    } else {
+        case.expect("dx", dx, want_dx, bound);
+        case.expect("dx on top", more.tensor, want_more, bound);
+    }
+    case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+    case.expect("db", db.tensor, sum(&db.values, &want_db), allowed(F32, rows));
+}
+
+/// A row far from zero: the variance must not be the difference of two large squares.
+#[test]
+fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
+    check("layer_norm of 1000 ± 1", |case| {
+        let values: Vec<f64> = (0..3 * 64).map(|_| 1000.0 + case.normal()).collect();
+        let x = case.input_of(&values, 3, 64, F32);
+        let [w, b] = [0; 2].map(|_| case.input(1, 64, F32));
+        let y = case.output(3, 64, F32);
+        let [mean, rstd] = [0; 2].map(|_| case.output(1, 3, F32));
+        let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
+        layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, 1e-5);
+        let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, 64, 1e-5);
+        // The mean is rounded to half an ulp of 1000, 3e-5, after a sum that is rounded 64 times.
+        case.expect("y", y, want, 1000.0 * allowed(F32, 64));
+    });
+}
+
+/// Query heads, key heads, head_dim, value_dim and tokens: one of each, odd counts, more tokens than a block of the
+/// weights' gradient.
+const HEADS: [(u32, u32, u32, u32, u32); 5] =
+    [(1, 1, 4, 12, 1), (4, 2, 8, 8, 9), (3, 1, 32, 16, 33), (2, 2, 64, 64, 31), (6, 2, 128, 128, 70)];
+
+#[test]
+fn qk_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
+            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+            check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
+                check_qk_norm(case, layout, tokens, element);
+            });
+        }
+    }
+}
+
+fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Element) {
+    let (head_dim, normalised) = (layout.head_dim as usize, layout.heads + layout.kv_heads);
+    let (x, dy) = (case.input(tokens, layout.cols(), element), case.input(tokens, layout.cols(), element));
+    let [wq, wk] = [0; 2].map(|_| case.input(1, layout.head_dim, element));
+    let [dwq, dwk] = [0; 2].map(|_| case.input(1, layout.head_dim, F32));
+    let (y, rstd) = (case.output(tokens, layout.cols(), element), case.output(tokens, normalised, F32));
+    let saved = qk_norm::Saved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
+    qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, 1e-6);
+    let gradients = [Some(dwq.tensor), Some(dwk.tensor)];
+    qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
+    qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout); // in place
+
+    let (mut want_y, mut want_dx) = (x.values.clone(), dy.values.clone());
+    let [mut want_dwq, mut want_dwk] = [dwq.values, dwk.values];
+    for at in (0..x.values.len()).step_by(layout.cols() as usize) {
+        for head in 0..normalised {
+            let start = at + (head * layout.head_dim) as usize;
+            let range = start..start + head_dim;
+            let (w, dw) = match head < layout.heads {
+                true => (&wq.values, &mut want_dwq),
+                false => (&wk.values, &mut want_dwk),
+            };
+            let (x, dy) = (&x.values[range.clone()], &dy.values[range.clone()]);
+            want_y[range.clone()].copy_from_slice(&reference::rms_norm::rms_norm(x, w, head_dim, 1e-6));
+            let (dx, more) = reference::rms_norm::rms_norm_backward(x, w, dy, head_dim, 1e-6);
+            want_dx[range].copy_from_slice(&dx);
+            *dw = sum(dw, &more);
+        }
+    }
+    case.expect("y", y, want_y, allowed(element, layout.head_dim));
+    case.expect("dx", dy.tensor, want_dx, allowed(element, layout.head_dim));
+    case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * layout.heads));
+    case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * layout.kv_heads));
+}
+
+#[test]
 fn column_sum_adds_rows() {
     for element in [F32, Bf16] {
         for (rows, cols) in SHAPES {
@@ -81,7 +211,7 @@ fn column_sum_adds_rows() {
 
 #[test]
 fn embedding_gathers_and_scatters() {
-    for element in [F32, Bf16] {
+    for element in [F32, F16, Bf16] {
         for (tokens, vocab, cols, parts) in
             [(1, 1, 1, 1), (33, 7, 31, 1), (129, 40, 36, 2), (64, 257, 130, 3)]
         {
@@ -100,7 +230,11 @@ fn embedding_gathers_and_scatters() {
                 let parts = tensors(&dtable);
                 embedding::embedding_backward(&mut case.rec, ids_tensor, order_tensor, dy.tensor, &parts);
                 let whole: Vec<f64> = table.iter().flat_map(|part| part.values.clone()).collect();
-                case.expect("y", y, reference::embedding::embedding(&whole, &ids, cols as usize), 0.0);
+                let rows = reference::embedding::embedding(&whole, &ids, cols as usize);
+                let more = case.input(tokens, cols, element);
+                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), more.tensor);
+                case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
+                case.expect("y", y, rows, 0.0);
                 let want =
                     reference::embedding::embedding_backward(&dy.values, &ids, vocab as usize, cols as usize);
                 let mut rest = &want[..];

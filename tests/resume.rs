@@ -178,6 +178,39 @@ fn a_run_with_dropout_resumes_exactly() {
     equal("with dropout, 5 and 35", &new(1000).train(5).train(STEPS).left(), &want);
 }
 
+/// Files hold most of GPT-2's matrices transposed: what is saved and loaded must be what was there.
+#[test]
+fn a_gpt2_shape_resumes_exactly_and_is_saved_as_one() {
+    let new = |checkpoint_every| {
+        let Run { home, mut setup } = Run::new(checkpoint_every);
+        let model = "--model.model_config={type: GPT2Config, vocab_size: 256, n_embd: 48, n_layer: 2, n_head: 4, \
+                     seq_length: 24, n_positions: 30}";
+        setup.overrides[0] = model.into();
+        Run { home, setup }
+    };
+    let want = new(1000).train(10).left();
+    equal("gpt2, 5 and 5", &new(1000).train(5).train(10).left(), &want);
+    let json = |file: &str| -> serde_json::Value {
+        serde_json::from_slice(&want.checkpoint[file]).expect("a file of JSON")
+    };
+    let config = json("config.json");
+    assert_eq!(config["architectures"][0], "GPT2LMHeadModel");
+    assert_eq!((&config["n_positions"], &config["n_inner"]), (&30.into(), &192.into()));
+    let model =
+        safetensors::SafeTensors::deserialize(&want.checkpoint["model.safetensors"]).expect("tensors");
+    for (name, shape) in [
+        ("wte.weight", &[256, 48][..]),
+        ("wpe.weight", &[30, 48]),
+        ("h.1.attn.c_attn.weight", &[48, 144]),
+        ("h.1.attn.c_attn.bias", &[144]),
+        ("h.1.mlp.c_proj.weight", &[192, 48]),
+        ("ln_f.bias", &[48]),
+    ] {
+        let tensor = model.tensor(&format!("transformer.{name}")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(tensor.shape(), shape, "{name}");
+    }
+}
+
 /// The files of a checkpoint in the order in which they are written. Whatever the folder is called meanwhile, a run is
 /// killed when the first of each pair is there and the second is not.
 const KILLED_BETWEEN: [(&str, &str); 5] = [

@@ -82,6 +82,14 @@ fn variants() -> Vec<Dispatch> {
         "--model.model_config.hidden_dropout=0.1",
         "--model.model_config.emb_dropout_prob=0.1",
     ];
+    let gpt2 = [
+        "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
+         seq_length: 16}",
+    ];
+    let exact = [
+        "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
+         seq_length: 16, hidden_act: gelu_exact}",
+    ];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let muon = ["--optimizer.type=Muon"];
@@ -90,7 +98,7 @@ fn variants() -> Vec<Dispatch> {
         .into_iter()
         .flat_map(|tier| {
             let capabilities = Capabilities::software().with_tier(tier);
-            let models = [&[][..], &plain, &tied, &dropping, &wide, &muon];
+            let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &muon];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             models.chain(packed_documents(capabilities)).chain(compositions(capabilities))
         })

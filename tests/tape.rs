@@ -5,6 +5,7 @@ mod lab;
 
 use gristmill::element::Element::F32;
 use gristmill::ops::attention::{Attention, Segments};
+use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::reference;
@@ -103,6 +104,50 @@ fn rms_norm() {
             },
         );
     });
+}
+
+#[test]
+fn layer_norm() {
+    check("tape layer_norm", |case| {
+        let d = 13;
+        let x = case.input(N, d, F32);
+        let weights = [weight(case, 1, d), weight(case, 1, d)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            d,
+            d + N,
+            |tape, x, w| tape.layer_norm(x, &w[0].parameter, &w[1].parameter, 1e-5),
+            &weights,
+            |dy| {
+                let (dx, dw, db) =
+                    reference::layer_norm::layer_norm_backward(&values, &w, dy, d as usize, 1e-5);
+                (dx, vec![dw, db])
+            },
+        );
+    });
+}
+
+#[test]
+fn gelu() {
+    for (kind, formula) in
+        [(Gelu::Exact, reference::gelu::Gelu::Exact), (Gelu::Tanh, reference::gelu::Gelu::Tanh)]
+    {
+        check(&format!("tape gelu {kind:?}"), |case| {
+            let x = case.input(N, 7, F32);
+            let values = x.values.clone();
+            mid_graph(
+                case,
+                &x,
+                7,
+                8,
+                |tape, x, _| tape.gelu(x, kind),
+                &[],
+                |dy| (reference::gelu::gelu_backward(&values, dy, formula), vec![]),
+            );
+        });
+    }
 }
 
 #[test]
@@ -280,6 +325,31 @@ fn embedding_adds_to_its_table() {
         tape.backward();
         let want = reference::embedding::embedding_backward(&dy.values, &ids, 5, 6);
         expect_weight(case, "dtable", &table, &want, N);
+    });
+}
+
+/// Positions repeat and start again within a row; x passes its gradient on.
+#[test]
+fn embedding_added_in_place() {
+    check("tape add_embedding", |case| {
+        let positions = [0u32, 1, 2, 0, 1, 0, 1, 2, 3, 4];
+        let mut order: Vec<u32> = (0..N).collect();
+        order.sort_by_key(|&n| positions[n as usize]);
+        let x = case.input(N, 6, F32);
+        let weights = [weight(case, 6, 6)];
+        let (ids, order) = (case.integers(&positions), case.integers(&order));
+        let rows = reference::embedding::embedding(&weights[0].values, &positions, 6);
+        let want: Vec<f64> = x.values.iter().zip(&rows).map(|(x, row)| x + row).collect();
+        mid_graph(
+            case,
+            &x,
+            6,
+            N,
+            |tape, x, w| tape.add_embedding(x, ids, order, &w[0].parameter),
+            &weights,
+            |dy| (dy.to_vec(), vec![reference::embedding::embedding_backward(dy, &positions, 6, 6)]),
+        );
+        case.expect("y", x.tensor, want, allowed(F32, 1));
     });
 }
 

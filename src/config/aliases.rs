@@ -12,7 +12,9 @@ const ALIASES: &[&[&str]] = &[
     &["mtp_loss_factor", "mtp_loss_scaling_factor"],
     &["num_heads", "num_attention_heads", "n_head"],
     &["n_kv_heads", "num_key_value_heads", "num_query_groups"],
-    &["intermediate_size", "ffn_hidden_size"],
+    &["hidden_size", "n_embd"],
+    &["intermediate_size", "ffn_hidden_size", "n_inner"],
+    &["hidden_act", "activation_function", "activation_func"],
     &["rms_norm_eps", "layernorm_epsilon", "layer_norm_epsilon"],
     &["qkv_has_bias", "attention_bias", "add_qkv_bias"],
     &["num_layers", "num_hidden_layers", "n_layer"],
@@ -43,7 +45,7 @@ const ALIASES: &[&[&str]] = &[
     &["attention_dropout", "attention_dropout_rate"],
     &["hidden_dropout", "hidden_dropout_rate"],
     &["emb_dropout_prob", "embedding_dropout_prob"],
-    &["max_position_embedding", "max_position_embeddings"],
+    &["max_position_embedding", "max_position_embeddings", "n_positions", "n_ctx"],
     &["rotary_percent", "partial_rotary_factor", "rotary_pct"],
 ];
 

@@ -53,7 +53,11 @@ pub(crate) const TRAINER: Keys = Keys { used: "type", ignored: "model_name", rul
 pub(crate) const ARCH: Keys = Keys {
     used: "type",
     ignored: "",
-    rules: &[refuse("auto_register", Passes::Off, "the model must be `LlamaForCausalLM`")],
+    rules: &[refuse(
+        "auto_register",
+        Passes::Off,
+        "the model must be `LlamaForCausalLM` or `GPT2LMHeadModel`",
+    )],
 };
 pub(crate) const TASK: Keys = Keys { used: "type dataset_config", ignored: "", rules: &[] };
 pub(crate) const MODEL_SECTION: Keys = Keys { used: "model_config arch", ignored: "", rules: &[] };
@@ -119,11 +123,13 @@ pub(crate) const MODEL: Keys = Keys {
         multiple_of ffn_dim_multiplier seq_length rms_norm_eps theta tie_word_embeddings \
         untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
         init_method_std ignore_token_id freeze freeze_exclude eod_token_id sliding_window use_sliding_window \
-        window_size attention_dropout hidden_dropout emb_dropout_prob",
+        window_size attention_dropout hidden_dropout emb_dropout_prob max_position_embedding expand_ratio hidden_act \
+        gated_linear_unit normalization position_embedding_type add_bias_linear out_proj_has_bias wo_has_bias has_bias \
+        post_layernorm_residual extend_method scaling_factor rope_scaling pretrain_seqlen",
     // Generation, pipeline stages, kernel choices and weight layouts of the original.
-    ignored: "max_position_embedding bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
+    ignored: "bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
         max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \
-        num_blocks use_paged_attention use_past_shard use_kvcache_op use_cache compute_in_2d pretrain_seqlen \
+        num_blocks use_paged_attention use_past_shard use_kvcache_op use_cache compute_in_2d \
         fine_grain_interleave offset pp_interleave_num parallel_optimizer use_seq_parallel seq_parallel \
         qkv_concat ffn_concat use_attn_mask_compression use_ring_attention use_prompt_flash_attention \
         use_incre_flash_attention use_rope_slice input_sliced_sig rotary_emb_base auto_register \
@@ -141,12 +147,6 @@ pub(crate) const MODEL: Keys = Keys {
         ),
         refuse("use_past", Passes::Off, "write `use_past: False`"),
         refuse("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
-        refuse("extend_method", Passes::Off, "write `extend_method: None`"),
-        refuse("position_embedding_type", Passes::Words("rope"), "write `position_embedding_type: rope`"),
-        refuse("scaling_factor", Passes::UpToOne, "remove it"),
-        refuse("hidden_act", Passes::Words("silu swiglu fusedswiglu"), "write `hidden_act: silu`"),
-        refuse("gated_linear_unit", Passes::On, "write `gated_linear_unit: True`"),
-        refuse("normalization", Passes::Words("RMSNorm"), "write `normalization: RMSNorm`"),
         refuse("expert_num shared_expert_num", Passes::UpToOne, "mixture of experts is to come; remove it"),
         refuse("use_moe", Passes::Off, "mixture of experts is to come; write `use_moe: False`"),
         refuse("mtp_depth multi_latent_attention q_lora_rank kv_lora_rank", Passes::Off, "remove it"),
@@ -155,7 +155,6 @@ pub(crate) const MODEL: Keys = Keys {
             Passes::Off,
             "remove it",
         ),
-        refuse("add_bias_linear out_proj_has_bias wo_has_bias has_bias", Passes::Off, "write `False`"),
         refuse(
             "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
             Passes::Off,

@@ -1,13 +1,18 @@
 //! The `model` section: `model_config` and `arch`.
 
 use super::document::Document;
+use super::family;
 use super::known_keys;
+use super::rope_scaling;
 use super::section::{Notes, Section};
 use crate::error::Result;
+use crate::model::config::{Activation, Family, RopeScaling};
 
 /// `model.model_config` as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSection {
+    /// `type`, or what `model.arch.type` says.
+    pub family: Family,
     /// Number of different tokens.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -28,12 +33,20 @@ pub struct ModelSection {
     pub multiple_of: usize,
     /// The rule widens by this factor.
     pub ffn_dim_multiplier: Option<f64>,
+    /// GPT-2's feed-forward layer is so many times as wide as the stream where no size is given.
+    pub expand_ratio: usize,
+    /// `hidden_act`.
+    pub activation: Activation,
     /// Tokens in a window.
     pub seq_length: usize,
-    /// Added to the mean square in rms_norm.
+    /// Positions that the model is made for; `seq_length` where absent.
+    pub max_position_embedding: Option<usize>,
+    /// Added to the mean square or the variance in the norms.
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub theta: f64,
+    /// How they are stretched: `extend_method` and `scaling_factor`, or `rope_scaling`.
+    pub rope_scaling: RopeScaling,
     /// Share of a head's dimensions that rotate.
     pub rotary_percent: f64,
     /// Whether rotary pairs are neighbours.
@@ -68,10 +81,10 @@ const PATH: &str = "model.model_config";
 pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSection> {
     Section::open(document, "model", &known_keys::MODEL_SECTION, notes)?;
     // The type comes first: another model's keys are unknown only because the model is.
-    check_type(document, "model.model_config.type", "LlamaConfig")?;
-    check_type(document, "model.arch.type", "LlamaForCausalLM")?;
+    let family = family::read(document)?;
     Section::open(document, "model.arch", &known_keys::ARCH, notes)?;
     let section = Section::open(document, PATH, &known_keys::MODEL, notes)?;
+    family::check(&section, family)?;
     let positive = |number: f64| number > 0.0;
     let dropped =
         |key| section.number(key, 0.0, "a share in [0, 1)", |share| (0.0..1.0).contains(&(share as f32)));
@@ -84,7 +97,17 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     if section.node("freeze_exclude").is_some() && section.node("freeze").is_none() {
         return Err(section.error("freeze_exclude", "given without `freeze`, whose patterns it narrows"));
     }
+    let is_llama = family == Family::Llama;
+    let qkv_has_bias = section.or("qkv_has_bias", !is_llama)?;
+    if !is_llama && !qkv_has_bias {
+        return Err(section.error("qkv_has_bias", "not built yet (found `False`); write `True`"));
+    }
+    let seq_length = section.require("seq_length")?;
+    let max_position_embedding: Option<usize> = section.get("max_position_embedding")?;
+    let length = max_position_embedding.unwrap_or(seq_length).max(seq_length);
+    let theta = section.number("theta", 10_000.0, "a number above 0", positive)?;
     Ok(ModelSection {
+        family,
         vocab_size: section.require("vocab_size")?,
         hidden_size: section.require("hidden_size")?,
         num_layers: section.require("num_layers")?,
@@ -95,20 +118,29 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
         intermediate_size: section.get("intermediate_size")?,
         multiple_of: section.or("multiple_of", 256)?,
         ffn_dim_multiplier: section.get("ffn_dim_multiplier")?,
-        seq_length: section.require("seq_length")?,
+        expand_ratio: section.or("expand_ratio", 4)?,
+        activation: family::activation(&section, family, notes)?,
+        seq_length,
+        max_position_embedding,
         rms_norm_eps: section.number("rms_norm_eps", 1e-5, "a number above 0", positive)?,
-        theta: section.number("theta", 10_000.0, "a number above 0", positive)?,
+        theta,
+        rope_scaling: rope_scaling::read(document, &section, length, theta)?,
         rotary_percent: section
             .number("rotary_percent", 1.0, "a share in (0, 1]", |share| share > 0.0 && share <= 1.0)?,
         rotary_interleaved: section.or("rotary_interleaved", false)?,
-        tie_word_embeddings: tied.or(untied.map(|untied| !untied)).unwrap_or(false),
-        qkv_has_bias: section.or("qkv_has_bias", false)?,
+        tie_word_embeddings: tied.or(untied.map(|untied| !untied)).unwrap_or(!is_llama),
+        qkv_has_bias,
         use_qk_norm: section.or("use_qk_norm", false)?,
         sliding_window: sliding_window(&section)?,
         attention_dropout: dropped("attention_dropout")?,
         hidden_dropout: dropped("hidden_dropout")?,
         emb_dropout_prob: dropped("emb_dropout_prob")?,
-        init_method_std: section.number("init_method_std", 0.01, "a number above 0", positive)?,
+        init_method_std: section.number(
+            "init_method_std",
+            if is_llama { 0.01 } else { 0.02 },
+            "a number above 0",
+            positive,
+        )?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
         freeze: section.get("freeze")?.unwrap_or_default(),
         freeze_exclude: section.get("freeze_exclude")?.unwrap_or_default(),
@@ -140,15 +172,5 @@ fn sliding_window(section: &Section) -> Result<Option<u64>> {
         [-1.0, 0.0 | -1.0] => Ok(None),
         [left, 0.0] if left >= 0.0 && left.fract() == 0.0 => Ok(Some(left as u64 + 1).filter(|_| is_used)),
         _ => wrong(format!("{sides:?}")),
-    }
-}
-
-/// Refuses any other type than `built`; an absent one is taken for it.
-fn check_type(document: &Document, path: &str, built: &str) -> Result<()> {
-    match document.word(path) {
-        Some(name) if name != built => {
-            Err(document.error(path, format!("`{name}` is not built yet; write `type: {built}`")))
-        }
-        _ => Ok(()),
     }
 }

@@ -191,6 +191,7 @@ impl RunPlan {
             gradient_accumulation_steps: self.gradient_accumulation_steps,
             vocab_size: self.model.vocab_size,
             ignore_id: self.model.ignore_id,
+            sorts_positions: self.model.learns_positions(),
             rank: self.rank,
             world: self.world,
         }

@@ -1,14 +1,17 @@
 //! A plan written out as a configuration with every value in place.
 
 use super::document;
+use super::family;
 use super::groups;
 use super::node::Node;
 use super::optimizer;
 use super::plan::RunPlan;
 use super::resolved_dataset;
+use super::rope_scaling;
 use super::run::Resume;
 use super::schedule;
 use crate::kernels::Tier;
+use crate::model::config::Positions;
 
 /// The configuration that resolves to `plan`.
 pub(super) fn to_yaml(plan: &RunPlan) -> String {
@@ -78,29 +81,40 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
 fn model(plan: &RunPlan) -> Node {
     let model = &plan.model;
     let mut entries = Entries::of([
-        ("type", "LlamaConfig".into()),
+        ("type", family::config_name(model.family).into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
         ("num_layers", model.num_layers.into()),
         ("num_heads", model.num_heads.into()),
-        ("n_kv_heads", model.num_kv_heads.into()),
-        ("head_dim", model.head_dim.into()),
         ("intermediate_size", model.intermediate_size.into()),
         ("seq_length", model.seq_length.into()),
-        ("rms_norm_eps", model.rms_norm_eps.into()),
-        ("theta", model.rope_theta.into()),
-        ("rotary_percent", (model.rotary_dim as f64 / model.head_dim as f64).into()),
-        ("rotary_interleaved", model.rotary_interleaved.into()),
+        ("hidden_act", family::activation_name(model.activation).into()),
+        ("rms_norm_eps", model.norm_eps.into()),
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
-        ("use_qk_norm", model.qk_norm.into()),
         ("init_method_std", model.init_std.into()),
         (
             "ignore_token_id",
             if model.ignore_id == u32::MAX { Node::Int(-100) } else { u64::from(model.ignore_id).into() },
         ),
+        ("max_position_embedding", model.max_positions.into()),
         ("compute_dtype", "float32".into()),
     ]);
+    match model.positions {
+        Positions::Learned => {}
+        Positions::Rotary => {
+            entries.set("n_kv_heads", model.num_kv_heads);
+            entries.set("head_dim", model.head_dim);
+            entries.set("theta", model.rope_theta);
+            entries.set("rotary_percent", model.rotary_dim as f64 / model.head_dim as f64);
+            entries.set("rotary_interleaved", model.rotary_interleaved);
+            entries.set("use_qk_norm", model.qk_norm);
+            if let Some((method, key, parameters)) = rope_scaling::written(&model.rope_scaling) {
+                entries.set("extend_method", method);
+                entries.set(key, parameters);
+            }
+        }
+    }
     entries.some("sliding_window", model.sliding_window);
     for (key, share) in [
         ("attention_dropout", model.attention_dropout),

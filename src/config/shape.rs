@@ -2,7 +2,7 @@
 
 use super::run::RunConfig;
 use crate::error::Result;
-use crate::model::config::ModelConfig;
+use crate::model::config::{Family, ModelConfig, Norm, Positions};
 
 const MAX_HEAD_DIM: usize = 256;
 /// Places of dropout are numbered with 15 bits, three a layer.
@@ -23,7 +23,9 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         ("head_dim", model.head_dim),
         ("intermediate_size", model.intermediate_size),
         ("multiple_of", Some(model.multiple_of)),
+        ("expand_ratio", Some(model.expand_ratio)),
         ("seq_length", Some(model.seq_length)),
+        ("max_position_embedding", model.max_position_embedding),
     ] {
         if size.is_some_and(|size| size == 0 || size > MAX_SIZE) {
             let size = size.unwrap_or_default();
@@ -71,7 +73,14 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         );
         return wrong("rotary_percent", message);
     }
+    let (norm, positions) = match model.family {
+        Family::Llama => (Norm::RmsNorm, Positions::Rotary),
+        Family::Gpt2 => (Norm::LayerNorm, Positions::Learned),
+    };
     Ok(ModelConfig {
+        max_positions: max_positions(config)?,
+        rope_scaling: model.rope_scaling,
+        family: model.family,
         vocab_size: model.vocab_size,
         hidden_size: width,
         num_layers: model.num_layers,
@@ -79,13 +88,17 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         num_kv_heads,
         head_dim,
         intermediate_size: intermediate_size(config)?,
+        activation: model.activation,
         seq_length: model.seq_length,
+        positions,
         rope_theta: model.theta,
         rotary_dim,
         rotary_interleaved: model.rotary_interleaved,
-        rms_norm_eps: model.rms_norm_eps,
+        norm,
+        norm_eps: model.rms_norm_eps,
         tie_word_embeddings: model.tie_word_embeddings,
         qkv_bias: model.qkv_has_bias,
+        linear_bias: model.family == Family::Gpt2,
         qk_norm: model.use_qk_norm,
         sliding_window: model
             .sliding_window
@@ -99,10 +112,30 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
     })
 }
 
-/// Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier, rounded up to `multiple_of`.
+/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on, as in the
+/// original.
+fn max_positions(config: &RunConfig) -> Result<usize> {
+    let length = config.model.seq_length;
+    let rows = config.model.max_position_embedding.unwrap_or(length);
+    if rows < length && config.model.family == Family::Gpt2 {
+        let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
+        return Err(config.error("model.model_config.max_position_embedding", message));
+    }
+    Ok(rows.max(length))
+}
+
+/// GPT-2: so many times the width. Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier, rounded up to `multiple_of`.
 fn intermediate_size(config: &RunConfig) -> Result<usize> {
     let model = &config.model;
     if let Some(size) = model.intermediate_size {
+        return Ok(size);
+    }
+    if model.family == Family::Gpt2 {
+        let size = model.expand_ratio * model.hidden_size;
+        if size > MAX_SIZE {
+            let message = format!("makes the feed-forward layer {size} wide; lower it");
+            return Err(config.error("model.model_config.expand_ratio", message));
+        }
         return Ok(size);
     }
     let mut inner = (4 * model.hidden_size) as f64;

@@ -18,6 +18,9 @@ pub struct Batch {
     pub ends: Vec<u32>,
     /// Indices into `tokens` sorted by token id, equal ids in order: the embedding's backward sums along it. (B T)
     pub order: Vec<u32>,
+    /// Indices into `tokens` sorted by position, equal positions in order: the same for a learned table of positions.
+    /// (B T), or empty where no model asks for it.
+    pub position_order: Vec<u32>,
 }
 
 impl Batch {
@@ -30,20 +33,21 @@ impl Batch {
         assert_eq!(tokens.len(), targets.len(), "tokens and targets must have the same length");
         assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole rows of {seq_length}");
         let mut batch = Self { tokens, targets, ..Self::default() };
-        batch.resize(batch.tokens.len());
+        batch.resize(batch.tokens.len(), true);
         batch.index(seq_length, &DocumentRules::default(), 0);
         batch
     }
 
     /// Makes room for `len` tokens.
-    pub(super) fn resize(&mut self, len: usize) {
+    pub(super) fn resize(&mut self, len: usize, sort_positions: bool) {
+        self.position_order.resize(if sort_positions { len } else { 0 }, 0);
         for buffer in self.buffers() {
             buffer.resize(len, 0);
         }
     }
 
     fn buffers(&mut self) -> [&mut Vec<u32>; 6] {
-        let Self { tokens, targets, positions, starts, ends, order } = self;
+        let Self { tokens, targets, positions, starts, ends, order, .. } = self;
         [tokens, targets, positions, starts, ends, order]
     }
 
@@ -60,6 +64,10 @@ impl Batch {
         // a millisecond; a counting sort would walk the whole vocabulary for every micro-batch.
         let tokens = &self.tokens;
         self.order.sort_unstable_by_key(|&index| (tokens[index as usize], index));
+        // Sorted like ids, because positions may start again within a row.
+        self.position_order.iter_mut().zip(0..).for_each(|(order, index)| *order = index);
+        let positions = &self.positions;
+        self.position_order.sort_unstable_by_key(|&index| (positions[index as usize], index));
     }
 
     /// One window, which starts at `first`. As in Megatron, a token that ends a document belongs to it.
@@ -96,6 +104,7 @@ mod tests {
         let batch = Batch::from_rows(vec![5, 1, 5, 0, 1, 5], vec![0; 6], 3);
         assert_eq!(batch.order, [3, 1, 4, 0, 2, 5]);
         assert_eq!(batch.positions, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(batch.position_order, [0, 3, 1, 4, 2, 5]);
     }
 
     /// EOD 9 ends two documents within the first row; the second row starts with one that ended before it.

@@ -25,6 +25,8 @@ pub struct BatchSpec {
     pub vocab_size: usize,
     /// The target that the loss ignores.
     pub ignore_id: u32,
+    /// Whether batches come with their tokens sorted by position.
+    pub sorts_positions: bool,
     /// This rank.
     pub rank: usize,
     /// Number of ranks.
@@ -199,7 +201,7 @@ impl Batches {
     /// If it holds a token outside the vocabulary.
     pub fn fill(&self, micro_step: u64, batch: &mut Batch) -> Result<()> {
         let (seq_length, vocab_size, pad) = (self.spec.seq_length, self.spec.vocab_size, self.rules.pad);
-        batch.resize(self.spec.batch_size * seq_length);
+        batch.resize(self.spec.batch_size * seq_length, self.spec.sorts_positions);
         for row in 0..self.spec.batch_size {
             let (source, window) = self.locate(micro_step, row);
             let start = source.range.start + window * seq_length as u64;

@@ -183,6 +183,7 @@ mod tests {
             gradient_accumulation_steps: 2,
             vocab_size: 256,
             ignore_id: u32::MAX,
+            sorts_positions: false,
             rank: 0,
             world: 1,
         }

@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 17] = [
+pub const FEATURES: [&str; 18] = [
     "f32",
     "f16",
     "bf16",
@@ -14,6 +14,7 @@ pub const FEATURES: [&str; 17] = [
     "bias",
     "causal",
     "dropout",
+    "exact",
     "gradient",
     "interleaved",
     "residual",

@@ -1,15 +1,16 @@
-//! The model: a Llama-shaped decoder, read from top to bottom.
+//! The model: a decoder shaped like Llama or GPT-2, read from top to bottom.
 //!
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
 
-use super::config::ModelConfig;
+use super::config::{Activation, ModelConfig, Positions};
 use super::parameters::{Block, Gpt};
 use crate::element::Element;
 use crate::ops::attention::{Attention, Segments};
 use crate::ops::dropout::Dropout;
 use crate::ops::heads::HeadLayout;
-use crate::ops::rope::{Rope, cos_sin_table};
+use crate::ops::rope::{Rope, scaled_cos_sin_table};
+use crate::ops::rope_scaling::RopeScaling;
 use crate::record::{Persistents, Tensor};
 use crate::tape::{Parameter, Tape, Var};
 
@@ -26,21 +27,31 @@ pub struct BatchTensors {
     pub order: Tensor,
     /// Which tokens belong to the same document; `None`: every sequence is one.
     pub segments: Option<Segments>,
+    /// Token numbers sorted by position (1, N), for models that learn a table of positions.
+    pub position_order: Option<Tensor>,
 }
 
 /// Everything of a model that is not a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     layout: HeadLayout,
-    rope: Rope,
+    rotation: Option<Rotation>,
+    activation: Activation,
     inner: u32,
     sequence_length: u32,
     window: Option<u32>,
     epsilon: f32,
-    cos_sin: Tensor,
     dropout: DropoutShares,
     /// Seed and state of the masks; `None`: nothing is dropped, whatever the shares.
     masks: Option<(u64, Tensor)>,
+}
+
+/// How q and k turn.
+#[derive(Clone, Copy, Debug)]
+struct Rotation {
+    rope: Rope,
+    scaling: RopeScaling,
+    cos_sin: Tensor,
 }
 
 /// How much training drops, and where.
@@ -55,7 +66,7 @@ struct DropoutShares {
 const PLACES: u32 = 3;
 
 impl Shape {
-    /// The shape of `config`; adds the rotary table (T, rotary_dim) to the persistent buffers.
+    /// The shape of `config`; adds the rotary table (T, rotary_dim), if there is one, to the persistent buffers.
     pub fn new(config: &ModelConfig, persistents: &mut Persistents) -> Self {
         let head_dim = config.head_dim as u32;
         let layout = HeadLayout {
@@ -64,21 +75,24 @@ impl Shape {
             head_dim,
             value_dim: head_dim,
         };
-        let rope = Rope {
-            rotary_dim: config.rotary_dim as u32,
-            theta: config.rope_theta,
-            is_interleaved: config.rotary_interleaved,
-        };
-        let (positions, cols) = (config.seq_length as u32, config.rotary_dim as u32);
-        let cos_sin = persistents.tensor("cos_sin", positions, cols, Element::F32);
+        let sequence_length = config.seq_length as u32;
+        let rotation = (config.positions == Positions::Rotary).then(|| {
+            let rope = Rope {
+                rotary_dim: config.rotary_dim as u32,
+                theta: config.rope_theta,
+                is_interleaved: config.rotary_interleaved,
+            };
+            let cos_sin = persistents.tensor("cos_sin", sequence_length, rope.rotary_dim, Element::F32);
+            Rotation { rope, scaling: config.rope_scaling, cos_sin }
+        });
         Self {
             layout,
-            rope,
+            rotation,
+            activation: config.activation,
             inner: config.intermediate_size as u32,
-            sequence_length: positions,
+            sequence_length,
             window: config.sliding_window.map(|window| window as u32),
-            epsilon: config.rms_norm_eps as f32,
-            cos_sin,
+            epsilon: config.norm_eps as f32,
             dropout: DropoutShares {
                 attention: config.attention_dropout as f32,
                 hidden: config.hidden_dropout as f32,
@@ -105,9 +119,10 @@ impl Shape {
         Some(Dropout { probability: share, seed, op, state })
     }
 
-    /// Where the rotary table lies, and what it holds.
-    pub fn rotary_table(&self) -> (Tensor, Vec<f32>) {
-        (self.cos_sin, cos_sin_table(self.sequence_length, &self.rope))
+    /// Where the rotary table lies, and what it holds; `None` for a model that does not rotate.
+    pub fn rotary_table(&self) -> Option<(Tensor, Vec<f32>)> {
+        let Rotation { rope, scaling, cos_sin } = self.rotation?;
+        Some((cos_sin, scaled_cos_sin_table(self.sequence_length, &rope, &scaling)))
     }
 }
 
@@ -119,9 +134,7 @@ pub fn hidden<'p>(
     batch: &BatchTensors,
     recompute: bool,
 ) -> Var {
-    let mut x = tape.scope("embedding", |tape| {
-        tape.embedding(batch.tokens, batch.order, &gpt.embedding, Element::F32) // (N, D)
-    });
+    let mut x = tape.scope("embedding", |tape| embedding(tape, gpt, batch)); // (N, D)
     if let Some(dropout) = shape.dropout(shape.dropout.embedding, 0) {
         x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
     }
@@ -132,7 +145,34 @@ pub fn hidden<'p>(
             false => block(tape, parameters, &shape, &batch, first_op, x),
         });
     }
-    tape.scope("norm", |tape| tape.rms_norm(x, &gpt.norm, shape.epsilon))
+    norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
+}
+
+/// The tokens' rows of the embedding, and those of their positions where positions are learned: (N, D).
+fn embedding<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, batch: &BatchTensors) -> Var {
+    let x = tape.embedding(batch.tokens, batch.order, &gpt.embedding, Element::F32);
+    match (&gpt.positions, batch.position_order) {
+        (None, _) => x,
+        (Some(table), Some(order)) => {
+            tape.scope("positions", |tape| tape.add_embedding(x, batch.positions, order, table))
+        }
+        (Some(_), None) => panic!("the batch of a model that learns positions comes with their order"),
+    }
+}
+
+/// LayerNorm where there is a bias, RMSNorm where there is none.
+fn norm<'p>(
+    tape: &mut Tape<'_, 'p>,
+    name: &str,
+    x: Var, // (N, D)
+    weight: &'p Parameter,
+    bias: Option<&'p Parameter>,
+    epsilon: f32,
+) -> Var {
+    tape.scope(name, |tape| match bias {
+        Some(bias) => tape.layer_norm(x, weight, bias, epsilon),
+        None => tape.rms_norm(x, weight, epsilon),
+    })
 }
 
 /// One layer: attention, then the feed-forward network, each normalised before and added to the residual stream.
@@ -144,9 +184,10 @@ fn block<'p>(
     first_op: u32,
     x: Var, // (N, D)
 ) -> Var {
-    let h = tape.scope("attention_norm", |tape| tape.rms_norm(x, &block.attention_norm, shape.epsilon));
+    let bias = block.attention_norm_bias.as_ref();
+    let h = norm(tape, "attention_norm", x, &block.attention_norm, bias, shape.epsilon);
     let x = tape.scope("attention", |tape| attention(tape, block, shape, batch, first_op, [h, x]));
-    let h = tape.scope("ffn_norm", |tape| tape.rms_norm(x, &block.ffn_norm, shape.epsilon));
+    let h = norm(tape, "ffn_norm", x, &block.ffn_norm, block.ffn_norm_bias.as_ref(), shape.epsilon);
     tape.scope("feed_forward", |tape| feed_forward(tape, block, shape, first_op + 2, h, x))
 }
 
@@ -164,7 +205,12 @@ fn attention<'p>(
         (Some(q), Some(k)) => tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, shape.epsilon)),
         _ => qkv,
     };
-    let qkv = tape.scope("rope", |tape| tape.rope(qkv, batch.positions, shape.cos_sin, layout, shape.rope));
+    let qkv = match shape.rotation {
+        Some(Rotation { rope, cos_sin, .. }) => {
+            tape.scope("rope", |tape| tape.rope(qkv, batch.positions, cos_sin, layout, rope))
+        }
+        None => qkv,
+    };
     let attention = Attention {
         layout,
         tokens: shape.sequence_length,
@@ -174,22 +220,23 @@ fn attention<'p>(
         dropout: shape.dropout(shape.dropout.attention, first_op),
     };
     let y = tape.scope("flash_attention", |tape| tape.attention(qkv, batch.segments, attention)); // (N, H·C)
-    tape.scope("wo", |tape| add_linear(tape, y, &block.wo, shape, first_op + 1, x)) // (N, D)
+    let wo = (&block.wo, block.bo.as_ref());
+    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, first_op + 1, x)) // (N, D)
 }
 
-/// x + dropout(W y): where nothing is dropped, the product's kernel adds x.
+/// x + dropout(W y + b): where nothing is dropped, the product's kernel adds x.
 fn add_linear<'p>(
     tape: &mut Tape<'_, 'p>,
     y: Var,
-    weight: &'p Parameter,
+    (weight, bias): (&'p Parameter, Option<&'p Parameter>),
     shape: &Shape,
     op: u32,
     x: Var, // (N, D)
 ) -> Var {
     let Some(dropout) = shape.dropout(shape.dropout.hidden, op) else {
-        return tape.linear(y, weight, None, Some(x));
+        return tape.linear(y, weight, bias, Some(x));
     };
-    let y = tape.linear(y, weight, None, None);
+    let y = tape.linear(y, weight, bias, None);
     tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout))
 }
 
@@ -201,7 +248,12 @@ fn feed_forward<'p>(
     h: Var, // (N, D)
     x: Var, // (N, D)
 ) -> Var {
-    let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &block.w_gate_up, None, None)); // (N, 2 F)
-    let y = tape.scope("mul", |tape| tape.swiglu(gate_up, shape.inner)); // (N, F)
-    tape.scope("w_down", |tape| add_linear(tape, y, &block.w_down, shape, op, x)) // (N, D)
+    let (w, b) = (&block.w_gate_up, block.b_gate_up.as_ref());
+    let h = tape.scope("w_gate_up", |tape| tape.linear(h, w, b, None)); // (N, 2 F), or (N, F) without a gate
+    let y = match shape.activation {
+        Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, shape.inner)), // (N, F)
+        Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),     // (N, F)
+    };
+    let down = (&block.w_down, block.b_down.as_ref());
+    tape.scope("w_down", |tape| add_linear(tape, y, down, shape, op, x)) // (N, D)
 }

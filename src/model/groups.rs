@@ -169,10 +169,11 @@ fn megatron_name(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::ModelConfig;
+    use crate::model::config::{Activation, Family, ModelConfig, Norm, Positions, RopeScaling};
 
     fn gpt() -> Gpt<Spec> {
         Gpt::describe(&ModelConfig {
+            family: Family::Llama,
             vocab_size: 16,
             hidden_size: 8,
             num_layers: 2,
@@ -180,13 +181,19 @@ mod tests {
             num_kv_heads: 1,
             head_dim: 4,
             intermediate_size: 8,
+            activation: Activation::SwiGlu,
             seq_length: 8,
+            max_positions: 8,
+            positions: Positions::Rotary,
+            rope_scaling: RopeScaling::None,
             rope_theta: 10000.0,
             rotary_dim: 4,
             rotary_interleaved: false,
-            rms_norm_eps: 1e-5,
+            norm: Norm::RmsNorm,
+            norm_eps: 1e-5,
             tie_word_embeddings: false,
             qkv_bias: true,
+            linear_bias: false,
             qk_norm: true,
             sliding_window: None,
             attention_dropout: 0.0,

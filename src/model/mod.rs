@@ -6,7 +6,9 @@
 pub mod arena;
 pub mod config;
 pub mod count;
+mod describe;
 pub mod gpt;
 pub mod groups;
 pub mod init;
+mod names;
 pub mod parameters;

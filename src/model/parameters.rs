@@ -4,18 +4,19 @@
 //! says what to make; with [`Parameter`](crate::tape::Parameter)s it is what the model runs on. Initialisation, arena
 //! layout, decay groups, checkpoint names and counting all walk this list.
 
-use super::config::ModelConfig;
-use crate::element::stride_of;
-
-/// A Llama-shaped GPT, one `P` for each parameter.
+/// A GPT shaped like Llama or GPT-2, one `P` for each parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt<P> {
     /// (V, D)
     pub embedding: P,
+    /// (positions, D), where they are learned.
+    pub positions: Option<P>,
     /// The layers.
     pub blocks: Vec<Block<P>>,
     /// (D)
     pub norm: P,
+    /// (D), with LayerNorm.
+    pub norm_bias: Option<P>,
     /// (V, D); `None` if the head is the embedding.
     pub head: Option<P>,
 }
@@ -25,6 +26,8 @@ pub struct Gpt<P> {
 pub struct Block<P> {
     /// (D)
     pub attention_norm: P,
+    /// (D), with LayerNorm.
+    pub attention_norm_bias: Option<P>,
     /// ((H + 2 G)·C, D): q, k and v, one product.
     pub wqkv: P,
     /// ((H + 2 G)·C)
@@ -36,11 +39,19 @@ pub struct Block<P> {
     /// (D, H·C)
     pub wo: P,
     /// (D)
+    pub bo: Option<P>,
+    /// (D)
     pub ffn_norm: P,
-    /// (2·stride of F, D): gate, then up, each padded with zero rows to a multiple of 4.
+    /// (D), with LayerNorm.
+    pub ffn_norm_bias: Option<P>,
+    /// (2·stride of F, D): gate, then up, each padded with zero rows to a multiple of 4. Without a gate up alone, (F, D).
     pub w_gate_up: P,
+    /// As many as `w_gate_up` has rows.
+    pub b_gate_up: Option<P>,
     /// (D, F)
     pub w_down: P,
+    /// (D)
+    pub b_down: Option<P>,
 }
 
 /// What a parameter is.
@@ -89,7 +100,7 @@ pub enum Init {
     Zeros,
 }
 
-/// A range of rows of a parameter, under the name Hugging Face's Llama gives it.
+/// A range of rows of a parameter, under the name Hugging Face gives it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// `model.layers.0.self_attn.q_proj.weight`
@@ -100,6 +111,8 @@ pub struct Piece {
     pub rows: usize,
     /// Whether files hold it as a vector.
     pub is_vector: bool,
+    /// Whether files hold it as (columns, rows).
+    pub is_transposed: bool,
 }
 
 impl<P> Gpt<P> {
@@ -107,8 +120,10 @@ impl<P> Gpt<P> {
     pub fn try_map<Q, E>(self, f: &mut impl FnMut(P) -> Result<Q, E>) -> Result<Gpt<Q>, E> {
         Ok(Gpt {
             embedding: f(self.embedding)?,
+            positions: self.positions.map(&mut *f).transpose()?,
             blocks: self.blocks.into_iter().map(|block| block.try_map(f)).collect::<Result<_, E>>()?,
             norm: f(self.norm)?,
+            norm_bias: self.norm_bias.map(&mut *f).transpose()?,
             head: self.head.map(&mut *f).transpose()?,
         })
     }
@@ -116,8 +131,10 @@ impl<P> Gpt<P> {
     /// Calls `f` on every parameter, in order.
     pub fn visit<'a>(&'a self, f: &mut impl FnMut(&'a P)) {
         f(&self.embedding);
+        self.positions.iter().for_each(&mut *f);
         self.blocks.iter().for_each(|block| block.visit(f));
         f(&self.norm);
+        self.norm_bias.iter().for_each(&mut *f);
         self.head.iter().for_each(f);
     }
 
@@ -133,136 +150,42 @@ impl<P> Block<P> {
     fn try_map<Q, E>(self, f: &mut impl FnMut(P) -> Result<Q, E>) -> Result<Block<Q>, E> {
         Ok(Block {
             attention_norm: f(self.attention_norm)?,
+            attention_norm_bias: self.attention_norm_bias.map(&mut *f).transpose()?,
             wqkv: f(self.wqkv)?,
             bqkv: self.bqkv.map(&mut *f).transpose()?,
             q_norm: self.q_norm.map(&mut *f).transpose()?,
             k_norm: self.k_norm.map(&mut *f).transpose()?,
             wo: f(self.wo)?,
+            bo: self.bo.map(&mut *f).transpose()?,
             ffn_norm: f(self.ffn_norm)?,
+            ffn_norm_bias: self.ffn_norm_bias.map(&mut *f).transpose()?,
             w_gate_up: f(self.w_gate_up)?,
+            b_gate_up: self.b_gate_up.map(&mut *f).transpose()?,
             w_down: f(self.w_down)?,
+            b_down: self.b_down.map(&mut *f).transpose()?,
         })
     }
 
     fn visit<'a>(&'a self, f: &mut impl FnMut(&'a P)) {
         f(&self.attention_norm);
+        self.attention_norm_bias.iter().for_each(&mut *f);
         f(&self.wqkv);
         [&self.bqkv, &self.q_norm, &self.k_norm].into_iter().flatten().for_each(&mut *f);
         f(&self.wo);
+        self.bo.iter().for_each(&mut *f);
         f(&self.ffn_norm);
+        self.ffn_norm_bias.iter().for_each(&mut *f);
         f(&self.w_gate_up);
+        self.b_gate_up.iter().for_each(&mut *f);
         f(&self.w_down);
+        self.b_down.iter().for_each(f);
     }
-}
-
-impl Gpt<Spec> {
-    /// The parameters of a model of that shape.
-    ///
-    /// Matrices start normal with `init_std`; those that write into the residual stream (wo, w_down) with
-    /// `init_std / sqrt(2 L)`, so that the stream's variance does not grow with depth (Radford et al., GPT-2, 2019).
-    pub fn describe(config: &ModelConfig) -> Self {
-        let width = config.hidden_size;
-        let table = |path: &str, name: &str| Spec {
-            may_split: true,
-            ..matrix(path, config.vocab_size, width, config.init_std, vec![whole(name, config.vocab_size)])
-        };
-        Self {
-            embedding: table("embedding", "model.embed_tokens.weight"),
-            blocks: (0..config.num_layers).map(|layer| Block::describe(config, layer)).collect(),
-            norm: norm("norm".into(), "model.norm.weight".into(), width),
-            head: (!config.tie_word_embeddings).then(|| table("head", "lm_head.weight")),
-        }
-    }
-}
-
-impl Block<Spec> {
-    fn describe(config: &ModelConfig, layer: usize) -> Self {
-        let ModelConfig { hidden_size: width, intermediate_size: inner, head_dim, init_std: std, .. } =
-            *config;
-        let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
-        let path = |name: &str| format!("layers.{layer}.{name}");
-        let name = |name: &str| format!("model.layers.{layer}.{name}");
-        let qkv = |kind: &str| {
-            let piece = |of: &str, first_row, rows| Piece {
-                name: name(&format!("self_attn.{of}_proj.{kind}")),
-                first_row,
-                rows,
-                is_vector: false,
-            };
-            vec![piece("q", 0, q_rows), piece("k", q_rows, kv_rows), piece("v", q_rows + kv_rows, kv_rows)]
-        };
-        let residual_std = std / (2.0 * config.num_layers as f64).sqrt();
-        let inner_stride = stride_of(inner as u32) as usize;
-        let half = |of: &str, first_row| Piece {
-            first_row,
-            ..whole(&name(&format!("mlp.{of}_proj.weight")), inner)
-        };
-        let gate_up = vec![half("gate", 0), half("up", inner_stride)];
-        let wo = vec![whole(&name("self_attn.o_proj.weight"), width)];
-        let w_down = vec![whole(&name("mlp.down_proj.weight"), width)];
-        let head_norm = |of: &str| {
-            config.qk_norm.then(|| {
-                norm(
-                    path(&format!("attention.{of}_norm")),
-                    name(&format!("self_attn.{of}_norm.weight")),
-                    head_dim,
-                )
-            })
-        };
-        Self {
-            attention_norm: norm(path("attention_norm"), name("input_layernorm.weight"), width),
-            wqkv: matrix(&path("attention.wqkv"), q_rows + 2 * kv_rows, width, std, qkv("weight")),
-            bqkv: config.qkv_bias.then(|| bias(path("attention.bqkv"), qkv("bias"))),
-            q_norm: head_norm("q"),
-            k_norm: head_norm("k"),
-            wo: matrix(&path("attention.wo"), width, q_rows, residual_std, wo),
-            ffn_norm: norm(path("ffn_norm"), name("post_attention_layernorm.weight"), width),
-            w_gate_up: matrix(&path("feed_forward.w_gate_up"), 2 * inner_stride, width, std, gate_up),
-            w_down: matrix(&path("feed_forward.w_down"), width, inner, residual_std, w_down),
-        }
-    }
-}
-
-fn whole(name: &str, rows: usize) -> Piece {
-    Piece { name: name.to_string(), first_row: 0, rows, is_vector: false }
-}
-
-fn matrix(path: &str, rows: usize, cols: usize, std: f64, pieces: Vec<Piece>) -> Spec {
-    let init = Init::Normal(std);
-    Spec {
-        path: path.into(),
-        rows,
-        cols,
-        init,
-        decays: true,
-        trains: true,
-        group: 0,
-        rule: Rule::AdamW,
-        may_split: false,
-        pieces,
-    }
-}
-
-fn norm(path: String, name: String, cols: usize) -> Spec {
-    let pieces = vec![Piece { name, first_row: 0, rows: 1, is_vector: true }];
-    vector(path, cols, Init::Ones, pieces)
-}
-
-/// A bias is one row; its pieces are ranges of columns, counted in `first_row` and `rows` all the same.
-fn bias(path: String, pieces: Vec<Piece>) -> Spec {
-    let cols = pieces.iter().map(|piece| piece.rows).sum();
-    let pieces = pieces.into_iter().map(|piece| Piece { is_vector: true, ..piece }).collect();
-    vector(path, cols, Init::Zeros, pieces)
-}
-
-fn vector(path: String, cols: usize, init: Init, pieces: Vec<Piece>) -> Spec {
-    Spec { decays: false, init, ..matrix(&path, 1, cols, 0.0, pieces) }
 }
 
 impl Spec {
-    /// Whether its rows are looked up by token id: embedding and head.
+    /// Whether its rows are looked up, by token id or position: embedding, positions and head.
     pub fn is_table(&self) -> bool {
-        ["embedding", "head"].contains(&self.path.as_str())
+        ["embedding", "positions", "head"].contains(&self.path.as_str())
     }
 
     /// Shape of a piece as files hold it.
@@ -270,11 +193,13 @@ impl Spec {
         match piece.is_vector {
             true if self.pieces.len() == 1 => vec![self.cols],
             true => vec![piece.rows],
+            false if piece.is_transposed => vec![self.cols, piece.rows],
             false => vec![piece.rows, self.cols],
         }
     }
 
-    /// The stored ranges of a piece, in the order of the file: (row, first column, columns).
+    /// The stored ranges of a piece, row by row: (row, first column, columns). Files have this order too, but for a
+    /// piece that is transposed.
     pub fn piece_rows<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let (rows, first, cols) = match piece.is_vector {
             true if self.pieces.len() > 1 => (0..1, piece.first_row, piece.rows),
@@ -284,8 +209,23 @@ impl Spec {
         rows.map(move |row| (row, first, cols))
     }
 
+    /// The numbers of a piece, given row by row, in the order of the file.
+    pub fn to_file(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
+        if piece.is_transposed { transposed(&values, self.cols) } else { values }
+    }
+
+    /// The numbers of a piece, given in the order of the file, row by row.
+    pub fn from_file(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
+        if piece.is_transposed { transposed(&values, piece.rows) } else { values }
+    }
+
     /// Numbers that mean something: pads and padding rows do not count.
     pub fn count(&self) -> usize {
         self.pieces.iter().map(|piece| self.piece_shape(piece).iter().product::<usize>()).sum()
     }
+}
+
+/// The transpose of a matrix of `cols` columns.
+fn transposed(values: &[f32], cols: usize) -> Vec<f32> {
+    (0..cols).flat_map(|column| values.iter().skip(column).step_by(cols).copied()).collect()
 }

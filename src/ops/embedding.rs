@@ -17,6 +17,17 @@ crate::params! {
 /// binding limit has several.
 #[track_caller]
 pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
+    look_up(rec, ids, table, y, false);
+}
+
+/// y (N, D) += `table[ids]`, the rows of [`embedding`] added to what is there.
+#[track_caller]
+pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
+    look_up(rec, ids, table, y, true);
+}
+
+#[track_caller]
+fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumulate: bool) {
     assert!(ids.cols == y.rows, "{} ids for {} rows", ids.cols, y.rows);
     let mut first_row = 0;
     for part in table {
@@ -25,7 +36,8 @@ pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
             "the table's rows differ from the result's"
         );
         let bindings = [(1, ids.binding()), (2, part.binding()), (3, y.binding())];
-        launch(rec, "embedding", y, first_row, part.rows, &bindings);
+        let kernel = kernel(rec, "embedding", y.element).feature("accumulate", accumulate);
+        launch(rec, kernel, y, first_row, part.rows, &bindings);
         first_row += part.rows;
     }
 }
@@ -38,22 +50,29 @@ pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Te
     for part in dtable {
         assert!(part.element == Element::F32, "gradients of parameters are f32");
         let bindings = [(1, ids.binding()), (2, order.binding()), (3, dy.binding()), (4, part.binding())];
-        launch(rec, "embedding_backward", dy, first_row, part.rows, &bindings);
+        let kernel = kernel(rec, "embedding_backward", dy.element);
+        launch(rec, kernel, dy, first_row, part.rows, &bindings);
         first_row += part.rows;
     }
 }
 
+fn lanes(rec: &Recorder) -> u32 {
+    if rec.capabilities().tier == Tier::Software { 32 } else { 64 }
+}
+
+fn kernel(rec: &Recorder, entry: &'static str, element: Element) -> Kernel {
+    Kernel::new("embedding", entry, element).constant("LANES", lanes(rec))
+}
+
 fn launch(
     rec: &mut Recorder,
-    entry: &'static str,
+    kernel: Kernel,
     tokens: Tensor,
     first_row: u32,
     rows: u32,
     bindings: &[(u32, crate::record::Binding)],
 ) {
-    let lanes = if rec.capabilities().tier == Tier::Software { 32 } else { 64 };
-    let kernel = Kernel::new("embedding", entry, tokens.element).constant("LANES", lanes);
     let params = Params { tokens: tokens.rows, stride4: tokens.stride4(), first_row, rows };
-    let groups = tokens.stride4().div_ceil(lanes) as u64 * tokens.rows as u64;
+    let groups = tokens.stride4().div_ceil(lanes(rec)) as u64 * tokens.rows as u64;
     rec.dispatch(kernel, bindings, &params, fold_grid(groups));
 }

@@ -11,14 +11,17 @@ pub mod column_sum;
 pub mod decode;
 pub mod dropout;
 pub mod embedding;
+pub mod gelu;
 pub mod grad_norm;
 pub mod heads;
+pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod matmul;
 pub mod muon;
 pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_scaling;
 pub mod swiglu;
 pub mod unfused;
 

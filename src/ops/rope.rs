@@ -1,6 +1,7 @@
 //! Rotary position embedding of the queries and keys in a packed row.
 
 use super::heads::HeadLayout;
+use super::rope_scaling::RopeScaling;
 use crate::element::{Element, stride_of};
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
@@ -36,14 +37,19 @@ crate::params! {
 /// The contents of the tensor `cos_sin` (`positions`, rotary_dim), pads included: row p holds cos φ, sin φ of every pair
 /// in turn, φ = p · theta^(-2i / rotary_dim). Computed in f64: f32 angles of late positions would be off by whole degrees.
 pub fn cos_sin_table(positions: u32, rope: &Rope) -> Vec<f32> {
+    scaled_cos_sin_table(positions, rope, &RopeScaling::None)
+}
+
+/// The same with frequencies and magnitude of `scaling`. A magnitude multiplies q and k alike, and their gradients: the
+/// backward turns back by the same table.
+pub fn scaled_cos_sin_table(positions: u32, rope: &Rope, scaling: &RopeScaling) -> Vec<f32> {
     let stride = stride_of(rope.rotary_dim) as usize;
     let mut table = vec![0.0; positions as usize * stride];
-    let frequency = |pair: u32| rope.theta.powf(-2.0 * pair as f64 / rope.rotary_dim as f64);
-    let frequencies: Vec<f64> = (0..rope.rotary_dim / 2).map(frequency).collect();
+    let (frequencies, magnitude) = (scaling.frequencies(rope), scaling.magnitude());
     for (position, row) in table.chunks_exact_mut(stride.max(1)).enumerate() {
         for (pair, frequency) in row.chunks_exact_mut(2).zip(&frequencies) {
             let (sin, cos) = (position as f64 * frequency).sin_cos();
-            (pair[0], pair[1]) = (cos as f32, sin as f32);
+            (pair[0], pair[1]) = ((magnitude * cos) as f32, (magnitude * sin) as f32);
         }
     }
     table
@@ -63,7 +69,8 @@ pub fn rope(
     rotate(rec, qkv, positions, layout, rope, cos_sin, 1.0);
 }
 
-/// The gradient of [`rope`], in place on `dqkv`: a rotation is orthogonal, so its transpose turns back.
+/// The gradient of [`rope`], in place on `dqkv`: a rotation is orthogonal, so its transpose turns back, and a magnitude of
+/// the table stays what it is.
 #[track_caller]
 pub fn rope_backward(
     rec: &mut Recorder,

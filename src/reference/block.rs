@@ -1,11 +1,14 @@
 //! One block of the model: attention, then a feed-forward network, each on the normalised residual and added
 //! to the residual.
 //!
-//! x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
+//! Llama: x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
+//! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
 use super::attention::{Attention, attention, attention_backward};
-use super::gpt::{Shape, Weights, accumulate};
-use super::matmul::{linear, linear_backward};
+use super::gelu::{gelu, gelu_backward};
+use super::gpt::{Architecture, Shape, Weights, accumulate};
+use super::layer_norm::{layer_norm, layer_norm_backward};
+use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
 use super::swiglu::{swiglu, swiglu_backward};
@@ -43,38 +46,47 @@ pub(super) struct Activations {
     x_middle: Vec<f64>,
     /// x_middle after the second norm, (N, D).
     feed_forward_input: Vec<f64>,
-    /// (N, F) each.
+    /// (N, F) each; without a gate the first is empty.
     gate: Vec<f64>,
     up: Vec<f64>,
-    /// silu(gate)·up, (N, F).
-    gated: Vec<f64>,
+    /// silu(gate)·up or gelu(up), (N, F).
+    activated: Vec<f64>,
 }
 
 impl Block<'_> {
     /// The output (N, D) of the block for the input x (N, D).
     #[track_caller]
     pub(super) fn forward(&self, x: Vec<f64>) -> (Vec<f64>, Activations) {
-        let Shape { num_heads, num_kv_heads, rope: rotation, qk_norm, .. } = self.shape;
-
-        let attention_input = self.norm("input_layernorm", &x);
-        let q_projected = self.project("self_attn.q_proj", &attention_input);
-        let k_projected = self.project("self_attn.k_proj", &attention_input);
-        let v = self.project("self_attn.v_proj", &attention_input);
-        let (mut q, mut k) = if *qk_norm {
+        let names = self.names();
+        let attention_input = self.norm(names.attention_norm, &x);
+        let [q_projected, k_projected, v] = self.project_qkv(&attention_input);
+        let (mut q, mut k) = if self.shape.qk_norm {
             (self.norm("self_attn.q_norm", &q_projected), self.norm("self_attn.k_norm", &k_projected))
         } else {
             (q_projected.clone(), k_projected.clone())
         };
-        rope(&mut q, self.positions, *num_heads, rotation);
-        rope(&mut k, self.positions, *num_kv_heads, rotation);
+        if self.shape.architecture == Architecture::Llama {
+            rope(&mut q, self.positions, self.shape.num_heads, &self.shape.rope);
+            rope(&mut k, self.positions, self.shape.num_kv_heads, &self.shape.rope);
+        }
         let (attended, _) = attention(&q, &k, &v, &self.attention());
-        let x_middle = add(&x, &self.project("self_attn.o_proj", &attended));
+        let x_middle = add(&x, &self.project(names.out, &attended));
 
-        let feed_forward_input = self.norm("post_attention_layernorm", &x_middle);
-        let gate = self.project("mlp.gate_proj", &feed_forward_input);
-        let up = self.project("mlp.up_proj", &feed_forward_input);
-        let gated = swiglu(&gate, &up);
-        let out = add(&x_middle, &self.project("mlp.down_proj", &gated));
+        let feed_forward_input = self.norm(names.ffn_norm, &x_middle);
+        let (gate, up, activated) = match self.shape.architecture {
+            Architecture::Llama => {
+                let gate = self.project("mlp.gate_proj", &feed_forward_input);
+                let up = self.project("mlp.up_proj", &feed_forward_input);
+                let gated = swiglu(&gate, &up);
+                (gate, up, gated)
+            }
+            Architecture::Gpt2 { activation, .. } => {
+                let up = self.project("mlp.c_fc", &feed_forward_input);
+                let activated = gelu(&up, activation);
+                (Vec::new(), up, activated)
+            }
+        };
+        let out = add(&x_middle, &self.project(names.down, &activated));
 
         let saved = Activations {
             x,
@@ -89,7 +101,7 @@ impl Block<'_> {
             feed_forward_input,
             gate,
             up,
-            gated,
+            activated,
         };
         (out, saved)
     }
@@ -97,33 +109,37 @@ impl Block<'_> {
     /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`.
     #[track_caller]
     pub(super) fn backward(&self, saved: &Activations, dout: &[f64], grads: &mut Weights) -> Vec<f64> {
-        let Shape { num_heads, num_kv_heads, rope: rotation, qk_norm, .. } = self.shape;
-
-        let dgated = self.project_backward("mlp.down_proj", &saved.gated, dout, grads);
-        let (dgate, dup) = swiglu_backward(&saved.gate, &saved.up, &dgated);
-        let dinput = add(
-            &self.project_backward("mlp.gate_proj", &saved.feed_forward_input, &dgate, grads),
-            &self.project_backward("mlp.up_proj", &saved.feed_forward_input, &dup, grads),
-        );
-        let dnorm = self.norm_backward("post_attention_layernorm", &saved.x_middle, &dinput, grads);
+        let names = self.names();
+        let dactivated = self.project_backward(names.down, &saved.activated, dout, grads);
+        let dinput = match self.shape.architecture {
+            Architecture::Llama => {
+                let (dgate, dup) = swiglu_backward(&saved.gate, &saved.up, &dactivated);
+                add(
+                    &self.project_backward("mlp.gate_proj", &saved.feed_forward_input, &dgate, grads),
+                    &self.project_backward("mlp.up_proj", &saved.feed_forward_input, &dup, grads),
+                )
+            }
+            Architecture::Gpt2 { activation, .. } => {
+                let dup = gelu_backward(&saved.up, &dactivated, activation);
+                self.project_backward("mlp.c_fc", &saved.feed_forward_input, &dup, grads)
+            }
+        };
+        let dnorm = self.norm_backward(names.ffn_norm, &saved.x_middle, &dinput, grads);
         let dx_middle = add(dout, &dnorm);
 
-        let dattended = self.project_backward("self_attn.o_proj", &saved.attended, &dx_middle, grads);
+        let dattended = self.project_backward(names.out, &saved.attended, &dx_middle, grads);
         let (mut dq, mut dk, dv) =
             attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
-        rope_backward(&mut dq, self.positions, *num_heads, rotation);
-        rope_backward(&mut dk, self.positions, *num_kv_heads, rotation);
-        if *qk_norm {
+        if self.shape.architecture == Architecture::Llama {
+            rope_backward(&mut dq, self.positions, self.shape.num_heads, &self.shape.rope);
+            rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, &self.shape.rope);
+        }
+        if self.shape.qk_norm {
             dq = self.norm_backward("self_attn.q_norm", &saved.q_projected, &dq, grads);
             dk = self.norm_backward("self_attn.k_norm", &saved.k_projected, &dk, grads);
         }
-        let dqk = add(
-            &self.project_backward("self_attn.q_proj", &saved.attention_input, &dq, grads),
-            &self.project_backward("self_attn.k_proj", &saved.attention_input, &dk, grads),
-        );
-        let dinput =
-            add(&dqk, &self.project_backward("self_attn.v_proj", &saved.attention_input, &dv, grads));
-        add(&dx_middle, &self.norm_backward("input_layernorm", &saved.x, &dinput, grads))
+        let dinput = self.project_qkv_backward(&saved.attention_input, [&dq, &dk, &dv], grads);
+        add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads))
     }
 
     /// Causal attention within each sequence, with scores scaled by 1/√head_dim.
@@ -142,13 +158,58 @@ impl Block<'_> {
         }
     }
 
+    /// q (N, H·d), k and v (N, K·d): of three layers in Llama, of the thirds of one in GPT-2.
+    #[track_caller]
+    fn project_qkv(&self, x: &[f64]) -> [Vec<f64>; 3] {
+        match self.shape.architecture {
+            Architecture::Llama => LLAMA_QKV.map(|name| self.project(name, x)),
+            Architecture::Gpt2 { .. } => {
+                let width = self.shape.num_heads * self.shape.head_dim;
+                let qkv = self.project(GPT2_QKV, x); // (N, 3·H·d)
+                let third = |i: usize| {
+                    qkv.chunks_exact(3 * width).flat_map(move |row| &row[i * width..][..width]).copied()
+                };
+                [0, 1, 2].map(|i| third(i).collect())
+            }
+        }
+    }
+
+    /// The gradient (N, D) of the input of [`Block::project_qkv`].
+    #[track_caller]
+    fn project_qkv_backward(&self, x: &[f64], [dq, dk, dv]: [&[f64]; 3], grads: &mut Weights) -> Vec<f64> {
+        match self.shape.architecture {
+            Architecture::Llama => {
+                let [q, k, v] = LLAMA_QKV;
+                let dqk =
+                    add(&self.project_backward(q, x, dq, grads), &self.project_backward(k, x, dk, grads));
+                add(&dqk, &self.project_backward(v, x, dv, grads))
+            }
+            Architecture::Gpt2 { .. } => {
+                let width = self.shape.num_heads * self.shape.head_dim;
+                let rows = dq.chunks_exact(width).zip(dk.chunks_exact(width)).zip(dv.chunks_exact(width));
+                let dqkv: Vec<f64> = rows.flat_map(|((dq, dk), dv)| [dq, dk, dv].concat()).collect();
+                self.project_backward(GPT2_QKV, x, &dqkv, grads)
+            }
+        }
+    }
+
     /// The linear layer `name` of the block, with a bias where the weights hold one: x (N, k) -> (N, n).
+    /// Llama's weights are (n, k), those of GPT-2 (k, n).
     #[track_caller]
     fn project(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &self.weights[&self.tensor(name, "weight")];
         let bias = self.weights.get(&self.tensor(name, "bias"));
         let (m, n, k) = self.sizes(x, w);
-        linear(x, w, bias.map(Vec::as_slice), m, n, k)
+        match self.shape.architecture {
+            Architecture::Llama => linear(x, w, bias.map(Vec::as_slice), m, n, k),
+            Architecture::Gpt2 { .. } => {
+                let mut y = matmul_nn(x, w, m, n, k);
+                for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
+                    *y += bias;
+                }
+                y
+            }
+        }
     }
 
     /// The gradient (N, k) of the input of [`Block::project`], given dy (N, n).
@@ -157,7 +218,14 @@ impl Block<'_> {
         let (weight, bias) = (self.tensor(name, "weight"), self.tensor(name, "bias"));
         let w = &self.weights[&weight];
         let (m, n, k) = self.sizes(x, w);
-        let (dx, dw, dbias) = linear_backward(x, w, dy, m, n, k);
+        let (dx, dw, dbias) = match self.shape.architecture {
+            Architecture::Llama => linear_backward(x, w, dy, m, n, k),
+            Architecture::Gpt2 { .. } => (
+                matmul_nt(dy, w, m, k, n),
+                matmul_tn(x, dy, k, n, m),
+                dy.chunks_exact(n).fold(vec![0.0; n], |sum, row| add(&sum, row)),
+            ),
+        };
         accumulate(grads, &weight, dw);
         if self.weights.contains_key(&bias) {
             accumulate(grads, &bias, dbias);
@@ -168,29 +236,100 @@ impl Block<'_> {
     /// The norm `name` of the block, over rows as long as its weight: a token, or one head of it.
     #[track_caller]
     fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
-        let w = &self.weights[&self.tensor(name, "weight")];
-        rms_norm(x, w, w.len(), self.shape.rms_norm_eps)
+        self.shape.norm(self.weights, &self.path(name), x)
     }
 
     /// The gradient of the input of [`Block::norm`], given dy; all in the shape of x.
     #[track_caller]
     fn norm_backward(&self, name: &str, x: &[f64], dy: &[f64], grads: &mut Weights) -> Vec<f64> {
-        let name = self.tensor(name, "weight");
-        let w = &self.weights[&name];
-        let (dx, dw) = rms_norm_backward(x, w, dy, w.len(), self.shape.rms_norm_eps);
-        accumulate(grads, &name, dw);
-        dx
+        self.shape.norm_backward(self.weights, &self.path(name), x, dy, grads)
     }
 
     /// The full name of a tensor of this block.
     fn tensor(&self, name: &str, kind: &str) -> String {
-        format!("model.layers.{}.{name}.{kind}", self.layer)
+        format!("{}.{kind}", self.path(name))
     }
 
-    /// (m, n, k) of the linear layer w (n, k) on x (m, k); there is a row per token.
+    /// The full name of a layer of this block.
+    fn path(&self, name: &str) -> String {
+        format!("{}.{}.{name}", self.names().layers, self.layer)
+    }
+
+    fn names(&self) -> &'static Names {
+        match self.shape.architecture {
+            Architecture::Llama => &LLAMA,
+            Architecture::Gpt2 { .. } => &GPT2,
+        }
+    }
+
+    /// (m, n, k) of the linear layer w, of n·k weights, on x (m, k); there is a row per token.
     fn sizes(&self, x: &[f64], w: &[f64]) -> (usize, usize, usize) {
         let m = self.positions.len();
         let k = x.len() / m;
         (m, w.len() / k, k)
     }
 }
+
+impl Shape {
+    /// RMSNorm or LayerNorm of the architecture, over rows as long as its weight.
+    #[track_caller]
+    pub(super) fn norm(&self, weights: &Weights, name: &str, x: &[f64]) -> Vec<f64> {
+        let w = &weights[&format!("{name}.weight")];
+        match self.architecture {
+            Architecture::Llama => rms_norm(x, w, w.len(), self.norm_eps),
+            Architecture::Gpt2 { .. } => {
+                layer_norm(x, w, &weights[&format!("{name}.bias")], w.len(), self.norm_eps)
+            }
+        }
+    }
+
+    /// The gradient of the input of [`Shape::norm`], given dy; adds those of the weights to `grads`.
+    #[track_caller]
+    pub(super) fn norm_backward(
+        &self,
+        weights: &Weights,
+        name: &str,
+        x: &[f64],
+        dy: &[f64],
+        grads: &mut Weights,
+    ) -> Vec<f64> {
+        let weight = format!("{name}.weight");
+        let w = &weights[&weight];
+        let (dx, dw) = match self.architecture {
+            Architecture::Llama => rms_norm_backward(x, w, dy, w.len(), self.norm_eps),
+            Architecture::Gpt2 { .. } => {
+                let (dx, dw, db) = layer_norm_backward(x, w, dy, w.len(), self.norm_eps);
+                accumulate(grads, &format!("{name}.bias"), db);
+                (dx, dw)
+            }
+        };
+        accumulate(grads, &weight, dw);
+        dx
+    }
+}
+
+/// What a block's layers are called where both architectures have them.
+struct Names {
+    layers: &'static str,
+    attention_norm: &'static str,
+    out: &'static str,
+    ffn_norm: &'static str,
+    down: &'static str,
+}
+
+const LLAMA: Names = Names {
+    layers: "model.layers",
+    attention_norm: "input_layernorm",
+    out: "self_attn.o_proj",
+    ffn_norm: "post_attention_layernorm",
+    down: "mlp.down_proj",
+};
+const GPT2: Names = Names {
+    layers: "transformer.h",
+    attention_norm: "ln_1",
+    out: "attn.c_proj",
+    ffn_norm: "ln_2",
+    down: "mlp.c_proj",
+};
+const LLAMA_QKV: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+const GPT2_QKV: &str = "attn.c_attn";

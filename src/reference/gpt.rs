@@ -1,13 +1,14 @@
 //! A whole language model, Llama as published (Touvron et al. 2023, arXiv:2302.13971) with the variations of
-//! Qwen: embedding, blocks, final norm, output projection, cross-entropy; and the gradients of all of it.
+//! Qwen, or GPT-2 (Radford et al. 2019): embedding, blocks, final norm, output projection, cross-entropy; and the
+//! gradients of all of it.
 
 use std::collections::BTreeMap;
 
 use super::block::{Activations, Block};
 use super::embedding::{embedding, embedding_backward};
+use super::gelu::Gelu;
 use super::linear_cross_entropy::{cross_entropy, linear_cross_entropy};
 use super::matmul::linear;
-use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::Rope;
 use super::vector::{add, assert_len, rows_of};
 
@@ -17,6 +18,8 @@ pub type Weights = BTreeMap<String, Vec<f64>>;
 /// The sizes and variations of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
+    /// What the layers are made of.
+    pub architecture: Architecture,
     /// V, rows of the embedding and of the output projection.
     pub vocab_size: usize,
     /// D, elements of a token between blocks.
@@ -31,9 +34,9 @@ pub struct Shape {
     pub head_dim: usize,
     /// Width of the feed-forward network.
     pub intermediate_size: usize,
-    /// Added to every mean square before its root.
-    pub rms_norm_eps: f64,
-    /// Rotation of queries and keys; its `head_dim` is the one above.
+    /// Added to every mean square or variance before its root.
+    pub norm_eps: f64,
+    /// Rotation of queries and keys in Llama; its `head_dim` is the one above.
     pub rope: Rope,
     /// The output projection is the embedding table.
     pub tie_word_embeddings: bool,
@@ -43,6 +46,20 @@ pub struct Shape {
     pub qk_norm: bool,
     /// A token sees this many tokens, itself and those before it; `None`: all of them.
     pub window: Option<usize>,
+}
+
+/// What the layers are made of, and what they are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// RMSNorm, rotary positions, SwiGLU, no bias but where `qkv_bias` says.
+    Llama,
+    /// LayerNorm, a learned table of positions, GELU, a bias on every linear layer; their weights are (in, out).
+    Gpt2 {
+        /// Rows of the table.
+        positions: usize,
+        /// The activation.
+        activation: Gelu,
+    },
 }
 
 /// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens.
@@ -90,59 +107,45 @@ pub fn loss_and_gradients(
     ignore: u32,
     seed: f64,
 ) -> (f64, usize, Weights) {
-    let Shape { vocab_size, hidden_size, rms_norm_eps, .. } = *shape;
+    let Shape { vocab_size, hidden_size, .. } = *shape;
     assert_len("targets", targets, tokens.len());
     let last = forward(shape, weights, tokens, positions, sequence_length);
     let mut grads = Weights::new();
 
     let head = linear_cross_entropy(&last.normed, &weights[shape.head()], targets, ignore, seed);
     accumulate(&mut grads, shape.head(), head.dw);
-    let (mut dx, dw) = rms_norm_backward(&last.x, &weights[FINAL_NORM], &head.dh, hidden_size, rms_norm_eps);
-    accumulate(&mut grads, FINAL_NORM, dw);
+    let mut dx = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
     for (layer, saved) in last.blocks.iter().enumerate().rev() {
         let block = Block { shape, weights, layer, positions, sequence_length };
         dx = block.backward(saved, &dx, &mut grads);
     }
-    accumulate(&mut grads, EMBEDDING, embedding_backward(&dx, tokens, vocab_size, hidden_size));
+    accumulate(&mut grads, shape.embedding(), embedding_backward(&dx, tokens, vocab_size, hidden_size));
+    if let Architecture::Gpt2 { positions: rows, .. } = shape.architecture {
+        accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));
+    }
     (head.loss_sum, head.count, grads)
 }
 
 impl Shape {
-    /// Every tensor of the model by name, with its number of elements: what [`Weights`] must hold, no more.
-    pub fn parameters(&self) -> Vec<(String, usize)> {
-        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
-        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
-        let mut list = vec![(EMBEDDING.to_owned(), self.vocab_size * hidden)];
-        for layer in 0..self.num_layers {
-            let mut add =
-                |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
-            add("input_layernorm.weight", hidden);
-            for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-                add(&format!("self_attn.{name}.weight"), width * hidden);
-                if self.qkv_bias {
-                    add(&format!("self_attn.{name}.bias"), width);
-                }
-            }
-            if self.qk_norm {
-                add("self_attn.q_norm.weight", self.head_dim);
-                add("self_attn.k_norm.weight", self.head_dim);
-            }
-            add("self_attn.o_proj.weight", hidden * q);
-            add("post_attention_layernorm.weight", hidden);
-            add("mlp.gate_proj.weight", intermediate * hidden);
-            add("mlp.up_proj.weight", intermediate * hidden);
-            add("mlp.down_proj.weight", hidden * intermediate);
-        }
-        list.push((FINAL_NORM.to_owned(), hidden));
-        if !self.tie_word_embeddings {
-            list.push((HEAD.to_owned(), self.vocab_size * hidden));
-        }
-        list
-    }
-
     /// The name of the matrix that makes the logits.
     fn head(&self) -> &'static str {
-        if self.tie_word_embeddings { EMBEDDING } else { HEAD }
+        if self.tie_word_embeddings { self.embedding() } else { HEAD }
+    }
+
+    /// The name of the table of tokens.
+    pub(super) fn embedding(&self) -> &'static str {
+        match self.architecture {
+            Architecture::Llama => "model.embed_tokens.weight",
+            Architecture::Gpt2 { .. } => "transformer.wte.weight",
+        }
+    }
+
+    /// The name of the last norm, without its `.weight`.
+    pub(super) fn final_norm(&self) -> &'static str {
+        match self.architecture {
+            Architecture::Llama => "model.norm",
+            Architecture::Gpt2 { .. } => "transformer.ln_f",
+        }
     }
 
     /// Panics unless `weights` holds exactly the tensors of [`Shape::parameters`].
@@ -170,9 +173,8 @@ pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
     grads.insert(name.to_owned(), sum);
 }
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
-const FINAL_NORM: &str = "model.norm.weight";
-const HEAD: &str = "lm_head.weight";
+pub(super) const POSITIONS: &str = "transformer.wpe.weight";
+pub(super) const HEAD: &str = "lm_head.weight";
 
 /// What the forward pass leaves for the loss and for the backward pass.
 struct Forward {
@@ -194,7 +196,10 @@ fn forward(
     shape.assert_fits(weights);
     assert!(rows_of("tokens", tokens, sequence_length) > 0, "a batch should hold at least one sequence.");
     assert_len("positions", positions, tokens.len());
-    let mut x = embedding(&weights[EMBEDDING], tokens, shape.hidden_size); // (N, D)
+    let mut x = embedding(&weights[shape.embedding()], tokens, shape.hidden_size); // (N, D)
+    if let Architecture::Gpt2 { .. } = shape.architecture {
+        x = add(&x, &embedding(&weights[POSITIONS], positions, shape.hidden_size));
+    }
     let mut blocks = Vec::with_capacity(shape.num_layers);
     for layer in 0..shape.num_layers {
         let block = Block { shape, weights, layer, positions, sequence_length };
@@ -202,7 +207,7 @@ fn forward(
         x = out;
         blocks.push(saved);
     }
-    let normed = rms_norm(&x, &weights[FINAL_NORM], shape.hidden_size, shape.rms_norm_eps);
+    let normed = shape.norm(weights, shape.final_norm(), &x);
     Forward { blocks, x, normed }
 }
 
@@ -214,6 +219,7 @@ mod tests {
 
     const LLAMA: Shape = Shape {
         window: None,
+        architecture: Architecture::Llama,
         vocab_size: 11,
         hidden_size: 7,
         num_layers: 2,
@@ -221,7 +227,7 @@ mod tests {
         num_kv_heads: 2,
         head_dim: 6,
         intermediate_size: 9,
-        rms_norm_eps: 1e-5,
+        norm_eps: 1e-5,
         rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false },
         tie_word_embeddings: false,
         qkv_bias: false,
@@ -232,6 +238,18 @@ mod tests {
         qk_norm: true,
         rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true },
         ..LLAMA
+    };
+    /// Positions go up to 11.
+    const GPT2: Shape = Shape {
+        architecture: Architecture::Gpt2 { positions: 12, activation: Gelu::Tanh },
+        num_kv_heads: 4,
+        tie_word_embeddings: true,
+        ..LLAMA
+    };
+    const UNTIED_GPT2: Shape = Shape {
+        architecture: Architecture::Gpt2 { positions: 13, activation: Gelu::Exact },
+        tie_word_embeddings: false,
+        ..GPT2
     };
     const IGNORE: u32 = u32::MAX;
     const T: usize = 5;
@@ -253,9 +271,15 @@ mod tests {
     #[test]
     fn every_gradient_is_the_finite_difference() {
         let ((tokens, targets), seed) = (batch(), 0.3);
-        for shape in
-            [LLAMA, QWEN2, QWEN3, Shape { window: Some(2), ..LLAMA }, Shape { num_layers: 0, ..LLAMA }]
-        {
+        for shape in [
+            LLAMA,
+            QWEN2,
+            QWEN3,
+            GPT2,
+            UNTIED_GPT2,
+            Shape { window: Some(2), ..LLAMA },
+            Shape { num_layers: 0, ..LLAMA },
+        ] {
             let weights = weights(&shape);
             let (loss_sum, count, grads) =
                 loss_and_gradients(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE, seed);
@@ -300,6 +324,16 @@ mod tests {
         let weights = weights(&QWEN2);
         let at = |positions: &[u32]| logits(&QWEN2, &weights, &tokens, positions, T);
         assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
+    }
+
+    #[test]
+    fn a_learned_position_moves_every_logit() {
+        let (tokens, _) = batch();
+        let mut weights = weights(&GPT2);
+        let at = |positions: &[u32], weights: &Weights| logits(&GPT2, weights, &tokens, positions, T);
+        assert_ne!(at(&POSITIONS.map(|p| p.min(10)), &weights)[..11], at(&[1; 2 * T], &weights)[..11]);
+        weights.insert(super::POSITIONS.to_owned(), vec![0.0; 12 * 7]);
+        assert_eq!(at(&POSITIONS, &weights), at(&[1; 2 * T], &weights));
     }
 
     #[test]

@@ -18,8 +18,10 @@ pub mod attention;
 pub mod decode;
 pub mod embedding;
 pub mod finite_difference;
+pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
+pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod matmul;
 pub mod muon;
@@ -30,6 +32,7 @@ pub mod swiglu;
 pub mod trainer;
 
 mod block;
+mod parameters;
 mod vector;
 
 #[cfg(test)]

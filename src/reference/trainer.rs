@@ -71,10 +71,10 @@ pub struct StepResult {
     pub grad_norm: f64,
 }
 
-/// The usual rule for weight decay: matrices decay, embedding and output projection included; norms and
-/// biases do not.
+/// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
+/// `ln_2`, `ln_f` in GPT-2) and biases do not.
 pub fn decays(name: &str) -> bool {
-    !name.ends_with("norm.weight") && !name.ends_with(".bias")
+    !name.ends_with("norm.weight") && !name.contains(".ln_") && !name.ends_with(".bias")
 }
 
 /// Neither a table, which is looked up by token, nor a vector.

@@ -4,11 +4,12 @@ use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::attention::{self, Attention, Segments};
 use crate::ops::dropout::{self, Dropout};
+use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{self as head, LinearCrossEntropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::rope::{self, Rope};
-use crate::ops::{column_sum, embedding, qk_norm, rms_norm, swiglu};
+use crate::ops::{column_sum, embedding, layer_norm, qk_norm, rms_norm, swiglu};
 use crate::record::Tensor;
 
 /// Targets and state of the loss; see [`LinearCrossEntropy`].
@@ -35,6 +36,18 @@ impl<'p> Tape<'_, 'p> {
             if let Some(gradient) = &table.gradient {
                 embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
             }
+        })
+    }
+
+    /// x (N, D) + rows of `table` (V, D) by id, in place: nothing else reads `x` as it was. `order`: token positions sorted
+    /// by id.
+    pub fn add_embedding(&mut self, x: Var, ids: Tensor, order: Tensor, table: &'p Parameter) -> Var {
+        embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
+        self.result(x.tensor, &[x], table.trains(), move |tape, dy| {
+            if let Some(gradient) = &table.gradient {
+                embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
+            }
+            tape.give(x, dy); // last: from here on others may add to dy
         })
     }
 
@@ -91,6 +104,27 @@ impl<'p> Tape<'_, 'p> {
             }
             if let Some(target) = tape.target(x) {
                 rms_norm::rms_norm_backward(tape.rec, &saved, dy, target.tensor, target.accumulate);
+            }
+        })
+    }
+
+    /// (x - mean(x)) / std(x) · w + b, (N, D).
+    pub fn layer_norm(&mut self, x: Var, weight: &'p Parameter, bias: &'p Parameter, epsilon: f32) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        let [mean, rstd] = ["mean", "rstd"].map(|name| self.rec.tensor(name, 1, rows, Element::F32));
+        let w = weight.weight();
+        let saved = layer_norm::Saved { x: x.tensor, w, mean, rstd };
+        layer_norm::layer_norm(self.rec, &saved, bias.weight(), y, epsilon);
+        let [saved_x, saved_mean, saved_rstd] = [x.tensor, mean, rstd].map(|tensor| self.save_tensor(tensor));
+        self.result(y, &[x], weight.trains() || bias.trains(), move |tape, dy| {
+            let [x_tensor, mean, rstd] = [saved_x, saved_mean, saved_rstd].map(|handle| tape.saved(handle));
+            let saved = layer_norm::Saved { x: x_tensor, w, mean, rstd };
+            if let (Some(dw), Some(db)) = (weight.gradient(), bias.gradient()) {
+                layer_norm::layer_norm_backward_weight(tape.rec, &saved, dy, dw, db);
+            }
+            if let Some(target) = tape.target(x) {
+                layer_norm::layer_norm_backward(tape.rec, &saved, dy, target.tensor, target.accumulate);
             }
         })
     }
@@ -183,6 +217,20 @@ impl<'p> Tape<'_, 'p> {
             let gate_up = tape.saved(saved);
             swiglu::swiglu_backward(tape.rec, gate_up, dy, gradient);
             tape.give(input, gradient);
+        })
+    }
+
+    /// x · Φ(x), (N, F).
+    pub fn gelu(&mut self, x: Var, kind: Gelu) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        gelu::gelu(self.rec, x.tensor, y, kind);
+        let saved = self.save(x);
+        self.result(y, &[x], false, move |tape, dy| {
+            let gradient = tape.rec.tensor("gradient", rows, cols, element);
+            let saved_x = tape.saved(saved);
+            gelu::gelu_backward(tape.rec, saved_x, dy, gradient, kind);
+            tape.give(x, gradient);
         })
     }
 

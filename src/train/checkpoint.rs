@@ -17,8 +17,10 @@ use super::trainer_state::TrainerState;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, Part};
-use crate::model::config::ModelConfig;
+use crate::model::config::{Activation, Family, ModelConfig};
 use crate::model::parameters::{Piece, Spec};
+use crate::ops::gelu::Gelu;
+use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use crate::record::Tensor;
 use safetensors::Dtype;
 use serde_json::json;
@@ -69,10 +71,53 @@ pub fn load_weights(trainer: &Trainer<'_>, path: &Path) -> Result<()> {
     load_arena(trainer, &TensorFile::open(&file)?, "", &trainer.recordings.arenas.weights)
 }
 
-/// The model's shape under the keys of Hugging Face's `LlamaConfig` (`Qwen3Config` with QK-norm).
+/// The model's shape under the keys of Hugging Face.
 fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+    match model.family {
+        Family::Llama => llama_config(model),
+        Family::Gpt2 => gpt2_config(model),
+    }
+}
+
+/// `GPT2Config`.
+fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
+    let activation = match model.activation {
+        Activation::Gelu(Gelu::Tanh) => "gelu_new",
+        Activation::Gelu(Gelu::Exact) => "gelu",
+        Activation::SwiGlu => "silu",
+    };
+    json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": model.vocab_size,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_heads,
+        "n_inner": model.intermediate_size,
+        "n_positions": model.max_positions,
+        "n_ctx": model.max_positions,
+        "activation_function": activation,
+        "layer_norm_epsilon": model.norm_eps,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "initializer_range": model.init_std,
+        "scale_attn_weights": true,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "torch_dtype": "float32",
+    })
+}
+
+/// `LlamaConfig`, or `Qwen3Config` with QK-norm.
+fn llama_config(model: &ModelConfig) -> serde_json::Value {
     let (architecture, model_type) =
         if model.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
+    // Hugging Face has no scaling of the base by a number, but then it is another base.
+    let rope_theta = match model.rope_scaling {
+        RopeScaling::Ntk { factor } => model.rope_theta * factor,
+        _ => model.rope_theta,
+    };
+    let rope_scaling = hugging_face_scaling(&model.rope_scaling);
     json!({
         "architectures": [architecture],
         "model_type": model_type,
@@ -83,16 +128,45 @@ fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
         "num_key_value_heads": model.num_kv_heads,
         "head_dim": model.head_dim,
         "intermediate_size": model.intermediate_size,
-        "max_position_embeddings": model.seq_length,
-        "rope_theta": model.rope_theta,
+        "max_position_embeddings": model.max_positions,
+        "rope_theta": rope_theta,
+        "rope_scaling": rope_scaling,
         "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
-        "rms_norm_eps": model.rms_norm_eps,
+        "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tie_word_embeddings,
         "attention_bias": model.qkv_bias,
         "hidden_act": "silu",
         "initializer_range": model.init_std,
         "torch_dtype": "float32",
     })
+}
+
+/// `rope_scaling`; null where there is none.
+fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
+    match *scaling {
+        RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        // Hugging Face's "dynamic" is another formula: a name that it refuses is better than one it misreads.
+        RopeScaling::DynamicNtk { original, .. } => {
+            json!({ "rope_type": "dynamic_ntk", "original_max_position_embeddings": original as u64 })
+        }
+        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => json!({
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "beta_fast": beta_fast,
+            "beta_slow": beta_slow,
+            "mscale": mscale,
+            "mscale_all_dim": mscale_all_dim,
+        }),
+        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+        }),
+    }
 }
 
 /// A tensor of a file: which piece of which parameter, in which arena.
@@ -137,6 +211,34 @@ async fn read_piece(
     entry: &Entry<'_>,
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    if entry.piece.is_transposed {
+        return read_transposed(trainer, entry, take).await;
+    }
+    read_rows_of(trainer, entry, &mut take).await
+}
+
+/// A matrix that files hold as (columns, rows): it takes its size in host memory once more.
+async fn read_transposed(
+    trainer: &Trainer<'_>,
+    entry: &Entry<'_>,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut values = Vec::with_capacity(entry.piece.rows * entry.spec.cols);
+    let mut keep = |row: &[u8]| {
+        values.extend(Element::F32.decode(row));
+        Ok(())
+    };
+    read_rows_of(trainer, entry, &mut keep).await?;
+    let values = entry.spec.to_file(entry.piece, values);
+    values.chunks(entry.piece.rows).try_for_each(|row| take(bytemuck::cast_slice(row)))
+}
+
+/// Hands the rows of a piece, as the device holds them, to `take`.
+async fn read_rows_of(
+    trainer: &Trainer<'_>,
+    entry: &Entry<'_>,
+    take: &mut impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let Some((first_row, first_column, columns)) = entry.spec.piece_rows(entry.piece).next() else {
         return Ok(());
     };
@@ -174,7 +276,8 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
             let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
             for piece in &spec.pieces {
                 let (_, _, bytes) = file.tensor(&format!("{prefix}{}", piece.name))?;
-                let mut values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                let mut values = spec.from_file(piece, values.collect()).into_iter();
                 for (row, first, columns) in spec.piece_rows(piece) {
                     let inside = row.checked_sub(part.first_row).filter(|&row| row < part.rows);
                     let taken: Vec<f32> = values.by_ref().take(columns).collect();

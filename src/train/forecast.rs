@@ -1,6 +1,6 @@
 //! What a run will take, from its written recordings alone: no device is asked.
 
-use super::recordings::{Recordings, batch_stride};
+use super::recordings::{BatchArrays, Recordings};
 use super::state::{LossState, StepState};
 use super::trainer::{READER_BYTES, RING};
 use crate::config::RunPlan;
@@ -35,7 +35,7 @@ impl Forecast {
         let buffers = recordings.persistents.buffers();
         let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
-        let batch_bytes = 4 * batch_stride((plan.batch_size * plan.model.seq_length) as u32);
+        let batch_bytes = BatchArrays::of(plan).bytes((plan.batch_size * plan.model.seq_length) as u32);
         let readbacks = (RING as u64 + 1) * (size_of::<StepState>() + size_of::<LossState>()) as u64;
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();

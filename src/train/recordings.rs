@@ -2,12 +2,15 @@
 
 use super::update::update;
 use crate::config::RunPlan;
+use crate::data::Batch;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
+use crate::model::config::Activation;
 use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::{Gpt, Rule};
+use crate::ops::attention::Segments;
 use crate::ops::dropout::count_micro_step;
 use crate::ops::embedding::embedding;
 use crate::ops::grad_norm::StepTensors;
@@ -55,8 +58,8 @@ pub struct Recordings {
     pub schedule: Tensor,
     /// The current micro-batch.
     pub batch: BatchTensors,
-    /// The rotary table and its contents.
-    pub rotary: (Tensor, Vec<f32>),
+    /// The rotary table and its contents, for a model that rotates.
+    pub rotary: Option<(Tensor, Vec<f32>)>,
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
     pub micro_step: Recording,
     /// Norm, clipping, step state and the optimizer.
@@ -87,9 +90,6 @@ impl Recordings {
     /// # Errors
     /// A tensor that no binding can hold; a pool that passes `context.max_device_memory`.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
-        if plan.isolates_documents() {
-            return Err(Error::Plan("reset_attention_mask (and eod_reset, create_compressed_eod_mask) is not built yet: attention does not keep documents apart; write `False`".into()));
-        }
         let mut persistents = Persistents::new();
         let parameters = plan.grouping().apply(Gpt::describe(&plan.model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
@@ -109,7 +109,7 @@ impl Recordings {
         let columns = schedule_columns(1 + plan.groups.len());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
-        let batch = batch_tensors(&mut persistents, "batch", tokens);
+        let batch = batch_tensors(&mut persistents, "batch", tokens, BatchArrays::of(plan));
         let shape = gpt::Shape::new(&plan.model, &mut persistents);
         let rotary = shape.rotary_table();
         let dropout_state =
@@ -208,13 +208,55 @@ fn head(gpt: &Gpt<Parameter>) -> &Parameter {
     gpt.head.as_ref().unwrap_or(&gpt.embedding)
 }
 
-/// The four id arrays of a micro-batch in one buffer, so that one copy brings them all.
-fn batch_tensors(persistents: &mut Persistents, label: &str, tokens: u32) -> BatchTensors {
-    let bytes = batch_stride(tokens);
-    let buffer = BufferId::Persistent(persistents.add(label, 4 * bytes));
-    let [tokens, targets, positions, order] =
-        [0, 1, 2, 3].map(|i| Tensor::new(buffer, i * bytes, 1, tokens, Element::F32));
-    BatchTensors { tokens, targets, positions, order, segments: None }
+/// The id arrays of a micro-batch in one buffer, so that one copy brings them all.
+fn batch_tensors(
+    persistents: &mut Persistents,
+    label: &str,
+    tokens: u32,
+    arrays: BatchArrays,
+) -> BatchTensors {
+    let buffer = BufferId::Persistent(persistents.add(label, arrays.bytes(tokens)));
+    let mut next = 0;
+    let mut array = || {
+        let array = Tensor::new(buffer, next * batch_stride(tokens), 1, tokens, Element::F32);
+        next += 1;
+        array
+    };
+    let [tokens, targets, positions, order] = [array(), array(), array(), array()];
+    let position_order = arrays.sorts_positions.then(&mut array);
+    let segments = arrays.isolates_documents.then(|| Segments { starts: array(), ends: array() });
+    BatchTensors { tokens, targets, positions, order, position_order, segments }
+}
+
+/// Which id arrays a micro-batch has on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchArrays {
+    /// Token numbers sorted by position.
+    pub sorts_positions: bool,
+    /// First and last token of each token's document.
+    pub isolates_documents: bool,
+}
+
+impl BatchArrays {
+    /// Those that the model and the data of `plan` need.
+    pub fn of(plan: &RunPlan) -> Self {
+        Self { sorts_positions: plan.model.learns_positions(), isolates_documents: plan.isolates_documents() }
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(self, tokens: u32) -> u64 {
+        let count = 4 + u64::from(self.sorts_positions) + 2 * u64::from(self.isolates_documents);
+        count * batch_stride(tokens)
+    }
+
+    /// The arrays of a batch, in the order in which they lie on the device.
+    pub fn list(self, batch: &Batch) -> Vec<&[u32]> {
+        let Batch { tokens, targets, positions, order, position_order, starts, ends } = batch;
+        let mut arrays: Vec<&[u32]> = vec![tokens, targets, positions, order];
+        arrays.extend(self.sorts_positions.then_some(&position_order[..]));
+        arrays.extend(self.isolates_documents.then_some([&starts[..], ends]).into_iter().flatten());
+        arrays
+    }
 }
 
 /// Bytes from one id array of a micro-batch to the next.
@@ -244,7 +286,11 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         ))),
     };
     let heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
-    let widest = model.hidden_size.max(heads).max(2 * model.intermediate_size.next_multiple_of(4));
+    let inner = match model.activation {
+        Activation::SwiGlu => 2 * model.intermediate_size.next_multiple_of(4),
+        Activation::Gelu(_) => model.intermediate_size,
+    };
+    let widest = model.hidden_size.max(heads).max(inner);
     refuse_over(
         4 * (tokens * widest) as u64,
         format!("an activation of {} x {} tokens x {widest}", plan.batch_size, model.seq_length),
@@ -265,7 +311,12 @@ fn sample(
     shape: &gpt::Shape,
 ) -> SampleRecording {
     let window = plan.model.seq_length as u32;
-    let batch = batch_tensors(persistents, "sample batch", window);
+    let batch = batch_tensors(
+        persistents,
+        "sample batch",
+        window,
+        BatchArrays { isolates_documents: false, ..BatchArrays::of(plan) },
+    );
     let at = persistents.tensor("sample position", 1, 1, Element::F32);
     let logits = persistents.tensor("sample logits", 1, plan.model.vocab_size as u32, Element::F32);
     let mut rec = Recorder::new("sample", capabilities);

@@ -59,7 +59,7 @@ pub(super) fn take_up(
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
 fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_json::Value> {
     let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 28] = [
+    let entries: [(&str, serde_json::Value); 35] = [
         ("batch_size", plan.batch_size.into()),
         ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
         ("max_grad_norm", plan.clip.into()),
@@ -69,6 +69,7 @@ fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_jso
         ("optimizer.eps", optimizer.eps.into()),
         ("optimizer.weight_decay", optimizer.weight_decay.into()),
         ("ignore_token_id", model.ignore_id.into()),
+        ("type", format!("{:?}", model.family).into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
         ("num_layers", model.num_layers.into()),
@@ -77,12 +78,18 @@ fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_jso
         ("head_dim", model.head_dim.into()),
         ("intermediate_size", model.intermediate_size.into()),
         ("seq_length", model.seq_length.into()),
+        ("hidden_act", format!("{:?}", model.activation).into()),
+        ("normalization", format!("{:?}", model.norm).into()),
+        ("positions", format!("{:?}", model.positions).into()),
+        ("max_positions", model.max_positions.into()),
         ("theta", model.rope_theta.into()),
+        ("rope_scaling", format!("{:?}", model.rope_scaling).into()),
         ("rotary_dim", model.rotary_dim.into()),
         ("rotary_interleaved", model.rotary_interleaved.into()),
-        ("rms_norm_eps", model.rms_norm_eps.into()),
+        ("rms_norm_eps", model.norm_eps.into()),
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
+        ("has_bias", model.linear_bias.into()),
         ("use_qk_norm", model.qk_norm.into()),
         ("sliding_window", model.sliding_window.into()),
         ("attention_dropout", model.attention_dropout.into()),

@@ -1,6 +1,6 @@
 //! The device side of a run: state, step, evaluation.
 
-use super::recordings::{Recordings, batch_stride, persistent};
+use super::recordings::{BatchArrays, Recordings, batch_stride, persistent};
 use super::state::{LossState, StepState, schedule_table};
 use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
@@ -38,6 +38,7 @@ pub struct Trainer<'gpu> {
     ids: Ids,
     gradient_accumulation_steps: u64,
     batch: Batch,
+    arrays: BatchArrays,
     staged: Vec<u8>,
 }
 
@@ -70,7 +71,8 @@ impl<'gpu> Trainer<'gpu> {
             batch: id(recordings.batch.tokens)?,
         };
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
-        let batch_bytes = 4 * batch_stride(tokens);
+        let arrays = BatchArrays::of(plan);
+        let batch_bytes = arrays.bytes(tokens);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let trainer = Self {
             uploads: UploadRing::new(gpu, batch_bytes, RING),
@@ -79,6 +81,7 @@ impl<'gpu> Trainer<'gpu> {
             reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
             gradient_accumulation_steps: plan.gradient_accumulation_steps as u64,
             batch: Batch::default(),
+            arrays,
             staged: vec![0; batch_bytes as usize],
             gpu,
             recordings,
@@ -100,8 +103,9 @@ impl<'gpu> Trainer<'gpu> {
         let betas = plan.optimizer.kind.corrects_bias().then_some(betas);
         let table = schedule_table(length.total_steps, &rates, betas);
         self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
-        let (table, values) = &self.recordings.rotary;
-        self.write(*table, bytemuck::cast_slice(values));
+        if let Some((table, values)) = &self.recordings.rotary {
+            self.write(*table, bytemuck::cast_slice(values));
+        }
         self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
         for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
             for part in parts {
@@ -250,9 +254,8 @@ impl<'gpu> Trainer<'gpu> {
 
     /// The micro-batch as the device's batch buffer holds it.
     fn stage(&mut self) {
-        let Batch { tokens, targets, positions, order, .. } = &self.batch;
-        let stride = batch_stride(tokens.len() as u32) as usize;
-        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip([tokens, targets, positions, order]) {
+        let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
+        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(self.arrays.list(&self.batch)) {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         }
     }

@@ -5,9 +5,10 @@ use gristmill::config::{Override, RunConfig, RunLength, RunPlan};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::arena::Arena;
-use gristmill::model::config::ModelConfig;
+use gristmill::model::config::{Activation, ModelConfig, Positions};
 use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;
+use gristmill::ops::gelu::Gelu;
 use gristmill::reference;
 use gristmill::train::Trainer;
 use gristmill::train::recordings::Arenas;
@@ -21,6 +22,7 @@ pub type Weights = BTreeMap<String, Vec<f64>>;
 /// A configuration of a small run.
 pub struct Setup {
     pub name: &'static str,
+    kind: &'static str,
     model: String,
     pub overrides: Vec<String>,
     pub gpu_options: GpuOptions,
@@ -36,7 +38,18 @@ pub struct Trained {
 impl Setup {
     /// A 2-layer model, 40 wide; `model` adds keys to its section.
     pub fn new(name: &'static str, model: &str) -> Self {
-        Self { name, model: model.to_string(), overrides: Vec::new(), gpu_options: GpuOptions::default() }
+        Self {
+            name,
+            kind: "LlamaConfig",
+            model: model.to_string(),
+            overrides: Vec::new(),
+            gpu_options: GpuOptions::default(),
+        }
+    }
+
+    /// The same width and depth, shaped like GPT-2.
+    pub fn gpt2(name: &'static str, model: &str) -> Self {
+        Self { kind: "GPT2Config", ..Self::new(name, model) }
     }
 
     /// With `--key=value` applied.
@@ -52,7 +65,7 @@ impl Setup {
         format!(
             "
 model:
-  model_config: {{ type: LlamaConfig, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, {intermediate}\
+  model_config: {{ type: {}, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, {intermediate}\
              seq_length: 24, init_method_std: 0.1, {} }}
 train_dataset:
   data_loader: {{ type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True }}
@@ -62,7 +75,7 @@ lr_schedule: {{ type: CosineWithWarmUpLR, learning_rate: 3.0e-3, lr_end: 3.0e-4,
 runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1024.0 }}
 seed: 7
 ",
-            self.model
+            self.kind, self.model
         )
     }
 
@@ -101,7 +114,8 @@ seed: 7
                 let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
                     initial_row(spec, index, row, plan.seed)[first..first + columns].to_vec()
                 });
-                weights.insert(piece.name.clone(), rows.map(f64::from).collect());
+                let values = spec.to_file(piece, rows.collect());
+                weights.insert(piece.name.clone(), values.into_iter().map(f64::from).collect());
             }
         }
         weights
@@ -128,7 +142,19 @@ seed: 7
 }
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
+    let architecture = match (model.positions, model.activation) {
+        (Positions::Learned, Activation::Gelu(kind)) => reference::gpt::Architecture::Gpt2 {
+            positions: model.max_positions,
+            activation: match kind {
+                Gelu::Exact => reference::gelu::Gelu::Exact,
+                Gelu::Tanh => reference::gelu::Gelu::Tanh,
+            },
+        },
+        (Positions::Rotary, Activation::SwiGlu) => reference::gpt::Architecture::Llama,
+        other => panic!("the reference has no model of {other:?}"),
+    };
     reference::gpt::Shape {
+        architecture,
         vocab_size: model.vocab_size,
         hidden_size: model.hidden_size,
         num_layers: model.num_layers,
@@ -136,7 +162,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         num_kv_heads: model.num_kv_heads,
         head_dim: model.head_dim,
         intermediate_size: model.intermediate_size,
-        rms_norm_eps: model.rms_norm_eps,
+        norm_eps: model.norm_eps,
         rope: reference::rope::Rope {
             head_dim: model.head_dim,
             rotary_dim: model.rotary_dim,

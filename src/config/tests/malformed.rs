@@ -54,8 +54,8 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     ),
     (
         "    type: LlamaConfig",
-        "    type: GPT2Config",
-        "x.yaml:4: model.model_config.type: `GPT2Config` is not built yet; write `type: LlamaConfig`",
+        "    type: BloomConfig",
+        "x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`",
     ),
     (
         "    type: LlamaConfig",

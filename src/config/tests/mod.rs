@@ -1,10 +1,12 @@
 //! The configuration as its users meet it: whole files in, a plan or one line out.
 
 mod datasets;
+mod families;
 mod groups;
 mod malformed;
 mod model;
 mod optimizer;
+mod rope_scaling;
 mod schedule;
 
 use std::path::Path;
@@ -123,7 +125,7 @@ fn numbers_and_words_of_yaml_1_1() {
     let text =
         text.replace("seed: 7", "seed: 7\nload_checkpoint: ''\nresume_training: no\ncontext: {tier: None}");
     let plan = plan(&text);
-    assert_eq!((plan.schedule.learning_rate, plan.model.rms_norm_eps), (1e-3, 1e-6));
+    assert_eq!((plan.schedule.learning_rate, plan.model.norm_eps), (1e-3, 1e-6));
     assert_eq!((plan.load_checkpoint, plan.resume, plan.tier), (None, Resume::No, None));
 }
 
@@ -249,7 +251,7 @@ fn a_file_with_the_names_of_megatron() {
     assert_eq!((model.num_layers, model.num_heads, model.num_kv_heads, model.head_dim), (3, 6, 2, 32));
     assert_eq!((model.intermediate_size, model.rotary_dim, model.ignore_id), (100, 16, 3));
     assert!(model.qk_norm && model.qkv_bias && model.tie_word_embeddings);
-    assert_eq!((model.rope_theta, model.rms_norm_eps, model.init_std), (5e5, 1e-6, 0.02));
+    assert_eq!((model.rope_theta, model.norm_eps, model.init_std), (5e5, 1e-6, 0.02));
     assert_eq!((plan.epochs, plan.batch_size, plan.stop_step), (3, 2, Some(9)));
     assert_eq!(plan.eval, Some(EvalConfig { every_steps: 20, batches: 16 }));
     assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original"]);

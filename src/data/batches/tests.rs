@@ -8,6 +8,7 @@ fn spec(seq_length: usize, batch_size: usize) -> BatchSpec {
         batch_size,
         gradient_accumulation_steps: 1,
         vocab_size: 256,
+        sorts_positions: false,
         ignore_id: u32::MAX,
         rank: 0,
         world: 1,
@@ -29,6 +30,7 @@ fn windows_in_order() {
     assert_eq!(batch.targets, [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(batch.positions, [0, 1, 2, 3, 0, 1, 2, 3]);
     assert_eq!(batch.order, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(batch.position_order, [0; 0]);
     assert_eq!(batches.batch(1).unwrap(), batch);
 }
 
@@ -70,13 +72,20 @@ fn filling_again_allocates_nothing() {
     let batches = batches(500, spec(8, 4), Some(1)).unwrap();
     let mut batch = batches.batch(0).unwrap();
     let pointers = |batch: &Batch| {
-        let Batch { tokens, targets, positions, starts, ends, order } = batch;
-        [tokens, targets, positions, starts, ends, order].map(|b| b.as_ptr())
+        let Batch { tokens, targets, positions, starts, ends, order, position_order } = batch;
+        [tokens, targets, positions, starts, ends, order, position_order].map(|b| b.as_ptr())
     };
     let before = pointers(&batch);
     batches.fill(5, &mut batch).unwrap();
     assert_eq!(before, pointers(&batch));
     assert_eq!(batch, batches.batch(5).unwrap());
+}
+
+#[test]
+fn positions_are_sorted_where_a_model_learns_them() {
+    let batches = batches(14, BatchSpec { sorts_positions: true, ..spec(4, 2) }, None).unwrap();
+    let batch = batches.batch(0).unwrap();
+    assert_eq!(batch.position_order, [0, 4, 1, 5, 2, 6, 3, 7]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The trainer against what follows from its formulas.
 
 use super::*;
+use crate::reference::gpt::Architecture;
 use crate::reference::gradient_check::assert_close;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
@@ -16,6 +17,7 @@ const SETTINGS: AdamWSettings = AdamWSettings {
 };
 const SHAPE: Shape = Shape {
     window: None,
+    architecture: Architecture::Llama,
     vocab_size: 7,
     hidden_size: 8,
     num_layers: 1,
@@ -23,7 +25,7 @@ const SHAPE: Shape = Shape {
     num_kv_heads: 1,
     head_dim: 4,
     intermediate_size: 12,
-    rms_norm_eps: 1e-6,
+    norm_eps: 1e-6,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false },
     tie_word_embeddings: true,
     qkv_bias: true,

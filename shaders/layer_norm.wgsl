@@ -1,0 +1,118 @@
+// Layer normalisation:   y = x̂ · w + b,   x̂ = (x − mean(x)) · rstd,   rstd = 1 / sqrt(var(x) + eps)
+//                                                                             x, y (N, D), w and b (D), mean, rstd (N)
+// Backward, with h = dy · w:   dx = rstd · (h − mean(h) − x̂ · mean(h · x̂)),   dw = Σ_rows dy · x̂,   db = Σ_rows dy
+//
+//   layer_norm                   writes y, mean and rstd
+//   layer_norm_backward          writes dx, or adds to it (`accumulate`): the residual's gradient is already there
+//   layer_norm_backward_weight   sums a block of ROWS rows into one row of partials each of w and b (N / ROWS, D);
+//                                column_sum folds those
+//
+// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce). In the weights' pass an
+// invocation owns 4 columns of one block.
+// Numerics: statistics and sums in f32, in a fixed order. The variance is summed over x − mean in a pass of its own: the
+// difference of mean(x²) and mean(x)² would cancel where the mean is large.
+// Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::lib::reduce::{row_sum, share_of};
+import package::lib::row::keep_inside;
+import package::tile::{LANES, ROWS};
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    stride4: u32, // of x, y, dy and dx, in groups of 4
+    epsilon: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Packed>; // (N, D)
+@group(0) @binding(2) var<storage, read> w: array<Packed>; // (D)
+@group(0) @binding(3) var<storage, read> b: array<Packed>; // (D)
+@group(0) @binding(4) var<storage, read_write> y: array<Packed>; // (N, D)
+@group(0) @binding(5) var<storage, read_write> mean_out: array<f32>; // (N)
+@group(0) @binding(6) var<storage, read_write> rstd_out: array<f32>; // (N)
+
+@group(0) @binding(4) var<storage, read> dy: array<Packed>; // (N, D)
+@group(0) @binding(5) var<storage, read> mean: array<f32>; // (N)
+@group(0) @binding(6) var<storage, read> rstd: array<f32>; // (N)
+@group(0) @binding(7) var<storage, read_write> dx: array<Packed>; // (N, D)
+@group(0) @binding(7) var<storage, read_write> w_partials: array<vec4<f32>>; // (N / ROWS, D)
+@group(0) @binding(8) var<storage, read_write> b_partials: array<vec4<f32>>; // (N / ROWS, D)
+
+@compute @workgroup_size(LANES)
+fn layer_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let start = share.row * params.stride4;
+    var values = 0.0;
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        values += dot(load4(x[start + i]), vec4<f32>(1.0)); // the pad is zero
+    }
+    let center = row_sum(values, lane) / f32(params.cols);
+    var squares = 0.0;
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let value = keep_inside(load4(x[start + i]) - center, 4u * i, params.cols);
+        squares += dot(value, value);
+    }
+    let scale = inverseSqrt(row_sum(squares, lane) / f32(params.cols) + params.epsilon);
+    if (share.first == 0u) {
+        mean_out[share.row] = center;
+        rstd_out[share.row] = scale;
+    }
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let value = (load4(x[start + i]) - center) * scale * load4(w[i]) + load4(b[i]);
+        y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn layer_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let start = share.row * params.stride4;
+    let center = mean[share.row];
+    let scale = rstd[share.row];
+    var sums = 0.0; // of h: the pads of dy and w are zero
+    var products = 0.0; // of h · x̂
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let h = load4(dy[start + i]) * load4(w[i]);
+        sums += dot(h, vec4<f32>(1.0));
+        products += dot(h, (load4(x[start + i]) - center) * scale);
+    }
+    let shift = row_sum(sums, lane) / f32(params.cols);
+    let pull = row_sum(products, lane) / f32(params.cols);
+    for (var i = share.first; i < params.stride4; i += share.step) {
+        let h = load4(dy[start + i]) * load4(w[i]);
+        var value = scale * (h - shift - (load4(x[start + i]) - center) * scale * pull);
+        @if(accumulate) { value += load4(dx[start + i]); }
+        dx[start + i] = store4(keep_inside(value, 4u * i, params.cols));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn layer_norm_backward_weight(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let column4 = workgroup.x * LANES + lane;
+    if (column4 >= params.stride4) {
+        return;
+    }
+    let first = workgroup.y * ROWS;
+    var w_sum = vec4<f32>(0.0);
+    var b_sum = vec4<f32>(0.0);
+    for (var row = first; row < min(first + ROWS, params.rows); row++) {
+        let at = row * params.stride4 + column4;
+        let gradient = load4(dy[at]);
+        w_sum += gradient * (load4(x[at]) - mean[row]) * rstd[row];
+        b_sum += gradient;
+    }
+    w_partials[workgroup.y * params.stride4 + column4] = w_sum;
+    b_partials[workgroup.y * params.stride4 + column4] = b_sum;
+}

@@ -1,0 +1,124 @@
+//! Two families of models: what their files write, and what one does not have of the other.
+
+use super::*;
+use crate::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions};
+
+pub(super) fn with_model(model: &str) -> String {
+    format!(
+        "model:\n  model_config: {{{model}}}\nlr_schedule: {{learning_rate: 1e-3}}\n\
+         train_dataset: {{data_loader: {{type: CargoRegistryDataLoader}}}}\nrunner_wrapper: {{use_clip_grad: False}}\n"
+    )
+}
+
+const SIZES: &str = "vocab_size: 50257, hidden_size: 768, num_layers: 12, num_heads: 12, seq_length: 1024";
+
+pub(super) fn model(text: &str) -> (ModelConfig, Vec<String>) {
+    let (plan, notices) = resolve(text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (again, silence) = resolve(&plan.to_yaml(), &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((&again, silence), (&plan, Vec::new()), "the resolved plan reads back as itself");
+    (plan.model, notices)
+}
+
+#[test]
+fn gpt2_in_the_style_of_the_original() {
+    let text = with_model(&format!(
+        "type: GPT2Config, {SIZES}, expand_ratio: 4, hidden_act: gelu, hidden_dropout_rate: 0.0, use_past: False, \
+         checkpoint_name_or_path: '', eos_token_id: 50256"
+    )) + "trainer: {type: CausalLanguageModelingTrainer}\n";
+    let text = text.replace("lr_schedule", "  arch: {type: GPT2LMHeadModel}\nlr_schedule");
+    let (model, notices) = model(&text);
+    assert_eq!((model.family, model.norm, model.norm_eps), (Family::Gpt2, Norm::LayerNorm, 1e-5));
+    assert_eq!((model.positions, model.max_positions), (Positions::Learned, 1024));
+    assert_eq!((model.intermediate_size, model.head_dim, model.num_kv_heads), (3072, 64, 12));
+    assert!(model.qkv_bias && model.linear_bias && model.tie_word_embeddings && !model.qk_norm);
+    assert_eq!((model.activation, model.init_std), (Activation::Gelu(Gelu::Exact), 0.02));
+    assert_eq!(
+        notices,
+        [
+            "model.model_config.hidden_act: `gelu` is the exact form, by the error function; GPT-2 as published has \
+             the tanh form, `gelu_new`",
+            "without meaning here and ignored: model.model_config.eos_token_id",
+        ]
+    );
+}
+
+#[test]
+fn gpt2_in_the_style_of_hugging_face() {
+    let text = with_model(
+        "type: GPT2Config, vocab_size: 512, n_embd: 96, n_layer: 3, n_head: 6, n_positions: 64, n_inner: 100, \
+         seq_length: 16, layer_norm_epsilon: 1e-6, activation_function: gelu_new, initializer_range: 0.03, \
+         tie_word_embeddings: False",
+    );
+    let (model, _) = model(&text);
+    assert_eq!((model.hidden_size, model.num_layers, model.num_heads, model.head_dim), (96, 3, 6, 16));
+    assert_eq!((model.positions, model.intermediate_size), (Positions::Learned, 100));
+    assert_eq!(model.max_positions, 64);
+    assert_eq!((model.norm_eps, model.init_std, model.tie_word_embeddings), (1e-6, 0.03, false));
+    assert_eq!(model.activation, Activation::Gelu(Gelu::Tanh));
+}
+
+/// Megatron's switches name what the family has anyway.
+#[test]
+fn switches_of_the_family_pass() {
+    let switches = "normalization: LayerNorm, position_embedding_type: learned_absolute, add_bias_linear: True, \
+                    gated_linear_unit: False, qkv_has_bias: True, hidden_act: gelu_pytorch_tanh";
+    model(&with_model(&format!("type: GPT2Config, {SIZES}, {switches}")));
+    let switches = "normalization: RMSNorm, position_embedding_type: rope, add_bias_linear: False, \
+                    gated_linear_unit: True, hidden_act: swiglu";
+    model(&with_model(&format!("type: LlamaConfig, {SIZES}, {switches}")));
+}
+
+#[test]
+fn what_a_family_does_not_have_is_refused() {
+    let wrong = [
+        ("GPT2Config", "theta: 1e4", "theta: has no meaning for `GPT2Config`; remove it"),
+        ("GPT2Config", "n_kv_heads: 4", "n_kv_heads: has no meaning for `GPT2Config`; remove it"),
+        ("GPT2Config", "qk_layernorm: True", "qk_layernorm: has no meaning for `GPT2Config`; remove it"),
+        ("LlamaConfig", "expand_ratio: 4", "expand_ratio: has no meaning for `LlamaConfig`; remove it"),
+        ("GPT2Config", "qkv_has_bias: False", "qkv_has_bias: not built yet (found `False`); write `True`"),
+        (
+            "GPT2Config",
+            "normalization: RMSNorm",
+            "normalization: not built yet (found `RMSNorm`); write `normalization: LayerNorm`",
+        ),
+        (
+            "LlamaConfig",
+            "add_bias_linear: True",
+            "add_bias_linear: not built yet (found `True`); write `False`",
+        ),
+        (
+            "GPT2Config",
+            "hidden_act: silu",
+            "hidden_act: not built yet (found `silu`); write `hidden_act: gelu_new`",
+        ),
+        (
+            "LlamaConfig",
+            "hidden_act: gelu",
+            "hidden_act: not built yet (found `gelu`); write `hidden_act: silu`",
+        ),
+        (
+            "GPT2Config",
+            "expand_ratio: 0",
+            "expand_ratio: expected a whole number from 1 to 2147483648, found `0`",
+        ),
+        (
+            "GPT2Config",
+            "n_positions: 512",
+            "n_positions: is below seq_length 1024: raise it, or lower seq_length to 512",
+        ),
+    ];
+    for (kind, key, expected) in wrong {
+        let found = message(&with_model(&format!("type: {kind}, {SIZES}, {key}")), &[]);
+        assert_eq!(
+            found.strip_prefix("x.yaml:2: model.model_config.").unwrap_or(&found),
+            expected,
+            "{kind}, {key}"
+        );
+    }
+    let text = with_model(&format!("type: GPT2Config, {SIZES}"))
+        .replace("lr_schedule", "  arch: {type: LlamaForCausalLM}\nlr_schedule");
+    assert_eq!(
+        message(&text, &[]),
+        "x.yaml:3: model.arch.type: is not the model of `GPT2Config`; change one of the two"
+    );
+}

@@ -1,0 +1,78 @@
+//! The activation of a feed-forward network without a gate.
+
+use crate::element::Element;
+use crate::kernels::{Kernel, Tier};
+use crate::record::{Recorder, Tensor, fold_grid};
+
+/// Which distribution function weighs x.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// The normal one, by the error function.
+    Exact,
+    /// Its approximation by a hyperbolic tangent, as in GPT-2.
+    Tanh,
+}
+
+crate::params! {
+    struct Params {
+        rows: u32,
+        columns4: u32,
+        chunks: u32,
+        x_offset: u32,
+        x_stride: u32,
+        y_offset: u32,
+        y_stride: u32,
+        dx_offset: u32,
+        dx_stride: u32,
+    }
+}
+
+/// y (N, F) = x · Φ(x) of x (N, F).
+#[track_caller]
+pub fn gelu(rec: &mut Recorder, x: Tensor, y: Tensor, kind: Gelu) {
+    launch(rec, "gelu", x, y, None, kind);
+}
+
+/// dx (N, F) = dy · (Φ(x) + x · Φ'(x)).
+#[track_caller]
+pub fn gelu_backward(rec: &mut Recorder, x: Tensor, dy: Tensor, dx: Tensor, kind: Gelu) {
+    launch(rec, "gelu_backward", x, dy, Some(dx), kind);
+}
+
+#[track_caller]
+fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Option<Tensor>, kind: Gelu) {
+    for tensor in [Some(y), dx].into_iter().flatten() {
+        let is_alike = (tensor.rows, tensor.cols, tensor.element) == (x.rows, x.cols, x.element);
+        assert!(is_alike, "gelu's tensors have one shape and one element");
+    }
+    let columns4 = x.cols.div_ceil(4);
+    let (kernel, chunks) = plan(entry, columns4, x.element, rec.capabilities().tier);
+    let ((x_range, x_offset), (y_range, y_offset)) = (x.offset_binding(), y.offset_binding());
+    let gradient = dx.map(|dx| (dx.offset_binding(), dx.stride4()));
+    let params = Params {
+        rows: x.rows,
+        columns4,
+        chunks,
+        x_offset,
+        x_stride: x.stride4(),
+        y_offset,
+        y_stride: y.stride4(),
+        dx_offset: gradient.map_or(0, |((_, offset), _)| offset),
+        dx_stride: gradient.map_or(0, |(_, stride)| stride),
+    };
+    let mut bindings = vec![(1, x_range), (if dx.is_some() { 3 } else { 2 }, y_range)];
+    bindings.extend(gradient.map(|((range, _), _)| (4, range)));
+    let kernel = kernel.feature("exact", kind == Gelu::Exact);
+    rec.dispatch(kernel, &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
+}
+
+/// The kernel, and into how many workgroups it cuts a row.
+fn plan(entry: &'static str, columns4: u32, element: Element, tier: Tier) -> (Kernel, u32) {
+    let widest = match tier {
+        Tier::Software => 64,
+        Tier::Portable => 256,
+    };
+    // No wider than a row needs: lanes past its end idle.
+    let lanes = columns4.next_power_of_two().clamp(8, widest);
+    (Kernel::new("gelu", entry, element).constant("LANES", lanes), columns4.div_ceil(lanes))
+}

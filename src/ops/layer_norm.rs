@@ -1,0 +1,106 @@
+//! Layer normalisation (Ba, Kiros and Hinton, 2016).
+
+use super::column_sum::fold_partials;
+use super::{LANES, per_row};
+use crate::element::Element;
+use crate::kernels::Kernel;
+use crate::record::{Recorder, Tensor};
+
+/// Rows that one invocation of the weights' gradient adds up.
+const ROWS: u32 = 64;
+
+crate::params! {
+    struct Params {
+        rows: u32,
+        cols: u32,
+        stride4: u32,
+        epsilon: f32,
+    }
+}
+
+impl Params {
+    fn new(x: &Tensor, epsilon: f32) -> Self {
+        Self { rows: x.rows, cols: x.cols, stride4: x.stride4(), epsilon }
+    }
+}
+
+/// What [`layer_norm_backward`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    /// The input (N, D).
+    pub x: Tensor,
+    /// The weight (1, D).
+    pub w: Tensor,
+    /// Mean of each row (1, N), f32.
+    pub mean: Tensor,
+    /// 1 / standard deviation of each row (1, N), f32.
+    pub rstd: Tensor,
+}
+
+/// y (N, D) = (x - mean(x)) / sqrt(var(x) + epsilon) · w + b; fills `saved.mean` and `saved.rstd`.
+#[track_caller]
+pub fn layer_norm(rec: &mut Recorder, saved: &Saved, b: Tensor, y: Tensor, epsilon: f32) {
+    let Saved { x, w, mean, rstd } = saved;
+    assert!((x.rows, x.stride) == (y.rows, y.stride), "layer_norm's result has another shape than its input");
+    assert!(
+        w.cols == x.cols && b.cols == x.cols,
+        "layer_norm of {} columns with {} weights and {} biases",
+        x.cols,
+        w.cols,
+        b.cols
+    );
+    assert!(mean.cols == x.rows && rstd.cols == x.rows, "one mean and one rstd for each of {} rows", x.rows);
+    let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm", x.element, x.rows);
+    let bindings = [
+        (1, x.binding()),
+        (2, w.binding()),
+        (3, b.binding()),
+        (4, y.binding()),
+        (5, mean.binding()),
+        (6, rstd.binding()),
+    ];
+    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(x, epsilon), grid);
+}
+
+/// dx (N, D), written or added to what is there.
+#[track_caller]
+pub fn layer_norm_backward(rec: &mut Recorder, saved: &Saved, dy: Tensor, dx: Tensor, accumulate: bool) {
+    let Saved { x, w, mean, rstd } = saved;
+    assert!(
+        (dy.rows, dy.stride) == (x.rows, x.stride),
+        "the gradient has another shape than layer_norm's input"
+    );
+    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx has another shape than layer_norm's input");
+    let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm_backward", x.element, x.rows);
+    let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
+    let bindings = [
+        (1, x.binding()),
+        (2, w.binding()),
+        (4, dy.binding()),
+        (5, mean.binding()),
+        (6, rstd.binding()),
+        (7, dx.binding()),
+    ];
+    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
+}
+
+/// dw (1, D) += Σ_rows dy · (x - mean) · rstd and db (1, D) += Σ_rows dy; f32, in a fixed order.
+#[track_caller]
+pub fn layer_norm_backward_weight(rec: &mut Recorder, saved: &Saved, dy: Tensor, dw: Tensor, db: Tensor) {
+    let Saved { x, mean, rstd, .. } = saved;
+    let blocks = x.rows.div_ceil(ROWS);
+    let [w_partials, b_partials] = [0; 2].map(|_| rec.tensor("partials", blocks, x.cols, Element::F32));
+    let kernel = Kernel::new("layer_norm", "layer_norm_backward_weight", x.element);
+    let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
+    let bindings = [
+        (1, x.binding()),
+        (4, dy.binding()),
+        (5, mean.binding()),
+        (6, rstd.binding()),
+        (7, w_partials.binding()),
+        (8, b_partials.binding()),
+    ];
+    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), [x.stride4().div_ceil(LANES), blocks, 1]);
+    fold_partials(rec, w_partials, dw);
+    fold_partials(rec, b_partials, db);
+}

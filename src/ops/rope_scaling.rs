@@ -1,0 +1,243 @@
+//! Rotary frequencies for contexts beyond the length that a model was first trained with.
+
+use super::rope::Rope;
+use std::f64::consts::TAU;
+
+/// How the frequencies are stretched. Lengths are in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// Positions are divided by `factor` (Chen et al., "Positional Interpolation", 2023).
+    Linear {
+        /// Above 0.
+        factor: f64,
+    },
+    /// The base is multiplied by `factor`: slow pairs are stretched most.
+    Ntk {
+        /// Above 0.
+        factor: f64,
+    },
+    /// The base grows with the length: with r = log2(length / original) + 1 and α = max(2^⌈r⌉ - 1, 1) it is
+    /// θ·α^(d/(d-2)), and cos and sin are multiplied by 0.1·ln(length / original) + 1.
+    DynamicNtk {
+        /// What the model was first trained with.
+        original: f64,
+        /// What it shall see now.
+        length: f64,
+    },
+    /// Slow pairs are divided by `factor`, fast ones kept, those between blended (Peng et al., "YaRN", 2023).
+    Yarn(Yarn),
+    /// The blend of Llama 3.1, by wavelength.
+    Llama3(Llama3),
+}
+
+/// The parameters of [`RopeScaling::Yarn`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// How much longer the context is.
+    pub factor: f64,
+    /// What the model was first trained with.
+    pub original: f64,
+    /// Pairs that turn more often than this over the original length are kept.
+    pub beta_fast: f64,
+    /// Pairs that turn less often are divided by `factor`.
+    pub beta_slow: f64,
+    /// cos and sin are multiplied by m(mscale) / m(mscale_all_dim), m(s) = 0.1·s·ln(factor) + 1.
+    pub mscale: f64,
+    /// See `mscale`.
+    pub mscale_all_dim: f64,
+}
+
+/// The parameters of [`RopeScaling::Llama3`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3 {
+    /// How much longer the context is, at least 1.
+    pub factor: f64,
+    /// What the model was first trained with.
+    pub original: f64,
+    /// Pairs whose wavelength is above `original / low_freq_factor` are divided by `factor`.
+    pub low_freq_factor: f64,
+    /// Pairs whose wavelength is below `original / high_freq_factor` are kept.
+    pub high_freq_factor: f64,
+}
+
+impl RopeScaling {
+    /// Radians per position of each pair.
+    pub fn frequencies(&self, rope: &Rope) -> Vec<f64> {
+        let dim = rope.rotary_dim as f64;
+        let of_base = |theta: f64| (0..rope.rotary_dim / 2).map(move |i| theta.powf(-2.0 * i as f64 / dim));
+        match *self {
+            Self::None => of_base(rope.theta).collect(),
+            Self::Linear { factor } => of_base(rope.theta).map(|f| f / factor).collect(),
+            Self::Ntk { factor } => of_base(rope.theta * factor).collect(),
+            Self::DynamicNtk { original, length } => {
+                // Two dimensions are one pair of frequency 1, which no base changes.
+                let exponent = if dim > 2.0 { dim / (dim - 2.0) } else { 1.0 };
+                of_base(rope.theta * growth(original, length).powf(exponent)).collect()
+            }
+            Self::Yarn(yarn) => {
+                let (low, high) = yarn.range(rope);
+                let blend = |(i, frequency): (usize, f64)| {
+                    let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    frequency / yarn.factor * ramp + frequency * (1.0 - ramp)
+                };
+                of_base(rope.theta).enumerate().map(blend).collect()
+            }
+            Self::Llama3(llama) => of_base(rope.theta).map(|frequency| llama.scaled(frequency)).collect(),
+        }
+    }
+
+    /// What cos and sin are multiplied by.
+    pub fn magnitude(&self) -> f64 {
+        match *self {
+            Self::None | Self::Linear { .. } | Self::Ntk { .. } | Self::Llama3(_) => 1.0,
+            Self::DynamicNtk { original, length } => 0.1 * (length / original).ln() + 1.0,
+            Self::Yarn(Yarn { factor, mscale, mscale_all_dim, .. }) => {
+                let m = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+                m(mscale) / m(mscale_all_dim)
+            }
+        }
+    }
+}
+
+/// α of [`RopeScaling::DynamicNtk`].
+fn growth(original: f64, length: f64) -> f64 {
+    let doublings = (length / original).log2() + 1.0;
+    (doublings.ceil().exp2() - 1.0).max(1.0)
+}
+
+impl Yarn {
+    /// Between which pairs, fast to slow, the blend runs.
+    fn range(&self, rope: &Rope) -> (f64, f64) {
+        let dim = rope.rotary_dim as f64;
+        // The pair that turns so often over the original length.
+        let pair = |turns: f64| dim * (self.original / (TAU * turns)).ln() / (2.0 * rope.theta.ln());
+        let low = pair(self.beta_fast).floor().max(0.0);
+        let high = pair(self.beta_slow).ceil().min(dim - 1.0);
+        // A blend of no width is a step.
+        (low, if high == low { high + 0.001 } else { high })
+    }
+}
+
+impl Llama3 {
+    fn scaled(&self, frequency: f64) -> f64 {
+        let Self { factor, original, low_freq_factor: low, high_freq_factor: high } = *self;
+        let wavelength = TAU / frequency;
+        if wavelength < original / high {
+            frequency
+        } else if wavelength > original / low {
+            frequency / factor
+        } else {
+            let smooth = (original / wavelength - low) / (high - low);
+            (1.0 - smooth) * frequency / factor + smooth * frequency
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight dimensions of base 10⁴: frequencies 1, 0.1, 0.01, 0.001.
+    const ROPE: Rope = Rope { rotary_dim: 8, theta: 1e4, is_interleaved: false };
+
+    #[track_caller]
+    fn close(got: &[f64], want: &[f64]) {
+        assert_eq!(got.len(), want.len());
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() <= 1e-9 * want.abs(), "{got:?} is not {want:?}");
+        }
+    }
+
+    #[test]
+    fn none_linear_and_ntk() {
+        close(&RopeScaling::None.frequencies(&ROPE), &[1.0, 0.1, 0.01, 0.001]);
+        let linear = RopeScaling::Linear { factor: 4.0 };
+        close(&linear.frequencies(&ROPE), &[0.25, 0.025, 0.0025, 0.00025]);
+        // A base of 16·10⁴ has a fourth root of 20.
+        let ntk = RopeScaling::Ntk { factor: 16.0 };
+        close(&ntk.frequencies(&ROPE), &[1.0, 0.05, 0.0025, 0.000125]);
+        assert!([RopeScaling::None, linear, ntk].iter().all(|scaling| scaling.magnitude() == 1.0));
+    }
+
+    #[test]
+    fn dynamic_ntk_steps_at_powers_of_two() {
+        let at = |length: f64| RopeScaling::DynamicNtk { original: 2048.0, length };
+        // At the original length nothing changes.
+        close(&at(2048.0).frequencies(&ROPE), &[1.0, 0.1, 0.01, 0.001]);
+        assert_eq!(at(2048.0).magnitude(), 1.0);
+        // Twice: r = 2, α = 3, the base 10⁴·3^(8/6), whose fourth root is 10·3^(1/3) = 14.42249570307408.
+        let root = 14.42249570307408f64;
+        let twice = [1.0, 1.0 / root, 1.0 / root.powi(2), 1.0 / root.powi(3)];
+        close(&at(4096.0).frequencies(&ROPE), &twice);
+        close(&[at(4096.0).magnitude()], &[1.0693147180559945]);
+        // One token more rounds r up to 3: α = 7; one token beyond the original is already α = 3.
+        let root = 10.0 * 7f64.powf(1.0 / 3.0);
+        close(&at(4097.0).frequencies(&ROPE)[1..2], &[1.0 / root]);
+        close(&at(2049.0).frequencies(&ROPE), &twice);
+        // One pair has no exponent d / (d - 2).
+        let pair = Rope { rotary_dim: 2, ..ROPE };
+        assert_eq!(at(4096.0).frequencies(&pair), [1.0]);
+    }
+
+    #[test]
+    fn yarn_keeps_fast_pairs_and_divides_slow_ones() {
+        let yarn = Yarn {
+            factor: 4.0,
+            original: 1024.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            mscale: 1.0,
+            mscale_all_dim: 0.0,
+        };
+        // corr(32) = 8·ln(1024 / 201.06) / (2·9.2103) = 0.70697 -> 0; corr(1) = 8·5.09361 / 18.42068 = 2.21212 -> 3.
+        assert_eq!(yarn.range(&ROPE), (0.0, 3.0));
+        let scaling = RopeScaling::Yarn(yarn);
+        // Ramps 0, 1/3, 2/3, 1: 0.1·(1/4·1/3 + 2/3) = 0.075, 0.01·(1/4·2/3 + 1/3) = 0.005.
+        close(&scaling.frequencies(&ROPE), &[1.0, 0.075, 0.005, 0.00025]);
+        // 0.1·ln 4 + 1 over 1.
+        close(&[scaling.magnitude()], &[1.138629436111989]);
+        // Equal scales cancel; a factor of 1 has none.
+        let magnitude = |yarn| RopeScaling::Yarn(yarn).magnitude();
+        assert_eq!(magnitude(Yarn { mscale: 0.7, mscale_all_dim: 0.7, ..yarn }), 1.0);
+        assert_eq!(magnitude(Yarn { factor: 1.0, ..yarn }), 1.0);
+        close(
+            &[magnitude(Yarn { mscale: 2.0, mscale_all_dim: 1.0, ..yarn })],
+            &[1.277258872223978 / 1.138629436111989],
+        );
+    }
+
+    #[test]
+    fn yarn_without_width_is_a_step() {
+        // Both bounds at pair 0: a context shorter than one turn of any pair.
+        let yarn = Yarn {
+            factor: 2.0,
+            original: 6.0,
+            beta_fast: 1.0,
+            beta_slow: 1.0,
+            mscale: 1.0,
+            mscale_all_dim: 1.0,
+        };
+        assert_eq!(yarn.range(&ROPE), (0.0, 0.001));
+        close(&RopeScaling::Yarn(yarn).frequencies(&ROPE), &[1.0, 0.05, 0.005, 0.0005]);
+    }
+
+    #[test]
+    fn llama3_blends_by_wavelength() {
+        // Wavelengths 6.283, 62.83, 628.3, 6283; borders at 1024 / 4 = 256 and 1024 / 1 = 1024.
+        let llama = Llama3 { factor: 8.0, original: 1024.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
+        // s = (1024 / 628.3185307 - 1) / 3 = 0.2099156; (1 - s)·0.01 / 8 + s·0.01.
+        let s: f64 = (1024.0 / 628.3185307179587 - 1.0) / 3.0;
+        assert!((s - 0.2099156).abs() < 1e-6);
+        let scaling = RopeScaling::Llama3(llama);
+        close(&scaling.frequencies(&ROPE), &[1.0, 0.1, 0.00125 + s * 0.00875, 0.000125]);
+        assert_eq!(scaling.magnitude(), 1.0);
+        // The blend meets both ends: kept at original / high, divided at original / low.
+        let at = |wavelength: f64| llama.scaled(TAU / wavelength) * wavelength / TAU;
+        close(&[at(256.0), at(1024.0), at(255.9), at(1024.1)], &[1.0, 0.125, 1.0, 0.125]);
+        let same = Llama3 { factor: 1.0, ..llama };
+        close(&RopeScaling::Llama3(same).frequencies(&ROPE), &[1.0, 0.1, 0.01, 0.001]);
+    }
+}

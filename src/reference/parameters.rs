@@ -1,0 +1,69 @@
+//! The tensors of a model: their names and how many numbers each holds.
+
+use super::gpt::{Architecture, HEAD, POSITIONS, Shape};
+
+impl Shape {
+    /// Every tensor of the model by name, with its number of elements: what [`Weights`] must hold, no more.
+    pub fn parameters(&self) -> Vec<(String, usize)> {
+        match self.architecture {
+            Architecture::Llama => self.llama_parameters(),
+            Architecture::Gpt2 { positions, .. } => self.gpt2_parameters(positions),
+        }
+    }
+
+    fn gpt2_parameters(&self, positions: usize) -> Vec<(String, usize)> {
+        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let heads = self.num_heads * self.head_dim;
+        let tables = [(self.embedding(), self.vocab_size * hidden), (POSITIONS, positions * hidden)];
+        let mut list: Vec<(String, usize)> =
+            tables.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        let mut add = |name: String, weights: usize, biases: usize| {
+            list.extend([(format!("{name}.weight"), weights), (format!("{name}.bias"), biases)]);
+        };
+        for layer in 0..self.num_layers {
+            let name = |of: &str| format!("transformer.h.{layer}.{of}");
+            add(name("ln_1"), hidden, hidden);
+            add(name("attn.c_attn"), hidden * 3 * heads, 3 * heads);
+            add(name("attn.c_proj"), heads * hidden, hidden);
+            add(name("ln_2"), hidden, hidden);
+            add(name("mlp.c_fc"), hidden * intermediate, intermediate);
+            add(name("mlp.c_proj"), intermediate * hidden, hidden);
+        }
+        add(self.final_norm().to_owned(), hidden, hidden);
+        if !self.tie_word_embeddings {
+            list.push((HEAD.to_owned(), self.vocab_size * hidden));
+        }
+        list
+    }
+
+    fn llama_parameters(&self) -> Vec<(String, usize)> {
+        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
+        let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
+        for layer in 0..self.num_layers {
+            let mut add =
+                |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
+            add("input_layernorm.weight", hidden);
+            for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+                add(&format!("self_attn.{name}.weight"), width * hidden);
+                if self.qkv_bias {
+                    add(&format!("self_attn.{name}.bias"), width);
+                }
+            }
+            if self.qk_norm {
+                add("self_attn.q_norm.weight", self.head_dim);
+                add("self_attn.k_norm.weight", self.head_dim);
+            }
+            add("self_attn.o_proj.weight", hidden * q);
+            add("post_attention_layernorm.weight", hidden);
+            add("mlp.gate_proj.weight", intermediate * hidden);
+            add("mlp.up_proj.weight", intermediate * hidden);
+            add("mlp.down_proj.weight", hidden * intermediate);
+        }
+        list.push((format!("{}.weight", self.final_norm()), hidden));
+        if !self.tie_word_embeddings {
+            list.push((HEAD.to_owned(), self.vocab_size * hidden));
+        }
+        list
+    }
+}
