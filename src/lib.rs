@@ -63,6 +63,7 @@ pub mod data;
 pub mod device;
 pub mod element;
 pub mod error;
+pub mod generate;
 pub mod kernels;
 pub mod model;
 pub mod ops;

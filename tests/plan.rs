@@ -105,7 +105,7 @@ fn doctor_tests_the_kernels() {
 
 #[test]
 fn every_command_has_help() {
-    for command in ["train", "plan", "doctor", "dump-wgsl"] {
+    for command in ["train", "plan", "doctor", "generate", "tokenize", "train-tokenizer", "dump-wgsl"] {
         let help = run(&mut gristmill([command, "--help"])).succeeded().stdout;
         assert!(help.contains(&format!("Usage: gristmill {command}")), "{help}");
     }

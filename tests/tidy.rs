@@ -54,6 +54,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "device",
             "element",
             "error",
+            "generate",
             "kernels",
             "model",
             "ops",
@@ -63,11 +64,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "train",
         ],
     ),
+    ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
     (
         "train",
         &[
-            "config", "data", "device", "element", "error", "kernels", "model", "ops", "random", "record",
-            "tape",
+            "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "random",
+            "record", "tape",
         ],
     ),
 ];

@@ -16,7 +16,7 @@ use std::path::Path;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The adapter to look at, by a part of its name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, alias = "device_name", value_name = "NAME")]
     device_name: Option<String>,
     /// Its memory in GiB, where the driver does not tell
     #[arg(long, value_name = "GIB")]
@@ -65,7 +65,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Device(format!(
             "{} computes wrong results in {}: update its driver, choose another tier with --tier or another adapter with \
-             --device_name, and please report this",
+             --device-name, and please report this",
             gpu.report().name,
             wrong.join(", ")
         ))),

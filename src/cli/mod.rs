@@ -4,10 +4,12 @@
 //! one line on standard error and the exit code 2.
 
 mod doctor;
+mod generate;
 mod plan;
 mod self_test;
 mod train;
 
+use crate::data::tokenize::{TokenizeArguments, TrainTokenizerArguments};
 use crate::error::Result;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -31,6 +33,12 @@ enum Command {
     Plan(Configured),
     /// Say what the adapters here can do, and test the kernels on the one that a run would take
     Doctor(doctor::Arguments),
+    /// Let a trained model continue a text
+    Generate(generate::Arguments),
+    /// Encode text files into a file of token ids
+    Tokenize(TokenizeArguments),
+    /// Make a tokenizer from text files
+    TrainTokenizer(TrainTokenizerArguments),
     /// Write the shaders of a run into a folder
     DumpWgsl {
         /// Where to
@@ -60,6 +68,11 @@ pub fn gristmill() -> ExitCode {
         Command::Train(Configured { config, overrides }) => train::train(&config, &overrides),
         Command::Plan(Configured { config, overrides }) => plan::plan(&config, &overrides),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
+        Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
+        Command::Tokenize(arguments) => arguments.run().map(|summary| println!("{summary}")),
+        Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
+            println!("{} tokens written to {}", tokenizer.vocab_size(), tokenizer.file().display());
+        }),
         Command::DumpWgsl { folder, configured } => {
             train::dump_wgsl(&configured.config, &configured.overrides, &folder)
         }

@@ -7,7 +7,7 @@ use super::evaluation::EvalConfig;
 use super::resolved;
 use super::run::{Resume, RunConfig, SampleConfig};
 use super::shape::{self, MAX_SIZE};
-use crate::data::{BatchSpec, DataConfig, Dataset};
+use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset};
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::model::config::ModelConfig;
@@ -209,6 +209,14 @@ impl RunPlan {
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
     pub fn load_data(&self) -> Result<Dataset> {
         Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), self.seed)
+    }
+
+    /// How its text becomes tokens, and tokens text.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or has more tokens than the model.
+    pub fn codec(&self) -> Result<Codec> {
+        data::codec(&self.train_dataset, self.model.vocab_size)
     }
 
     /// Decides the length of the run and of its schedule.

@@ -126,7 +126,9 @@ mod tests {
         let plain = documents(DocumentRules::default());
         let batch = documents(DocumentRules { resets_positions: true, ..DocumentRules::default() });
         assert_eq!(batch.positions, [0, 1, 0, 1, 2, 0, 0, 0, 1, 0, 0, 1]);
-        assert_eq!(Batch { positions: plain.positions.clone(), ..batch }, plain);
+        assert_eq!(batch.position_order, [0, 2, 5, 6, 7, 9, 10, 1, 3, 8, 11, 4]);
+        let (positions, position_order) = (plain.positions.clone(), plain.position_order.clone());
+        assert_eq!(Batch { positions, position_order, ..batch }, plain);
 
         let batch = documents(DocumentRules { isolates_documents: true, ..DocumentRules::default() });
         assert_eq!(batch.starts, [0, 0, 2, 2, 2, 5, 0, 1, 1, 3, 4, 4]);

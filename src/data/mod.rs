@@ -58,7 +58,7 @@ impl Dataset {
     /// # Errors
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
     pub fn load(train: &DataConfig, eval: Option<&DataConfig>, spec: &BatchSpec, seed: u64) -> Result<Self> {
-        let codec = codec_of(train, train.tokenizer.as_ref(), spec)?;
+        let codec = codec_of(train, train.tokenizer.as_ref(), spec.vocab_size)?;
         let loaded = load_sources(train, &codec, spec.vocab_size)?;
         let mut summary = sentences("training data", &loaded);
         let (learned, kept): (Vec<_>, Vec<_>) = loaded
@@ -74,7 +74,8 @@ impl Dataset {
             Batches::of_sources(learned, spec.clone(), shuffle, samples)?.with_rules(rules.clone());
         let spec = BatchSpec { gradient_accumulation_steps: 1, ..spec.clone() };
         let (sources, rules, samples) = if let Some(config) = eval {
-            let own = codec_of(config, config.tokenizer.as_ref().or(train.tokenizer.as_ref()), &spec)?;
+            let own =
+                codec_of(config, config.tokenizer.as_ref().or(train.tokenizer.as_ref()), spec.vocab_size)?;
             let loaded = load_sources(config, &own, spec.vocab_size)?;
             summary.extend(sentences("evaluation data", &loaded));
             let parts = loaded.iter().map(|source| source.part(source.ranges(0.0).0));
@@ -92,13 +93,21 @@ impl Dataset {
     }
 }
 
-fn codec_of(config: &DataConfig, tokenizer: Option<&TokenizerConfig>, spec: &BatchSpec) -> Result<Codec> {
+/// How the text of `config` becomes the tokens of a model of `vocab_size`.
+///
+/// # Errors
+/// If the tokenizer cannot be read, or has more tokens than the model.
+pub fn codec(config: &DataConfig, vocab_size: usize) -> Result<Codec> {
+    codec_of(config, config.tokenizer.as_ref(), vocab_size)
+}
+
+fn codec_of(config: &DataConfig, tokenizer: Option<&TokenizerConfig>, vocab_size: usize) -> Result<Codec> {
     let eod = match &config.loader {
         Loader::Text(config) => config.eod_byte,
         Loader::CargoRegistry(config) => config.eod_byte,
         Loader::Tokens(_) | Loader::Megatron(_) => 0,
     };
-    Codec::load(tokenizer, eod, spec.vocab_size)
+    Codec::load(tokenizer, eod, vocab_size)
 }
 
 /// The sources of a loader, checked against the vocabulary.

@@ -115,10 +115,10 @@ impl ArenaLayout {
     }
 
     /// The model's parameters on two arenas.
-    pub fn bind(&self, weights: &Arena, gradients: &Arena) -> Gpt<Parameter> {
+    pub fn bind(&self, weights: &Arena, gradients: Option<&Arena>) -> Gpt<Parameter> {
         let bound = self.parameters.clone().try_map(&mut |(spec, parts)| {
             let on = |arena: &Arena| parts.iter().map(|part| arena.part(&spec, part)).collect::<Vec<_>>();
-            let gradient = spec.trains.then(|| on(gradients));
+            let gradient = gradients.filter(|_| spec.trains).map(on);
             Ok::<_, std::convert::Infallible>(Parameter { weight: on(weights), gradient })
         });
         match bound {

@@ -7,6 +7,7 @@ use super::config::{Activation, ModelConfig, Positions};
 use super::parameters::{Block, Gpt};
 use crate::element::Element;
 use crate::ops::attention::{Attention, Segments};
+use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
 use crate::ops::heads::HeadLayout;
 use crate::ops::rope::{Rope, scaled_cos_sin_table};
@@ -29,6 +30,13 @@ pub struct BatchTensors {
     pub segments: Option<Segments>,
     /// Token numbers sorted by position (1, N), for models that learn a table of positions.
     pub position_order: Option<Tensor>,
+}
+
+impl Gpt<Parameter> {
+    /// The head's table (V, D): the embedding's, where they are tied.
+    pub fn head_table(&self) -> &Parameter {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
 }
 
 /// Everything of a model that is not a parameter.
@@ -113,6 +121,16 @@ impl Shape {
         Self { masks: Some((seed, state)), ..self }
     }
 
+    /// The sizes of attention to what is kept of a sequence.
+    pub fn decode(&self) -> Decode {
+        Decode {
+            layout: self.layout,
+            tokens: self.sequence_length,
+            scale: 1.0 / (self.layout.head_dim as f32).sqrt(),
+            window: self.window,
+        }
+    }
+
     /// Dropout number `op` of the model, if `share` of anything is dropped.
     fn dropout(&self, share: f32, op: u32) -> Option<Dropout> {
         let (seed, state) = self.masks.filter(|_| share > 0.0)?;
@@ -134,18 +152,70 @@ pub fn hidden<'p>(
     batch: &BatchTensors,
     recompute: bool,
 ) -> Var {
+    hidden_with(tape, gpt, shape, batch, recompute, |_| None)
+}
+
+/// [`hidden`] of prompts (B·T), whose keys and values are kept in `caches`, one of [`Shape::decode`] a layer.
+pub fn prefill<'p>(
+    tape: &mut Tape<'_, 'p>,
+    gpt: &'p Gpt<Parameter>,
+    shape: &Shape,
+    batch: &BatchTensors,
+    caches: &[Tensor],
+) -> Tensor {
+    hidden_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Fill(caches[layer]))).tensor
+}
+
+/// Hidden states (B, D) of one new token a sequence, which sees what `caches` hold of those before it.
+pub fn decode<'p>(
+    tape: &mut Tape<'_, 'p>,
+    gpt: &'p Gpt<Parameter>,
+    shape: &Shape,
+    batch: &BatchTensors,
+    caches: &[Tensor],
+) -> Tensor {
+    hidden_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Extend(caches[layer]))).tensor
+}
+
+/// What a layer does with the keys and values (B·T, 2 G·C) that generation keeps.
+#[derive(Clone, Copy)]
+enum Cache {
+    /// Writes those of whole prompts.
+    Fill(Tensor),
+    /// Adds those of one new token a sequence, and attends to all.
+    Extend(Tensor),
+}
+
+fn hidden_with<'p>(
+    tape: &mut Tape<'_, 'p>,
+    gpt: &'p Gpt<Parameter>,
+    shape: &Shape,
+    batch: &BatchTensors,
+    recompute: bool,
+    cache: impl Fn(usize) -> Option<Cache>,
+) -> Var {
     let mut x = tape.scope("embedding", |tape| embedding(tape, gpt, batch)); // (N, D)
     if let Some(dropout) = shape.dropout(shape.dropout.embedding, 0) {
         x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
     }
     for (layer, parameters) in gpt.blocks.iter().enumerate() {
-        let (shape, batch, first_op) = (*shape, *batch, 1 + PLACES * layer as u32);
+        let shape = *shape;
+        let place = Place { batch: *batch, first_op: 1 + PLACES * layer as u32, cache: cache(layer) };
         x = tape.scope(format!("layers.{layer}"), |tape| match recompute {
-            true => tape.checkpoint(x, move |tape, x| block(tape, parameters, &shape, &batch, first_op, x)),
-            false => block(tape, parameters, &shape, &batch, first_op, x),
+            true => tape.checkpoint(x, move |tape, x| block(tape, parameters, &shape, &place, x)),
+            false => block(tape, parameters, &shape, &place, x),
         });
     }
     norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
+}
+
+/// What differs from layer to layer, and from recording to recording.
+#[derive(Clone, Copy)]
+struct Place {
+    batch: BatchTensors,
+    /// Number of the layer's first dropout.
+    first_op: u32,
+    cache: Option<Cache>,
 }
 
 /// The tokens' rows of the embedding, and those of their positions where positions are learned: (N, D).
@@ -180,23 +250,21 @@ fn block<'p>(
     tape: &mut Tape<'_, 'p>,
     block: &'p Block<Parameter>,
     shape: &Shape,
-    batch: &BatchTensors,
-    first_op: u32,
+    place: &Place,
     x: Var, // (N, D)
 ) -> Var {
     let bias = block.attention_norm_bias.as_ref();
     let h = norm(tape, "attention_norm", x, &block.attention_norm, bias, shape.epsilon);
-    let x = tape.scope("attention", |tape| attention(tape, block, shape, batch, first_op, [h, x]));
+    let x = tape.scope("attention", |tape| attention(tape, block, shape, place, [h, x]));
     let h = norm(tape, "ffn_norm", x, &block.ffn_norm, block.ffn_norm_bias.as_ref(), shape.epsilon);
-    tape.scope("feed_forward", |tape| feed_forward(tape, block, shape, first_op + 2, h, x))
+    tape.scope("feed_forward", |tape| feed_forward(tape, block, shape, place.first_op + 2, h, x))
 }
 
 fn attention<'p>(
     tape: &mut Tape<'_, 'p>,
     block: &'p Block<Parameter>,
     shape: &Shape,
-    batch: &BatchTensors,
-    first_op: u32,
+    place: &Place,
     [h, x]: [Var; 2], // (N, D) each
 ) -> Var {
     let layout = shape.layout;
@@ -207,21 +275,28 @@ fn attention<'p>(
     };
     let qkv = match shape.rotation {
         Some(Rotation { rope, cos_sin, .. }) => {
-            tape.scope("rope", |tape| tape.rope(qkv, batch.positions, cos_sin, layout, rope))
+            tape.scope("rope", |tape| tape.rope(qkv, place.batch.positions, cos_sin, layout, rope))
         }
         None => qkv,
     };
-    let attention = Attention {
-        layout,
-        tokens: shape.sequence_length,
-        is_causal: true,
-        scale: 1.0 / (layout.head_dim as f32).sqrt(),
-        window: shape.window,
-        dropout: shape.dropout(shape.dropout.attention, first_op),
-    };
-    let y = tape.scope("flash_attention", |tape| tape.attention(qkv, batch.segments, attention)); // (N, H·C)
+    let y = attend(tape, shape, place, qkv); // (N, H·C)
     let wo = (&block.wo, block.bo.as_ref());
-    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, first_op + 1, x)) // (N, D)
+    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, place.first_op + 1, x)) // (N, D)
+}
+
+fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Var {
+    match place.cache {
+        Some(Cache::Extend(cache)) => {
+            return tape
+                .scope("decode", |tape| tape.decode(qkv, place.batch.positions, cache, &shape.decode()));
+        }
+        Some(Cache::Fill(cache)) => tape.scope("cache", |tape| tape.fill_cache(qkv, cache, &shape.decode())),
+        None => {}
+    }
+    let Decode { layout, tokens, scale, window } = shape.decode();
+    let dropout = shape.dropout(shape.dropout.attention, place.first_op);
+    let attention = Attention { layout, tokens, is_causal: true, scale, window, dropout };
+    tape.scope("flash_attention", |tape| tape.attention(qkv, place.batch.segments, attention))
 }
 
 /// x + dropout(W y + b): where nothing is dropped, the product's kernel adds x.

@@ -3,13 +3,14 @@
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::attention::{self, Attention, Segments};
+use crate::ops::decode::{self, Decode};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{self as head, LinearCrossEntropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::rope::{self, Rope};
-use crate::ops::{column_sum, embedding, layer_norm, qk_norm, rms_norm, swiglu};
+use crate::ops::{add, column_sum, embedding, layer_norm, qk_norm, rms_norm, swiglu};
 use crate::record::Tensor;
 
 /// Targets and state of the loss; see [`LinearCrossEntropy`].
@@ -203,6 +204,30 @@ impl<'p> Tape<'_, 'p> {
                 tape.give(residual, dy); // last: from here on others may add to dy
             }
         })
+    }
+
+    /// Copies keys and values of packed `qkv` (N, layout.cols()), as they lie, to `cache` (N, cache_cols).
+    ///
+    /// # Panics
+    /// On a tape for training: what is kept of one window serves the generation of text, and has no backward.
+    pub fn fill_cache(&mut self, qkv: Var, cache: Tensor, shape: &Decode) {
+        assert!(!self.is_recording, "a cache is for generation: use Tape::forward_only");
+        let kept = qkv.tensor.columns(shape.layout.k_start(), shape.cache_cols());
+        add::add(self.rec, kept, cache, 1.0, false);
+    }
+
+    /// Attention of one new token a sequence, in packed `qkv` (B, layout.cols()), to what `cache` holds and to itself,
+    /// which is added: (B, heads · value_dim).
+    ///
+    /// # Panics
+    /// On a tape for training, as [`fill_cache`](Self::fill_cache).
+    pub fn decode(&mut self, qkv: Var, positions: Tensor, cache: Tensor, shape: &Decode) -> Var {
+        assert!(!self.is_recording, "a cache is for generation: use Tape::forward_only");
+        let Tensor { rows, element, .. } = qkv.tensor;
+        let y = self.rec.tensor("y", rows, shape.layout.out_cols(), element);
+        decode::append(self.rec, qkv.tensor, positions, cache, shape);
+        decode::decode(self.rec, qkv.tensor, positions, cache, y, shape);
+        self.result(y, &[qkv], false, |_, _| {})
     }
 
     /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).

@@ -11,19 +11,17 @@
 
 use super::checkpoint_folder::PendingCheckpoint;
 use super::durable::write_atomically;
+use super::hugging_face::hugging_face_config;
 use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
 use super::trainer::Trainer;
 use super::trainer_state::TrainerState;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::model::arena::{Arena, Part};
-use crate::model::config::{Activation, Family, ModelConfig};
+use crate::model::arena::{Arena, ArenaLayout, Part};
+use crate::model::config::ModelConfig;
 use crate::model::parameters::{Piece, Spec};
-use crate::ops::gelu::Gelu;
-use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use crate::record::Tensor;
 use safetensors::Dtype;
-use serde_json::json;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -60,113 +58,28 @@ pub fn resume(trainer: &Trainer<'_>, folder: &Path, expected: &TrainerState) -> 
     state.check_matches(folder, expected)?;
     load_weights(trainer, folder)?;
     let file = TensorFile::open(&folder.join(OPTIMIZER))?;
-    load_arena(trainer, &file, "exp_avg.", &trainer.recordings.arenas.first_moments)?;
-    load_arena(trainer, &file, "exp_avg_sq.", &trainer.recordings.arenas.second_moments)?;
+    let (layout, arenas) = (&trainer.recordings.layout, &trainer.recordings.arenas);
+    let write = |tensor, bytes: &[u8]| trainer.write(tensor, bytes);
+    load_arena(layout, &arenas.first_moments, &file, "exp_avg.", write)?;
+    load_arena(layout, &arenas.second_moments, &file, "exp_avg_sq.", write)?;
     Ok(state)
 }
 
 /// Reads weights only: `path` is a checkpoint folder or a safetensors file.
 pub fn load_weights(trainer: &Trainer<'_>, path: &Path) -> Result<()> {
+    let (layout, arena) = (&trainer.recordings.layout, &trainer.recordings.arenas.weights);
+    read_weights(layout, arena, path, |tensor, bytes| trainer.write(tensor, bytes))
+}
+
+/// Reads weights into an arena by `write`: `path` is a checkpoint folder or a safetensors file.
+pub(super) fn read_weights(
+    layout: &ArenaLayout,
+    arena: &Arena,
+    path: &Path,
+    write: impl Fn(Tensor, &[u8]),
+) -> Result<()> {
     let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
-    load_arena(trainer, &TensorFile::open(&file)?, "", &trainer.recordings.arenas.weights)
-}
-
-/// The model's shape under the keys of Hugging Face.
-fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
-    match model.family {
-        Family::Llama => llama_config(model),
-        Family::Gpt2 => gpt2_config(model),
-    }
-}
-
-/// `GPT2Config`.
-fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
-    let activation = match model.activation {
-        Activation::Gelu(Gelu::Tanh) => "gelu_new",
-        Activation::Gelu(Gelu::Exact) => "gelu",
-        Activation::SwiGlu => "silu",
-    };
-    json!({
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": model.vocab_size,
-        "n_embd": model.hidden_size,
-        "n_layer": model.num_layers,
-        "n_head": model.num_heads,
-        "n_inner": model.intermediate_size,
-        "n_positions": model.max_positions,
-        "n_ctx": model.max_positions,
-        "activation_function": activation,
-        "layer_norm_epsilon": model.norm_eps,
-        "tie_word_embeddings": model.tie_word_embeddings,
-        "initializer_range": model.init_std,
-        "scale_attn_weights": true,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-        "torch_dtype": "float32",
-    })
-}
-
-/// `LlamaConfig`, or `Qwen3Config` with QK-norm.
-fn llama_config(model: &ModelConfig) -> serde_json::Value {
-    let (architecture, model_type) =
-        if model.qk_norm { ("Qwen3ForCausalLM", "qwen3") } else { ("LlamaForCausalLM", "llama") };
-    // Hugging Face has no scaling of the base by a number, but then it is another base.
-    let rope_theta = match model.rope_scaling {
-        RopeScaling::Ntk { factor } => model.rope_theta * factor,
-        _ => model.rope_theta,
-    };
-    let rope_scaling = hugging_face_scaling(&model.rope_scaling);
-    json!({
-        "architectures": [architecture],
-        "model_type": model_type,
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_heads,
-        "num_key_value_heads": model.num_kv_heads,
-        "head_dim": model.head_dim,
-        "intermediate_size": model.intermediate_size,
-        "max_position_embeddings": model.max_positions,
-        "rope_theta": rope_theta,
-        "rope_scaling": rope_scaling,
-        "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
-        "rms_norm_eps": model.norm_eps,
-        "tie_word_embeddings": model.tie_word_embeddings,
-        "attention_bias": model.qkv_bias,
-        "hidden_act": "silu",
-        "initializer_range": model.init_std,
-        "torch_dtype": "float32",
-    })
-}
-
-/// `rope_scaling`; null where there is none.
-fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
-    match *scaling {
-        RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
-        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
-        // Hugging Face's "dynamic" is another formula: a name that it refuses is better than one it misreads.
-        RopeScaling::DynamicNtk { original, .. } => {
-            json!({ "rope_type": "dynamic_ntk", "original_max_position_embeddings": original as u64 })
-        }
-        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => json!({
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": original as u64,
-            "beta_fast": beta_fast,
-            "beta_slow": beta_slow,
-            "mscale": mscale,
-            "mscale_all_dim": mscale_all_dim,
-        }),
-        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => json!({
-            "rope_type": "llama3",
-            "factor": factor,
-            "original_max_position_embeddings": original as u64,
-            "low_freq_factor": low_freq_factor,
-            "high_freq_factor": high_freq_factor,
-        }),
-    }
+    load_arena(layout, arena, &TensorFile::open(&file)?, "", write)
 }
 
 /// A tensor of a file: which piece of which parameter, in which arena.
@@ -177,8 +90,8 @@ struct Entry<'a> {
     arena: &'a Arena,
 }
 
-fn entries<'a>(trainer: &'a Trainer<'_>, arena: &'a Arena) -> Vec<Entry<'a>> {
-    let parameters = trainer.recordings.layout.parameters.list();
+fn entries<'a>(layout: &'a ArenaLayout, arena: &'a Arena) -> Vec<Entry<'a>> {
+    let parameters = layout.parameters.list();
     let of = |(spec, parts): &'a (Spec, Vec<Part>)| {
         spec.pieces.iter().map(move |piece| Entry { spec, parts, piece, arena })
     };
@@ -189,7 +102,7 @@ async fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Pa
     let mut tensors = Vec::new();
     let mut sources = Vec::new();
     for (prefix, arena) in arenas {
-        for entry in entries(trainer, arena) {
+        for entry in entries(&trainer.recordings.layout, arena) {
             tensors.push(TensorInfo {
                 name: format!("{prefix}{}", entry.piece.name),
                 dtype: Dtype::F32,
@@ -255,9 +168,15 @@ async fn read_rows_of(
     Ok(())
 }
 
-fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Arena) -> Result<()> {
+fn load_arena(
+    layout: &ArenaLayout,
+    arena: &Arena,
+    file: &TensorFile,
+    prefix: &str,
+    write: impl Fn(Tensor, &[u8]),
+) -> Result<()> {
     // Everything is checked before anything is written: a foreign file changes nothing.
-    for entry in entries(trainer, arena) {
+    for entry in entries(layout, arena) {
         let name = format!("{prefix}{}", entry.piece.name);
         let (shape, dtype, _) = file.tensor(&name)?;
         let expected = entry.spec.piece_shape(entry.piece);
@@ -270,7 +189,7 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
             ));
         }
     }
-    let parameters = trainer.recordings.layout.parameters.list();
+    let parameters = layout.parameters.list();
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         for part in parts {
             let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
@@ -288,7 +207,7 @@ fn load_arena(trainer: &Trainer<'_>, file: &TensorFile, prefix: &str, arena: &Ar
             }
             let mut bytes = Vec::new();
             rows.iter().for_each(|row| Element::F32.encode_row(row, &mut bytes));
-            trainer.write(arena.part(spec, part), &bytes);
+            write(arena.part(spec, part), &bytes);
         }
     }
     Ok(())
@@ -327,7 +246,7 @@ impl Trainer<'_> {
     ) -> Result<Vec<(String, Vec<f32>)>> {
         let arena = arena(&self.recordings.arenas);
         let mut tensors = Vec::new();
-        for entry in entries(self, arena) {
+        for entry in entries(&self.recordings.layout, arena) {
             let mut values = Vec::new();
             let take = |row: &[u8]| {
                 values.extend(Element::F32.decode(row));

@@ -5,6 +5,7 @@ use crate::config::RunPlan;
 use crate::data::Batch;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::generate::GenerateRecordings;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::config::Activation;
@@ -12,12 +13,11 @@ use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::{Gpt, Rule};
 use crate::ops::attention::Segments;
 use crate::ops::dropout::count_micro_step;
-use crate::ops::embedding::embedding;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
-use crate::ops::matmul::{Epilogue, Layout, matmul};
+
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
-use crate::tape::{CrossEntropy, Parameter, Tape};
+use crate::tape::{CrossEntropy, Tape};
 use crate::train::state::schedule_columns;
 
 /// The four arenas.
@@ -66,22 +66,8 @@ pub struct Recordings {
     pub update: Recording,
     /// Forward and loss of one micro-batch.
     pub eval: Recording,
-    /// The next token's logits after a prompt, if the run writes a sample.
-    pub sample: Option<SampleRecording>,
-}
-
-/// A forward pass over one window, and the logits of one position.
-pub struct SampleRecording {
-    /// The window (1, T); `positions` are those of the batch's first sequence.
-    pub tokens: Tensor,
-    /// Positions (1, T).
-    pub positions: Tensor,
-    /// The position whose logits are wanted (1, 1).
-    pub at: Tensor,
-    /// Its logits (1, V).
-    pub logits: Tensor,
-    /// What runs.
-    pub recording: Recording,
+    /// The text that the model writes at the end, if it does.
+    pub sample: Option<GenerateRecordings>,
 }
 
 impl Recordings {
@@ -116,7 +102,7 @@ impl Recordings {
             shape.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
         check_activations(plan, &capabilities)?;
 
-        let gpt = layout.bind(&arenas.weights, &arenas.gradients);
+        let gpt = layout.bind(&arenas.weights, Some(&arenas.gradients));
         let cross_entropy = |loss| CrossEntropy {
             targets: batch.targets,
             ignore: plan.model.ignore_id,
@@ -135,7 +121,7 @@ impl Recordings {
             };
             let mut tape = Tape::new(&mut rec);
             let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
-            tape.scope("loss", |tape| tape.linear_cross_entropy(h, head(&gpt), &cross_entropy(loss)));
+            tape.scope("loss", |tape| tape.linear_cross_entropy(h, gpt.head_table(), &cross_entropy(loss)));
             tape.backward();
             rec.finish()
         };
@@ -143,11 +129,14 @@ impl Recordings {
             let mut rec = Recorder::new("eval", capabilities);
             let mut tape = Tape::forward_only(&mut rec);
             let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
-            tape.scope("loss", |tape| tape.linear_cross_entropy(h, head(&gpt), &cross_entropy(eval_loss)));
+            tape.scope("loss", |tape| {
+                tape.linear_cross_entropy(h, gpt.head_table(), &cross_entropy(eval_loss))
+            });
             rec.finish()
         };
         let update = update(plan, capabilities, &layout, &arenas, &StepTensors { state, loss, schedule })?;
-        let sample = plan.sample.as_ref().map(|_| sample(&mut persistents, plan, capabilities, &gpt, &shape));
+        let write = |_| GenerateRecordings::new(&mut persistents, &gpt, &plan.model, &shape, 1, capabilities);
+        let sample = plan.sample.as_ref().map(write);
         let recordings = Self {
             persistents,
             layout,
@@ -169,8 +158,9 @@ impl Recordings {
 
     /// All recordings, in the order in which they are prepared.
     pub fn all(&self) -> Vec<&Recording> {
-        let sample = self.sample.as_ref().map(|sample| &sample.recording);
-        [Some(&self.micro_step), Some(&self.update), Some(&self.eval), sample].into_iter().flatten().collect()
+        let mut all = vec![&self.micro_step, &self.update, &self.eval];
+        all.extend(self.sample.iter().flat_map(|sample| [&sample.prefill, &sample.step]));
+        all
     }
 
     /// Bytes of everything: persistent buffers and pool.
@@ -201,11 +191,6 @@ impl Recordings {
             listed.join(", ")
         )))
     }
-}
-
-/// The head's table: the embedding's, where they are tied.
-fn head(gpt: &Gpt<Parameter>) -> &Parameter {
-    gpt.head.as_ref().unwrap_or(&gpt.embedding)
 }
 
 /// The id arrays of a micro-batch in one buffer, so that one copy brings them all.
@@ -301,33 +286,4 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         format!("a chunk of logits over {} tokens", model.vocab_size),
         "lower model.model_config.vocab_size or choose another adapter with context.device_name",
     )
-}
-
-fn sample(
-    persistents: &mut Persistents,
-    plan: &RunPlan,
-    capabilities: Capabilities,
-    gpt: &Gpt<Parameter>,
-    shape: &gpt::Shape,
-) -> SampleRecording {
-    let window = plan.model.seq_length as u32;
-    let batch = batch_tensors(
-        persistents,
-        "sample batch",
-        window,
-        BatchArrays { isolates_documents: false, ..BatchArrays::of(plan) },
-    );
-    let at = persistents.tensor("sample position", 1, 1, Element::F32);
-    let logits = persistents.tensor("sample logits", 1, plan.model.vocab_size as u32, Element::F32);
-    let mut rec = Recorder::new("sample", capabilities);
-    let mut tape = Tape::forward_only(&mut rec);
-    let h = gpt::hidden(&mut tape, gpt, shape, &batch, false).tensor; // (T, D)
-    let row = rec.tensor("row", 1, h.cols, h.element);
-    embedding(&mut rec, at, &[h], row);
-    let mut column = 0;
-    for part in &head(gpt).weight {
-        matmul(&mut rec, Layout::Nt, row, *part, logits.columns(column, part.rows), Epilogue::default());
-        column += part.rows;
-    }
-    SampleRecording { tokens: batch.tokens, positions: batch.positions, at, logits, recording: rec.finish() }
 }

@@ -18,9 +18,9 @@ use super::durable::{create_folder, io_error, write_atomically};
 use super::metrics::truncate_metrics;
 use crate::error::{Error, Result};
 
-const CONFIG: &str = "config.yaml";
+pub(super) const CONFIG: &str = "config.yaml";
 const METRICS: &str = "metrics.jsonl";
-const CHECKPOINTS: &str = "checkpoint";
+pub(super) const CHECKPOINTS: &str = "checkpoint";
 
 /// The folder of one run, locked against other processes for as long as this value lives.
 #[derive(Debug)]

@@ -16,11 +16,12 @@ pub(super) const RING: usize = 5;
 /// Checkpoints leave the device in pieces of at most this size.
 pub(super) const READER_BYTES: u64 = 64 << 20;
 
-/// Positions of the programs in the prepared list; the sample's is last.
+/// Positions of the programs in the prepared list; the sample's are last.
 const MICRO_STEP: usize = 0;
 const UPDATE: usize = 1;
 const EVAL: usize = 2;
-pub(super) const SAMPLE: usize = 3;
+pub(super) const PREFILL: usize = 3;
+pub(super) const DECODE: usize = 4;
 
 /// A model in training on one device.
 ///

@@ -1,0 +1,135 @@
+//! `generate`: a trained model continues prompts, printed as it goes.
+
+use crate::data::Codec;
+use crate::device::{Gpu, GpuOptions};
+use crate::error::{Error, Result};
+use crate::generate::{Sampling, Settings};
+use crate::kernels::Tier;
+use crate::train::trained::{TrainedModel, TrainedRun, prompt_tokens};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The flags of `generate`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The folder of a run (output/tiny: its newest checkpoint), or a checkpoint in one
+    run: PathBuf,
+    /// What to continue; given several times, all are continued at once
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prompt: Vec<String>,
+    /// Continuations of each prompt
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    samples: usize,
+    /// Most tokens of a continuation
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    tokens: usize,
+    /// Logits are divided by this; 0 takes the likeliest token, always
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    temperature: f64,
+    /// Draw from the K likeliest tokens only; 0 is all
+    #[arg(long, alias = "top_k", value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Draw from the likeliest tokens that together have this probability
+    #[arg(long, alias = "top_p", value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// Make tokens that occurred already less likely; 1 changes nothing
+    #[arg(long, alias = "repetition_penalty", value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f64,
+    /// Of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Write on where a document ends
+    #[arg(long, alias = "ignore_eod")]
+    ignore_eod: bool,
+    /// The adapter to take, by a part of its name
+    #[arg(long, alias = "device_name", value_name = "NAME")]
+    device_name: Option<String>,
+    /// The kernels to take: software or portable
+    #[arg(long, value_name = "TIER")]
+    tier: Option<String>,
+}
+
+/// Writes the continuations to standard output, one text as it is drawn, several when all are done.
+///
+/// # Errors
+/// One line: no such run, a setting out of range, an adapter that fails.
+pub async fn generate(arguments: &Arguments) -> Result<()> {
+    let sampling = sampling(arguments)?;
+    let tier = arguments.tier.as_deref().map(tier_named).transpose()?;
+    let run = TrainedRun::open(&arguments.run, &[])?;
+    let mut prompts = Vec::new();
+    for text in &arguments.prompt {
+        let tokens = prompt_tokens(&run.codec, text)?;
+        prompts.extend(std::iter::repeat_n((text.as_str(), tokens), arguments.samples));
+    }
+    if prompts.is_empty() {
+        return Err(Error::config("--samples", "expected a whole number from 1 up, found `0`"));
+    }
+    let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
+    let gpu = Gpu::request(&options).await?;
+    let model = TrainedModel::load(&gpu, &run, prompts.len() as u32).await?;
+    let settings = Settings {
+        tokens: arguments.tokens,
+        sampling,
+        seed: arguments.seed,
+        stop: if arguments.ignore_eod { None } else { run.codec.eod().ok() },
+    };
+    let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
+    match &prompts[..] {
+        [(text, _)] => {
+            let mut stream = Stream { codec: &run.codec, tokens: Vec::new(), printed: 0 };
+            print(text);
+            model.generate(&tokens, &settings, |_, token| stream.push(token)).await?;
+            print("\n");
+        }
+        several => {
+            let written = model.generate(&tokens, &settings, |_, _| {}).await?;
+            for (number, ((text, _), tokens)) in several.iter().zip(written).enumerate() {
+                print(&format!("--- {}\n{text}{}\n", number + 1, run.codec.decode(&tokens)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sampling(arguments: &Arguments) -> Result<Sampling> {
+    let Arguments { temperature, top_k, top_p, repetition_penalty, .. } = *arguments;
+    let sampling = Sampling { temperature, top_k, top_p, repetition_penalty };
+    match sampling.fault() {
+        None => Ok(sampling),
+        Some((name, expected)) => Err(Error::config(format!("--{name}"), format!("expected {expected}"))),
+    }
+}
+
+fn tier_named(name: &str) -> Result<Tier> {
+    let names = Tier::ALL.map(Tier::name).join(", ");
+    Tier::named(name)
+        .ok_or_else(|| Error::config("--tier", format!("expected one of {names}, found `{name}`")))
+}
+
+/// Text that appears as its tokens come.
+struct Stream<'a> {
+    codec: &'a Codec,
+    tokens: Vec<u32>,
+    /// Bytes of the text that are on the screen.
+    printed: usize,
+}
+
+impl Stream<'_> {
+    fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        let text = self.codec.decode(&self.tokens);
+        // A letter whose bytes come in several tokens is not whole yet.
+        let whole = text.trim_end_matches('\u{fffd}').len();
+        if whole > self.printed && text.is_char_boundary(self.printed) {
+            print(&text[self.printed..whole]);
+            self.printed = whole;
+        }
+    }
+}
+
+/// A reader that has gone away (`| head`) is no error.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,138 @@
+//! The model against finite differences and what follows from its formulas.
+
+use super::*;
+use crate::reference::gradient_check::{assert_close, assert_gradient};
+use crate::reference::random::Random;
+
+const LLAMA: Shape = Shape {
+    window: None,
+    architecture: Architecture::Llama,
+    vocab_size: 11,
+    hidden_size: 7,
+    num_layers: 2,
+    num_heads: 4,
+    num_kv_heads: 2,
+    head_dim: 6,
+    intermediate_size: 9,
+    norm_eps: 1e-5,
+    rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false },
+    tie_word_embeddings: false,
+    qkv_bias: false,
+    qk_norm: false,
+};
+const QWEN2: Shape = Shape { tie_word_embeddings: true, qkv_bias: true, ..LLAMA };
+const QWEN3: Shape = Shape {
+    qk_norm: true,
+    rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true },
+    ..LLAMA
+};
+/// Positions go up to 11.
+const GPT2: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 12, activation: Gelu::Tanh },
+    num_kv_heads: 4,
+    tie_word_embeddings: true,
+    ..LLAMA
+};
+const UNTIED_GPT2: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 13, activation: Gelu::Exact },
+    tie_word_embeddings: false,
+    ..GPT2
+};
+const IGNORE: u32 = u32::MAX;
+const T: usize = 5;
+const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
+
+fn weights(shape: &Shape) -> Weights {
+    let mut random = Random::new(81);
+    let mut tensor = |count| random.normal(count).iter().map(|x| 0.5 * x).collect();
+    shape.parameters().into_iter().map(|(name, count)| (name, tensor(count))).collect()
+}
+
+fn batch() -> (Vec<u32>, Vec<u32>) {
+    let mut random = Random::new(82);
+    let (tokens, mut targets) = (random.below(2 * T, 11), random.below(2 * T, 11));
+    targets[3] = IGNORE;
+    (tokens, targets)
+}
+
+#[test]
+fn every_gradient_is_the_finite_difference() {
+    let ((tokens, targets), seed) = (batch(), 0.3);
+    for shape in [
+        LLAMA,
+        QWEN2,
+        QWEN3,
+        GPT2,
+        UNTIED_GPT2,
+        Shape { window: Some(2), ..LLAMA },
+        Shape { num_layers: 0, ..LLAMA },
+    ] {
+        let weights = weights(&shape);
+        let (loss_sum, count, grads) =
+            loss_and_gradients(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE, seed);
+        assert_eq!((loss_sum, count), loss(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE));
+        assert_eq!(count, 2 * T - 1);
+        assert!(grads.keys().eq(weights.keys()), "every tensor has a gradient");
+        let mut moved = weights.clone();
+        for (name, tensor) in &weights {
+            assert_gradient(name, &grads[name], tensor, |x| {
+                moved.insert(name.clone(), x.to_vec());
+                seed * loss(&shape, &moved, &tokens, &targets, &POSITIONS, T, IGNORE).0
+            });
+            moved.insert(name.clone(), tensor.clone());
+        }
+    }
+}
+
+#[test]
+fn without_an_output_projection_every_token_is_as_likely() {
+    let (tokens, targets) = batch();
+    let mut weights = weights(&LLAMA);
+    weights.insert(HEAD.to_owned(), vec![0.0; 11 * 7]);
+    let (loss_sum, count) = loss(&LLAMA, &weights, &tokens, &targets, &POSITIONS, T, IGNORE);
+    assert!((loss_sum / count as f64 - 11.0_f64.ln()).abs() < 1e-14);
+}
+
+#[test]
+fn logits_see_earlier_tokens_of_their_own_sequence() {
+    let (mut tokens, _) = batch();
+    let weights = weights(&QWEN3);
+    let before = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+    tokens[2] = (tokens[2] + 1) % 11;
+    let after = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+    let changed: Vec<usize> =
+        (0..2 * T).filter(|&row| before[row * 11..][..11] != after[row * 11..][..11]).collect();
+    assert_eq!(changed, [2, 3, 4]);
+}
+
+#[test]
+fn only_the_distance_between_positions_counts() {
+    let (tokens, _) = batch();
+    let weights = weights(&QWEN2);
+    let at = |positions: &[u32]| logits(&QWEN2, &weights, &tokens, positions, T);
+    assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
+}
+
+#[test]
+fn a_learned_position_moves_every_logit() {
+    let (tokens, _) = batch();
+    let mut weights = weights(&GPT2);
+    let at = |positions: &[u32], weights: &Weights| logits(&GPT2, weights, &tokens, positions, T);
+    assert_ne!(at(&POSITIONS.map(|p| p.min(10)), &weights)[..11], at(&[1; 2 * T], &weights)[..11]);
+    weights.insert(super::POSITIONS.to_owned(), vec![0.0; 12 * 7]);
+    assert_eq!(at(&POSITIONS, &weights), at(&[1; 2 * T], &weights));
+}
+
+#[test]
+#[should_panic(expected = "targets should hold 10 values, but holds 5.")]
+fn refuses_fewer_targets_than_tokens() {
+    let (tokens, targets) = batch();
+    loss_and_gradients(&LLAMA, &weights(&LLAMA), &tokens, &targets[..T], &POSITIONS, T, IGNORE, 1.0);
+}
+
+#[test]
+#[should_panic(expected = "which this shape does not have")]
+fn refuses_a_tensor_it_would_not_use() {
+    let (tokens, _) = batch();
+    logits(&Shape { tie_word_embeddings: true, ..LLAMA }, &weights(&LLAMA), &tokens, &POSITIONS, T);
+}

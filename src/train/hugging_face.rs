@@ -1,0 +1,110 @@
+//! The shape of a model as Hugging Face's `config.json` says it.
+
+use crate::model::config::{Activation, Family, ModelConfig};
+use crate::ops::gelu::Gelu;
+use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
+use serde_json::json;
+
+/// The model's shape under the keys of Hugging Face.
+pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+    match model.family {
+        Family::Llama => llama_config(model),
+        Family::Gpt2 => gpt2_config(model),
+    }
+}
+
+/// `GPT2Config`.
+fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
+    let activation = match model.activation {
+        Activation::Gelu(Gelu::Tanh) => "gelu_new",
+        Activation::Gelu(Gelu::Exact) => "gelu",
+        Activation::SwiGlu => "silu",
+    };
+    json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": model.vocab_size,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_heads,
+        "n_inner": model.intermediate_size,
+        "n_positions": model.max_positions,
+        "n_ctx": model.max_positions,
+        "activation_function": activation,
+        "layer_norm_epsilon": model.norm_eps,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "initializer_range": model.init_std,
+        "scale_attn_weights": true,
+        "resid_pdrop": model.hidden_dropout,
+        "embd_pdrop": model.embedding_dropout,
+        "attn_pdrop": model.attention_dropout,
+        "torch_dtype": "float32",
+    })
+}
+
+/// `LlamaConfig`; `Qwen3Config` with QK-norm, `MistralConfig` with a sliding window.
+fn llama_config(model: &ModelConfig) -> serde_json::Value {
+    let (architecture, model_type) = match (model.qk_norm, model.sliding_window) {
+        (true, _) => ("Qwen3ForCausalLM", "qwen3"),
+        (false, Some(_)) => ("MistralForCausalLM", "mistral"),
+        (false, None) => ("LlamaForCausalLM", "llama"),
+    };
+    // Hugging Face has no scaling of the base by a number, but then it is another base.
+    let rope_theta = match model.rope_scaling {
+        RopeScaling::Ntk { factor } => model.rope_theta * factor,
+        _ => model.rope_theta,
+    };
+    let rope_scaling = hugging_face_scaling(&model.rope_scaling);
+    json!({
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.intermediate_size,
+        "max_position_embeddings": model.max_positions,
+        "rope_theta": rope_theta,
+        "rope_scaling": rope_scaling,
+        "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
+        "rms_norm_eps": model.norm_eps,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "attention_bias": model.qkv_bias,
+        "attention_dropout": model.attention_dropout,
+        "sliding_window": model.sliding_window,
+        "use_sliding_window": model.sliding_window.is_some(),
+        "hidden_act": "silu",
+        "initializer_range": model.init_std,
+        "torch_dtype": "float32",
+    })
+}
+
+/// `rope_scaling`; null where there is none.
+fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
+    match *scaling {
+        RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        // Hugging Face's "dynamic" is another formula: a name that it refuses is better than one it misreads.
+        RopeScaling::DynamicNtk { original, .. } => {
+            json!({ "rope_type": "dynamic_ntk", "original_max_position_embeddings": original as u64 })
+        }
+        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => json!({
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "beta_fast": beta_fast,
+            "beta_slow": beta_slow,
+            "mscale": mscale,
+            "mscale_all_dim": mscale_all_dim,
+        }),
+        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+        }),
+    }
+}
