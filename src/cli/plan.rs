@@ -75,6 +75,10 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
     let launches: Vec<String> =
         forecast.launches.iter().map(|(name, count)| format!("{name} {count}")).collect();
     lines.push(format!("kernels  tier {}, launches: {}", tier.name(), launches.join(", ")));
+    let limit = Capabilities::software().limits.binding_bytes >> 20;
+    lines.push(format!(
+        "         planned for tensors of at most {limit} MiB, the smallest limit of an adapter that we know"
+    ));
     lines.join("\n") + "\n"
 }
 

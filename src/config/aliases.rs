@@ -42,9 +42,9 @@ const ALIASES: &[&[&str]] = &[
     &["theta", "rope_theta", "rotary_base"],
     &["scaling_factor", "factor", "rotary_scaling_factor"],
     &["swap", "cpu_offloading"],
-    &["attention_dropout", "attention_dropout_rate"],
-    &["hidden_dropout", "hidden_dropout_rate"],
-    &["emb_dropout_prob", "embedding_dropout_prob"],
+    &["attention_dropout", "attention_dropout_rate", "attn_pdrop"],
+    &["hidden_dropout", "hidden_dropout_rate", "resid_pdrop"],
+    &["emb_dropout_prob", "embedding_dropout_prob", "embd_pdrop"],
     &["max_position_embedding", "max_position_embeddings", "n_positions", "n_ctx"],
     &["rotary_percent", "partial_rotary_factor", "rotary_pct"],
 ];
