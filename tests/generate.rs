@@ -177,12 +177,15 @@ fn the_command_prints_prompt_and_continuation() {
 fn what_is_wrong_is_one_line() {
     let trained = Trained::new(Setup::new("wrong", ""));
     let folder = trained.folder();
-    let cases: [(&Path, &[&str], &str); 5] = [
+    let small = Trained::new(Setup::new("small", "").with(&["--model.model_config.vocab_size=128"]));
+    let small = small.folder();
+    let cases: [(&Path, &[&str], &str); 6] = [
+        (&small, &["--prompt=\u{e9}"], "error: the prompt `\u{e9}` has the token 195, outside"),
         (Path::new("/nowhere"), &[], "error: /nowhere: neither the folder of a run"),
         (&folder, &["--temperature=-1"], "error: --temperature: expected a number from 0 up"),
-        (&folder, &["--top-p", "0"], "error: --top_p: expected a number above 0, at most 1"),
+        (&folder, &["--top-p", "0"], "error: --top-p: expected a number above 0, at most 1"),
         (&folder, &["--tier", "warp"], "error: --tier: expected one of software, portable, found `warp`"),
-        (&folder, &["--samples", "0"], "error: --samples: expected a whole number from 1 up"),
+        (&folder, &["--samples", "0"], "error: --samples: expected a whole number from 1 to 4096, found `0`"),
     ];
     for (folder, arguments, expected) in cases {
         let refused = run(&mut gristmill(folder, arguments));

@@ -6,6 +6,7 @@ use gristmill::config::RunPlan;
 use gristmill::error::Error;
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::record::{BufferId, MemoryPlan};
+use gristmill::train::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
 use runs::Setup;
 
@@ -82,8 +83,8 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
     assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[4] > 0.0, "{consumers}");
 
     // The cap is compared with what is really asked for: a byte less than that is too little, the rest is enough.
-    let needed = capped("64MB").expect("64 MB is plenty").bytes();
     let mut plan = Setup::new("capped", "").plan();
+    let needed = Forecast::new(&plan, &capped("64MB").expect("64 MB is plenty")).bytes();
     plan.max_device_memory = Some(needed);
     assert!(record(&plan, Capabilities::software()).is_ok());
     plan.max_device_memory = Some(needed - 1);

@@ -243,6 +243,12 @@ fn outputs_are_whole_or_absent() {
     let error = |config: TokenizeConfig| tokenize(&config, |_, _| ()).expect_err("nothing to do").to_string();
     let nowhere = TokenizeConfig { inputs: vec!["no/such".to_string()], ..forced.clone() };
     assert_eq!(error(nowhere), "no/such: no such file or folder; name files, folders or patterns that exist");
+    let own = place.write("own.txt", "grain");
+    let onto_itself =
+        TokenizeConfig { inputs: vec![own.display().to_string()], output: own.clone(), ..forced.clone() };
+    assert!(
+        error(onto_itself).ends_with("own.txt: is read and would be written over; name another --output")
+    );
     let empty = place.write("empty.txt", "").display().to_string();
     let nothing = TokenizeConfig { inputs: vec![empty.clone()], ..forced.clone() };
     assert_eq!(error(nothing), format!("{empty}: hold no text (1 empty document); name files with text"));

@@ -64,8 +64,8 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Error::Device(format!(
-            "{} computes wrong results in {}: update its driver, choose another tier with --tier or another adapter with \
-             --device-name, and please report this",
+            "{} computes wrong results in {}: update its driver, choose another tier with \
+             context.tier or another adapter with context.device_name, and please report this",
             gpu.report().name,
             wrong.join(", ")
         ))),

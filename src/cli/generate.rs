@@ -9,6 +9,9 @@ use crate::train::trained::{TrainedModel, TrainedRun, prompt_tokens};
 use std::io::Write;
 use std::path::PathBuf;
 
+/// Texts that are written at once, at most: each has a cache of its own.
+const MAX_SEQUENCES: usize = 4096;
+
 /// The flags of `generate`.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -41,6 +44,9 @@ pub struct Arguments {
     /// Write on where a document ends
     #[arg(long, alias = "ignore_eod")]
     ignore_eod: bool,
+    /// The tokenizer.json that the data went through, if the run does not name it
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
     /// The adapter to take, by a part of its name
     #[arg(long, alias = "device_name", value_name = "NAME")]
     device_name: Option<String>,
@@ -56,14 +62,19 @@ pub struct Arguments {
 pub async fn generate(arguments: &Arguments) -> Result<()> {
     let sampling = sampling(arguments)?;
     let tier = arguments.tier.as_deref().map(tier_named).transpose()?;
-    let run = TrainedRun::open(&arguments.run, &[])?;
+    let tokenizer = arguments.tokenizer.iter();
+    let overrides: Vec<String> =
+        tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
+    let run = TrainedRun::open(&arguments.run, &overrides)?;
+    if arguments.samples == 0 || arguments.samples > MAX_SEQUENCES / arguments.prompt.len() {
+        let limit = MAX_SEQUENCES / arguments.prompt.len();
+        let message = format!("expected a whole number from 1 to {limit}, found `{}`", arguments.samples);
+        return Err(Error::config("--samples", message));
+    }
     let mut prompts = Vec::new();
     for text in &arguments.prompt {
-        let tokens = prompt_tokens(&run.codec, text)?;
+        let tokens = prompt_tokens(&run, text)?;
         prompts.extend(std::iter::repeat_n((text.as_str(), tokens), arguments.samples));
-    }
-    if prompts.is_empty() {
-        return Err(Error::config("--samples", "expected a whole number from 1 up, found `0`"));
     }
     let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
     let gpu = Gpu::request(&options).await?;
@@ -80,7 +91,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
             let mut stream = Stream { codec: &run.codec, tokens: Vec::new(), printed: 0 };
             print(text);
             model.generate(&tokens, &settings, |_, token| stream.push(token)).await?;
-            print("\n");
+            stream.finish();
         }
         several => {
             let written = model.generate(&tokens, &settings, |_, _| {}).await?;
@@ -97,7 +108,9 @@ fn sampling(arguments: &Arguments) -> Result<Sampling> {
     let sampling = Sampling { temperature, top_k, top_p, repetition_penalty };
     match sampling.fault() {
         None => Ok(sampling),
-        Some((name, expected)) => Err(Error::config(format!("--{name}"), format!("expected {expected}"))),
+        Some((name, expected)) => {
+            Err(Error::config(format!("--{}", name.replace('_', "-")), format!("expected {expected}")))
+        }
     }
 }
 
@@ -125,6 +138,13 @@ impl Stream<'_> {
             print(&text[self.printed..whole]);
             self.printed = whole;
         }
+    }
+
+    /// What is left when no more tokens come, letters that stay incomplete too.
+    fn finish(self) {
+        let text = self.codec.decode(&self.tokens);
+        print(text.get(self.printed..).unwrap_or_default());
+        print("\n");
     }
 }
 

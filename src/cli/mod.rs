@@ -71,7 +71,7 @@ pub fn gristmill() -> ExitCode {
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
         Command::Tokenize(arguments) => arguments.run().map(|summary| println!("{summary}")),
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
-            println!("{} tokens written to {}", tokenizer.vocab_size(), tokenizer.file().display());
+            println!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
         }),
         Command::DumpWgsl { folder, configured } => {
             train::dump_wgsl(&configured.config, &configured.overrides, &folder)

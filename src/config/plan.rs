@@ -7,7 +7,7 @@ use super::evaluation::EvalConfig;
 use super::resolved;
 use super::run::{Resume, RunConfig, SampleConfig};
 use super::shape::{self, MAX_SIZE};
-use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset};
+use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::model::config::ModelConfig;
@@ -45,7 +45,7 @@ pub struct RunPlan {
     pub epochs: u64,
     /// The run ends after this step; the schedule does not shrink with it.
     pub stop_step: Option<u64>,
-    /// AdamW.
+    /// The optimizer and its settings.
     pub optimizer: OptimizerConfig,
     /// The learning rate, its length still open.
     pub schedule: ScheduleConfig,
@@ -77,7 +77,7 @@ pub struct RunPlan {
     pub device_name: Option<String>,
     /// Which tier of kernels to take.
     pub tier: Option<Tier>,
-    /// Upper limit of the memory pool in bytes.
+    /// Upper limit of the device memory that the run takes, in bytes.
     pub max_device_memory: Option<u64>,
 }
 
@@ -209,6 +209,12 @@ impl RunPlan {
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
     pub fn load_data(&self) -> Result<Dataset> {
         Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), self.seed)
+    }
+
+    /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
+    pub fn has_text(&self) -> bool {
+        let is_raw = matches!(self.train_dataset.loader, Loader::Tokens(_) | Loader::Megatron(_));
+        !is_raw || self.train_dataset.tokenizer.is_some() || self.model.vocab_size <= 256
     }
 
     /// How its text becomes tokens, and tokens text.

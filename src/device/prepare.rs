@@ -251,8 +251,8 @@ impl Gpu {
                 .map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0))
                 .collect();
             return Err(Error::Device(format!(
-                "out of memory making `{label}` of {bytes} bytes; the largest consumers: {}; lower \
-                 runner_config.batch_size or the model's size",
+                "out of memory making `{label}` of {bytes} bytes; the largest consumers: {}; make the \
+                 batch or the model smaller",
                 listed.join(", ")
             )));
         }

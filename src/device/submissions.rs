@@ -7,6 +7,7 @@ use super::gpu::Fault;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
@@ -141,14 +142,17 @@ impl Drop for Submissions {
 fn answer(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, progress: &Mutex<Progress>) {
     for (number, request) in (1..).zip(inbox) {
         let wait = |submission_index| wgpu::PollType::Wait { submission_index, timeout: Some(TIMEOUT) };
-        let polled = device.poll(match request {
-            Request::Finish(index) => wait(Some(index)),
-            Request::FinishAll => wait(None),
-            Request::RunCallbacks => wgpu::PollType::Poll,
-        });
+        let polled = poll(
+            device,
+            match request {
+                Request::Finish(index) => wait(Some(index)),
+                Request::FinishAll => wait(None),
+                Request::RunCallbacks => wgpu::PollType::Poll,
+            },
+        );
         let mut progress = lock(progress);
         match polled {
-            Ok(_) => progress.answered = number,
+            Ok(()) => progress.answered = number,
             Err(error) => {
                 let ops = progress.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
                 // A lost device says so itself, with more of a reason.
@@ -167,6 +171,31 @@ fn answer(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>,
     }
 }
 
+/// wgpu panics when the device is lost while it is polled: that, too, is an error for whoever waits.
+fn poll(device: &wgpu::Device, kind: wgpu::PollType) -> std::result::Result<(), String> {
+    caught(|| device.poll(kind).map(drop).map_err(|error| error.to_string()))
+}
+
+fn caught(poll: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
+    // What the closure leaves behind is wgpu's, and is not used again after a panic.
+    std::panic::catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("the device is lost").to_string())
+    })
+}
+
 fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::caught;
+
+    #[test]
+    fn a_panic_of_the_device_is_an_error() {
+        assert_eq!(caught(|| Ok(())), Ok(()));
+        assert_eq!(caught(|| panic!("device {}", "lost")), Err("device lost".to_string()));
+        assert_eq!(caught(|| panic!("lost")), Err("lost".to_string()));
+    }
 }

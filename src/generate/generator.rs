@@ -54,8 +54,9 @@ impl Generator<'_> {
     /// Continues each of `prompts` by up to `settings.tokens` tokens and returns the continuations. `on_token` gets each
     /// token as it is drawn: the prompt's number, and the token. An empty prompt is continued as if it were token 0.
     ///
-    /// A sequence depends on its own prompt, place and settings alone: beside others it is continued as it is alone, with
-    /// its number added to the seed. One that outgrows the model's window goes on from the last half of it.
+    /// A sequence depends on its own prompt, place and settings: beside others it is continued as it is alone, with its
+    /// number added to the seed, but for roundings. One that outgrows the model's window goes on from the last half of it,
+    /// and then all caches are filled anew.
     ///
     /// # Errors
     /// A device that fails.

@@ -2,7 +2,7 @@
 
 use crate::element::Element;
 use crate::kernels::Capabilities;
-use crate::model::config::ModelConfig;
+use crate::model::config::{Activation, ModelConfig};
 use crate::model::gpt::{self, BatchTensors, Shape};
 use crate::model::parameters::Gpt;
 use crate::ops::embedding::embedding;
@@ -40,7 +40,8 @@ impl GenerateRecordings {
     /// Bytes of the largest tensor they have: none may pass what one binding holds.
     pub fn largest_tensor(config: &ModelConfig, shape: &Shape, sequences: u32) -> u64 {
         let heads = shape.decode().layout;
-        let inner = 2 * config.intermediate_size.next_multiple_of(4);
+        let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
+        let inner = halves * config.intermediate_size.next_multiple_of(4);
         let widest = heads.cols().max(config.hidden_size as u32).max(inner as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         logits.max(4 * sequences as u64 * config.seq_length as u64 * widest as u64)

@@ -1,5 +1,6 @@
 //! The recordings of a run, written down: everything a training run does on the device, without a device.
 
+use super::forecast::Forecast;
 use super::update::update;
 use crate::config::RunPlan;
 use crate::data::Batch;
@@ -15,7 +16,6 @@ use crate::ops::attention::Segments;
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
-
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Tape};
 use crate::train::state::schedule_columns;
@@ -100,6 +100,7 @@ impl Recordings {
         let rotary = shape.rotary_table();
         let dropout_state =
             shape.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
+        check_schedule(schedule, &capabilities)?;
         check_activations(plan, &capabilities)?;
 
         let gpt = layout.bind(&arenas.weights, Some(&arenas.gradients));
@@ -179,14 +180,15 @@ impl Recordings {
     }
 
     fn check_memory(&self, plan: &RunPlan) -> Result<()> {
-        let Some(cap) = plan.max_device_memory.filter(|&cap| self.bytes() > cap) else { return Ok(()) };
+        let bytes = Forecast::new(plan, self).bytes();
+        let Some(cap) = plan.max_device_memory.filter(|&cap| bytes > cap) else { return Ok(()) };
         let consumers = self.largest_consumers(5);
         let listed: Vec<String> =
             consumers.iter().map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0)).collect();
         Err(Error::Plan(format!(
             "the run takes {:.1} MiB, over context.max_device_memory of {:.1} MiB; the largest consumers: {}; lower \
              runner_config.batch_size or raise the cap",
-            self.bytes() as f64 / 1048576.0,
+            bytes as f64 / 1048576.0,
             cap as f64 / 1048576.0,
             listed.join(", ")
         )))
@@ -255,6 +257,21 @@ pub fn persistent(tensor: Tensor) -> Option<PersistentId> {
         BufferId::Persistent(id) => Some(id),
         BufferId::Transient(_) => None,
     }
+}
+
+/// The schedule has a row for every step.
+fn check_schedule(schedule: Tensor, capabilities: &Capabilities) -> Result<()> {
+    let limit = capabilities.limits.binding_bytes;
+    if schedule.bytes() <= limit {
+        return Ok(());
+    }
+    Err(Error::Plan(format!(
+        "the learning rates of {} steps take {} MiB, over the adapter's largest binding of {} MiB; lower \
+         runner_config.epochs or runner_config.stop_step",
+        schedule.rows,
+        schedule.bytes().div_ceil(1 << 20),
+        limit >> 20
+    )))
 }
 
 /// The widest activation must fit one binding, and some rows of logits; recording would find that too, but not name

@@ -8,13 +8,13 @@ use super::peak::probe_matmul_rate;
 use super::progress::{Progress, ProgressPlan};
 use super::resume::take_up;
 use super::run_folder::RunFolder;
-use super::sample::sample;
+use super::sample::{prompt, sample};
 use super::trainer::Trainer;
 use super::trainer_state::TrainerState;
 use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::count;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -48,6 +48,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let config = RunConfig::load(config, &overrides)?;
     let plan = RunPlan::resolve(&config)?;
     let data = plan.load_data()?;
+    check_sample(&plan, &data)?;
     let length = plan.with_data(data.train.steps_per_epoch());
     let gpu = open_device(&plan).await?;
     let mut trainer = Trainer::new(&gpu, &plan, &length).await?;
@@ -82,6 +83,19 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     };
     run.train(&mut trainer).await?;
     run.finish(&mut trainer).await
+}
+
+/// What would keep the model from writing at the end of the run is better said at its start.
+fn check_sample(plan: &RunPlan, data: &Dataset) -> Result<()> {
+    let Some(config) = &plan.sample else { return Ok(()) };
+    if !plan.has_text() {
+        return Err(Error::Plan(
+            "sample: the data are token files, and no tokenizer says what the tokens mean; name it in \
+             train_dataset.tokenizer or remove `sample`"
+                .into(),
+        ));
+    }
+    prompt(&data.codec, &config.prompt, plan.model.vocab_size).map(drop)
 }
 
 /// The device that a plan asks for.

@@ -3,7 +3,7 @@
 use super::trainer::{DECODE, PREFILL, Trainer};
 use crate::config::SampleConfig;
 use crate::data::Codec;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
 
 /// Continues the prompt by `config.tokens` tokens and returns prompt and continuation; `codec` turns text into tokens and
@@ -32,7 +32,8 @@ pub async fn sample(
         seed: config.seed.unwrap_or(seed),
         stop: None,
     };
-    let mut text = prompt(codec, &config.prompt)?;
+    let vocab_size = recordings.vocab_size as usize;
+    let mut text = prompt(codec, &config.prompt, vocab_size)?;
     let written = generator.generate(std::slice::from_ref(&text), &settings, |_, _| {}).await?;
     text.extend(written.into_iter().flatten());
     Ok(codec.decode(&text))
@@ -42,12 +43,18 @@ pub async fn sample(
 /// tokenizer's tokens.
 ///
 /// # Errors
-/// If the tokenizer cannot encode it.
-pub(super) fn prompt(codec: &Codec, text: &str) -> Result<Vec<u32>> {
+/// If the tokenizer cannot encode it, or the model does not know one of its tokens.
+pub(super) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
     let mut tokens = codec.encode(text)?;
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+        return Err(Error::Plan(format!(
+            "the prompt `{text}` has the token {token}, outside the model's vocab_size {vocab_size}; write another, or name \
+             the data's tokenizer in train_dataset.tokenizer"
+        )));
+    }
     if tokens.is_empty() {
         tokens.push(match codec {
-            Codec::Bytes { .. } => u32::from(b'\n'),
+            Codec::Bytes { .. } => u32::from(b'\n').min(vocab_size as u32 - 1),
             Codec::Tokenizer { .. } => codec.eod().unwrap_or(0),
         });
     }

@@ -31,6 +31,9 @@ impl TrainedRun {
     /// # Errors
     /// One line: no run is there, it has no checkpoint, or its tokenizer is gone.
     pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
+        // A checkpoint may be named from within its folder.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let path = path.as_path();
         let is_run = path.join(CONFIG).is_file();
         let run = if is_run { Some(path) } else { path.parent().and_then(Path::parent) };
         let config = run.map(|run| run.join(CONFIG)).filter(|config| config.is_file());
@@ -48,6 +51,12 @@ impl TrainedRun {
                 }
             },
         };
+        if !plan.has_text() {
+            return Err(Error::file(
+                path,
+                "was trained on token files alone, and no tokenizer says what its tokens mean; name it with --tokenizer",
+            ));
+        }
         let codec = plan.codec()?;
         Ok(Self { plan, codec, checkpoint })
     }
@@ -119,7 +128,7 @@ impl<'gpu> TrainedModel<'gpu> {
 /// The tokens of a prompt; of an empty one, where a text begins.
 ///
 /// # Errors
-/// If the tokenizer cannot encode it.
-pub fn prompt_tokens(codec: &Codec, text: &str) -> Result<Vec<u32>> {
-    prompt(codec, text)
+/// If the tokenizer cannot encode it, or the model does not know one of its tokens.
+pub fn prompt_tokens(run: &TrainedRun, text: &str) -> Result<Vec<u32>> {
+    prompt(&run.codec, text, run.plan.model.vocab_size)
 }

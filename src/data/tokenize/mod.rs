@@ -73,6 +73,7 @@ pub struct Summary {
 pub fn tokenize(config: &TokenizeConfig, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
     let codec = Codec::load(config.tokenizer.as_ref(), 0, usize::MAX)?;
     let inputs = input_files(&config.inputs, &config.documents)?;
+    keep_apart(&inputs, &config.output)?;
     let total: u64 =
         inputs.iter().map(|(path, _)| path.metadata().map_or(0, |metadata| metadata.len())).sum();
     let writer = TokenWriter::create(&config.output, config.format, codec.vocab_size(), config.force)?;
@@ -113,6 +114,7 @@ pub fn train_tokenizer(
 ) -> Result<Tokenizer> {
     Output::check_free(output, force)?;
     let files = input_files(inputs, &DocumentFormat::File)?;
+    keep_apart(&files, output)?;
     let text = files.into_iter().flat_map(|(path, is_found)| blocks(&path, is_found));
     let tokenizer = Tokenizer::train(text, vocab_size, min_frequency)?;
     let json = tokenizer.to_json()?;
@@ -120,6 +122,16 @@ pub fn train_tokenizer(
     file.write(json.as_bytes())?;
     file.finish()?;
     Ok(tokenizer)
+}
+
+/// Refuses to write over what is read.
+fn keep_apart(inputs: &[(PathBuf, bool)], output: &Path) -> Result<()> {
+    let Ok(output) = output.canonicalize() else { return Ok(()) }; // it does not exist yet
+    let is_output = |(path, _): &&(PathBuf, bool)| path.canonicalize().is_ok_and(|path| path == output);
+    match inputs.iter().find(is_output) {
+        None => Ok(()),
+        Some((path, _)) => Err(Error::file(path, "is read and would be written over; name another --output")),
+    }
 }
 
 /// Documents on their way into a file, encoded together so that all cores have work.
