@@ -3,7 +3,7 @@
 use super::gpt::{Architecture, HEAD, POSITIONS, Shape};
 
 impl Shape {
-    /// Every tensor of the model by name, with its number of elements: what [`Weights`] must hold, no more.
+    /// Every tensor of the model by name, with its number of elements: what [`Weights`](super::gpt::Weights) must hold, no more.
     pub fn parameters(&self) -> Vec<(String, usize)> {
         match self.architecture {
             Architecture::Llama => self.llama_parameters(),
