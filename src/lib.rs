@@ -13,6 +13,7 @@
 //! ```text
 //! config -> data                                 what is asked for, and the tokens
 //!           model -> tape -> ops -> record -> kernels     what runs: written recordings, no adapter needed
+//! generate -> model, device                      text from a model, its keys and values kept
 //! train  -> device -> record, kernels            where it runs: adapter, pool, pipelines, replay
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```
