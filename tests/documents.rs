@@ -4,7 +4,7 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::model::config::{Activation, Family, ModelConfig, Norm, Positions, RopeScaling};
+use gristmill::model::config::{ModelConfig, Sizes};
 use gristmill::model::gpt::{self, BatchTensors};
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::ops::add::add;
@@ -24,35 +24,24 @@ const TOKENS: u32 = 64;
 const ALLOWED: f64 = 1e-5;
 
 fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
-    ModelConfig {
-        family: Family::Llama,
+    let llama = ModelConfig::llama(Sizes {
         vocab_size: 29,
         hidden_size: 24,
         num_layers: 2,
         num_heads: 4,
+        intermediate_size: 20,
+        seq_length: seq_length as usize,
+    });
+    ModelConfig {
         num_kv_heads: 2,
         head_dim: 12,
-        intermediate_size: 20,
-        activation: Activation::SwiGlu,
-        seq_length: seq_length as usize,
-        max_positions: seq_length as usize,
-        positions: Positions::Rotary,
-        rope_scaling: RopeScaling::None,
-        rope_theta: 100.0,
         rotary_dim: 8,
-        rotary_interleaved: false,
-        norm: Norm::RmsNorm,
-        norm_eps: 1e-5,
+        rope_theta: 100.0,
         tie_word_embeddings: true,
-        qkv_bias: false,
-        linear_bias: false,
         qk_norm: true,
         sliding_window,
-        attention_dropout: 0.0,
-        hidden_dropout: 0.0,
-        embedding_dropout: 0.0,
         init_std: 0.3,
-        ignore_id: u32::MAX,
+        ..llama
     }
 }
 

@@ -109,6 +109,8 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         embedding_dropout: model.emb_dropout_prob,
         init_std: model.init_method_std,
         ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
+        mixture: None,
+        multi_token: None,
     })
 }
 

@@ -1,5 +1,11 @@
 //! The shape of a model, every number decided.
 
+mod mixture;
+
+pub use mixture::{
+    BalanceLosses, Capacity, Dispatch, DropOrder, HotExperts, MixtureConfig, MultiToken, SharedExpert,
+};
+
 pub use crate::ops::gelu::Gelu;
 pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 
@@ -63,9 +69,90 @@ pub struct ModelConfig {
     pub init_std: f64,
     /// Targets with this id are left out of the loss; `u32::MAX`, which is no token, for a negative id.
     pub ignore_id: u32,
+    /// What stands in the place of the feed-forward network in most layers, for a mixture of experts.
+    pub mixture: Option<MixtureConfig>,
+    /// What predicts tokens further ahead, where something does.
+    pub multi_token: Option<MultiToken>,
+}
+
+/// The sizes in which models of one family differ most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of different tokens (V).
+    pub vocab_size: usize,
+    /// Width of the residual stream (D).
+    pub hidden_size: usize,
+    /// Number of blocks (L).
+    pub num_layers: usize,
+    /// Query heads (H), and key and value heads.
+    pub num_heads: usize,
+    /// Inner width of the feed-forward layer (F).
+    pub intermediate_size: usize,
+    /// Tokens in a window (T).
+    pub seq_length: usize,
 }
 
 impl ModelConfig {
+    /// A Llama of these sizes: RMSNorm, rotary positions, SwiGLU, a head of its own, no biases (Touvron et al., 2023).
+    /// What is not a size can be changed in the result.
+    pub fn llama(sizes: Sizes) -> Self {
+        let Sizes { vocab_size, hidden_size, num_layers, num_heads, intermediate_size, seq_length } = sizes;
+        let head_dim = hidden_size / num_heads;
+        Self {
+            family: Family::Llama,
+            vocab_size,
+            hidden_size,
+            num_layers,
+            num_heads,
+            num_kv_heads: num_heads,
+            head_dim,
+            intermediate_size,
+            activation: Activation::SwiGlu,
+            seq_length,
+            max_positions: seq_length,
+            positions: Positions::Rotary,
+            rope_theta: 10_000.0,
+            rope_scaling: RopeScaling::None,
+            rotary_dim: head_dim,
+            rotary_interleaved: false,
+            norm: Norm::RmsNorm,
+            norm_eps: 1e-5,
+            tie_word_embeddings: false,
+            qkv_bias: false,
+            linear_bias: false,
+            qk_norm: false,
+            sliding_window: None,
+            attention_dropout: 0.0,
+            hidden_dropout: 0.0,
+            embedding_dropout: 0.0,
+            init_std: 0.02,
+            ignore_id: u32::MAX,
+            mixture: None,
+            multi_token: None,
+        }
+    }
+
+    /// A GPT-2 of these sizes: LayerNorm, learned positions, GELU, biases, the embedding as its head (Radford et al.,
+    /// 2019).
+    pub fn gpt2(sizes: Sizes) -> Self {
+        Self {
+            family: Family::Gpt2,
+            activation: Activation::Gelu(Gelu::Tanh),
+            positions: Positions::Learned,
+            norm: Norm::LayerNorm,
+            tie_word_embeddings: true,
+            qkv_bias: true,
+            linear_bias: true,
+            ..Self::llama(sizes)
+        }
+    }
+
+    /// The mixture of experts of layer number `layer`, counted from 0, unless that layer is dense. Layers from
+    /// `num_layers` on are those that predict further ahead.
+    pub fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
+        self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
+    }
+
     /// Whether positions come from a table, whose gradient needs the tokens sorted by position.
     pub fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned

@@ -33,42 +33,22 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{Activation, Family, Norm, Positions};
-    use crate::ops::gelu::Gelu;
-    use crate::ops::rope_scaling::RopeScaling;
+    use crate::model::config::Sizes;
 
     /// The reference shape of the benches: V 256, D 128, L 4, H 4, F 384, T 128.
-    fn config() -> ModelConfig {
-        ModelConfig {
-            family: Family::Llama,
+    fn sizes() -> Sizes {
+        Sizes {
             vocab_size: 256,
             hidden_size: 128,
             num_layers: 4,
             num_heads: 4,
-            num_kv_heads: 4,
-            head_dim: 32,
             intermediate_size: 384,
-            activation: Activation::SwiGlu,
             seq_length: 128,
-            max_positions: 128,
-            positions: Positions::Rotary,
-            rope_theta: 10000.0,
-            rope_scaling: RopeScaling::None,
-            rotary_dim: 32,
-            rotary_interleaved: false,
-            norm: Norm::RmsNorm,
-            norm_eps: 1e-5,
-            tie_word_embeddings: false,
-            qkv_bias: false,
-            linear_bias: false,
-            qk_norm: false,
-            sliding_window: None,
-            attention_dropout: 0.0,
-            hidden_dropout: 0.0,
-            embedding_dropout: 0.0,
-            init_std: 0.02,
-            ignore_id: u32::MAX,
         }
+    }
+
+    fn config() -> ModelConfig {
+        ModelConfig::llama(sizes())
     }
 
     #[test]
@@ -94,17 +74,7 @@ mod tests {
 
     #[test]
     fn gpt2_by_hand() {
-        let gpt2 = ModelConfig {
-            family: Family::Gpt2,
-            activation: Activation::Gelu(Gelu::Tanh),
-            max_positions: 200,
-            positions: Positions::Learned,
-            norm: Norm::LayerNorm,
-            tie_word_embeddings: true,
-            qkv_bias: true,
-            linear_bias: true,
-            ..config()
-        };
+        let gpt2 = ModelConfig { max_positions: 200, ..ModelConfig::gpt2(sizes()) };
         let matrices = 4 * 128 * 128 + 2 * 128 * 384;
         let biases = 3 * 128 + 128 + 384 + 128;
         let norms = 2 * 2 * 128;

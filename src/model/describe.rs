@@ -139,43 +139,19 @@ fn bias(path: String, ranges: &Ranges) -> Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::Family;
-    use crate::ops::gelu::Gelu;
-    use crate::ops::rope_scaling::RopeScaling;
+    use crate::model::config::Sizes;
 
     /// The smallest GPT-2 as published: 124 million parameters, its tensors' names and shapes those of the file.
     #[test]
     fn gpt2_is_the_published_one() {
-        let config = ModelConfig {
-            family: Family::Gpt2,
+        let config = ModelConfig::gpt2(Sizes {
             vocab_size: 50257,
             hidden_size: 768,
             num_layers: 12,
             num_heads: 12,
-            num_kv_heads: 12,
-            head_dim: 64,
             intermediate_size: 3072,
-            activation: Activation::Gelu(Gelu::Tanh),
             seq_length: 1024,
-            max_positions: 1024,
-            positions: Positions::Learned,
-            rope_theta: 10000.0,
-            rope_scaling: RopeScaling::None,
-            rotary_dim: 64,
-            rotary_interleaved: false,
-            norm: Norm::LayerNorm,
-            norm_eps: 1e-5,
-            tie_word_embeddings: true,
-            qkv_bias: true,
-            linear_bias: true,
-            qk_norm: false,
-            sliding_window: None,
-            attention_dropout: 0.0,
-            hidden_dropout: 0.0,
-            embedding_dropout: 0.0,
-            init_std: 0.02,
-            ignore_id: u32::MAX,
-        };
+        });
         let gpt = Gpt::describe(&config);
         let list = gpt.list();
         assert_eq!(list.iter().map(|spec| spec.count()).sum::<usize>(), 124_439_808);

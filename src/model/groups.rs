@@ -169,39 +169,19 @@ fn megatron_name(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{Activation, Family, ModelConfig, Norm, Positions, RopeScaling};
+    use crate::model::config::{ModelConfig, Sizes};
 
     fn gpt() -> Gpt<Spec> {
-        Gpt::describe(&ModelConfig {
-            family: Family::Llama,
+        let sizes = Sizes {
             vocab_size: 16,
             hidden_size: 8,
             num_layers: 2,
             num_heads: 2,
-            num_kv_heads: 1,
-            head_dim: 4,
             intermediate_size: 8,
-            activation: Activation::SwiGlu,
             seq_length: 8,
-            max_positions: 8,
-            positions: Positions::Rotary,
-            rope_scaling: RopeScaling::None,
-            rope_theta: 10000.0,
-            rotary_dim: 4,
-            rotary_interleaved: false,
-            norm: Norm::RmsNorm,
-            norm_eps: 1e-5,
-            tie_word_embeddings: false,
-            qkv_bias: true,
-            linear_bias: false,
-            qk_norm: true,
-            sliding_window: None,
-            attention_dropout: 0.0,
-            hidden_dropout: 0.0,
-            embedding_dropout: 0.0,
-            init_std: 0.02,
-            ignore_id: u32::MAX,
-        })
+        };
+        let llama = ModelConfig::llama(sizes);
+        Gpt::describe(&ModelConfig { num_kv_heads: 1, qkv_bias: true, qk_norm: true, ..llama })
     }
 
     fn list(patterns: &[&str]) -> Vec<String> {

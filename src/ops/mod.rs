@@ -22,6 +22,7 @@ pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_scaling;
+pub mod route;
 pub mod swiglu;
 pub mod unfused;
 
