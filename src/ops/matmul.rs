@@ -113,10 +113,11 @@ pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> P
     };
     match capabilities.tier {
         Tier::Software => {
-            let (rows, lanes) = (16, 32);
+            let (rows, columns4, lanes) = (16, 2, 8);
             let kernel = Kernel::new("matmul/software", "matmul", element);
-            let kernel = with_layout(kernel).constant("ROWS", rows).constant("LANES", lanes);
-            Plan { kernel, grid: [problem.n.div_ceil(4 * lanes), problem.m.div_ceil(rows), 1] }
+            let kernel = with_layout(kernel).constant("ROWS", rows).constant("COLUMNS4", columns4);
+            let kernel = kernel.constant("LANES", lanes);
+            Plan { kernel, grid: [problem.n.div_ceil(4 * columns4 * lanes), problem.m.div_ceil(rows), 1] }
         }
         Tier::Portable => {
             // Small products take the small tile, so that more than a handful of workgroups run.
