@@ -5,9 +5,12 @@ use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
+use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::unfused;
+use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
+use gristmill::ops::tally::{self, tally_columns};
+use gristmill::ops::{row_gate, unfused};
 use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
@@ -69,6 +72,50 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+/// Every way to choose experts and to keep them busy.
+fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("routers", capabilities);
+    let words = |rec: &mut Recorder, rows, cols| rec.tensor("words", rows, cols, F32);
+    let (tally, step) = (words(&mut rec, 1, tally_columns(8)), words(&mut rec, 1, 12));
+    let limited = Some(Groups { count: 4, chosen: 2, score: GroupScore::BestTwo });
+    for (score, groups, has_bias) in [
+        (Score::Softmax, None, false),
+        (Score::Softmax, limited, true),
+        (Score::Sigmoid, None, true),
+        (Score::Sigmoid, limited, false),
+    ] {
+        let shape = Route { experts: 8, chosen: 2, score, groups, norm_top_k: true, scaling: 1.0 };
+        let (logits, bias) = (words(&mut rec, 6, 8), words(&mut rec, 1, 8));
+        let routed = Routed::new(&mut rec, &shape, 6, has_bias);
+        route(&mut rec, &shape, logits, has_bias.then_some(bias), &routed);
+        for (expert, z) in [(0.1, 0.0), (0.1, 0.1), (0.0, 0.1)] {
+            let losses = Balance { expert, sequence: 0.0, z, tokens: 3, accumulation: 1 };
+            balance(&mut rec, &shape, &losses, &routed, None);
+            let pull = balance(&mut rec, &shape, &losses, &routed, Some(tally));
+            let gradient = BalanceGradient { balance: losses, pull, step };
+            let (d_gates, d_logits) = (words(&mut rec, 6, 2), words(&mut rec, 6, 8));
+            for (d_gates, balance) in
+                [(Some(d_gates), None), (Some(d_gates), Some(&gradient)), (None, Some(&gradient))]
+            {
+                route_backward(&mut rec, &shape, &routed, logits, d_gates, balance, d_logits);
+            }
+        }
+        let counts = words(&mut rec, 1, 8);
+        tally::tally(&mut rec, counts, None, tally);
+        tally::update_bias(&mut rec, tally, bias, 0.1, step);
+    }
+    for element in [F32, Element::F16, Element::Bf16] {
+        let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 6, cols, element);
+        let [x, y, residual] = [12; 3].map(|cols| tensor(&mut rec, cols));
+        let [g, dg] = [1; 2].map(|cols| tensor(&mut rec, cols));
+        for residual in [None, Some(residual)] {
+            row_gate::row_gate(&mut rec, x, g, residual, y);
+            row_gate::row_gate_backward(&mut rec, x, g, y, residual.unwrap_or(y), residual.is_some(), dg);
+        }
+    }
+    rec.finish().dispatches
+}
+
 fn variants() -> Vec<Dispatch> {
     let plain = [
         "--model.model_config.use_qk_norm=False",
@@ -100,7 +147,8 @@ fn variants() -> Vec<Dispatch> {
             let capabilities = Capabilities::software().with_tier(tier);
             let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &muon];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
-            models.chain(packed_documents(capabilities)).chain(compositions(capabilities))
+            let models = models.chain(packed_documents(capabilities)).chain(compositions(capabilities));
+            models.chain(routers(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()

@@ -6,6 +6,7 @@
 pub mod adamw;
 pub mod add;
 pub mod attention;
+pub mod balance;
 pub mod cast;
 pub mod column_sum;
 pub mod decode;
@@ -23,7 +24,9 @@ pub mod rms_norm;
 pub mod rope;
 pub mod rope_scaling;
 pub mod route;
+pub mod row_gate;
 pub mod swiglu;
+pub mod tally;
 pub mod unfused;
 
 use crate::element::Element;

@@ -15,6 +15,7 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod balance;
 pub mod decode;
 pub mod embedding;
 pub mod finite_difference;
@@ -27,6 +28,8 @@ pub mod matmul;
 pub mod muon;
 pub mod rms_norm;
 pub mod rope;
+pub mod route;
+pub mod row_gate;
 pub mod softmax;
 pub mod swiglu;
 pub mod trainer;
