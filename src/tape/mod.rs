@@ -7,6 +7,7 @@
 
 mod ops;
 mod parameter;
+mod permute;
 
 pub use ops::CrossEntropy;
 pub use parameter::Parameter;
