@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 22] = [
+pub const FEATURES: [&str; 23] = [
     "f32",
     "f16",
     "bf16",
@@ -13,6 +13,7 @@ pub const FEATURES: [&str; 22] = [
     "accumulate",
     "balance",
     "bias",
+    "capacities",
     "causal",
     "dropout",
     "exact",

@@ -26,6 +26,7 @@ pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod matmul;
 pub mod muon;
+pub mod permute;
 pub mod rms_norm;
 pub mod rope;
 pub mod route;

@@ -8,6 +8,7 @@
 mod ops;
 mod parameter;
 mod route;
+mod permute;
 
 pub use ops::CrossEntropy;
 pub use parameter::Parameter;
