@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 18] = [
+pub const FEATURES: [&str; 19] = [
     "f32",
     "f16",
     "bf16",
@@ -16,6 +16,7 @@ pub const FEATURES: [&str; 18] = [
     "dropout",
     "exact",
     "gradient",
+    "grouped",
     "interleaved",
     "residual",
     "segmented",

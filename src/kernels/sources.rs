@@ -26,6 +26,7 @@ shaders![
     "lib/dropout",
     "lib/element",
     "lib/grid",
+    "lib/group",
     "lib/philox",
     "lib/reduce",
     "lib/row",
@@ -39,4 +40,5 @@ shaders![
     "rope",
     "swiglu",
     "unfused",
+    "work_list",
 ];

@@ -13,6 +13,7 @@ pub mod dropout;
 pub mod embedding;
 pub mod gelu;
 pub mod grad_norm;
+pub mod grouped_matmul;
 pub mod heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
@@ -25,6 +26,7 @@ pub mod rope_scaling;
 pub mod route;
 pub mod swiglu;
 pub mod unfused;
+pub mod work_list;
 
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
