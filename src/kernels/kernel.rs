@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 23] = [
+pub const FEATURES: [&str; 24] = [
     "f32",
     "f16",
     "bf16",
@@ -19,6 +19,7 @@ pub const FEATURES: [&str; 23] = [
     "exact",
     "gradient",
     "group_limited",
+    "grouped",
     "interleaved",
     "residual",
     "segmented",

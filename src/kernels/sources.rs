@@ -29,6 +29,7 @@ shaders![
     "lib/dropout",
     "lib/element",
     "lib/grid",
+    "lib/group",
     "lib/philox",
     "lib/reduce",
     "lib/row",
@@ -49,4 +50,5 @@ shaders![
     "swiglu",
     "tally",
     "unfused",
+    "work_list",
 ];

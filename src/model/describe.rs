@@ -14,7 +14,7 @@ impl Gpt<Spec> {
         let (vocab, width) = (config.vocab_size, config.hidden_size);
         let table = |path: &str, name: &str, rows: usize| {
             let pieces = vec![piece(format!("{name}.weight"), 0, rows)];
-            Spec { may_split: true, ..matrix(path.into(), rows, width, config.init_std, pieces) }
+            Spec { split_rows: Some(4), ..matrix(path.into(), rows, width, config.init_std, pieces) }
         };
         let positions = match config.positions {
             Positions::Rotary => None,
@@ -115,8 +115,8 @@ fn matrix(path: String, rows: usize, cols: usize, std: f64, pieces: Vec<Piece>) 
 
 /// A parameter as most are: it trains, decays, is one of the base group, and AdamW updates it.
 fn spec(path: String, rows: usize, cols: usize, init: Init, pieces: Vec<Piece>) -> Spec {
-    let (decays, trains, may_split) = (true, true, false);
-    Spec { path, rows, cols, init, decays, trains, may_split, pieces, group: 0, rule: Rule::AdamW }
+    let (decays, trains, split_rows) = (true, true, None);
+    Spec { path, rows, cols, init, decays, trains, split_rows, pieces, group: 0, rule: Rule::AdamW }
 }
 
 fn norm(path: String, name: &str, cols: usize) -> Spec {

@@ -73,8 +73,10 @@ pub struct Spec {
     pub group: usize,
     /// How it is updated.
     pub rule: Rule,
-    /// Whether it may be split at whole rows where one binding cannot hold it.
-    pub may_split: bool,
+    /// Where one binding cannot hold it, it may be split at multiples of so many rows; `None`: it must not be. A table or
+    /// head is split at multiples of 4, so that the logits of a part start at whole groups, a stack of experts between
+    /// experts.
+    pub split_rows: Option<usize>,
     /// The tensors a checkpoint knows it by.
     pub pieces: Vec<Piece>,
 }

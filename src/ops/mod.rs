@@ -14,6 +14,7 @@ pub mod dropout;
 pub mod embedding;
 pub mod gelu;
 pub mod grad_norm;
+pub mod grouped_matmul;
 pub mod heads;
 pub mod hot_experts;
 pub mod layer_norm;
@@ -30,6 +31,7 @@ pub mod row_gate;
 pub mod swiglu;
 pub mod tally;
 pub mod unfused;
+pub mod work_list;
 
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};

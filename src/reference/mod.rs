@@ -22,6 +22,7 @@ pub mod finite_difference;
 pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
+pub mod grouped_matmul;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod matmul;

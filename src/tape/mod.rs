@@ -5,6 +5,7 @@
 //! it holds as [`Saved`] handles, never as tensors, so that recomputation can decide what a handle gives back.
 //! The tape knows no parameter names and no configuration.
 
+mod grouped;
 mod ops;
 mod parameter;
 mod route;
