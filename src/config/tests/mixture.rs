@@ -228,7 +228,8 @@ fn notices_say_what_is_not_as_written() {
         ),
     ] {
         let (_, notices) = accepted(&format!("expert_num: 8, {keys}"), model);
-        assert_eq!(notices, [ABSENT, expected]);
+        let others: Vec<_> = notices.iter().filter(|notice| *notice != ABSENT).collect();
+        assert_eq!(others, [expected]);
     }
     assert_eq!(accepted("expert_num: 8, num_experts_chosen: 2, use_gmm: True", "").1, [ABSENT]);
 }
@@ -423,17 +424,17 @@ fn callbacks_are_held_against_the_model() {
             "capacity_factor: is `1.1`, but the model's is `1.5`; make them equal",
         ),
     ] {
-        assert_eq!(message(&callback("callbacks", &keys), &[]), format!("x.yaml:25: callbacks.0.{expected}"));
-        assert_eq!(message(&callback("callback", &keys), &[]), format!("x.yaml:25: callback.0.{expected}"));
+        assert_eq!(message(&callback("callbacks", &keys), &[]), format!("x.yaml:26: callbacks.0.{expected}"));
+        assert_eq!(message(&callback("callback", &keys), &[]), format!("x.yaml:26: callback.0.{expected}"));
     }
     let found = message(&callback("callbacks", &right.replace(", num_layers: 2", "")), &[]);
-    assert_eq!(found, "x.yaml:25: callbacks.0: `num_layers` is missing; give it a whole number from 0");
+    assert_eq!(found, "x.yaml:26: callbacks.0: `num_layers` is missing; give it a whole number from 0");
     let bias = "TopkBiasBalanceCallback, balance_via_topk_bias: True, topk_bias_update_rate: 0.01, expert_num: 4, micro_batch_num: 8";
     assert!(resolve(&callback("callbacks", bias), &[]).is_ok());
     let found = message(&callback("callbacks", &bias.replace("0.01", "0.02")), &[]);
     assert_eq!(
         found,
-        "x.yaml:25: callbacks.0.topk_bias_update_rate: is `0.02`, but the model's is `0.01`; make them equal"
+        "x.yaml:26: callbacks.0.topk_bias_update_rate: is `0.02`, but the model's is `0.01`; make them equal"
     );
     let found = message(&callback("callbacks", &format!("{bias}, gradient_accumulation_steps: 3")), &[]);
     assert!(
