@@ -7,6 +7,8 @@ mod doctor;
 mod generate;
 mod plan;
 mod self_test;
+mod stacked_areas;
+mod token_distribution;
 mod train;
 
 use crate::data::tokenize::{TokenizeArguments, TrainTokenizerArguments};
@@ -39,6 +41,8 @@ enum Command {
     Tokenize(TokenizeArguments),
     /// Make a tokenizer from text files
     TrainTokenizer(TrainTokenizerArguments),
+    /// Plot how often each expert was chosen, and name the busiest
+    TokenDistribution(token_distribution::Arguments),
     /// Write the shaders of a run into a folder
     DumpWgsl {
         /// Where to
@@ -73,6 +77,7 @@ pub fn gristmill() -> ExitCode {
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
             println!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
         }),
+        Command::TokenDistribution(arguments) => token_distribution::token_distribution(&arguments),
         Command::DumpWgsl { folder, configured } => {
             train::dump_wgsl(&configured.config, &configured.overrides, &folder)
         }

@@ -56,6 +56,11 @@ impl Document {
         self.get(path).filter(|node| !node.is_none()).and_then(Node::word)
     }
 
+    /// Whether something was written at `path`, under any of the names of its last key.
+    pub fn has(&self, path: &str) -> bool {
+        self.get(&self.written(path)).is_some_and(|node| !node.is_none())
+    }
+
     /// Whether the command line changes anything below `path`.
     pub fn is_overridden(&self, path: &str) -> bool {
         self.overrides.iter().any(|one| is_below(&one.path, path))

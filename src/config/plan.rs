@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::callbacks::CheckpointConfig;
 use super::evaluation::EvalConfig;
+use super::instruments::{self, Instruments};
 use super::resolved;
 use super::run::{Resume, RunConfig, SampleConfig};
 use super::shape::{self, MAX_SIZE};
@@ -69,6 +70,8 @@ pub struct RunPlan {
     pub eval: Option<EvalConfig>,
     /// When to write checkpoints, if at all.
     pub checkpoint: Option<CheckpointConfig>,
+    /// What is shown of the experts.
+    pub instruments: Instruments,
     /// A log line every so many steps.
     pub log_every: u64,
     /// Text to write at the end.
@@ -127,7 +130,6 @@ impl RunPlan {
             seed: config.seed,
             rank: 0,
             world,
-            model,
             batch_size,
             gradient_accumulation_steps,
             tokens_per_step,
@@ -145,11 +147,13 @@ impl RunPlan {
             eval_dataset: config.eval_dataset.clone(),
             eval: config.eval.clone(),
             checkpoint: config.callbacks.checkpoint.clone(),
+            instruments: instruments::resolve(config, &model)?,
             log_every: config.callbacks.log_every,
             sample: config.sample.clone(),
             device_name: config.context.device_name.clone(),
             tier: config.context.tier,
             max_device_memory: config.context.max_device_memory,
+            model,
         };
         plan.grouping().apply(Gpt::describe(&plan.model)).map_err(|misfit| {
             let path = match misfit.list {

@@ -4,6 +4,7 @@ mod datasets;
 mod families;
 mod groups;
 mod malformed;
+mod mixture;
 mod model;
 mod optimizer;
 mod rope_scaling;
