@@ -1,9 +1,12 @@
 //! The layer against finite differences, examples by hand, and what follows from its formulas.
 
 use super::*;
+use crate::reference::gpt::Weights;
 use crate::reference::gradient_check::{assert_close, assert_gradient};
+use crate::reference::matmul::linear;
 use crate::reference::random::Random;
 use crate::reference::swiglu::swiglu;
+use crate::reference::vector::dot;
 
 const T: usize = 5;
 const N: usize = 2 * T;
