@@ -4,7 +4,8 @@
 //! vocabulary.
 
 use super::config::{Activation, ModelConfig, Positions};
-use super::parameters::{Block, Gpt};
+use super::mixture::mixture;
+use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt};
 use crate::element::Element;
 use crate::ops::attention::{Attention, Segments};
 use crate::ops::decode::Decode;
@@ -257,7 +258,11 @@ fn block<'p>(
     let h = norm(tape, "attention_norm", x, &block.attention_norm, bias, shape.epsilon);
     let x = tape.scope("attention", |tape| attention(tape, block, shape, place, [h, x]));
     let h = norm(tape, "ffn_norm", x, &block.ffn_norm, block.ffn_norm_bias.as_ref(), shape.epsilon);
-    tape.scope("feed_forward", |tape| feed_forward(tape, block, shape, place.first_op + 2, h, x))
+    let op = place.first_op + 2;
+    tape.scope("feed_forward", |tape| match &block.feed_forward {
+        FeedForward::Dense(dense) => feed_forward(tape, dense, shape, op, h, x),
+        FeedForward::Mixture(experts) => mixture(tape, experts, shape, op, h, x),
+    })
 }
 
 fn attention<'p>(
@@ -317,18 +322,18 @@ fn add_linear<'p>(
 
 fn feed_forward<'p>(
     tape: &mut Tape<'_, 'p>,
-    block: &'p Block<Parameter>,
+    dense: &'p DenseFeedForward<Parameter>,
     shape: &Shape,
     op: u32,
     h: Var, // (N, D)
     x: Var, // (N, D)
 ) -> Var {
-    let (w, b) = (&block.w_gate_up, block.b_gate_up.as_ref());
+    let (w, b) = (&dense.w_gate_up, dense.b_gate_up.as_ref());
     let h = tape.scope("w_gate_up", |tape| tape.linear(h, w, b, None)); // (N, 2 F), or (N, F) without a gate
     let y = match shape.activation {
         Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, shape.inner)), // (N, F)
         Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),     // (N, F)
     };
-    let down = (&block.w_down, block.b_down.as_ref());
+    let down = (&dense.w_down, dense.b_down.as_ref());
     tape.scope("w_down", |tape| add_linear(tape, y, down, shape, op, x)) // (N, D)
 }

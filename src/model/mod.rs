@@ -10,5 +10,8 @@ mod describe;
 pub mod gpt;
 pub mod groups;
 pub mod init;
+mod mixture;
 mod names;
 pub mod parameters;
+
+pub use names::selection_bias;

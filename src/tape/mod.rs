@@ -8,8 +8,8 @@
 mod grouped;
 mod ops;
 mod parameter;
-mod route;
 mod permute;
+mod route;
 
 pub use ops::CrossEntropy;
 pub use parameter::Parameter;

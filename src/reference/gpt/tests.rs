@@ -6,6 +6,8 @@ use crate::reference::random::Random;
 
 const LLAMA: Shape = Shape {
     window: None,
+    mixture: None,
+    multi_token: None,
     architecture: Architecture::Llama,
     vocab_size: 11,
     hidden_size: 7,
