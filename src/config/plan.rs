@@ -196,6 +196,7 @@ impl RunPlan {
             vocab_size: self.model.vocab_size,
             ignore_id: self.model.ignore_id,
             sorts_positions: self.model.learns_positions(),
+            ahead: self.model.multi_token.map_or(0, |multi_token| multi_token.depth),
             rank: self.rank,
             world: self.world,
         }

@@ -20,7 +20,7 @@ mod token_file;
 pub mod tokenize;
 pub mod tokenizer;
 
-pub use batch::Batch;
+pub use batch::{Ahead, Batch};
 pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;
 pub use config::{
@@ -193,6 +193,7 @@ mod tests {
             vocab_size: 256,
             ignore_id: u32::MAX,
             sorts_positions: false,
+            ahead: 0,
             rank: 0,
             world: 1,
         }

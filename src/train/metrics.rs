@@ -57,6 +57,9 @@ pub struct StepMetrics {
     /// What the z-losses of all layers add, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub z_loss: Option<f32>,
+    /// Mean loss of the tokens further ahead, before its factor, in nats per token; `loss` does without.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub mtp_loss: Option<f32>,
 }
 
 /// Appends steps to a `metrics.jsonl`. Every line is handed to the system at once, so a kill loses none.

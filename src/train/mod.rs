@@ -7,6 +7,8 @@ pub mod checkpoint_folder;
 pub mod dump;
 pub mod durable;
 pub mod expert_load;
+mod expert_tensors;
+mod finished;
 pub mod forecast;
 mod hugging_face;
 pub mod instruments;
@@ -32,5 +34,6 @@ pub mod trainer_state;
 mod update;
 
 pub use dump::dump_wgsl;
+pub use finished::{FinishedEvaluation, FinishedStep};
 pub use run::run;
-pub use trainer::{FinishedEvaluation, FinishedStep, Trainer};
+pub use trainer::Trainer;

@@ -9,6 +9,7 @@ fn spec(seq_length: usize, batch_size: usize) -> BatchSpec {
         gradient_accumulation_steps: 1,
         vocab_size: 256,
         sorts_positions: false,
+        ahead: 0,
         ignore_id: u32::MAX,
         rank: 0,
         world: 1,

@@ -50,7 +50,8 @@ impl Mixture<Spec> {
         let each: Vec<String> = (0..experts).map(|e| format!("{}.{e}", name(names::EXPERTS))).collect();
         let [w_gate_up, w_down] = gated(config, &path("experts."), &each, mixture.intermediate_size);
         // A part of a stack is whole experts, so that each lies in one binding.
-        let [w_gate_up, w_down] = [w_gate_up, w_down].map(|spec| Spec { may_split: true, ..spec });
+        let [w_gate_up, w_down] =
+            [w_gate_up, w_down].map(|spec| Spec { split_rows: Some(spec.rows / experts), ..spec });
         let std = mixture.router_init_std;
         let shared = |shared: &SharedExpert| {
             let names = [name(names::shared_expert(shared))];
