@@ -472,6 +472,7 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
     let bias = bias_of(case, shape).expect("it has one");
     let (d_gates, before) = (case.input(rows, k, F32), case.input(rows, e, F32));
     let (step, tally) = (step_state(case), case.integers(&vec![0; tally_columns(e) as usize]));
+    let counts = case.integers(&[7; 6]);
     let [expert, sequence, z] = [3.0, 2.0, 0.5];
     let balance = Balance { expert, sequence, z, tokens: shape.tokens, accumulation: ACCUMULATION };
     let losses = (graph != Graph::Plain).then_some(RouteLosses { balance, step, tally });
@@ -480,11 +481,13 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
     let leaf = tape.leaf(logits.tensor, true);
     tape.give(leaf, before.tensor);
     let (how, bias_tensor) = (shape.route, bias.tensor);
+    let block = move |tape: &mut Tape<'_, '_>, logits| {
+        tape.tally(counts, None, tally);
+        tape.route(logits, Some(bias_tensor), &how, losses.as_ref()).gates
+    };
     let gates = match graph {
-        Graph::Recomputed => tape.checkpoint(leaf, move |tape, logits| {
-            tape.route(logits, Some(bias_tensor), &how, losses.as_ref()).gates
-        }),
-        _ => tape.route(leaf, Some(bias_tensor), &how, losses.as_ref()).gates,
+        Graph::Recomputed => tape.checkpoint(leaf, block),
+        _ => block(&mut tape, leaf),
     };
     if graph != Graph::GatesUnused {
         tape.give(gates, d_gates.tensor);
@@ -514,6 +517,7 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
         let got = f64::from(f32::from_bits(words[TallyColumns::of(e).z_loss as usize]));
         let want = times * want.z / f64::from(ACCUMULATION);
         assert!((got - want).abs() <= bound * want, "z loss {got}, not {want}");
+        assert_eq!(words[..6], [7; 6], "choices");
     });
 }
 
