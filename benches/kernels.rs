@@ -11,6 +11,7 @@ use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
 use gristmill::element::Element::{self, Bf16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::dropout::{Dropout, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
@@ -18,7 +19,11 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, swiglu, unfused};
+use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
+use gristmill::ops::tally::tally_columns;
+use gristmill::ops::{
+    adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, row_gate, swiglu, unfused,
+};
 use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
@@ -374,5 +379,59 @@ fn losses(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, elementwise, attentions, decoding, losses);
+/// A small router and one of DeepSeek-V3's kind.
+fn routing(c: &mut Criterion) {
+    let gpu = gpu();
+    let small =
+        Route { experts: 8, chosen: 2, score: Score::Softmax, groups: None, norm_top_k: true, scaling: 1.0 };
+    let limited = Some(Groups { count: 8, chosen: 4, score: GroupScore::BestTwo });
+    let wide = Route { experts: 64, chosen: 8, score: Score::Sigmoid, groups: limited, ..small };
+    let losses = Balance { expert: 0.01, sequence: 0.0, z: 0.001, tokens: 128, accumulation: 1 };
+    for (name, shape, has_bias) in [("2 of 8", small, false), ("8 of 64, sigmoid, groups, bias", wide, true)]
+    {
+        let bytes = |tensors: f64| Work::Bytes(4.0 * tensors * N as f64 * f64::from(shape.experts));
+        row(c, &gpu, &format!("route {name}"), |row| {
+            let (logits, bias) = (row.tensor(N, shape.experts, F32), row.tensor(1, shape.experts, F32));
+            let routed = Routed::new(&mut row.rec, &shape, N, false);
+            route(&mut row.rec, &shape, logits, has_bias.then_some(bias), &routed);
+            bytes(2.0)
+        });
+        row(c, &gpu, &format!("route {name}, backward with losses"), |row| {
+            let [logits, d_logits] = [0; 2].map(|_| row.tensor(N, shape.experts, F32));
+            let (step, d_gates) = (row.tensor(1, 12, F32), row.tensor(N, shape.chosen, F32));
+            let pull = Some(row.tensor(N / 128, shape.experts, F32));
+            let routed = Routed {
+                ids: row.tensor(1, N * shape.chosen, F32),
+                gates: row.tensor(N, shape.chosen, F32),
+                scores: row.tensor(N, shape.experts, F32),
+                statistics: row.tensor(N, 4, F32),
+                unbiased: None,
+            };
+            let gradient = BalanceGradient { balance: losses, pull, step };
+            let (given, losses) = (Some(d_gates), Some(&gradient));
+            route_backward(&mut row.rec, &shape, &routed, logits, given, losses, d_logits);
+            bytes(2.0)
+        });
+        row(c, &gpu, &format!("balance losses {name}"), |row| {
+            let routed = Routed {
+                ids: row.tensor(1, N * shape.chosen, F32),
+                gates: row.tensor(N, shape.chosen, F32),
+                scores: row.tensor(N, shape.experts, F32),
+                statistics: row.tensor(N, 4, F32),
+                unbiased: None,
+            };
+            let tally = row.tensor(1, tally_columns(shape.experts), F32);
+            balance(&mut row.rec, &shape, &losses, &routed, Some(tally));
+            bytes(1.0)
+        });
+    }
+    row(c, &gpu, "row_gate backward", |row| {
+        let [x, dy, dx] = [0; 3].map(|_| row.tensor(N, D, F32));
+        let [g, dg] = [0; 2].map(|_| row.tensor(N, 1, F32));
+        row_gate::row_gate_backward(&mut row.rec, x, g, dy, dx, false, dg);
+        Work::Bytes(4.0 * 3.0 * N as f64 * D as f64)
+    });
+}
+
+criterion_group!(benches, products, elementwise, attentions, decoding, losses, routing);
 criterion_main!(benches);

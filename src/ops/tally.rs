@@ -52,9 +52,10 @@ impl TallyColumns {
     }
 }
 
-/// Words of the tally of a layer with so many experts.
+/// Words of the tally of a layer with so many experts: whole pieces of 256 bytes, so that the rows of one tensor, a row a
+/// layer, can each be bound.
 pub const fn tally_columns(experts: u32) -> u32 {
-    2 * stride_of(experts) + 5
+    (TallyColumns::of(experts).z_loss + 1).next_multiple_of(64)
 }
 
 /// Adds a micro-batch to `tally`: `counts` (1, E) are the choices of each expert before any is dropped, of which it takes
@@ -101,6 +102,6 @@ mod tests {
         let columns = TallyColumns::of(5);
         assert_eq!((columns.chosen, columns.last, columns.dropped, columns.choices), (0, 8, 16, 17));
         assert_eq!((columns.expert_loss, columns.sequence_loss, columns.z_loss), (18, 19, 20));
-        assert_eq!(tally_columns(5), 21);
+        assert_eq!((tally_columns(5), tally_columns(512)), (64, 1088));
     }
 }

@@ -3,10 +3,10 @@
 use super::{Node, Tape, Var};
 use crate::ops::balance::{self, Balance, BalanceGradient};
 use crate::ops::route::{self, Route, Routed};
-use crate::ops::row_gate;
+use crate::ops::{row_gate, tally};
 use crate::record::Tensor;
 
-/// The losses that a router adds to the objective.
+/// The losses that a router adds to the objective. Evaluation has none.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteLosses {
     /// Their factors; all may be 0: they are then only tallied.
@@ -91,6 +91,14 @@ impl<'p> Tape<'_, 'p> {
         let undo = move |tape: &mut Tape<'_, 'p>, d_gates| undo(tape, Some(d_gates));
         self.nodes.push(Node { output: gates.id, path, undo: Box::new(undo) });
         RoutedVar { gates, routed }
+    }
+
+    /// Adds what a micro-batch's tokens chose to a layer's tally, as [`tally()`](tally::tally); a run that recomputes a block
+    /// does so once.
+    pub fn tally(&mut self, counts: Tensor, capacities: Option<Tensor>, row: Tensor) {
+        if !self.is_recomputing() {
+            tally::tally(self.rec, counts, capacities, row);
+        }
     }
 
     /// residual + x · sigmoid(g) of x (N, D) and g (N, 1). The residual's gradient is the result's own, handed on.
