@@ -9,7 +9,7 @@ use gristmill::ops::permute::{self, HotAndCold, NONE, Order, Placement, Routes, 
 use gristmill::record::Tensor;
 use gristmill::reference;
 use gristmill::reference::permute as formula;
-use gristmill::tape::{Parameter, Tape, Var};
+use gristmill::tape::{Parameter, Tape};
 use lab::{Case, allowed, check};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,9 @@ use std::rc::Rc;
 /// What came out before: a tensor of the same name on the same tier must have the same bits, whichever run, kernel or rule
 /// made it.
 #[derive(Clone, Default)]
-struct Bits(Rc<RefCell<HashMap<(Tier, String), Vec<u32>>>>);
+struct Bits(Rc<RefCell<Seen>>);
+
+type Seen = HashMap<(Tier, String), Vec<u32>>;
 
 impl Bits {
     fn expect(&self, case: &mut Case, name: &str, tensor: Tensor) {
