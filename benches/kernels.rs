@@ -18,6 +18,7 @@ use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::permute::{self, Routes, Rule};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
 use gristmill::ops::tally::tally_columns;
@@ -355,6 +356,47 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
+/// N tokens choose 2 of 8 experts; the last row is the sort alone where there is much to sort.
+fn permutations(c: &mut Criterion) {
+    let gpu = gpu();
+    let routes = |tokens, chosen, experts, is_fused| {
+        let rule = Rule::Dropless { safe_tokens: false };
+        Routes { tokens, chosen, experts, rule, is_fused }
+    };
+    let placed = |row: &mut Row, routes: Routes| {
+        let ids: Vec<u32> =
+            (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % routes.experts).collect();
+        let ids = row.integers(&ids);
+        permute::place(&mut row.rec, &routes, ids, None)
+    };
+    for (tokens, chosen, experts) in [(N, 2, 8), (4096, 8, 256), (1 << 17, 8, 64)] {
+        row(c, &gpu, &format!("place {tokens} x {chosen} of {experts}"), |row| {
+            placed(row, routes(tokens, chosen, experts, true));
+            Work::Bytes(4.0 * 3.0 * f64::from(tokens * chosen))
+        });
+    }
+    for (is_fused, name) in [(true, "fused"), (false, "composed")] {
+        row(c, &gpu, &format!("place, permute and combine, forward, {name}"), |row| {
+            let placement = placed(row, routes(N, 2, 8, is_fused));
+            let (x, y, gates) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, 2, F32));
+            let rows = row.tensor(2 * N, D, F32);
+            permute::permute(&mut row.rec, &placement, x, rows);
+            permute::combine(&mut row.rec, &placement, rows, gates, Some(x), y);
+            Work::Bytes(4.0 * 7.0 * f64::from(N * D))
+        });
+        row(c, &gpu, &format!("place, permute and combine, backward, {name}"), |row| {
+            let placement = placed(row, routes(N, 2, 8, is_fused));
+            let (dx, dy) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
+            let [gates, d_gates] = [0; 2].map(|_| row.tensor(N, 2, F32));
+            let [rows, d_rows] = [0; 2].map(|_| row.tensor(2 * N, D, F32));
+            let saved = permute::Saved { rows, gates };
+            permute::combine_backward(&mut row.rec, &placement, &saved, dy, d_rows, d_gates);
+            permute::permute_backward(&mut row.rec, &placement, d_rows, dx, true);
+            Work::Bytes(4.0 * 10.0 * f64::from(N * D))
+        });
+    }
+}
+
 fn losses(c: &mut Criterion) {
     let gpu = gpu();
     for vocab in [256, 8192] {
@@ -434,4 +476,5 @@ fn routing(c: &mut Criterion) {
 }
 
 criterion_group!(benches, products, elementwise, attentions, decoding, losses, routing);
+criterion_group!(benches, products, elementwise, attentions, decoding, permutations, losses);
 criterion_main!(benches);

@@ -2,10 +2,10 @@
 //
 //   capacities[e] = capacity if fewer than `hot` experts are busier than e, else cold_capacity
 //
-// f is busier than e if it was chosen more often, or as often and comes first. Chosen anew at the end of the steps that are
-// powers of two below update_step, multiples of update_step, or checkpoint_step; at others the capacities stay.
-// One invocation has an expert and counts those that are busier: no sort, no exchange. `state.step` counts steps done, the
-// one under way included, since finish_step of grad_norm ran before.
+// f is busier than e if it was chosen more often, or as often and comes first. Chosen anew at the end of the steps that
+// are powers of two below update_step, multiples of update_step, or checkpoint_step; at others the capacities stay.
+// One invocation has an expert and counts those that are busier: no sort, no exchange. `state.step` counts steps done,
+// the one under way included, since finish_step of grad_norm ran before.
 
 import package::lib::grid::linear_index;
 import package::lib::step_state::StepState;

@@ -11,6 +11,9 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::{row_gate, unfused};
+use gristmill::ops::hot_experts::{HotSteps, hot_experts};
+use gristmill::ops::permute::{self, HotAndCold, Order, Routes, Rule, Slots};
+use gristmill::ops::unfused;
 use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
@@ -112,6 +115,36 @@ fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
             row_gate::row_gate(&mut rec, x, g, residual, y);
             row_gate::row_gate_backward(&mut rec, x, g, y, residual.unwrap_or(y), residual.is_some(), dg);
         }
+/// Rows of experts by every rule, fused and composed.
+fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("permutations", capabilities);
+    let [ids, capacities, state] = [32, 4, 12].map(|cols| rec.tensor("integers", 1, cols, F32));
+    let two = HotAndCold { hot: 1, capacity: 9, cold_capacity: 5 };
+    let steps = HotSteps { update_step: 10, checkpoint_step: None };
+    for element in [Element::F32, Element::F16, Element::Bf16] {
+        for slots in [Some(Slots::HotAndCold(two)), Some(Slots::Equal(9)), None] {
+            let rule = slots.map(|slots| Rule::Capacity { slots, order: Order::Choice });
+            let rule = rule.unwrap_or(Rule::Dropless { safe_tokens: true });
+            for is_fused in [true, false] {
+                let routes = Routes { tokens: 16, chosen: 2, experts: 4, rule, is_fused };
+                let is_hot = matches!(slots, Some(Slots::HotAndCold(_)));
+                let placement = permute::place(&mut rec, &routes, ids, is_hot.then_some(capacities));
+                let mut tensor = |rows, element| rec.tensor("x", rows, 9, element);
+                let (x, y) = (tensor(16, element), tensor(16, element));
+                let (rows, d_rows) = (tensor(routes.rows(), element), tensor(routes.rows(), element));
+                let [gates, d_gates] = [0; 2].map(|_| rec.tensor("gates", 16, 2, F32));
+                permute::permute(&mut rec, &placement, x, rows);
+                for residual in [None, Some(x)] {
+                    permute::combine(&mut rec, &placement, rows, gates, residual, y);
+                    permute::permute_backward(&mut rec, &placement, d_rows, x, residual.is_some());
+                }
+                let saved = permute::Saved { rows, gates };
+                permute::combine_backward(&mut rec, &placement, &saved, y, d_rows, d_gates);
+                permute::renormalise_gates(&mut rec, &placement, gates, d_gates, 1.0);
+                permute::renormalise_gates_backward(&mut rec, &placement, gates, gates, d_gates, 1.0);
+                hot_experts(&mut rec, placement.counts, state, capacities, &two, &steps);
+            }
+        }
     }
     rec.finish().dispatches
 }
@@ -149,6 +182,7 @@ fn variants() -> Vec<Dispatch> {
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let models = models.chain(packed_documents(capabilities)).chain(compositions(capabilities));
             models.chain(routers(capabilities))
+            models.chain(permutations(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()

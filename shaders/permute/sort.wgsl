@@ -2,16 +2,16 @@
 //
 //   histogram   n[b][e] = choices of expert e among the positions of block b
 //   scan        n[b][e] <- Σ n[b'][e] over the blocks b' before b;   counts[e] = Σ_b n[b][e];   offsets = Σ rows before e
-//   scatter     choice with rank r in its expert: row offsets[e] + r, or NONE where the expert has no such row
+//   scatter     the choice of rank r in its expert has row offsets[e] + r, or NONE where the expert has no such row
 //
 // A position is a place in the order in which choices are served: token by token, or with `by_choice` all tokens' first
-// choices, then all second ones. An expert's rows are as many as it was chosen and `extra` ones, or `capacity`, or what
-// `capacities` says. Rows that nobody got have the source NONE.
+// choices, then all second ones. An expert has as many rows as choices and `extra` ones, or `capacity`, or what
+// `capacities` says. Rows that nobody got have the source NONE. Integers only: the same from run to run.
 // Software: an invocation walks a block and counts in the block's own row of n. Portable: a workgroup walks it in chunks
-// of LANES, and an invocation's rank is that of the chunks before plus the equal experts left of it, counted by looking at
-// all of them: LANES steps for LANES choices, without atomics. scan is one workgroup; only its lane 0 adds over experts.
-// Three launches; O(N·k + blocks·E), at most 256 blocks, so scan takes 256 steps for each LANES experts whatever N is.
-// Integers only: the same from run to run.
+// of LANES; an invocation's rank is the count of the chunks before plus the equal experts left of it, found by looking
+// at the whole chunk: LANES steps for LANES choices, and no atomics. scan is one workgroup, whose lane 0 adds over E.
+// Cost: three launches; O(N·k + blocks·E) reads. There are at most 256 blocks, so scan takes at most 256 steps for each
+// LANES experts. llvmpipe, two cores: 0.09 ms for N = 1024, k = 2, E = 8; 0.7 ms for 4096, 8, 256; 10 ms for 2^17, 8, 64.
 
 import package::lib::grid::linear_index;
 import package::tile::LANES;
