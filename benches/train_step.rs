@@ -68,7 +68,7 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
         if step == 0 {
             first_step = start.elapsed().as_secs_f64();
         }
-        loss = trainer.finished_steps().expect("states").last().map_or(loss, |(_, state)| state.loss);
+        loss = trainer.finished_steps().expect("states").last().map_or(loss, |finished| finished.state.loss);
     }
     let mut late = seconds[steps / 2..].to_vec();
     late.sort_by(f64::total_cmp);

@@ -30,7 +30,7 @@ fn first_step(setup: &Setup) -> Step {
     pollster::block_on(trainer.wait()).expect("the device");
     let states = trainer.finished_steps().expect("states");
     let after = tensors(&trainer, |arenas| &arenas.weights);
-    Step { gradients, before, after, state: states[0].1 }
+    Step { gradients, before, after, state: states[0].state }
 }
 
 fn close(what: &str, error: f64) {

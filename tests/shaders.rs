@@ -6,8 +6,12 @@ use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, random_words};
+use gristmill::ops::grouped_matmul::{
+    grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
+};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::unfused;
+use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
@@ -69,6 +73,23 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+/// The products of a mixture of experts, small groups and large.
+fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("grouped products", capabilities);
+    for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
+        let offsets = rec.tensor("offsets", 1, 3, F32);
+        let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
+        let (stack, gradient) = (rec.tensor("stack", 24, 20, element), rec.tensor("gradient", 24, 20, F32));
+        let work = WorkList::new(&mut rec, offsets, rows);
+        grouped_matmul(&mut rec, x, &[stack], &work, dy);
+        for accumulate in [false, true] {
+            grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, accumulate);
+        }
+        grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
+    }
+    rec.finish().dispatches
+}
+
 fn variants() -> Vec<Dispatch> {
     let plain = [
         "--model.model_config.use_qk_norm=False",
@@ -100,7 +121,10 @@ fn variants() -> Vec<Dispatch> {
             let capabilities = Capabilities::software().with_tier(tier);
             let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &muon];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
-            models.chain(packed_documents(capabilities)).chain(compositions(capabilities))
+            models
+                .chain(packed_documents(capabilities))
+                .chain(compositions(capabilities))
+                .chain(grouped_products(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()

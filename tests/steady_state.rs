@@ -3,10 +3,10 @@
 mod runs;
 
 use gristmill::device::GpuCounters;
-use gristmill::train::Trainer;
 use gristmill::train::checkpoint;
 use gristmill::train::checkpoint_folder::CheckpointFolder;
 use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
+use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use runs::Setup;
 
@@ -37,12 +37,13 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
             let evaluation = trainer.evaluate(step, eval, eval.micro_steps_per_epoch(), |_| Ok(()));
             block_on(evaluation).expect("an evaluation");
         }
-        for (number, state) in trainer.finished_steps().expect("states") {
+        for FinishedStep { step: number, state, .. } in trainer.finished_steps().expect("states") {
             assert_eq!(number, arrived + 1, "results come in order, each once");
             assert!(state.loss.is_finite() && state.step as u64 == number, "step {number}: {state:?}");
             arrived = number;
         }
-        eval_losses.extend(trainer.finished_evaluations().expect("evaluations"));
+        eval_losses
+            .extend(trainer.finished_evaluations().expect("evaluations").iter().map(|e| (e.tag, e.loss)));
         lags.push(step - arrived);
         if step == CHECKPOINT_AT {
             save(&trainer, &plan.model, step, folder.path());

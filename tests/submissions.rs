@@ -29,11 +29,11 @@ fn run(submission_time: Duration) -> Run {
     for step in 0..STEPS {
         before = gpu.submissions();
         block_on(trainer.step(step + 1, &data.train, step * micro_steps)).expect("a step");
-        states.extend(trainer.finished_steps().expect("states").into_iter().map(|(_, state)| state));
+        states.extend(trainer.finished_steps().expect("states").into_iter().map(|finished| finished.state));
     }
     let submissions = gpu.submissions() - before;
     block_on(trainer.wait()).expect("the device");
-    states.extend(trainer.finished_steps().expect("states").into_iter().map(|(_, state)| state));
+    states.extend(trainer.finished_steps().expect("states").into_iter().map(|finished| finished.state));
     let (micro_step, update) = trainer.launches();
     Run {
         states,

@@ -3,29 +3,32 @@
 use super::gpu::Gpu;
 use crate::error::{Error, Result};
 use futures_channel::oneshot::{Receiver, channel};
+use std::time::Instant;
 
-/// A buffer that has been asked to be mapped. The device does so when it has done what was submitted before.
-pub(super) struct Mapping(Receiver<std::result::Result<(), wgpu::BufferAsyncError>>);
+/// A buffer that has been asked to be mapped. The device does so when it has done what was submitted before, and then says
+/// when that was.
+pub(super) struct Mapping(Receiver<std::result::Result<Instant, wgpu::BufferAsyncError>>);
 
 impl Mapping {
     /// Asks for the first `bytes` of `buffer`, after its last use was submitted.
     pub fn request(gpu: &Gpu, buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) -> Self {
         let (sender, receiver) = channel();
         buffer.map_async(mode, ..bytes, move |result| {
-            let _ = sender.send(result); // nobody waits any more: the ring was dropped
+            // Where nobody listens any more the ring was dropped.
+            let _ = sender.send(result.map(|()| Instant::now()));
         });
         gpu.submissions.run_callbacks(); // its last use may be done already
         Self(receiver)
     }
 
-    /// Whether it is mapped by now.
+    /// When it was mapped, if it is by now.
     ///
     /// # Errors
     /// A device that fails.
-    pub fn is_done(&mut self) -> Result<bool> {
+    pub fn done_at(&mut self) -> Result<Option<Instant>> {
         match self.0.try_recv() {
-            Ok(None) => Ok(false),
-            Ok(Some(Ok(()))) => Ok(true),
+            Ok(None) => Ok(None),
+            Ok(Some(Ok(at))) => Ok(Some(at)),
             _ => Err(failed()),
         }
     }
@@ -36,7 +39,7 @@ impl Mapping {
     /// A device that fails.
     pub async fn done(self, gpu: &Gpu) -> Result<()> {
         gpu.wait().await?; // a device that hangs or is lost says so here
-        self.0.await.map_err(|_| failed())?.map_err(|_| failed())
+        self.0.await.map_err(|_| failed())?.map_err(|_| failed()).map(drop)
     }
 }
 

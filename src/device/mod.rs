@@ -20,5 +20,5 @@ pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
 pub use prepare::{Buffers, Guard, Prepared, Program};
 pub use profile::DispatchTime;
-pub use readback::{ReadbackRing, Reader};
+pub use readback::{Arrival, ReadbackRing, Reader};
 pub use upload::UploadRing;

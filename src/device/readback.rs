@@ -7,6 +7,7 @@ use super::prepare::{Buffers, Prepared};
 use crate::error::{Error, Result};
 use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Staging buffers that carry one small buffer to the host, a step or two late and never waited for.
 pub struct ReadbackRing {
@@ -14,6 +15,16 @@ pub struct ReadbackRing {
     pending: VecDeque<Pending>,
     copied: Option<(u64, wgpu::Buffer)>,
     bytes: u64,
+}
+
+/// A copy that has reached the host.
+pub struct Arrival {
+    /// What it was called.
+    pub tag: u64,
+    /// When the device had done everything before it.
+    pub at: Instant,
+    /// The bytes.
+    pub bytes: Vec<u8>,
 }
 
 struct Pending {
@@ -55,15 +66,13 @@ impl ReadbackRing {
     }
 
     /// What has arrived, oldest first. Never blocks.
-    pub fn collect(&mut self, gpu: &Gpu) -> Result<Vec<(u64, Vec<u8>)>> {
+    pub fn collect(&mut self, gpu: &Gpu) -> Result<Vec<Arrival>> {
         gpu.check()?;
         let mut arrived = Vec::new();
         while let Some(front) = self.pending.front_mut() {
-            if !front.mapping.is_done()? {
-                break;
-            }
+            let Some(at) = front.mapping.done_at()? else { break };
             let Some(front) = self.pending.pop_front() else { break };
-            arrived.push((front.tag, mapped_bytes(&front.buffer, self.bytes)?));
+            arrived.push(Arrival { tag: front.tag, at, bytes: mapped_bytes(&front.buffer, self.bytes)? });
             self.free.push(front.buffer);
         }
         Ok(arrived)

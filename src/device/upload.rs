@@ -46,7 +46,7 @@ impl UploadRing {
     ) -> Result<()> {
         let slot = &mut self.slots[self.next];
         if let Some(mut mapping) = slot.mapping.take()
-            && !mapping.is_done()?
+            && mapping.done_at()?.is_none()
         {
             mapping.done(gpu).await?;
         }

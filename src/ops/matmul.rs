@@ -113,7 +113,7 @@ pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> P
 /// The part of a product that one workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// 16 rows by 128 columns.
+    /// 16 rows by 64 columns.
     Software,
     /// A square whose side is 64 times `width4`, 1 or 2.
     Portable {
@@ -146,7 +146,7 @@ impl Tile {
     /// Its columns.
     pub fn columns(self) -> u32 {
         match self {
-            Self::Software => 4 * SOFTWARE_LANES,
+            Self::Software => 4 * SOFTWARE_COLUMNS4 * SOFTWARE_LANES,
             Self::Portable { width4 } => 64 * width4,
         }
     }
@@ -161,6 +161,7 @@ impl Tile {
         let kernel = match self {
             Self::Software => Kernel::new("matmul/software", "matmul", element)
                 .constant("ROWS", self.rows())
+                .constant("COLUMNS4", SOFTWARE_COLUMNS4)
                 .constant("LANES", SOFTWARE_LANES),
             Self::Portable { width4 } => Kernel::new("matmul/portable", "matmul", element)
                 .constant("TM4", width4)
@@ -171,4 +172,7 @@ impl Tile {
     }
 }
 
-const SOFTWARE_LANES: u32 = 32;
+/// Invocations of a workgroup on CPU adapters: one vector of 8.
+const SOFTWARE_LANES: u32 = 8;
+/// Groups of 4 columns that each of them owns.
+const SOFTWARE_COLUMNS4: u32 = 2;

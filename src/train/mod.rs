@@ -29,4 +29,4 @@ mod update;
 
 pub use dump::dump_wgsl;
 pub use run::run;
-pub use trainer::Trainer;
+pub use trainer::{FinishedEvaluation, FinishedStep, Trainer};

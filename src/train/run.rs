@@ -9,7 +9,7 @@ use super::progress::{Progress, ProgressPlan};
 use super::resume::take_up;
 use super::run_folder::RunFolder;
 use super::sample::{prompt, sample};
-use super::trainer::Trainer;
+use super::trainer::{FinishedEvaluation, FinishedStep, Trainer};
 use super::trainer_state::TrainerState;
 use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
@@ -199,16 +199,12 @@ impl Run<'_> {
     /// Takes in what has arrived, without waiting, and reports the steps that are complete.
     fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let (finished, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
-        if finished.is_empty() && !evaluations.is_empty() {
-            self.last_arrival = Instant::now(); // the time an evaluation took is no step's
-        }
-        // Results come in bunches when the host was busy: each gets its share of the time since the last.
-        let now = Instant::now();
-        let share_ms = 1e3 * (now - self.last_arrival).as_secs_f64() / finished.len().max(1) as f64;
-        if !finished.is_empty() {
-            self.last_arrival = now;
-        }
-        for (step, state) in finished {
+        for FinishedStep { step, state, at } in finished {
+            // The device did nothing else since the last step, or since the evaluation that followed it.
+            let evaluated = evaluations.iter().filter(|evaluation| evaluation.tag < step).map(|e| e.at).max();
+            let start = self.last_arrival.max(evaluated.unwrap_or(self.last_arrival));
+            let step_ms = 1e3 * at.saturating_duration_since(start).as_secs_f64().max(1e-6);
+            self.last_arrival = at;
             self.state.global_step = state.global_step as u64;
             self.waiting.push_back(StepMetrics {
                 step,
@@ -218,12 +214,13 @@ impl Run<'_> {
                 global_norm: state.grad_norm,
                 loss_scale: state.loss_scale as f64,
                 overflow: state.is_overflow != 0,
-                tokens_per_second: self.plan.tokens_per_step as f64 * 1e3 / share_ms,
-                step_ms: share_ms,
+                tokens_per_second: self.plan.tokens_per_step as f64 * 1e3 / step_ms,
+                step_ms,
                 ..StepMetrics::default()
             });
         }
-        for (step, loss) in evaluations {
+        for FinishedEvaluation { tag: step, loss, at } in evaluations {
+            self.last_arrival = self.last_arrival.max(at);
             self.waiting.iter_mut().filter(|m| m.step == step).for_each(|m| m.eval_loss = Some(loss));
             self.summary.eval_loss = Some(loss);
         }

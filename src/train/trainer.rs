@@ -4,11 +4,12 @@ use super::recordings::{BatchArrays, Recordings, batch_stride, persistent};
 use super::state::{LossState, StepState, schedule_table};
 use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
-use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
+use crate::device::{Arrival, Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::init::initial_row;
 use crate::record::{PersistentId, Tensor};
+use std::time::Instant;
 
 /// Submissions are at most 3 ahead of the device; one slot more is always free.
 pub(super) const RING: usize = 5;
@@ -41,6 +42,28 @@ pub struct Trainer<'gpu> {
     batch: Batch,
     arrays: BatchArrays,
     staged: Vec<u8>,
+}
+
+/// A step that the device has finished.
+#[derive(Clone, Debug)]
+pub struct FinishedStep {
+    /// Its number, counted from 1.
+    pub step: u64,
+    /// What it decided.
+    pub state: StepState,
+    /// When it was finished.
+    pub at: Instant,
+}
+
+/// An evaluation that the device has finished.
+#[derive(Clone, Copy, Debug)]
+pub struct FinishedEvaluation {
+    /// What it was called.
+    pub tag: u64,
+    /// Mean loss in nats per token.
+    pub loss: f32,
+    /// When it was finished.
+    pub at: Instant,
 }
 
 /// The persistent buffers that a step names.
@@ -199,20 +222,23 @@ impl<'gpu> Trainer<'gpu> {
         Ok(())
     }
 
-    /// The steps that have finished since the last call, oldest first: number and state. Never blocks.
-    pub fn finished_steps(&mut self) -> Result<Vec<(u64, StepState)>> {
-        let arrived = self.steps.collect(self.gpu)?;
-        Ok(arrived.into_iter().map(|(step, bytes)| (step, bytemuck::pod_read_unaligned(&bytes))).collect())
+    /// The steps that have finished since the last call, oldest first. Never blocks.
+    pub fn finished_steps(&mut self) -> Result<Vec<FinishedStep>> {
+        let finished = |Arrival { tag: step, at, bytes }: Arrival| FinishedStep {
+            step,
+            state: bytemuck::pod_read_unaligned(&bytes),
+            at,
+        };
+        Ok(self.steps.collect(self.gpu)?.into_iter().map(finished).collect())
     }
 
-    /// The evaluations that have finished since the last call: tag and mean loss in nats per token. Never blocks.
-    pub fn finished_evaluations(&mut self) -> Result<Vec<(u64, f32)>> {
-        let arrived = self.evaluations.collect(self.gpu)?;
-        let mean = |bytes: &[u8]| {
-            let loss: LossState = bytemuck::pod_read_unaligned(bytes);
-            loss.loss_sum / loss.token_sum.max(1.0)
+    /// The evaluations that have finished since the last call, oldest first. Never blocks.
+    pub fn finished_evaluations(&mut self) -> Result<Vec<FinishedEvaluation>> {
+        let finished = |Arrival { tag, at, bytes }: Arrival| {
+            let sums: LossState = bytemuck::pod_read_unaligned(&bytes);
+            FinishedEvaluation { tag, loss: sums.loss_sum / sums.token_sum.max(1.0), at }
         };
-        Ok(arrived.into_iter().map(|(tag, bytes)| (tag, mean(&bytes))).collect())
+        Ok(self.evaluations.collect(self.gpu)?.into_iter().map(finished).collect())
     }
 
     /// Completes when the device has done everything submitted.

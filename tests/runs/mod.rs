@@ -10,9 +10,9 @@ use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;
 use gristmill::ops::gelu::Gelu;
 use gristmill::reference;
-use gristmill::train::Trainer;
 use gristmill::train::recordings::Arenas;
 use gristmill::train::state::StepState;
+use gristmill::train::{FinishedStep, Trainer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -137,7 +137,11 @@ seed: 7
         states.extend(trainer.finished_steps().expect("states"));
         let weights = tensors(&trainer, |arenas| &arenas.weights);
         let gradients = tensors(&trainer, |arenas| &arenas.gradients);
-        Trained { states: states.into_iter().map(|(_, state)| state).collect(), weights, gradients }
+        Trained {
+            states: states.into_iter().map(|finished: FinishedStep| finished.state).collect(),
+            weights,
+            gradients,
+        }
     }
 }
 
