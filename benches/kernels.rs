@@ -261,7 +261,7 @@ fn grouped(c: &mut Criterion) {
 
 /// Replays each in turn and prints its best and median time, and the median of its ratio to the first one's beside it.
 fn in_turns(gpu: &Gpu, all: &[(&str, (Ready, Work))]) {
-    const ROUNDS: usize = 100;
+    const ROUNDS: usize = 60;
     let rounds: Vec<Vec<f64>> = (0..ROUNDS)
         .map(|_| {
             let time = |(_, (ready, _)): &(&str, (Ready, Work))| {

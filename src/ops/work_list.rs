@@ -12,8 +12,8 @@ crate::params! {
     }
 }
 
-/// Tiles side by side that a grouped product may have: results of up to 32,768 columns, of 8,192 in the smallest tile.
-const MAX_GRID_COLUMNS: u32 = 128;
+/// Tiles side by side that a grouped product may have: results of 32,768 columns at least.
+const MAX_GRID_COLUMNS: u32 = 512;
 /// Invocations of the one workgroup.
 const LANES: u32 = 64;
 
