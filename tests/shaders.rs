@@ -7,6 +7,9 @@ use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, 
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::dropout::{Dropout, random_words};
+use gristmill::ops::grouped_matmul::{
+    grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
+};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
 use gristmill::ops::tally::{self, tally_columns};
@@ -14,6 +17,7 @@ use gristmill::ops::{row_gate, unfused};
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::permute::{self, HotAndCold, Order, Routes, Rule, Slots};
 use gristmill::ops::unfused;
+use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
@@ -145,6 +149,19 @@ fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
                 hot_experts(&mut rec, placement.counts, state, capacities, &two, &steps);
             }
         }
+/// The products of a mixture of experts, small groups and large.
+fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("grouped products", capabilities);
+    for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
+        let offsets = rec.tensor("offsets", 1, 3, F32);
+        let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
+        let (stack, gradient) = (rec.tensor("stack", 24, 20, element), rec.tensor("gradient", 24, 20, F32));
+        let work = WorkList::new(&mut rec, offsets, rows);
+        grouped_matmul(&mut rec, x, &[stack], &work, dy);
+        for accumulate in [false, true] {
+            grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, accumulate);
+        }
+        grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
     }
     rec.finish().dispatches
 }
@@ -183,6 +200,10 @@ fn variants() -> Vec<Dispatch> {
             let models = models.chain(packed_documents(capabilities)).chain(compositions(capabilities));
             models.chain(routers(capabilities))
             models.chain(permutations(capabilities))
+            models
+                .chain(packed_documents(capabilities))
+                .chain(compositions(capabilities))
+                .chain(grouped_products(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
@@ -276,5 +297,7 @@ fn every_shader_file_is_embedded_and_introduced() {
     assert_eq!(files, embedded);
     for (path, source) in SOURCES {
         assert!(source.starts_with("// "), "shaders/{path}.wgsl starts without a header");
+        // DX12 does not know it where the grid is read from a buffer.
+        assert!(!source.contains("num_workgroups"), "shaders/{path}.wgsl reads the size of its grid");
     }
 }

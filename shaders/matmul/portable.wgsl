@@ -64,7 +64,8 @@ fn matmul(
     }
     @if(!grouped || a_transposed) let first_row4 = workgroup.y * A_WIDTH;
     @if(grouped && !a_transposed) let first_row4 = 0u;
-    let first_column4 = workgroup.x * B_WIDTH;
+    @if(!grouped || !a_transposed) let first_column4 = workgroup.x * B_WIDTH;
+    @if(grouped && a_transposed) let first_column4 = workgroup.z * B_WIDTH;
     var sums: array<vec4<f32>, 4u * TM4 * TN4>; // [row block i][row within it][column block j]
 
     for (var k0 = 0u; k0 < size_k(); k0 += DEPTH) {
@@ -193,8 +194,8 @@ fn pick_group(workgroup: vec3<u32>) {
 
 @if(grouped && a_transposed)
 fn pick_group(workgroup: vec3<u32>) {
-    let first = offsets[params.first_expert + workgroup.z];
-    group = Group(first, offsets[params.first_expert + workgroup.z + 1u] - first, workgroup.z);
+    let first = offsets[params.first_expert + workgroup.x];
+    group = Group(first, offsets[params.first_expert + workgroup.x + 1u] - first, workgroup.x);
 }
 
 // Rows of the result and length of the sums. Rows of `a` are grouped: they are rows of the result, or, transposed, what

@@ -12,6 +12,8 @@
 // Sums are arrays of arrays, indexed by loop counters alone: drivers unroll such loops, and keep no array in memory.
 // With `grouped` the rows of `a` belong to experts, each with a matrix of its own in a stack: b (E, ...), or y where a
 // is transposed. A workgroup's rows are a tile of the work list, or, transposed, an expert's, whom its z names.
+// is transposed. A workgroup's rows are a tile of the work list. Where a is transposed they are all of an expert's, whom
+// its x names, and its z counts columns.
 // Numerics: f32 sums over k in ascending order.
 
 import package::lib::element::{Packed, load4, store4};
@@ -58,6 +60,8 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
     @if(grouped && !a_transposed) let first_row = 0u;
     let first_column4 = workgroup.x * LANES * COLUMNS4 + local.x;
+    @if(!grouped || !a_transposed) let first_column4 = workgroup.x * LANES * COLUMNS4 + local.x;
+    @if(grouped && a_transposed) let first_column4 = workgroup.z * LANES * COLUMNS4 + local.x;
     let columns4 = (params.n + 3u) / 4u;
     var columns: Columns;
     for (var c = 0u; c < COLUMNS4; c++) {
@@ -190,8 +194,8 @@ fn pick_group(workgroup: vec3<u32>) {
 
 @if(grouped && a_transposed)
 fn pick_group(workgroup: vec3<u32>) {
-    let first = offsets[params.first_expert + workgroup.z];
-    group = Group(first, offsets[params.first_expert + workgroup.z + 1u] - first, workgroup.z);
+    let first = offsets[params.first_expert + workgroup.x];
+    group = Group(first, offsets[params.first_expert + workgroup.x + 1u] - first, workgroup.x);
 }
 
 // Rows of the result and length of the sums. Rows of `a` are grouped: they are rows of the result, or, transposed, what

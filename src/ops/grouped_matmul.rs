@@ -99,7 +99,9 @@ pub fn grouped_matmul_backward_weight(
         let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
         bindings.push((6, work.offsets.binding()));
         let [across, down, _] = tile.grid(problem);
-        rec.dispatch(kernel.clone(), &bindings, &params, [across, down, part.experts]);
+        // Experts come first: CPU adapters give each core one run of neighbouring workgroups, and a busy expert's shall not
+        // all be one core's.
+        rec.dispatch(kernel.clone(), &bindings, &params, [part.experts, down, across]);
     }
 }
 

@@ -12,8 +12,8 @@ crate::params! {
     }
 }
 
-/// Tiles side by side that a grouped product may have: results of up to 32,768 columns, of 8,192 in the smallest tile.
-const MAX_GRID_COLUMNS: u32 = 128;
+/// Tiles side by side that a grouped product may have: results of 32,768 columns at least.
+const MAX_GRID_COLUMNS: u32 = 512;
 /// Invocations of the one workgroup.
 const LANES: u32 = 64;
 
@@ -28,12 +28,12 @@ pub struct WorkList {
     pub rows: u32,
     /// Experts (E).
     pub experts: u32,
+    /// (1, 4 T), integers: (expert, first row, end row, 0) of each tile. What lies behind the last tile is undefined.
+    pub tiles: Tensor,
+    /// (1, 4 C), integers: (c + 1, number of tiles, 1, 0), the grid of a product with c + 1 tiles side by side.
+    pub grids: Tensor,
     /// What a workgroup computes.
     pub(super) tile: Tile,
-    /// (1, 4 T): for each tile its expert, first row and end.
-    pub(super) tiles: Tensor,
-    /// (1, 4 C): number c is the grid of a product with c + 1 tiles side by side.
-    grids: Tensor,
 }
 
 impl WorkList {
@@ -59,7 +59,7 @@ impl WorkList {
             .constant("SHARE", experts.div_ceil(LANES));
         let bindings = [(1, offsets.binding()), (2, tiles.binding()), (3, grids.binding())];
         rec.dispatch(kernel, &bindings, &Params { tiles: count, grids: MAX_GRID_COLUMNS }, [1, 1, 1]);
-        Self { offsets, rows, experts, tile, tiles, grids }
+        Self { offsets, rows, experts, tiles, grids, tile }
     }
 
     /// Tiles there can be: `rows / tile + experts`, or fewer where there are not so many rows.
