@@ -136,11 +136,11 @@ where
         let square = Rectangle::new([at(number, 0, 0), at(number, 11, 11)], colour(number).filled());
         area.draw(&square).map_err(failed)?;
         let name = format!("{}-{number}", areas.series_label);
-        area.draw(&Text::new(name, at(number, 17, 0), font.clone())).map_err(failed)?;
+        area.draw(&Text::new(name, at(number, 17, 1), font.clone())).map_err(failed)?;
     }
     if shown < count {
         let rest = format!("and {} more", count - shown);
-        area.draw(&Text::new(rest, at(shown, 17, 0), font)).map_err(failed)?;
+        area.draw(&Text::new(rest, at(shown, 17, 1), font)).map_err(failed)?;
     }
     Ok(())
 }

@@ -1,22 +1,4 @@
 //! The mixture of experts: `moe_config`, and the same keys under `model.model_config`.
-//!
-//! The names are the original's; those of Megatron and Hugging Face mean the same. A model is a mixture where `expert_num`
-//! is above 1. With `expert_num: 1`, which most files of the original carry, it is dense whatever else is written, as
-//! there: the other keys are ignored with a notice.
-//!
-//! **Which tokens an expert takes.** `use_gmm: True`: all that chose it (grouped matmul, dropless); `capacity_factor` is
-//! ignored with a notice. Otherwise at most ceil(k N `capacity_factor` / E) of a micro-batch's N tokens; a factor of 0 or
-//! below drops nothing and is computed as `use_gmm` is. `enable_sdrop` drops the last tokens first instead of the last
-//! choices.
-//!
-//! **`routing_policy`.** `TopkRouterV2`, the default, leaves the gates of what was kept as they are; `TopkRouterV1` makes
-//! them sum to what all of a token's gates would have. That is all it selects: the original needs V1 for
-//! `save_token_distribution` and for cold and hot experts, which work here with either. Under V1 `aux_loss_factor` is
-//! read, as k times the `expert` loss, where `return_extra_loss: True` asks for it.
-//!
-//! **Balance.** A loss joins the objective because its factor is written, whatever `return_extra_loss` says:
-//! `aux_loss_types` with `aux_loss_factors`, `moe_aux_loss_coeff` with `moe_router_load_balancing_type`, and
-//! `z_loss_factor`. The types `device` and `comm` balance devices; on one device they are constants and left out.
 
 use super::balance;
 use super::document::Document;
@@ -25,10 +7,27 @@ use super::node::{FromNode, Node};
 use super::routing;
 use super::section::Notes;
 use crate::error::Result;
-use crate::model::config::{BalanceLosses, Family, HotExperts};
-use crate::ops::route::Route;
+use crate::model::config::{BalanceLosses, Family, HotExperts, Route};
 
 /// The keys of a mixture as written, those that the shape of the model does not decide checked against each other.
+///
+/// The names are the original's; those of Megatron and Hugging Face mean the same. A model is a mixture where `expert_num`
+/// is above 1. With `expert_num: 1`, which most files of the original carry, it is dense whatever else is written, as
+/// there: the other keys are ignored with a notice.
+///
+/// **Which tokens an expert takes.** `use_gmm: True`: all that chose it (grouped matmul, dropless); `capacity_factor` is
+/// ignored with a notice. Otherwise at most ceil(k N `capacity_factor` / E) of a micro-batch's N tokens; a factor of 0 or
+/// below drops nothing and is computed as `use_gmm` is. `enable_sdrop` drops the last tokens first instead of the last
+/// choices.
+///
+/// **`routing_policy`.** `TopkRouterV2`, the default, leaves the gates of what was kept as they are; `TopkRouterV1` makes
+/// them sum to what all of a token's gates would have. That is all it selects: the original needs V1 for
+/// `save_token_distribution` and for cold and hot experts, which work here with either. Under V1 `aux_loss_factor` is
+/// read, as k times the `expert` loss, where `return_extra_loss: True` asks for it.
+///
+/// **Balance.** A loss joins the objective because its factor is written, whatever `return_extra_loss` says:
+/// `aux_loss_types` with `aux_loss_factors`, `moe_aux_loss_coeff` with `moe_router_load_balancing_type`, and
+/// `z_loss_factor`. The types `device` and `comm` balance devices; on one device they are constants and left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureSection {
     /// Who is chosen, and what the chosen count.
@@ -145,7 +144,7 @@ pub(super) fn read(document: &Document, family: Family, notes: &mut Notes) -> Re
         capacity_factor: sections.get("capacity_factor")?,
         enable_sdrop: drops_last_tokens(&sections)?,
         is_topk_router_v1,
-        hot: hot(&sections)?,
+        hot: hot(&sections, notes)?,
         use_fused_ops_permute: sections.or("use_fused_ops_permute", false)?,
         callback_moe_droprate: sections.or("callback_moe_droprate", false)?,
         save_token_distribution: sections.or("save_token_distribution", false)?,
@@ -198,7 +197,7 @@ fn drops_last_tokens(sections: &MixtureSections) -> Result<bool> {
     }
 }
 
-fn hot(sections: &MixtureSections) -> Result<Option<HotExperts>> {
+fn hot(sections: &MixtureSections, notes: &mut Notes) -> Result<Option<HotExperts>> {
     let share = |share: f64| share > 0.0 && share <= 1.0;
     let cold_token_share = sections.number("cold_token_percent", 1.0, "a share in (0, 1]", share)?;
     let experts = sections.whole("expert_num")?.unwrap_or(1);
@@ -212,6 +211,7 @@ fn hot(sections: &MixtureSections) -> Result<Option<HotExperts>> {
         return Err(sections.error("update_step", "expected a whole number above 0, found `0`"));
     }
     if !sections.or("enable_cold_hot_expert", false)? {
+        sections.ignore(&["hot_expert_num", "cold_token_percent", "update_step"], notes);
         return Ok(None);
     }
     if count == 0 {

@@ -92,7 +92,8 @@ impl<'a> MixtureSections<'a> {
         for (section, path) in [(&self.model, MODEL_PATH), (&self.moe, "moe_config")] {
             for (key, node) in section.entries() {
                 let name = aliases::canonical(key);
-                if known_keys::MOE.uses(name) && name != "expert_num" && !node.is_off() {
+                let is_of_mixtures = known_keys::MOE.uses(name) || name == "return_extra_loss";
+                if is_of_mixtures && name != "expert_num" && !node.is_off() {
                     notes.ignore(path, key);
                 }
             }

@@ -101,6 +101,10 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     if section.node("freeze_exclude").is_some() && section.node("freeze").is_none() {
         return Err(section.error("freeze_exclude", "given without `freeze`, whose patterns it narrows"));
     }
+    let mtp_depth = section.or("mtp_depth", 0)?;
+    if mtp_depth == 0 && section.node("mtp_loss_factor").is_some_and(|node| !node.is_off()) {
+        notes.ignore(PATH, "mtp_loss_factor");
+    }
     let is_llama = family == Family::Llama;
     let qkv_has_bias = section.or("qkv_has_bias", !is_llama)?;
     if !is_llama && !qkv_has_bias {
@@ -146,7 +150,7 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
             positive,
         )?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
-        mtp_depth: section.or("mtp_depth", 0)?,
+        mtp_depth,
         mtp_loss_factor: section.number("mtp_loss_factor", 0.3, "a number from 0", |factor| factor >= 0.0)?,
         freeze: section.get("freeze")?.unwrap_or_default(),
         freeze_exclude: section.get("freeze_exclude")?.unwrap_or_default(),

@@ -6,9 +6,9 @@ use super::resolved::Entries;
 use super::routing;
 use crate::config::Instruments;
 use crate::model::config::{
-    BalanceLosses, Capacity, Dispatch, DropOrder, HotExperts, MixtureConfig, SharedExpert,
+    BalanceLosses, Capacity, Dispatch, DropOrder, Groups, HotExperts, MixtureConfig, Route, Score,
+    SharedExpert,
 };
-use crate::ops::route::{Groups, Route, Score};
 
 /// The section that reads back as `mixture` and what is shown of it.
 pub(super) fn entries(mixture: &MixtureConfig, instruments: &Instruments) -> Entries {

@@ -4,7 +4,7 @@ use super::mixture_sections::MixtureSections;
 use super::node::Node;
 use super::section::Notes;
 use crate::error::Result;
-use crate::ops::route::{GroupScore, Groups, Route, Score};
+use crate::model::config::{GroupScore, Groups, Route, Score};
 
 /// Words of `topk_method`; without groups a token chooses among all experts.
 pub(super) const GREEDY: &str = "greedy";

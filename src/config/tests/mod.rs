@@ -5,6 +5,7 @@ mod families;
 mod groups;
 mod malformed;
 mod mixture;
+mod mixture_errors;
 mod model;
 mod optimizer;
 mod rope_scaling;
