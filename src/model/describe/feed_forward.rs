@@ -49,7 +49,7 @@ impl Mixture<Spec> {
         let router = Ranges::of([name(names::ROUTER)], &[experts], 1);
         let each: Vec<String> = (0..experts).map(|e| format!("{}.{e}", name(names::EXPERTS))).collect();
         let [w_gate_up, w_down] = gated(config, &path("experts."), &each, mixture.intermediate_size);
-        // A part of a stack is whole experts, so that each lies in one binding.
+        // All experts together may be too large for one binding.
         let [w_gate_up, w_down] = [w_gate_up, w_down].map(|spec| Spec { may_split: true, ..spec });
         let std = mixture.router_init_std;
         let shared = |shared: &SharedExpert| {
