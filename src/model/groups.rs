@@ -296,9 +296,7 @@ mod tests {
         let part = "takes only a part of layers.1.feed_forward.experts.w_down, which is stored as one matrix";
         assert!(misfit.message.starts_with(part), "{}", misfit.message);
 
-        let sorted = grouping(&[]).apply(gpt());
-        // Freezing nothing is fine.
-        let sorted = sorted.unwrap();
+        let sorted = grouping(&[]).apply(gpt()).unwrap();
         let by_muon = |path: &str| {
             let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
             (spec.rule == Rule::Muon, spec.pieces.len())

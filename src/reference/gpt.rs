@@ -69,7 +69,8 @@ pub enum Architecture {
     },
 }
 
-/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens.
+/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens. The routers of mixtures choose as
+/// they do before the first step, without a bias.
 #[track_caller]
 pub fn logits(
     shape: &Shape,

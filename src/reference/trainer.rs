@@ -100,8 +100,8 @@ impl Trainer {
 
     /// One step on micro-batches of (tokens, targets), each of whole sequences with positions from 0.
     ///
-    /// The gradient is the mean over micro-batches of the gradient of each one's mean loss, so a token counts
-    /// for more in a micro-batch that counts fewer. A micro-batch in which no target counts contributes a
+    /// The gradient is the mean over micro-batches of the gradient of each one's objective, a mean over its tokens, so a
+    /// token counts for more in a micro-batch that counts fewer. A micro-batch in which no target counts contributes a
     /// loss of 0 and only the gradient of what keeps experts busy. The gradient is scaled to `max_grad_norm` where it is
     /// longer, then AdamW moves every tensor. At last the routers remember what was chosen.
     #[track_caller]
