@@ -25,10 +25,10 @@ use gristmill::ops::permute::{self, Routes, Rule};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
 use gristmill::ops::tally::tally_columns;
+use gristmill::ops::work_list::WorkList;
 use gristmill::ops::{
     adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, row_gate, swiglu, unfused,
 };
-use gristmill::ops::work_list::WorkList;
 use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, swiglu, unfused};
 use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
@@ -548,7 +548,6 @@ fn losses(c: &mut Criterion) {
                 step,
                 loss,
                 accumulation: 1,
-                factor: 1.0,
             };
             linear_cross_entropy(&mut row.rec, &op, dh, Some(&[dhead]));
             Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)

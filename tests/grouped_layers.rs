@@ -229,13 +229,13 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         let capabilities = case.rec.capabilities().with_binding_bytes(1 << 20);
         case.rec = Recorder::new("case", capabilities);
         let mut gpt: Gpt<Spec> = Gpt::describe(&model);
-        let stack = &mut gpt.blocks[0].w_down;
+        let stack = &mut gpt.blocks[0].wo;
         (stack.rows, stack.cols, stack.split_rows) = (EXPERTS * out, cols, Some(out));
         let refused = Spec { split_rows: None, ..stack.clone() };
         let layout = ArenaLayout::new(gpt.clone(), &capabilities.limits).expect("it fits in parts");
-        let places = &layout.parameters.blocks[0].w_down.1;
+        let places = &layout.parameters.blocks[0].wo.1;
         assert_eq!(places.iter().map(|part| part.rows).collect::<Vec<_>>(), [5 * out, 3 * out]);
-        gpt.blocks[0].w_down = refused;
+        gpt.blocks[0].wo = refused;
         assert!(ArenaLayout::new(gpt, &capabilities.limits).is_err(), "what may not be split is refused");
 
         let values: Vec<f64> =
@@ -247,7 +247,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         let second = arenas[0].segment(&layout, places[1].segment);
         case.persistent(|_| (), |_| (second, segment(&layout, 1, &values)));
         let parameters = layout.bind(&arenas[0], Some(&arenas[1]));
-        let stack = &parameters.blocks[0].w_down;
+        let stack = &parameters.blocks[0].wo;
         assert_eq!(stack.weight.len(), 2);
 
         let offsets = case.integers(&starts);
@@ -281,7 +281,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
 
 /// The values of one part of the stack, where they lie in their segment.
 fn segment(layout: &ArenaLayout, part: usize, values: &[f64]) -> Vec<f32> {
-    let (spec, places) = &layout.parameters.blocks[0].w_down;
+    let (spec, places) = &layout.parameters.blocks[0].wo;
     let place = &places[part];
     let mut all = vec![0.0; layout.segments[place.segment].elements as usize];
     for (at, value) in all[place.offset as usize..].iter_mut().zip(&values[place.first_row * spec.cols..]) {

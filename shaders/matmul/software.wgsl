@@ -11,7 +11,6 @@
 // Indices past the edge are clamped, not branched around: control flow would make those loads divergent.
 // Sums are arrays of arrays, indexed by loop counters alone: drivers unroll such loops, and keep no array in memory.
 // With `grouped` the rows of `a` belong to experts, each with a matrix of its own in a stack: b (E, ...), or y where a
-// is transposed. A workgroup's rows are a tile of the work list, or, transposed, an expert's, whom its z names.
 // is transposed. A workgroup's rows are a tile of the work list. Where a is transposed they are all of an expert's, whom
 // its x names, and its z counts columns.
 // Numerics: f32 sums over k in ascending order.
@@ -59,7 +58,6 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(grouped) { pick_group(workgroup); }
     @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
     @if(grouped && !a_transposed) let first_row = 0u;
-    let first_column4 = workgroup.x * LANES * COLUMNS4 + local.x;
     @if(!grouped || !a_transposed) let first_column4 = workgroup.x * LANES * COLUMNS4 + local.x;
     @if(grouped && a_transposed) let first_column4 = workgroup.z * LANES * COLUMNS4 + local.x;
     let columns4 = (params.n + 3u) / 4u;

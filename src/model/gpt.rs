@@ -77,9 +77,6 @@ pub fn stream<'p>(
 /// Hidden states (N, D) of the residual stream, ready for the head.
 pub fn last_norm<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, shape: &Shape, x: Var) -> Var {
     norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
-    let is_plain = gpt.multi_token.is_empty();
-    assert!(is_plain, "blocks that predict further ahead run in the f64 reference alone so far.");
-    hidden_with(tape, gpt, shape, batch, recompute, |_| None)
 }
 
 /// [`hidden`] of prompts (B·T), whose keys and values are kept in `caches`, one of [`Shape::decode`] a layer.

@@ -7,7 +7,6 @@ use super::gpt::add_dropped;
 use super::parameters::{Mixture, Shared};
 use super::shape::Shape;
 use crate::ops::permute::place;
-use crate::ops::tally::tally;
 use crate::ops::work_list::WorkList;
 use crate::tape::{Parameter, Tape, Var};
 
@@ -49,10 +48,8 @@ fn routed<'p>(
     let routes = experts.routes(h.tensor.rows);
     let capacities = experts.varying_capacities(layer);
     let placement = tape.scope("place", |tape| place(tape.rec, &routes, routed.routed.ids, capacities));
-    if let Some(losses) = losses.filter(|_| !tape.is_recomputing()) {
-        tape.scope("tally", |tape| {
-            tally(tape.rec, placement.counts, state.capacities(layer), losses.tally);
-        });
+    if let Some(losses) = losses {
+        tape.scope("tally", |tape| tape.tally(placement.counts, state.capacities(layer), losses.tally));
     }
     let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, placement.offsets, routes.rows()));
     let gates = match experts.renormalised_to {

@@ -52,8 +52,6 @@ impl Mixture<Spec> {
         // A part of a stack is whole experts, so that each lies in one binding.
         let [w_gate_up, w_down] =
             [w_gate_up, w_down].map(|spec| Spec { split_rows: Some(spec.rows / experts), ..spec });
-        // All experts together may be too large for one binding.
-        let [w_gate_up, w_down] = [w_gate_up, w_down].map(|spec| Spec { may_split: true, ..spec });
         let std = mixture.router_init_std;
         let shared = |shared: &SharedExpert| {
             let names = [name(names::shared_expert(shared))];
