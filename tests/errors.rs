@@ -333,6 +333,18 @@ fn checkpoints_of_another_model() {
         ),
         ("with other data", "--train_dataset.eval_fraction=0.3", "data fingerprint is "),
         (
+            "with documents apart",
+            "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, \
+             eod_token_id: 32, eod_reset: True, eod_mask_loss: True}",
+            "eod_mask_loss is false there, true here, reset_attention_mask is false there, true here, \
+             reset_position_ids is false there, true here, eod_token_id is absent there, 32 here: ",
+        ),
+        (
+            "with another loss scale",
+            "--runner_wrapper.scale_sense=2048",
+            "scale_sense is 1024.0 there, 2048.0 here: ",
+        ),
+        (
             "with another optimizer",
             "--optimizer.type=FP32StateAdamWeightDecay",
             "optimizer.type is absent there, \"FP32StateAdamWeightDecay\" here: ",
