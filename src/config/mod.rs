@@ -27,6 +27,7 @@
 mod aliases;
 mod callbacks;
 mod context;
+mod culprit;
 mod dataset;
 mod document;
 mod evaluation;

@@ -91,6 +91,18 @@ fn overrides_are_named_by_their_flag() {
             "--runner_wrapper.scale_sense={type: Fixed}",
             "--runner_wrapper.scale_sense: unknown type `Fixed`; known are FixedLossScaleUpdateCell, DynamicLossScaleUpdateCell, AdaptiveLossScaleUpdateCell",
         ),
+        (
+            "--runer_config.batch_size=2",
+            "--runer_config.batch_size: runer_config: unknown key; did you mean `runner_config`?",
+        ),
+        (
+            "--model.model_config.rope_scaling.factr=2",
+            "--model.model_config.rope_scaling.factr: model.model_config.rope_scaling: `rope_type` is missing; give it linear, yarn or llama3",
+        ),
+        (
+            "--model.model_config.hidden_size=50",
+            "--model.model_config.hidden_size: model.model_config.num_heads: 4 heads do not divide hidden_size 50; change one of them or give `head_dim`",
+        ),
         ("--seed.x=3", "--seed.x: `seed` is `7`, not a section"),
         ("--callbacks.9.type=x", "--callbacks.9.type: `callbacks` is a list of 2 items, numbered from 0"),
         ("--seed=[", "--seed: `[` is not a valid value: did not find expected node content"),
@@ -98,6 +110,14 @@ fn overrides_are_named_by_their_flag() {
     for (argument, line) in expected {
         assert_eq!(message(BASE, &[argument]), line);
     }
+    let missing = "`data_loader.type` is missing; write one of";
+    let eval = ["--do_eval", "--eval_dataset.data_loader.shuffle=False", "--seed=3"];
+    let line = message(BASE, &eval);
+    let expected = format!("--eval_dataset.data_loader.shuffle: eval_dataset: {missing}");
+    assert!(line.starts_with(&expected), "{line}");
+    // The file's own fault stays the file's, though flags are given.
+    let line = message(&BASE.replace("num_heads: 4", "num_heads: 5"), &eval[2..]);
+    assert!(line.starts_with("x.yaml:8: model.model_config.num_heads: "), "{line}");
     let arguments = [
         "--batch_size",
         "2",
