@@ -6,6 +6,7 @@ use crate::device::{Buffers, Gpu, Prepared, Reader};
 use crate::error::Result;
 use crate::random::Philox;
 use crate::record::{BufferId, Tensor};
+use std::ops::ControlFlow;
 
 /// The stream of random numbers that samples draw from; parameters use the small ones.
 const STREAM: u64 = 1 << 40;
@@ -52,7 +53,7 @@ struct Sequence {
 
 impl Generator<'_> {
     /// Continues each of `prompts` by up to `settings.tokens` tokens and returns the continuations. `on_token` gets each
-    /// token as it is drawn: the prompt's number, and the token. An empty prompt is continued as if it were token 0.
+    /// token as it is drawn, the prompt's number and the token, and may end it all with a break. An empty prompt is continued as if it were token 0.
     ///
     /// A sequence depends on its own prompt, place and settings: beside others it is continued as it is alone, with its
     /// number added to the seed, but for roundings. One that outgrows the model's window goes on from the last half of it,
@@ -67,7 +68,7 @@ impl Generator<'_> {
         &self,
         prompts: &[Vec<u32>],
         settings: &Settings,
-        mut on_token: impl FnMut(usize, u32),
+        mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         assert_eq!(prompts.len(), self.recordings.sequences as usize, "one prompt a sequence");
         let window = self.recordings.window as usize;
@@ -97,7 +98,9 @@ impl Generator<'_> {
                 sequence.tokens.push(token);
                 sequence.written += 1;
                 sequence.is_done = sequence.written == settings.tokens || Some(token) == settings.stop;
-                on_token(number, token);
+                if on_token(number, token).is_break() {
+                    return Ok(sequences.into_iter().map(Sequence::continuation).collect());
+                }
                 if !sequence.is_done && sequence.context().len() > window {
                     sequence.start = sequence.tokens.len() - window.div_ceil(2);
                     must_prefill = true;
