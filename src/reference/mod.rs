@@ -27,6 +27,7 @@ pub mod matmul;
 pub mod muon;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_scaling;
 pub mod softmax;
 pub mod swiglu;
 pub mod trainer;

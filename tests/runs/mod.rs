@@ -5,11 +5,12 @@ use gristmill::config::{Override, RunConfig, RunLength, RunPlan};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::arena::Arena;
-use gristmill::model::config::{Activation, ModelConfig, Positions};
+use gristmill::model::config::{Activation, Llama3, ModelConfig, Positions, RopeScaling, Yarn};
 use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;
 use gristmill::ops::gelu::Gelu;
 use gristmill::reference;
+use gristmill::reference::rope_scaling::Scaling;
 use gristmill::train::Trainer;
 use gristmill::train::recordings::Arenas;
 use gristmill::train::state::StepState;
@@ -168,11 +169,25 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
             interleaved: model.rotary_interleaved,
+            scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
         qkv_bias: model.qkv_bias,
         qk_norm: model.qk_norm,
         window: model.sliding_window,
+    }
+}
+
+fn reference_scaling(scaling: &RopeScaling) -> Scaling {
+    match *scaling {
+        RopeScaling::None => Scaling::None,
+        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => {
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }
+        }
+        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => {
+            Scaling::Llama3 { factor, original, low_freq_factor, high_freq_factor }
+        }
+        other => panic!("the reference has no scaling like {other:?}"),
     }
 }
 
