@@ -139,20 +139,23 @@ fn cached_tokens_are_those_of_the_reference() {
 
 #[test]
 fn four_at_once_write_what_each_writes_alone() {
-    for setup in shapes() {
-        let trained = Trained::new(setup);
-        let gpu = trained.setup.gpu();
-        let prompts = ["the mill", "a", "stones that grind slowly", "water "];
-        let drawn =
-            Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..GREEDY };
-        for settings in [GREEDY, drawn] {
-            let together = trained.write(&gpu, &prompts, &settings);
-            for (number, prompt) in prompts.iter().enumerate() {
-                // Draws differ from place to place: alone, a text has the seed of its place.
-                let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
-                let alone = trained.write(&gpu, &[prompt], &alone).remove(0);
-                assert_eq!(together[number], alone, "{}: {prompt}", trained.setup.name);
-            }
+    for trained in shapes().into_iter().map(Trained::new) {
+        Tier::ALL.into_iter().for_each(|tier| together_and_alone(&trained, tier));
+    }
+}
+
+fn together_and_alone(trained: &Trained, tier: Tier) {
+    let gpu = on(tier);
+    let prompts = ["the mill", "a", "stones that grind slowly", "water "];
+    let drawn =
+        Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..GREEDY };
+    for settings in [GREEDY, drawn] {
+        let together = trained.write(&gpu, &prompts, &settings);
+        for (number, prompt) in prompts.iter().enumerate() {
+            // Draws differ from place to place: alone, a text has the seed of its place.
+            let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
+            let alone = trained.write(&gpu, &[prompt], &alone).remove(0);
+            assert_eq!(together[number], alone, "{}, {}: {prompt}", trained.setup.name, tier.name());
         }
     }
 }

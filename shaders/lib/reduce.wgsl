@@ -1,4 +1,4 @@
-// Sums and maxima over the invocations that share a row.
+// Sums and maxima over the invocations that share a row; and, at the end, who sums which columns.
 //
 // With `shared_tile` a workgroup of LANES invocations shares the row and folds a tree in workgroup memory: the order is
 // fixed, so results are the same from run to run. Without it (CPU adapters) one invocation has the whole row, and there

@@ -6,6 +6,7 @@ use crate::device::{Buffers, Gpu, Prepared, Reader};
 use crate::error::Result;
 use crate::random::Philox;
 use crate::record::{BufferId, Tensor};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// The stream of random numbers that samples draw from; parameters use the small ones.
@@ -44,6 +45,8 @@ pub struct Generator<'a> {
 struct Sequence {
     /// Prompt and continuation.
     tokens: Vec<u32>,
+    /// The different tokens among them.
+    seen: BTreeSet<u32>,
     /// The tokens from here on are the model's context.
     start: usize,
     random: Philox,
@@ -74,6 +77,7 @@ impl Generator<'_> {
         let window = self.recordings.window as usize;
         let begin = |(number, prompt): (u64, &Vec<u32>)| Sequence {
             tokens: if prompt.is_empty() { vec![0] } else { prompt.clone() },
+            seen: if prompt.is_empty() { [0].into() } else { prompt.iter().copied().collect() },
             start: prompt.len().saturating_sub(window),
             random: Philox::new(settings.seed.wrapping_add(number), STREAM),
             written: 0,
@@ -94,8 +98,9 @@ impl Generator<'_> {
                     continue;
                 }
                 let uniform = sequence.random.uniform(sequence.written as u64);
-                let token = settings.sampling.choose(logits, &sequence.tokens, uniform);
+                let token = settings.sampling.choose(logits, &sequence.seen, uniform);
                 sequence.tokens.push(token);
+                sequence.seen.insert(token);
                 sequence.written += 1;
                 sequence.is_done = sequence.written == settings.tokens || Some(token) == settings.stop;
                 if on_token(number, token).is_break() {
