@@ -10,7 +10,7 @@ use gristmill::ops::attention::Attention;
 use gristmill::ops::dropout::{Dropout, count_micro_step, dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
-use gristmill::record::{BufferId, PersistentId, Tensor};
+use gristmill::record::Tensor;
 use gristmill::tape::{Parameter, Tape};
 use gristmill::train::recordings::Recordings;
 use lab::{Case, allowed, check, check_tier};

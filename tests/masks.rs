@@ -131,16 +131,14 @@ fn every_channel_and_row_is_random_by_itself() {
 #[test]
 fn every_place_and_step_drops_its_share() {
     const COUNT: u32 = 128;
-    let kinds: [(&str, fn(u32) -> Place); 3] = [
-        ("places", |op| Place { op, ..PLACE }),
-        ("steps", |step| Place { step, ..PLACE }),
-        ("micro-batches", |micro_step| Place { micro_step, ..PLACE }),
-    ];
-    for (what, place) in kinds {
+    let check = |what: &str, place: &dyn Fn(u32) -> Place| {
         let fourth = Mask::of_elements(PLACE, 0.1).fourth_moment;
         let share = |i| scaled_sum(Mask::of_elements(place(i), 0.1).values.into_iter());
         chi_square(&format!("shares of {what}"), fourth, ROWS * COLS, (0..COUNT).map(share));
-    }
+    };
+    check("places", &|op| Place { op, ..PLACE });
+    check("steps", &|step| Place { step, ..PLACE });
+    check("micro-batches", &|micro_step| Place { micro_step, ..PLACE });
 }
 
 /// Neighbouring places (in a layer, and three apart: in two layers), steps, micro-batches and seeds, every one with every
