@@ -29,7 +29,6 @@ use gristmill::ops::work_list::WorkList;
 use gristmill::ops::{
     adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, row_gate, swiglu, unfused,
 };
-use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, swiglu, unfused};
 use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::cell::Cell;

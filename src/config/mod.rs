@@ -28,6 +28,7 @@ mod aliases;
 mod balance;
 mod callbacks;
 mod context;
+mod culprit;
 mod dataset;
 mod document;
 mod evaluation;

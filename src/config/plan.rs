@@ -103,6 +103,10 @@ impl RunPlan {
     /// # Errors
     /// If sizes do not fit together; the error names the key to change.
     pub fn resolve(config: &RunConfig) -> Result<Self> {
+        Self::decide(config).map_err(|error| config.name_flag(error, |config| Self::decide(config).map(drop)))
+    }
+
+    fn decide(config: &RunConfig) -> Result<Self> {
         let model = shape::resolve(config)?;
         let runner = &config.runner;
         for (key, size) in [("epochs", runner.epochs), ("batch_size", runner.batch_size as u64)] {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::callbacks::{self, CallbacksSection};
 use super::context::{self, ContextSection};
+use super::culprit;
 use super::dataset;
 use super::document::Document;
 use super::evaluation::{self, EvalConfig};
@@ -111,6 +112,13 @@ impl RunConfig {
     /// # Errors
     /// If it is no YAML, or has a key or value that cannot be used.
     pub fn parse(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
+        let read = |overrides: &[Override]| Self::read(text, file, overrides);
+        read(overrides).map_err(|error| {
+            culprit::name_flag(error, file, overrides, |overrides| read(overrides).map(drop))
+        })
+    }
+
+    fn read(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
         let document = Document::parse(text, file, overrides)?;
         let mut notes = Notes::default();
         let top = Section::open(&document, "", &known_keys::TOP, &mut notes)?;
@@ -175,6 +183,13 @@ impl RunConfig {
     /// Whether something was written at a dotted path, under any of its names.
     pub(super) fn has(&self, path: &str) -> bool {
         self.document.has(path)
+    }
+
+    /// `error`, found on what this says, under the name of the flag that caused it, if one did; `check` is what found it.
+    pub(super) fn name_flag(&self, error: Error, check: impl Fn(&Self) -> Result<()>) -> Error {
+        let (text, file, overrides) = self.document.parts();
+        let again = |overrides: &[Override]| check(&Self::read(text, file, overrides)?);
+        culprit::name_flag(error, file, overrides, again)
     }
 
     /// The file that was read.

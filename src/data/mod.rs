@@ -7,6 +7,7 @@ mod blend;
 mod cargo_registry;
 mod codec;
 mod config;
+mod decoding;
 mod document_rules;
 mod documents;
 mod files;
@@ -27,6 +28,7 @@ pub use config::{
     CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, TextConfig, TokenType,
     TokenizerConfig, TokensConfig,
 };
+pub use decoding::Decoding;
 pub use document_rules::DocumentRules;
 pub use source::Source;
 pub use statistics::{check_vocabulary, fingerprint, unigram_entropy};

@@ -15,6 +15,7 @@ shaders![
     "attention/backward_q",
     "attention/decode",
     "attention/forward",
+    "attention/queries",
     "balance",
     "cast",
     "column_sum",

@@ -33,6 +33,7 @@ pub mod objective;
 pub mod permute;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_scaling;
 pub mod route;
 pub mod row_gate;
 pub mod softmax;

@@ -26,6 +26,7 @@ pub mod run;
 pub mod run_folder;
 pub mod sample;
 pub mod schedule;
+mod settings;
 pub mod state;
 pub mod tensor_file;
 pub mod trained;

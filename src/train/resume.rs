@@ -4,6 +4,7 @@ use super::checkpoint;
 use super::model_fingerprint;
 use super::optimizer::{MuonConfig, OptimizerKind};
 use super::run_folder::RunFolder;
+use super::settings::settings;
 use super::state::StepState;
 use super::trainer::Trainer;
 use super::trainer_state::{FORMAT_VERSION, TrainerState};
@@ -28,6 +29,7 @@ pub(super) fn take_up(
         seed: plan.seed,
         loss_scale: plan.loss_scale,
         data_fingerprint: data.train.fingerprint(),
+        settings: Some(settings(plan, data.train.rules())),
         model: fingerprint(plan, length),
         schedule: serde_json::json!({
             "type": format!("{:?}", plan.schedule.decay),

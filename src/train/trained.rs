@@ -13,6 +13,7 @@ use crate::model::Shape;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// What a run left, found and read: how to make its model, and where its weights are.
@@ -117,7 +118,7 @@ impl<'gpu> TrainedModel<'gpu> {
         &self,
         prompts: &[Vec<u32>],
         settings: &Settings,
-        on_token: impl FnMut(usize, u32),
+        on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         let Self { gpu, recordings, buffers, prepared, reader } = self;
         let generator = Generator { gpu, buffers, prepared, programs: (0, 1), recordings, reader };

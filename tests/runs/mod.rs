@@ -6,13 +6,14 @@ use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::arena::Arena;
 use gristmill::model::config::{
-    Activation, Dispatch, DropOrder, HotExperts, MixtureConfig, ModelConfig, Positions,
+    Activation, Dispatch, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling, Yarn,
 };
 use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{GroupScore, Groups, Score};
 use gristmill::reference;
+use gristmill::reference::rope_scaling::Scaling;
 use gristmill::train::recordings::Arenas;
 use gristmill::train::state::StepState;
 use gristmill::train::{FinishedStep, Trainer};
@@ -175,6 +176,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
             interleaved: model.rotary_interleaved,
+            scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
         qkv_bias: model.qkv_bias,
@@ -230,6 +232,19 @@ fn reference_mixture(config: &MixtureConfig) -> reference::mixture::Mixture {
                 hot: capacity.hot.map(hot),
             }),
         },
+    }
+}
+
+fn reference_scaling(scaling: &RopeScaling) -> Scaling {
+    match *scaling {
+        RopeScaling::None => Scaling::None,
+        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => {
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }
+        }
+        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => {
+            Scaling::Llama3 { factor, original, low_freq_factor, high_freq_factor }
+        }
+        other => panic!("the reference has no scaling like {other:?}"),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::reference::mixture::{Capacity, Hot, Losses, Mixture, Score, Shared};
 use crate::reference::multi_token::MultiToken;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
+use crate::reference::rope_scaling::Scaling;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 3;
@@ -30,7 +31,7 @@ const SHAPE: Shape = Shape {
     head_dim: 4,
     intermediate_size: 12,
     norm_eps: 1e-6,
-    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false },
+    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: true,
     qkv_bias: true,
     qk_norm: true,
