@@ -6,7 +6,8 @@ use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::arena::Arena;
 use gristmill::model::config::{
-    Activation, Dispatch, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling, Yarn,
+    Activation, Dispatch, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
+    Yarn,
 };
 use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;

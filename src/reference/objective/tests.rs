@@ -35,7 +35,7 @@ const SHAPE: Shape = Shape {
     head_dim: 4,
     intermediate_size: 5,
     norm_eps: 1e-5,
-    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 100.0, interleaved: false },
+    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 100.0, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: false,
     qkv_bias: false,
     qk_norm: true,
