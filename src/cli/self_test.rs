@@ -154,7 +154,16 @@ fn loss(bench: &mut Bench<'_>) {
     let state = StepState { loss_scale: 1.0, ..StepState::default() };
     let words: Vec<f32> = bytemuck::pod_collect_to_vec(bytemuck::bytes_of(&state));
     let step = bench.holding(1, words.len() as u32, words);
-    let op = LinearCrossEntropy { h, head: &[head], targets: ids, ignore, step, loss, accumulation: 1, factor: 1.0 };
+    let op = LinearCrossEntropy {
+        h,
+        head: &[head],
+        targets: ids,
+        ignore,
+        step,
+        loss,
+        accumulation: 1,
+        factor: 1.0,
+    };
     linear_cross_entropy(&mut bench.rec, &op, dh, Some(&[dhead]));
     let count = targets.iter().filter(|&&target| target != ignore).count();
     let want = reference::linear_cross_entropy::linear_cross_entropy(

@@ -206,7 +206,7 @@ fn check(config: &RunConfig, model: &ModelConfig, path: &str, claims: &Claims) -
     for (key, claimed, actual) in pairs {
         let (Some(claimed), Some(actual)) = (claimed, actual) else { continue };
         if claimed != actual {
-            let message = format!("is {claimed}, but the model's is {actual}; make them equal");
+            let message = format!("`{key}` is {claimed}, but the model's is {actual}; make them equal");
             return Err(config.error(&format!("{path}.{key}"), message));
         }
     }

@@ -178,19 +178,19 @@ fn callbacks_are_held_against_the_model() {
     for (keys, expected) in [
         (
             right.replace("expert_num: 4", "expert_num: 8"),
-            "expert_num: is `8`, but the model's is `4`; make them equal",
+            "expert_num: `expert_num` is `8`, but the model's is `4`; make them equal",
         ),
         (
             right.replace("mtp_depth: 1", "mtp_depth: 0"),
-            "mtp_depth: is `0`, but the model's is `1`; make them equal",
+            "mtp_depth: `mtp_depth` is `0`, but the model's is `1`; make them equal",
         ),
         (
             right.replace("num_layers: 2", "num_layers: 3"),
-            "num_layers: is `3`, but the model's is `2`; make them equal",
+            "num_layers: `num_layers` is `3`, but the model's is `2`; make them equal",
         ),
         (
             right.replace("factor: 1.5", "factor: 1.1"),
-            "capacity_factor: is `1.1`, but the model's is `1.5`; make them equal",
+            "capacity_factor: `capacity_factor` is `1.1`, but the model's is `1.5`; make them equal",
         ),
     ] {
         assert_eq!(message(&callback("callbacks", &keys), &[]), format!("x.yaml:26: callbacks.0.{expected}"));
@@ -203,11 +203,11 @@ fn callbacks_are_held_against_the_model() {
     let found = message(&callback("callbacks", &bias.replace("0.01", "0.02")), &[]);
     assert_eq!(
         found,
-        "x.yaml:26: callbacks.0.topk_bias_update_rate: is `0.02`, but the model's is `0.01`; make them equal"
+        "x.yaml:26: callbacks.0.topk_bias_update_rate: `topk_bias_update_rate` is `0.02`, but the model's is `0.01`; make them equal"
     );
     let found = message(&callback("callbacks", &format!("{bias}, gradient_accumulation_steps: 3")), &[]);
     assert!(
-        found.ends_with("gradient_accumulation_steps: is `3`, but the model's is `1`; make them equal"),
+        found.ends_with("gradient_accumulation_steps: `gradient_accumulation_steps` is `3`, but the model's is `1`; make them equal"),
         "{found}"
     );
     // Without slots no factor is the model's, unless one is written.

@@ -7,6 +7,7 @@ use crate::reference::mixture::{Capacity, Groups, Mixture, Score, Shared};
 use crate::reference::multi_token::MultiToken;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
+use crate::reference::rope_scaling::Scaling;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
