@@ -45,6 +45,21 @@ fn what_the_configuration_gets_wrong() {
             &["--model.model_config.num_heads: 5 heads do not divide hidden_size 48; change one of them"],
         ),
         (
+            "more chosen experts than experts",
+            &["--moe_config.expert_num=4", "--moe_config.num_experts_chosen=5"],
+            &[
+                "--moe_config.num_experts_chosen: a token cannot choose 5 of 4 experts (`expert_num`); lower it",
+            ],
+        ),
+        (
+            "a callback of another model",
+            &[
+                "--moe_config.expert_num=4",
+                "--callbacks=[{type: TopkBiasBalanceCallback, expert_num: 8, mtp_depth: 0}]",
+            ],
+            &["--callbacks: `expert_num` is `8`, but the model's is `4`; make them equal"],
+        ),
+        (
             "a window longer than the data",
             &["--model.model_config.seq_length=4096"],
             &[

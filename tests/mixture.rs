@@ -73,14 +73,12 @@ fn follows_the_reference(setup: &Setup) {
 }
 
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn dropless_experts_follow_the_reference() {
     follows_the_reference(&experts("dropless", GROUPED, ""));
 }
 
 /// The losses join the objective and stay out of the loss.
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn balance_losses_follow_the_reference() {
     let losses = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, aux_loss_types: [expert], aux_loss_factors: [0.1], z_loss_factor: 0.01";
     follows_the_reference(&experts("balanced", losses, ""));
@@ -88,7 +86,6 @@ fn balance_losses_follow_the_reference() {
 
 /// Sigmoid scores, a bias that moves, groups, a dense layer, a gated shared expert: as DeepSeek-V3 and Qwen2 together.
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn biased_groups_with_a_shared_expert_follow_the_reference() {
     let routing = "expert_num: 6, num_experts_chosen: 3, n_group: 3, topk_group: 2, topk_method: noaux_tc, \
                    use_gmm: True, use_gating_sigmoid: True, routed_scaling_factor: 2.5, balance_via_topk_bias: True, \
@@ -99,7 +96,6 @@ fn biased_groups_with_a_shared_expert_follow_the_reference() {
 
 /// Experts take fewer choices than they get, by either order.
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn dropped_choices_follow_the_reference() {
     for (name, order) in [("by choice", "False"), ("by token", "True")] {
         let routing = format!(
@@ -111,7 +107,6 @@ fn dropped_choices_follow_the_reference() {
 
 /// What is kept makes up for what is dropped; two experts keep all their slots.
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn hot_experts_follow_the_reference() {
     let routing = "expert_num: 4, num_experts_chosen: 2, routing_policy: TopkRouterV1, capacity_factor: 1.2, enable_cold_hot_expert: True, \
                    hot_expert_num: 2, cold_token_percent: 0.5, update_step: 100";
@@ -119,7 +114,6 @@ fn hot_experts_follow_the_reference() {
 }
 
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn tokens_further_ahead_follow_the_reference() {
     let model = "mtp_depth: 2, mtp_loss_factor: 0.3, tie_word_embeddings: True";
     follows_the_reference(&experts("ahead", GROUPED, model));
@@ -127,7 +121,6 @@ fn tokens_further_ahead_follow_the_reference() {
 
 /// Each expert's matrices are updated alone; routers are left to AdamW.
 #[test]
-#[ignore = "the recordings of a mixture are not written yet"]
 fn experts_under_muon_follow_the_reference() {
     let model = "mtp_depth: 1, mtp_loss_factor: 0.3";
     let routing = "expert_num: 3, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1, use_shared_expert_gating: True";

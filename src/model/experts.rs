@@ -40,7 +40,7 @@ impl Experts {
             route: mixture.route,
             inner: mixture.intermediate_size as u32,
             shared_inner: mixture.shared.map_or(0, |shared| shared.intermediate_size as u32),
-            renormalised_to: renormalises.then_some(mixture.route.scaling),
+            renormalised_to: (renormalises && mixture.route.norm_top_k).then_some(mixture.route.scaling),
             state: ExpertState::new(config, mixture, rule, persistents),
             rule,
             is_fused: mixture.fuses_permutation,
