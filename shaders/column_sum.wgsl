@@ -5,6 +5,7 @@
 // The result is f32; x is too with `gradient` (it holds partials), else it has the element's type.
 
 import package::lib::element::{Packed, load4};
+import package::lib::reduce::column_block;
 import package::tile::LANES;
 
 struct Params {
@@ -26,16 +27,15 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn column_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let column4 = workgroup.x * LANES + lane;
-    if (column4 >= params.y_stride4) {
+    let own = column_block(workgroup, lane, params.block, params.rows);
+    if (own.column4 >= params.y_stride4) {
         return;
     }
-    let first = workgroup.y * params.block;
     var sum = vec4<f32>(0.0);
-    for (var row = first; row < min(first + params.block, params.rows); row++) {
-        sum += load_x(row * params.x_stride4 + column4);
+    for (var row = own.first; row < own.end; row++) {
+        sum += load_x(row * params.x_stride4 + own.column4);
     }
-    let at = workgroup.y * params.y_stride4 + column4;
+    let at = workgroup.y * params.y_stride4 + own.column4;
     @if(accumulate) { sum += y[at]; }
     y[at] = sum;
 }

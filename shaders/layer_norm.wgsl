@@ -15,7 +15,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_sum, share_of};
+import package::lib::reduce::{column_block, row_sum, share_of};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
 
@@ -100,19 +100,18 @@ fn layer_norm_backward_weight(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let column4 = workgroup.x * LANES + lane;
-    if (column4 >= params.stride4) {
+    let own = column_block(workgroup, lane, ROWS, params.rows);
+    if (own.column4 >= params.stride4) {
         return;
     }
-    let first = workgroup.y * ROWS;
     var w_sum = vec4<f32>(0.0);
     var b_sum = vec4<f32>(0.0);
-    for (var row = first; row < min(first + ROWS, params.rows); row++) {
-        let at = row * params.stride4 + column4;
+    for (var row = own.first; row < own.end; row++) {
+        let at = row * params.stride4 + own.column4;
         let gradient = load4(dy[at]);
         w_sum += gradient * (load4(x[at]) - mean[row]) * rstd[row];
         b_sum += gradient;
     }
-    w_partials[workgroup.y * params.stride4 + column4] = w_sum;
-    b_partials[workgroup.y * params.stride4 + column4] = b_sum;
+    w_partials[workgroup.y * params.stride4 + own.column4] = w_sum;
+    b_partials[workgroup.y * params.stride4 + own.column4] = b_sum;
 }

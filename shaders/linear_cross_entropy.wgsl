@@ -1,6 +1,6 @@
 // Softmax cross-entropy over rows of logits:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
 //
-//   count_targets           counts the tokens that are not ignored; writes seed = loss_scale / (accumulation · count)
+//   count_targets           counts the tokens that are not ignored; writes seed = factor · loss_scale / (accumulation · count)
 //   softmax_cross_entropy   a chunk of rows: losses (N), and with `gradient` the logits become their own gradient,
 //                           dz = seed · (softmax(z) − onehot(target)), zero where the target is ignored
 //   sum_losses              folds losses (N) into the loss state
@@ -25,6 +25,7 @@ struct Params {
     first_token: u32, // of this chunk
     ignore: u32,
     inverse_accumulation: f32,
+    factor: f32, // what the mean loss counts in the objective
 }
 
 const LOWEST: f32 = -3.4028234e38; // stands for minus infinity
@@ -48,7 +49,7 @@ fn count_targets(@builtin(local_invocation_index) lane: u32) {
     let total = row_sum(count, lane);
     if (lane == 0u) {
         loss.count = total;
-        loss.seed = step.loss_scale * params.inverse_accumulation / max(total, 1.0);
+        loss.seed = params.factor * step.loss_scale * params.inverse_accumulation / max(total, 1.0);
     }
 }
 

@@ -4,9 +4,10 @@ mod launch;
 mod runs;
 
 use gristmill::kernels::Tier;
-use launch::{run, train_gpt};
+use launch::{at_home, run, train_gpt};
 use runs::Setup;
 use std::collections::HashSet;
+use std::process::Command;
 
 #[test]
 fn help_says_how_to_override_and_what_the_exit_codes_are() {
@@ -42,7 +43,7 @@ fn help_says_how_to_override_and_what_the_exit_codes_are() {
 fn no_arguments_print_the_usage() {
     let ended = run(&mut train_gpt([""; 0]));
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("Usage: train_gpt"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("usage: train_gpt"), "{}", ended.stderr);
     let ended = run(&mut train_gpt(["--batch_size=4"]));
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     assert!(
@@ -50,6 +51,42 @@ fn no_arguments_print_the_usage() {
         "{}",
         ended.stderr
     );
+}
+
+/// What the parser of command lines finds wrong has the form of every other error.
+#[test]
+fn a_wrong_command_line_is_one_line() {
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&[], &["gristmill: no command is given; known are train, plan, ", "try 'gristmill --help'"]),
+        (&["trian"], &["unrecognized subcommand 'trian'", "'train'", "usage: gristmill <COMMAND>"]),
+        (
+            &["train"],
+            &["the following required arguments were not provided: <CONFIG>", "usage: gristmill train"],
+        ),
+        (
+            &["generate", "x", "--topk=3"],
+            &["unexpected argument '--topk' found", "usage: gristmill generate"],
+        ),
+        (
+            &["generate", "x", "--tokens=many"],
+            &["invalid value 'many' for '--tokens <N>'", "see also '--help'"],
+        ),
+        (&["doctor", "extra"], &["unexpected argument 'extra' found", "usage: gristmill doctor"]),
+        (&["tokenize"], &["required arguments were not provided", "usage: gristmill tokenize"]),
+    ];
+    for (arguments, expected) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+        command.args(arguments);
+        at_home(&mut command);
+        let ended = run(&mut command);
+        println!("{}", ended.stderr.trim_end());
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{arguments:?}: {}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{arguments:?}: {}", ended.stderr);
+        assert!(ended.stderr.starts_with("error: "), "{arguments:?}: {}", ended.stderr);
+        for text in expected {
+            assert!(ended.stderr.contains(text), "{arguments:?}: `{text}` is not in: {}", ended.stderr);
+        }
+    }
 }
 
 /// Every kernel of a run's recordings, composed, in a file of its own; with a tier named, without an adapter.

@@ -4,6 +4,7 @@
 mod lab;
 
 use gristmill::element::Element::F32;
+use gristmill::model::Shape;
 use gristmill::model::config::{ModelConfig, Sizes};
 use gristmill::model::gpt::{self, BatchTensors};
 use gristmill::model::parameters::{Gpt, Spec};
@@ -67,7 +68,7 @@ fn run(
     dy: &[f64],
 ) -> Tensor {
     let shape = case.persistent(
-        |persistents| gpt::Shape::new(config, persistents),
+        |persistents| Shape::new(config, ids.len() as u32, persistents),
         |shape| shape.rotary_table().expect("it rotates"),
     );
     let (mut positions, mut starts, mut ends, mut start) = (vec![], vec![], vec![], 0);
@@ -87,6 +88,7 @@ fn run(
         positions,
         order,
         position_order: None,
+        ahead: None,
         segments: (documents.len() > 1).then_some(segments),
     };
     let dy = case.input_of(dy, ids.len() as u32, config.hidden_size as u32, F32).tensor;

@@ -1,5 +1,5 @@
-//! Dropout: the device draws the words that the host's generator draws, masks are as random as they should be, and the
-//! gradient is that of the same mask.
+//! Dropout: the device draws the words that the host's generator draws, and the gradient is that of the same mask. That masks
+//! are as random as they should be is shown in tests/masks.rs.
 
 mod lab;
 mod runs;
@@ -10,7 +10,7 @@ use gristmill::ops::attention::Attention;
 use gristmill::ops::dropout::{Dropout, count_micro_step, dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
-use gristmill::record::{BufferId, PersistentId, Tensor};
+use gristmill::record::Tensor;
 use gristmill::tape::{Parameter, Tape};
 use gristmill::train::recordings::Recordings;
 use lab::{Case, allowed, check, check_tier};
@@ -74,46 +74,6 @@ fn dropout_is_the_mask_times_its_input() {
                     case.expect("y", y, want, allowed(element, 2));
                 });
             }
-        }
-    }
-}
-
-/// Shares and correlations of many masks, each within five standard deviations. The words are the device's own, as the
-/// test above shows.
-#[test]
-fn masks_are_random() {
-    let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, F32);
-    const COUNT: u32 = 1 << 18;
-    // 1 where an element is dropped.
-    let mask = |probability: f32, seed: u64, op: u32, step: u32, micro_step: u32| -> Vec<f64> {
-        let place = Dropout { probability, seed, op, state };
-        let words = (0..COUNT / 4).flat_map(|group| words_of(&place, step, micro_step).at(group, 0));
-        words.map(|word| if word < place.threshold() { 1.0 } else { 0.0 }).collect()
-    };
-    let check = |what: &str, values: &mut dyn Iterator<Item = f64>, mean: f64, deviation: f64| {
-        let values: Vec<f64> = values.collect();
-        let count = values.len() as f64;
-        let sigmas = (values.iter().sum::<f64>() / count - mean) / (deviation / count.sqrt());
-        println!("{what}: {sigmas:.2} standard deviations off");
-        assert!(sigmas.abs() < 5.0, "{what}: {sigmas} standard deviations off");
-    };
-    for probability in [0.05f32, 0.1, 0.5, 0.9] {
-        let p = f64::from(probability);
-        let first = mask(probability, 7, 4, 9, 1);
-        let variance = p * (1.0 - p);
-        check(&format!("share {p}"), &mut first.iter().copied(), p, variance.sqrt());
-        for distance in [1, 2, 4, 128] {
-            let pairs = first.iter().zip(&first[distance..]).map(|(a, b)| (a - p) * (b - p));
-            check(&format!("elements {distance} apart at {p}"), &mut pairs.into_iter(), 0.0, variance);
-        }
-        for (what, other) in [
-            ("the next step", mask(probability, 7, 4, 10, 1)),
-            ("the next micro-batch", mask(probability, 7, 4, 9, 2)),
-            ("the next place", mask(probability, 7, 5, 9, 1)),
-            ("another seed", mask(probability, 8, 4, 9, 1)),
-        ] {
-            let pairs = first.iter().zip(&other).map(|(a, b)| (a - p) * (b - p));
-            check(&format!("{what} at {p}"), &mut pairs.into_iter(), 0.0, variance);
         }
     }
 }

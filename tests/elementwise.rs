@@ -306,6 +306,7 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
         rotary_dim: rotation.rotary_dim as usize,
         theta: rotation.theta,
         interleaved: rotation.is_interleaved,
+        scaling: reference::rope_scaling::Scaling::None,
     };
     let mut want = qkv.values;
     for (token, row) in want.chunks_mut(layout.cols() as usize).enumerate() {

@@ -4,16 +4,21 @@ mod launch;
 mod runs;
 
 use gristmill::data::Codec;
-use gristmill::device::Gpu;
+use gristmill::data::tokenize::train_tokenizer;
+use gristmill::device::{Gpu, GpuOptions};
 use gristmill::generate::{Sampling, Settings};
+use gristmill::kernels::Tier;
 use gristmill::reference;
 use gristmill::train::trained::{TrainedModel, TrainedRun};
-use launch::{at_home, run};
+use launch::{at_home, end, run, start};
 use pollster::block_on;
 use runs::{Setup, Weights};
+use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const GREEDY: Settings = Settings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stop: None };
@@ -51,15 +56,18 @@ impl Trained {
         let prompts: Vec<Vec<u32>> = prompts.iter().map(|p| run.codec.encode(p).expect("tokens")).collect();
         let model = block_on(TrainedModel::load(gpu, &run, prompts.len() as u32));
         let model = model.unwrap_or_else(|e| panic!("{e}"));
-        block_on(model.generate(&prompts, settings, |_, _| {})).unwrap_or_else(|e| panic!("{e}"))
+        block_on(model.generate(&prompts, settings, |_, _| ControlFlow::Continue(())))
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The likeliest continuation by the f64 reference, which keeps nothing: a whole window for every token.
+    /// The likeliest continuation by the f64 reference, which keeps nothing: a whole window for every token. A prompt longer
+    /// than the window is read from its last tokens.
     fn by_reference(&self, prompt: &str, tokens: usize) -> Vec<u32> {
         let plan = self.setup.plan();
         let (shape, weights) = (runs::reference_shape(&plan.model), self.weights());
         let (window, vocab) = (plan.model.seq_length, plan.model.vocab_size);
-        let mut text: Vec<u32> = prompt.bytes().map(u32::from).collect();
+        let mut text = self.open().codec.encode(prompt).expect("tokens");
+        text.drain(..text.len().saturating_sub(window));
         let (prompt, mut start) = (text.len(), 0);
         for _ in 0..tokens {
             // One that outgrows the window goes on from the last half of it.
@@ -97,39 +105,57 @@ fn shapes() -> Vec<Setup> {
     ]
 }
 
+/// A model of tokens that a tokenizer made, which lies in `home`.
+fn of_tokens(home: &Path) -> Trained {
+    let file = home.join("tokenizer.json");
+    train_tokenizer(&["tests/data/mill.txt".into()], &file, 300, 2, false).unwrap_or_else(|e| panic!("{e}"));
+    let tokenizer = format!("--train_dataset.tokenizer={}", file.display());
+    Trained::new(Setup::new("tokens", "").with(&["--model.model_config.vocab_size=300", &tokenizer]))
+}
+
+fn on(tier: Tier) -> Gpu {
+    let options = GpuOptions { tier: Some(tier), ..GpuOptions::default() };
+    block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// 60 tokens are more than two windows of 24: the caches are filled again on the way.
 #[test]
 fn cached_tokens_are_those_of_the_reference() {
-    for setup in shapes() {
-        let trained = Trained::new(setup);
-        let gpu = trained.setup.gpu();
-        for prompt in ["the mill", "a", "stones that grind slowly grind fine, says the miller"] {
-            // A prompt longer than the window is read from its last tokens.
-            let window = trained.setup.plan().model.seq_length;
-            let seen = &prompt[prompt.len().saturating_sub(window)..];
-            let got = trained.write(&gpu, &[prompt], &GREEDY).remove(0);
-            assert_eq!(got.len(), GREEDY.tokens);
-            assert_eq!(got, trained.by_reference(seen, GREEDY.tokens), "{}: {prompt}", trained.setup.name);
+    let home = tempfile::tempdir().expect("a folder");
+    let prompts = ["the mill", "a", "stones that grind slowly grind fine, says the miller"];
+    for trained in shapes().into_iter().map(Trained::new).chain([of_tokens(home.path())]) {
+        let name = trained.setup.name;
+        let wanted = prompts.map(|prompt| trained.by_reference(prompt, GREEDY.tokens));
+        for tier in Tier::ALL {
+            let gpu = on(tier);
+            for (prompt, want) in prompts.iter().zip(&wanted) {
+                let got = trained.write(&gpu, &[prompt], &GREEDY).remove(0);
+                assert_eq!(got.len(), GREEDY.tokens);
+                assert_eq!(got, *want, "{name}, {}: {prompt}", tier.name());
+            }
         }
     }
 }
 
 #[test]
 fn four_at_once_write_what_each_writes_alone() {
-    for setup in shapes() {
-        let trained = Trained::new(setup);
-        let gpu = trained.setup.gpu();
-        let prompts = ["the mill", "a", "stones that grind slowly", "water "];
-        let drawn =
-            Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..GREEDY };
-        for settings in [GREEDY, drawn] {
-            let together = trained.write(&gpu, &prompts, &settings);
-            for (number, prompt) in prompts.iter().enumerate() {
-                // Draws differ from place to place: alone, a text has the seed of its place.
-                let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
-                let alone = trained.write(&gpu, &[prompt], &alone).remove(0);
-                assert_eq!(together[number], alone, "{}: {prompt}", trained.setup.name);
-            }
+    for trained in shapes().into_iter().map(Trained::new) {
+        Tier::ALL.into_iter().for_each(|tier| together_and_alone(&trained, tier));
+    }
+}
+
+fn together_and_alone(trained: &Trained, tier: Tier) {
+    let gpu = on(tier);
+    let prompts = ["the mill", "a", "stones that grind slowly", "water "];
+    let drawn =
+        Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..GREEDY };
+    for settings in [GREEDY, drawn] {
+        let together = trained.write(&gpu, &prompts, &settings);
+        for (number, prompt) in prompts.iter().enumerate() {
+            // Draws differ from place to place: alone, a text has the seed of its place.
+            let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
+            let alone = trained.write(&gpu, &[prompt], &alone).remove(0);
+            assert_eq!(together[number], alone, "{}, {}: {prompt}", trained.setup.name, tier.name());
         }
     }
 }
@@ -171,6 +197,59 @@ fn the_command_prints_prompt_and_continuation() {
 
     let checkpoint = trained.folder().join("checkpoint/step_0000015");
     run(&mut gristmill(&checkpoint, &["--tokens=3"])).succeeded();
+}
+
+/// Text comes while there is more to come, and all of it together is the text of all tokens; on any tier, through a
+/// tokenizer.
+#[test]
+fn text_is_streamed() {
+    const TOKENS: usize = 400;
+    let home = tempfile::tempdir().expect("a folder");
+    let trained = of_tokens(home.path());
+    let codec = trained.open().codec;
+    for tier in Tier::ALL {
+        let count = TOKENS.to_string();
+        let greedy = ["--prompt=The mill", "--tokens", &count, "--temperature=0", "--ignore-eod"];
+        let mut child = start(gristmill(&trained.folder(), &greedy).args(["--tier", tier.name()]));
+        let mut stdout = child.stdout.take().expect("a pipe");
+        let mut printed = vec![0; "The mill".len() + 1];
+        stdout.read_exact(&mut printed).expect("the prompt and the start of its continuation");
+        assert!(child.try_wait().expect("a process").is_none(), "{}: all came at once", tier.name());
+        stdout.read_to_end(&mut printed).expect("the rest");
+        end(child).succeeded();
+        let settings = Settings { tokens: TOKENS, ..GREEDY };
+        let tokens = trained.write(&on(tier), &["The mill"], &settings).remove(0);
+        assert_eq!(String::from_utf8_lossy(&printed), format!("The mill{}\n", codec.decode(&tokens)));
+    }
+}
+
+/// `| head`: who has read enough closes the pipe, and the program ends without a word.
+#[test]
+fn a_closed_output_ends_it_quietly() {
+    let trained = Trained::new(Setup::new("closed", ""));
+    let endless = ["--prompt=the mill", "--tokens=100000000", "--ignore-eod"];
+    let mut child = start(&mut gristmill(&trained.folder(), &endless));
+    let mut stdout = child.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut [0; 20]).expect("the start of the text");
+    drop(stdout);
+    let patience = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().expect("a process").is_none() {
+        if Instant::now() > patience {
+            child.kill().expect("a process");
+            panic!("it writes on though nobody reads");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = end(child).succeeded();
+    assert_eq!(ended.stderr, "");
+
+    let config = trained.setup.write(trained.home.path());
+    let mut plan = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+    at_home(plan.arg("plan").arg(config));
+    let mut child = start(&mut plan);
+    drop(child.stdout.take());
+    let ended = end(child).succeeded();
+    assert_eq!(ended.stderr, "");
 }
 
 #[test]

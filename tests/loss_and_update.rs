@@ -53,6 +53,7 @@ fn linear_cross_entropy_matches_the_reference() {
                 step,
                 loss,
                 accumulation: 4,
+                factor: 1.0,
             };
             linear_cross_entropy(&mut case.rec, &op, dh, Some(&tensors(&dhead)));
             linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });

@@ -106,6 +106,13 @@ fn doctor_tests_the_kernels() {
     for text in ["adapters", "<- this one", "self-test  tier portable", "GFLOP/s", "fits: "] {
         assert!(report.contains(text), "`{text}` is missing:\n{report}");
     }
+    // Half of a training step is the backward pass.
+    let tested: Vec<&str> = report.lines().filter(|line| line.starts_with("self-test")).collect();
+    assert_eq!(tested.len(), 2, "{report}");
+    for text in ["rms_norm dw", "layer_norm dx", "gelu dx", "swiglu dx", "attention dqkv", "cross_entropy dh"]
+    {
+        assert!(tested.iter().all(|line| line.contains(text)), "`{text}` was not tested:\n{report}");
+    }
     let none = run(&mut without_adapter(gristmill(["doctor"])));
     assert_eq!(none.code, Some(2));
     assert!(none.stderr.starts_with("error: no usable GPU adapter: "), "{}", none.stderr);

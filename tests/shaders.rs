@@ -1,6 +1,8 @@
 //! Every shader variant that a run can ask for, without an adapter: it composes, naga validates it, and its params
 //! struct is the one that Rust writes.
 
+mod variants;
+
 use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
@@ -14,6 +16,7 @@ use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};
 use std::mem::{offset_of, size_of};
 use std::path::Path;
+use variants::{grouped_products, permutations, routers};
 
 /// A model that uses every kernel.
 const EVERYTHING: &str = "
@@ -100,7 +103,12 @@ fn variants() -> Vec<Dispatch> {
             let capabilities = Capabilities::software().with_tier(tier);
             let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &muon];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
-            models.chain(packed_documents(capabilities)).chain(compositions(capabilities))
+            models
+                .chain(packed_documents(capabilities))
+                .chain(compositions(capabilities))
+                .chain(grouped_products(capabilities))
+                .chain(permutations(capabilities))
+                .chain(routers(capabilities))
         })
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
@@ -194,5 +202,7 @@ fn every_shader_file_is_embedded_and_introduced() {
     assert_eq!(files, embedded);
     for (path, source) in SOURCES {
         assert!(source.starts_with("// "), "shaders/{path}.wgsl starts without a header");
+        // DX12 does not know it where the grid is read from a buffer.
+        assert!(!source.contains("num_workgroups"), "shaders/{path}.wgsl reads the size of its grid");
     }
 }

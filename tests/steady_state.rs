@@ -96,6 +96,7 @@ fn save(
         seed: 0,
         loss_scale: 1.0,
         data_fingerprint: 0,
+        settings: None,
         model: Default::default(),
         schedule: Default::default(),
     };

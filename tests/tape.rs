@@ -218,8 +218,13 @@ fn rope() {
             |tape, x, _| tape.rope(x, positions, cos_sin, LAYOUT, settings),
             &[],
             |dy| {
-                let settings =
-                    reference::rope::Rope { head_dim: 8, rotary_dim: 6, theta: 100.0, interleaved: false };
+                let settings = reference::rope::Rope {
+                    head_dim: 8,
+                    rotary_dim: 6,
+                    theta: 100.0,
+                    interleaved: false,
+                    scaling: reference::rope_scaling::Scaling::None,
+                };
                 let mut parts = unpack(dy, &LAYOUT);
                 reference::rope::rope_backward(&mut parts[0], &ids, 4, &settings);
                 reference::rope::rope_backward(&mut parts[1], &ids, 2, &settings);

@@ -252,6 +252,17 @@ fn outputs_are_whole_or_absent() {
     let empty = place.write("empty.txt", "").display().to_string();
     let nothing = TokenizeConfig { inputs: vec![empty.clone()], ..forced.clone() };
     assert_eq!(error(nothing), format!("{empty}: hold no text (1 empty document); name files with text"));
+    let blank = place.write("blank.txt", " \n\n").display().to_string();
+    let learn = |inputs: &[&str]| {
+        let inputs: Vec<String> = inputs.iter().map(|input| input.to_string()).collect();
+        let output = place.path("out/none.json");
+        let error = train_tokenizer(&inputs, &output, 300, 2, false).expect_err("no text").to_string();
+        assert!(!output.exists(), "a tokenizer of nothing was written");
+        error
+    };
+    let remedy = "hold no text to learn from; name files with text";
+    assert_eq!(learn(&[&empty]), format!("{empty}: {remedy}"));
+    assert_eq!(learn(&[&empty, &blank]), format!("{empty}, {blank}: {remedy}"));
     let json = place.write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": ").display().to_string();
     let broken = TokenizeConfig {
         inputs: vec![json.clone()],

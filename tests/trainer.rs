@@ -2,10 +2,12 @@
 
 mod runs;
 
+use gristmill::data::Batch;
 use gristmill::model::config::ModelConfig;
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::reference;
 use gristmill::reference::adamw::Correction;
+use gristmill::reference::rope_scaling::Scaling;
 use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
 use runs::{Setup, Weights, relative_distance, weights_of};
 
@@ -109,6 +111,29 @@ fn llama_shape_follows_the_reference() {
 #[test]
 fn a_sliding_window_follows_the_reference() {
     follows_the_reference(&Setup::new("window", "n_kv_heads: 2, sliding_window: 7"));
+}
+
+/// Windows of 24 tokens on frequencies that were made for 8 and for 16: some pairs are kept, some blended, some slowed.
+#[test]
+fn scaled_rotations_follow_the_reference() {
+    let yarn = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01}";
+    let llama3 = "rope_scaling: {rope_type: llama3, factor: 4, original_max_position_embeddings: 16, \
+                  low_freq_factor: 0.05, high_freq_factor: 1}";
+    for setup in [Setup::new("yarn", yarn), Setup::new("llama3", llama3)] {
+        follows_the_reference(&setup);
+        let (plan, data, _) = setup.data();
+        let batch = data.train.batch(0).expect("a batch");
+        let loss = |scaling: Scaling| {
+            let mut shape = runs::reference_shape(&plan.model);
+            shape.rope.scaling = scaling;
+            let (weights, length) = (setup.initial_weights(), plan.model.seq_length);
+            let Batch { tokens, targets, positions, .. } = &batch;
+            reference::gpt::loss(&shape, &weights, tokens, targets, positions, length, u32::MAX).0
+        };
+        let (scaled, plain) = (loss(runs::reference_shape(&plan.model).rope.scaling), loss(Scaling::None));
+        let difference = (scaled - plain).abs() / plain;
+        assert!(difference > 10.0 * ALLOWED, "{}: {difference:.1e} is no difference", setup.name);
+    }
 }
 
 #[test]

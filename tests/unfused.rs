@@ -57,6 +57,7 @@ fn rope_in_four_passes() {
                 rotary_dim: head_dim as usize,
                 theta: 10000.0,
                 interleaved: false,
+                scaling: reference::rope_scaling::Scaling::None,
             };
             let positions: Vec<u32> = (0..sequences * tokens).map(|i| i % tokens).collect();
             let mut want = x.values;

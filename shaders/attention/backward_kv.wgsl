@@ -16,46 +16,17 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::lib::attention::{LOG2_E, add_dot};
-@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
+@if(dropout) import package::attention::queries::dropout_state;
+import package::attention::queries::{params, qkv};
+@if(dropout) import package::lib::dropout::dropout_words;
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
 
-struct Params { // of both backward kernels; this one reads no out
-    tokens: u32, // T
-    heads: u32,
-    group: u32, // query heads to a key and value head
-    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count single ones
-    v_start: u32,
-    qkv_offset: u32,
-    qkv_stride: u32,
-    out_offset: u32,
-    out_stride: u32,
-    dout_offset: u32,
-    dout_stride: u32,
-    lse_offset: u32,
-    lse_stride: u32,
-    delta_stride: u32,
-    dqkv_offset: u32,
-    dqkv_stride: u32,
-    scale: f32,
-    window: u32, // keys that a query sees, itself included; for `windowed`
-    starts_offset: u32,
-    ends_offset: u32,
-    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
-    seed_low: u32,
-    seed_high: u32,
-    threshold: u32,
-    factor: f32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> qkv: array<Packed>;
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
 @if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
-@if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
 
 const BLOCK: u32 = ROWS * LANES;
 

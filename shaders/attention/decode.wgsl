@@ -16,7 +16,7 @@
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_max, row_sum, share_of};
+import package::lib::reduce::{row_max, row_sum, row_sum4, share_of};
 import package::tile::{D4, LANES, V4};
 
 struct Params {
@@ -109,22 +109,3 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
 fn position_of(sequence: u32) -> u32 {
     return min(positions[params.positions_offset + sequence], params.tokens - 1u);
 }
-
-@if(shared_tile) var<workgroup> shared_sums: array<vec4<f32>, LANES>;
-
-@if(shared_tile)
-fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
-    shared_sums[lane] = value;
-    for (var half = LANES / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            shared_sums[lane] += shared_sums[lane + half];
-        }
-    }
-    workgroupBarrier();
-    let total = shared_sums[0];
-    workgroupBarrier(); // the next sum writes the same memory
-    return total;
-}
-
-@if(!shared_tile) fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }

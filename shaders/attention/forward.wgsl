@@ -14,53 +14,22 @@
 // lower than where the maximum starts.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+import package::attention::queries::{BLOCK, params, qkv};
+import package::attention::queries::{is_seen, key_part, value_part};
+@if(shared_tile) import package::attention::queries::copy_tile;
+@if(dropout) import package::attention::queries::{draw_words, mask_row, words_of};
+@if(windowed || segmented) import package::attention::queries::{STEP, first_of, first_seen};
 import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
-@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
 
-struct Params {
-    tokens: u32, // T
-    heads: u32,
-    group: u32, // query heads to a key and value head
-    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse count single ones
-    v_start: u32,
-    qkv_offset: u32,
-    qkv_stride: u32,
-    out_offset: u32,
-    out_stride: u32,
-    lse_offset: u32,
-    lse_stride: u32,
-    scale: f32, // times log2 e
-    window: u32, // keys that a query sees, itself included; for `windowed`
-    starts_offset: u32,
-    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
-    seed_low: u32,
-    seed_high: u32,
-    threshold: u32,
-    factor: f32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> qkv: array<Packed>;
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
-@if(segmented) @group(0) @binding(4) var<storage, read> starts: array<u32>; // (1, N)
-@if(dropout) @group(0) @binding(5) var<storage, read> dropout_state: DropoutState;
-
-const BLOCK: u32 = ROWS * LANES;
-@if(shared_tile) const STEP: u32 = TILE; // the walk begins with a tile
-@if(!shared_tile && !dropout) const STEP: u32 = KEYS;
-@if(!shared_tile && dropout) const STEP: u32 = 4u; // or with 4 keys whose words are drawn together
 
 var<private> q: array<array<vec4<f32>, D4>, ROWS>;
 var<private> sums: array<array<vec4<f32>, V4>, ROWS>; // Σ p v, to be divided by `total`
 var<private> highest: array<f32, ROWS>;
 var<private> total: array<f32, ROWS>; // Σ p
-@if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
-
-@if(dropout) var<private> mask_row: array<u32, ROWS>; // number of each query and head, by which words are drawn
-@if(dropout) var<private> words_of: array<vec4<u32>, ROWS>; // of 4 keys
 
 @compute @workgroup_size(LANES)
 fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -162,72 +131,4 @@ fn attend(token: u32, keys: u32, values: u32, key: u32) {
             }
         }
     }
-}
-
-// A query that exists sees no key past the last token, for it sees none after itself.
-@if(causal && !windowed && !segmented)
-fn is_seen(r: u32, token: u32, key: u32) -> bool {
-    return key <= token;
-}
-
-@if(!causal)
-fn is_seen(r: u32, token: u32, key: u32) -> bool {
-    return key < params.tokens;
-}
-
-@if(windowed || segmented)
-fn is_seen(r: u32, token: u32, key: u32) -> bool {
-    return key <= token && key >= first_of[r];
-}
-
-// Draws the words of the next 4 keys for each query of this invocation.
-@if(dropout)
-fn draw_words(key: u32) {
-    for (var r = 0u; r < ROWS; r++) {
-        let seed = vec2<u32>(params.seed_low, params.seed_high);
-        words_of[r] = dropout_words(mask_row[r], key / 4u, params.op, dropout_state, seed);
-    }
-}
-
-// The first key that query `token` sees; it never falls as `token` rises.
-@if(windowed || segmented)
-fn first_seen(sequence: u32, token: u32) -> u32 {
-    var first = 0u;
-    @if(windowed) { first = token - min(token, params.window - 1u); }
-    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
-    return first;
-}
-
-@if(!shared_tile)
-fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
-    return load4(qkv[keys + min(key, params.tokens - 1u) * params.qkv_stride + c]);
-}
-
-@if(!shared_tile)
-fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
-    return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
-}
-
-@if(shared_tile) const WIDTH: u32 = D4 + V4; // a key and its value
-@if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
-
-@if(shared_tile)
-fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
-    return shared_rows[key % TILE * WIDTH + c];
-}
-
-@if(shared_tile)
-fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
-    return shared_rows[key % TILE * WIDTH + D4 + c];
-}
-
-@if(shared_tile)
-fn copy_tile(lane: u32, keys: u32, values: u32, first: u32) {
-    workgroupBarrier(); // nobody still reads the tile before
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = min(first + i / WIDTH, params.tokens - 1u) * params.qkv_stride;
-        let c = i % WIDTH;
-        shared_rows[i] = load4(qkv[row + select(values + c - D4, keys + c, c < D4)]);
-    }
-    workgroupBarrier();
 }

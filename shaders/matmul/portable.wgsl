@@ -5,10 +5,11 @@
 // of each and does 16 multiply-adds per pair, whatever the operands' layout. Copying works in blocks of 4 x 4, turned in
 // registers where the layout asks for it. Invocation (tx, ty) owns rows 4 (ty + 16 i) + 0..3, columns 4 (tx + 16 j) +
 // 0..3: neighbours read neighbouring vec4s.
-// Numerics: f32 sums over k in ascending order; loads past the edge give zero.
+// `grouped`: see matmul/software.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge give zero.
 // Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
 
 import package::lib::element::{Packed, load4, store4};
+import package::lib::group::{Group, group_of_tile};
 import package::lib::row::keep_inside;
 import package::tile::{TM4, TN4, DEPTH};
 
@@ -23,6 +24,9 @@ struct Params {
     b_stride: u32,
     y_stride: u32,
     residual_stride: u32,
+    @if(grouped) first_expert: u32, // of the part of the stack that is bound
+    @if(grouped) experts: u32, // in that part
+    @if(grouped) matrix_stride: u32, // from one expert's matrix to the next
 }
 
 @if(gradient) alias Output = vec4<f32>;
@@ -34,6 +38,10 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> y: array<Output>;
 @if(bias) @group(0) @binding(4) var<storage, read> bias: array<Packed>; // (N)
 @if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (M, N)
+@if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
+@if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
+
+@if(grouped) var<private> group: Group; // what this workgroup works on
 
 const SIDE: u32 = 16u; // invocations along each side of the workgroup
 const A_WIDTH: u32 = SIDE * TM4; // vec4s along the rows of the tile
@@ -48,11 +56,19 @@ fn matmul(
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let first_row4 = workgroup.y * A_WIDTH;
-    let first_column4 = workgroup.x * B_WIDTH;
+    @if(grouped) {
+        pick_group(workgroup);
+        if (group.rows == 0u) {
+            return; // what nobody adds to stays untouched
+        }
+    }
+    @if(!grouped || a_transposed) let first_row4 = workgroup.y * A_WIDTH;
+    @if(grouped && !a_transposed) let first_row4 = 0u;
+    @if(!grouped || !a_transposed) let first_column4 = workgroup.x * B_WIDTH;
+    @if(grouped && a_transposed) let first_column4 = workgroup.z * B_WIDTH;
     var sums: array<vec4<f32>, 4u * TM4 * TN4>; // [row block i][row within it][column block j]
 
-    for (var k0 = 0u; k0 < params.k; k0 += DEPTH) {
+    for (var k0 = 0u; k0 < size_k(); k0 += DEPTH) {
         copy_tiles(lane, first_row4, first_column4, k0);
         workgroupBarrier();
         for (var k = 0u; k < DEPTH; k++) {
@@ -105,7 +121,7 @@ fn copy_tiles(lane: u32, first_row4: u32, first_column4: u32, k0: u32) {
 fn a_block(row4: u32, k4: u32) -> array<vec4<f32>, 4> {
     var block: array<vec4<f32>, 4>;
     for (var i = 0u; i < 4u; i++) {
-        block[i] = load_a(4u * k4 + i, row4, params.k, params.m);
+        block[i] = load_a(4u * k4 + i, row4, size_k(), params.m);
     }
     return block;
 }
@@ -113,10 +129,10 @@ fn a_block(row4: u32, k4: u32) -> array<vec4<f32>, 4> {
 @if(!a_transposed)
 fn a_block(row4: u32, k4: u32) -> array<vec4<f32>, 4> {
     return turn(
-        load_a(4u * row4, k4, params.m, params.k),
-        load_a(4u * row4 + 1u, k4, params.m, params.k),
-        load_a(4u * row4 + 2u, k4, params.m, params.k),
-        load_a(4u * row4 + 3u, k4, params.m, params.k),
+        load_a(4u * row4, k4, size_m(), params.k),
+        load_a(4u * row4 + 1u, k4, size_m(), params.k),
+        load_a(4u * row4 + 2u, k4, size_m(), params.k),
+        load_a(4u * row4 + 3u, k4, size_m(), params.k),
     );
 }
 
@@ -125,7 +141,7 @@ fn a_block(row4: u32, k4: u32) -> array<vec4<f32>, 4> {
 fn b_block(column4: u32, k4: u32) -> array<vec4<f32>, 4> {
     var block: array<vec4<f32>, 4>;
     for (var i = 0u; i < 4u; i++) {
-        block[i] = load_b(4u * k4 + i, column4, params.k, params.n);
+        block[i] = load_b(4u * k4 + i, column4, size_k(), params.n);
     }
     return block;
 }
@@ -149,27 +165,56 @@ fn load_a(row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
     if (row >= rows || 4u * column4 >= columns) {
         return vec4<f32>(0.0);
     }
-    return load4(a[params.a_offset + row * params.a_stride + column4]);
+    return load4(a[a_start() + row * params.a_stride + column4]);
 }
 
 fn load_b(row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
     if (row >= rows || 4u * column4 >= columns) {
         return vec4<f32>(0.0);
     }
-    return load4(b[params.b_offset + row * params.b_stride + column4]);
+    return load4(b[b_start() + row * params.b_stride + column4]);
 }
 
 fn epilogue(sum: vec4<f32>, row: u32, column4: u32) {
-    if (row >= params.m || 4u * column4 >= params.n) {
+    if (row >= size_m() || 4u * column4 >= params.n) {
         return;
     }
-    let at = params.y_offset + row * params.y_stride + column4;
+    let at = y_start() + row * params.y_stride + column4;
     var value = sum;
     @if(bias) { value += load4(bias[column4]); }
     @if(residual) { value += load4(residual[row * params.residual_stride + column4]); }
     @if(accumulate) { value += load_y(at); }
     store_y(at, keep_inside(value, 4u * column4, params.n));
 }
+
+@if(grouped && !a_transposed)
+fn pick_group(workgroup: vec3<u32>) {
+    group = group_of_tile(tiles[workgroup.y], params.first_expert, params.experts);
+}
+
+@if(grouped && a_transposed)
+fn pick_group(workgroup: vec3<u32>) {
+    let first = offsets[params.first_expert + workgroup.x];
+    group = Group(first, offsets[params.first_expert + workgroup.x + 1u] - first, workgroup.x);
+}
+
+// Rows of the result and length of the sums. Rows of `a` are grouped: they are rows of the result, or, transposed, what
+// is summed over.
+@if(!grouped || a_transposed) fn size_m() -> u32 { return params.m; }
+@if(grouped && !a_transposed) fn size_m() -> u32 { return group.rows; }
+@if(!grouped) fn size_k() -> u32 { return params.k; }
+@if(grouped && !a_transposed) fn size_k() -> u32 { return select(params.k, 0u, group.rows == 0u); }
+@if(grouped && a_transposed) fn size_k() -> u32 { return group.rows; }
+
+// Where each operand starts.
+@if(!grouped) fn a_start() -> u32 { return params.a_offset; }
+@if(grouped) fn a_start() -> u32 { return params.a_offset + group.first * params.a_stride; }
+@if(!grouped) fn b_start() -> u32 { return params.b_offset; }
+@if(grouped && !a_transposed) fn b_start() -> u32 { return params.b_offset + group.matrix * params.matrix_stride; }
+@if(grouped && a_transposed) fn b_start() -> u32 { return params.b_offset + group.first * params.b_stride; }
+@if(!grouped) fn y_start() -> u32 { return params.y_offset; }
+@if(grouped && !a_transposed) fn y_start() -> u32 { return params.y_offset + group.first * params.y_stride; }
+@if(grouped && a_transposed) fn y_start() -> u32 { return params.y_offset + group.matrix * params.matrix_stride; }
 
 // A gradient is f32 whatever the element.
 @if(gradient) fn load_y(at: u32) -> vec4<f32> { return y[at]; }

@@ -1,6 +1,7 @@
 //! `doctor`: what the adapters here can do, whether the kernels are right on the one a run would take, how fast it is,
 //! and how large a model it can train.
 
+use super::output::say;
 use super::self_test::{ALLOWED, self_test};
 use crate::config::{RunConfig, RunPlan};
 use crate::device::{Gpu, GpuOptions, list_adapters};
@@ -42,25 +43,25 @@ const LADDER: [(&str, u32, u32, u32); 8] = [
 pub async fn doctor(arguments: &Arguments) -> Result<()> {
     let options = GpuOptions { device_name: arguments.device_name.clone(), ..GpuOptions::default() };
     let gpu = Gpu::request(&options).await?;
-    println!("adapters");
+    say!("adapters");
     for adapter in list_adapters().await {
         let chosen = if adapter == *gpu.report() { "  <- this one" } else { "" };
-        println!("  {adapter}{chosen}");
+        say!("  {adapter}{chosen}");
     }
     let limits = gpu.capabilities().limits;
-    println!(
+    say!(
         "limits     {} in a tensor, {} in a buffer",
         HumanBytes(limits.binding_bytes),
         HumanBytes(limits.buffer_bytes)
     );
     let wrong = test_tiers(&gpu).await?;
-    println!(
+    say!(
         "roofs      matrix products {:.1} GFLOP/s, memory {:.1} GB/s (tier {})",
         probe_matmul_rate(&gpu).await? / 1e9,
         probe_memory_rate(&gpu).await? / 1e9,
         gpu.capabilities().tier.name()
     );
-    println!("{}", largest_model(&gpu, arguments.memory)?);
+    say!("{}", largest_model(&gpu, arguments.memory)?);
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Error::Device(format!(
@@ -79,7 +80,7 @@ async fn test_tiers(gpu: &Gpu) -> Result<Vec<String>> {
         let outcomes = self_test(gpu, tier).await?;
         let shown: Vec<String> = outcomes.iter().map(|o| format!("{} {:.0e}", o.kernel, o.error)).collect();
         let preferred = if tier == gpu.report().preferred_tier() { ", preferred" } else { "" };
-        println!("self-test  tier {}{preferred}: errors {}", tier.name(), shown.join(", "));
+        say!("self-test  tier {}{preferred}: errors {}", tier.name(), shown.join(", "));
         let bad = outcomes.iter().filter(|outcome| outcome.error > ALLOWED);
         wrong.extend(bad.map(|outcome| format!("{} of tier {}", outcome.kernel, tier.name())));
     }

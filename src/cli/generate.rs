@@ -1,12 +1,13 @@
 //! `generate`: a trained model continues prompts, printed as it goes.
 
-use crate::data::Codec;
+use super::output::print;
+use crate::data::Decoding;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
 use crate::kernels::Tier;
 use crate::train::trained::{TrainedModel, TrainedRun, prompt_tokens};
-use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Texts that are written at once, at most: each has a cache of its own.
@@ -88,15 +89,25 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
     match &prompts[..] {
         [(text, _)] => {
-            let mut stream = Stream { codec: &run.codec, tokens: Vec::new(), printed: 0 };
-            print(text);
-            model.generate(&tokens, &settings, |_, token| stream.push(token)).await?;
-            stream.finish();
+            let mut decoding = Decoding::new(&run.codec);
+            if print(text).is_break() {
+                return Ok(());
+            }
+            let show = |_, token| match decoding.push(token).as_str() {
+                "" => ControlFlow::Continue(()),
+                part => print(part),
+            };
+            model.generate(&tokens, &settings, show).await?;
+            let _ = print(&(decoding.finish() + "\n"));
         }
         several => {
-            let written = model.generate(&tokens, &settings, |_, _| {}).await?;
+            let go_on = |_, _| ControlFlow::Continue(());
+            let written = model.generate(&tokens, &settings, go_on).await?;
             for (number, ((text, _), tokens)) in several.iter().zip(written).enumerate() {
-                print(&format!("--- {}\n{text}{}\n", number + 1, run.codec.decode(&tokens)));
+                let text = format!("--- {}\n{text}{}\n", number + 1, run.codec.decode(&tokens));
+                if print(&text).is_break() {
+                    break;
+                }
             }
         }
     }
@@ -118,38 +129,4 @@ fn tier_named(name: &str) -> Result<Tier> {
     let names = Tier::ALL.map(Tier::name).join(", ");
     Tier::named(name)
         .ok_or_else(|| Error::config("--tier", format!("expected one of {names}, found `{name}`")))
-}
-
-/// Text that appears as its tokens come.
-struct Stream<'a> {
-    codec: &'a Codec,
-    tokens: Vec<u32>,
-    /// Bytes of the text that are on the screen.
-    printed: usize,
-}
-
-impl Stream<'_> {
-    fn push(&mut self, token: u32) {
-        self.tokens.push(token);
-        let text = self.codec.decode(&self.tokens);
-        // A letter whose bytes come in several tokens is not whole yet.
-        let whole = text.trim_end_matches('\u{fffd}').len();
-        if whole > self.printed && text.is_char_boundary(self.printed) {
-            print(&text[self.printed..whole]);
-            self.printed = whole;
-        }
-    }
-
-    /// What is left when no more tokens come, letters that stay incomplete too.
-    fn finish(self) {
-        let text = self.codec.decode(&self.tokens);
-        print(text.get(self.printed..).unwrap_or_default());
-        print("\n");
-    }
-}
-
-/// A reader that has gone away (`| head`) is no error.
-fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -5,13 +5,18 @@
 
 mod doctor;
 mod generate;
+mod output;
+mod parse;
 mod plan;
 mod self_test;
+mod stacked_areas;
+mod token_distribution;
 mod train;
 
 use crate::data::tokenize::{TokenizeArguments, TrainTokenizerArguments};
 use crate::error::Result;
 use clap::{Parser, Subcommand};
+use output::say;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,6 +44,8 @@ enum Command {
     Tokenize(TokenizeArguments),
     /// Make a tokenizer from text files
     TrainTokenizer(TrainTokenizerArguments),
+    /// Plot how often each expert was chosen, and name the busiest
+    TokenDistribution(token_distribution::Arguments),
     /// Write the shaders of a run into a folder
     DumpWgsl {
         /// Where to
@@ -63,20 +70,24 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
-    let Arguments { command } = Arguments::parse_from(help_first(std::env::args()));
-    exit_code(match command {
+    exit_code(parse::parse(help_first(std::env::args())).and_then(run))
+}
+
+fn run(Arguments { command }: Arguments) -> Result<()> {
+    match command {
         Command::Train(Configured { config, overrides }) => train::train(&config, &overrides),
         Command::Plan(Configured { config, overrides }) => plan::plan(&config, &overrides),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
-        Command::Tokenize(arguments) => arguments.run().map(|summary| println!("{summary}")),
+        Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
-            println!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
+            say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
         }),
+        Command::TokenDistribution(arguments) => token_distribution::token_distribution(&arguments),
         Command::DumpWgsl { folder, configured } => {
             train::dump_wgsl(&configured.config, &configured.overrides, &folder)
         }
-    })
+    }
 }
 
 /// The example `train_gpt`: parses the command line, trains, and returns the exit code.

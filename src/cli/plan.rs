@@ -1,5 +1,6 @@
 //! `plan`: what a run would be.
 
+use super::output::{self, say};
 use crate::config::{Override, RunConfig, RunLength, RunPlan};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Tier};
@@ -15,21 +16,21 @@ const STEPS_IF_UNKNOWN: u64 = 1000;
 pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
     let plan = RunPlan::resolve(&config)?;
-    config.notices.iter().for_each(|notice| println!("{notice}"));
+    config.notices.iter().for_each(|notice| say!("{notice}"));
     let length = match plan.load_data() {
         Ok(data) => {
-            data.summary.iter().for_each(|line| println!("{line}"));
+            data.summary.iter().for_each(|line| say!("{line}"));
             Some(plan.with_data(data.train.steps_per_epoch()))
         }
         Err(error) => {
-            println!("The number of steps is not known without the data: {error}");
+            say!("The number of steps is not known without the data: {error}");
             None
         }
     };
     let tier = plan.tier.unwrap_or(Tier::Portable);
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
     let recordings = Recordings::new(&plan, Capabilities::software().with_tier(tier), steps)?;
-    print!("{}", report(&plan, length.as_ref(), tier, &Forecast::new(&plan, &recordings)));
+    let _ = output::print(&report(&plan, length.as_ref(), tier, &Forecast::new(&plan, &recordings)));
     Ok(())
 }
 

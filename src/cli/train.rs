@@ -1,6 +1,8 @@
 //! `train` and `dump-wgsl`, and the example `train_gpt`, which is both.
 
 use super::Configured;
+use super::output::say;
+use super::parse::parse;
 use crate::error::Result;
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -59,13 +61,13 @@ pub fn train(config: &Path, overrides: &[String]) -> Result<()> {
 /// Writes the shaders of a run into `folder`.
 pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<()> {
     let files = pollster::block_on(crate::train::dump_wgsl(config, overrides, folder))?;
-    println!("{} shaders written to {}", files.len(), folder.display());
+    say!("{} shaders written to {}", files.len(), folder.display());
     Ok(())
 }
 
 /// The example's command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
-    let Arguments { configured, dump_wgsl: folder } = Arguments::parse_from(options_first(arguments));
+    let Arguments { configured, dump_wgsl: folder } = parse(options_first(arguments))?;
     let Configured { config, overrides } = configured;
     match folder {
         Some(folder) => dump_wgsl(&config, &overrides, &folder),

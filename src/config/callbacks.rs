@@ -1,6 +1,7 @@
 //! The `callbacks` list.
 
 use super::document::Document;
+use super::instruments::{self, ExpertCallbacks};
 use super::known_keys;
 use super::node::Node;
 use super::section::{Notes, Section};
@@ -14,6 +15,8 @@ pub struct CallbacksSection {
     pub log_every: u64,
     /// When checkpoints are written, if at all.
     pub checkpoint: Option<CheckpointConfig>,
+    /// Those about experts.
+    pub experts: ExpertCallbacks,
 }
 
 /// `CheckpointMonitor`.
@@ -32,11 +35,7 @@ const LOSS: [&str; 2] = ["MFLossMonitor", "LossMonitor"];
 const CHECKPOINT: [&str; 2] = ["CheckpointMonitor", "CheckpointMointor"];
 /// Uploads to a cloud that is not ours.
 const IGNORED: [&str; 1] = ["ObsMonitor"];
-const PLANNED: [&str; 11] = [
-    "SummaryMonitor",
-    "MoEDropRateCallback",
-    "TopkBiasBalanceCallback",
-    "ColdHotExpertMonitor",
+const PLANNED: [&str; 7] = [
     "TrainingStateMonitor",
     "MaxLogitsMonitor",
     "EvalCallBack",
@@ -47,17 +46,20 @@ const PLANNED: [&str; 11] = [
 ];
 
 pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<CallbacksSection> {
-    let mut callbacks = CallbacksSection { log_every: 1, checkpoint: None };
-    let items = match document.get("callbacks") {
+    let mut callbacks =
+        CallbacksSection { log_every: 1, checkpoint: None, experts: ExpertCallbacks::default() };
+    // The original reads both names.
+    let list = if document.get("callback").is_some() { "callback" } else { "callbacks" };
+    let items = match document.get(list) {
         Some(Node::List(items)) => items.as_slice(),
         Some(node) if !node.is_none() => {
-            return Err(document.error("callbacks", format!("expected a list of callbacks, found {node}")));
+            return Err(document.error(list, format!("expected a list of callbacks, found {node}")));
         }
         _ => &[],
     };
     let mut seen: Vec<&str> = Vec::new();
     for index in 0..items.len() {
-        let path = format!("callbacks.{index}");
+        let path = format!("{list}.{index}");
         let kind_path = format!("{path}.type");
         let Some(kind) = document.word(&kind_path) else {
             return Err(
@@ -70,15 +72,19 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<CallbacksSe
         } else if CHECKPOINT.contains(&kind) {
             callbacks.checkpoint = Some(read_checkpoint_monitor(document, &path, notes)?);
             CHECKPOINT[0]
+        } else if let Some(known) = instruments::KINDS.into_iter().find(|known| *known == kind) {
+            callbacks.experts.read(document, &path, known, notes)?;
+            known
         } else if IGNORED.contains(&kind) {
-            notes.ignore("callbacks", kind);
+            notes.ignore(list, kind);
             continue;
         } else if PLANNED.contains(&kind) {
             return Err(
                 document.error(&kind_path, format!("`{kind}` is not built yet; remove this callback"))
             );
         } else {
-            let known = [LOSS[0], CHECKPOINT[0]].into_iter().chain(IGNORED).chain(PLANNED);
+            let known =
+                [LOSS[0], CHECKPOINT[0]].into_iter().chain(instruments::KINDS).chain(IGNORED).chain(PLANNED);
             return Err(document.error(&kind_path, unknown(kind, known)));
         };
         // The original keeps the last one without a word.

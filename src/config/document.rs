@@ -7,7 +7,7 @@ use serde_yaml::{Mapping, Number, Value};
 use super::aliases;
 use super::locate;
 use super::node::Node;
-use super::overrides::Override;
+use super::overrides::{Override, is_below};
 use crate::error::{Error, Result};
 
 /// A configuration as written: its values, and where each comes from.
@@ -43,6 +43,11 @@ impl Document {
         &self.file
     }
 
+    /// The text, the file it was read from, and what was laid over it.
+    pub fn parts(&self) -> (&str, &Path, &[Override]) {
+        (&self.text, &self.file, &self.overrides)
+    }
+
     /// The value at a dotted path; items of lists are numbered from 0.
     pub fn get(&self, path: &str) -> Option<&Node> {
         if path.is_empty() {
@@ -56,9 +61,14 @@ impl Document {
         self.get(path).filter(|node| !node.is_none()).and_then(Node::word)
     }
 
+    /// Whether something was written at `path`, under any of the names of its last key.
+    pub fn has(&self, path: &str) -> bool {
+        self.get(&self.written(path)).is_some_and(|node| !node.is_none())
+    }
+
     /// Whether the command line changes anything below `path`.
     pub fn is_overridden(&self, path: &str) -> bool {
-        self.overrides.iter().any(|one| is_below(&one.path, path))
+        self.overrides.iter().any(|one| one.lies_within(path))
     }
 
     /// An error about the value at `path`, under whichever of its names it was written.
@@ -188,9 +198,4 @@ fn set(root: &mut Node, path: &str, value: Node) -> std::result::Result<(), Stri
     }
     *node = value;
     Ok(())
-}
-
-/// Whether `path` is `ancestor` or something in it.
-fn is_below(path: &str, ancestor: &str) -> bool {
-    path.strip_prefix(ancestor).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

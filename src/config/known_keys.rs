@@ -3,6 +3,7 @@
 //! What an issue builds moves from the rules to `used`.
 
 use super::keys::{Keys, Outcome, Passes, Rule};
+pub(crate) use super::model_keys::{MODEL, MOE};
 
 /// Where each kind of section stands, for "it belongs in".
 pub(crate) const SECTIONS: [(&str, &Keys); 13] = [
@@ -116,87 +117,6 @@ pub(crate) const GROUP: Keys = Keys {
     used: schedule_keys!(" params weight_decay"),
     ignored: "",
     rules: &[refuse("auto_register", Passes::Off, "remove it")],
-};
-
-pub(crate) const MODEL: Keys = Keys {
-    used: "type vocab_size hidden_size num_layers num_heads n_kv_heads head_dim kv_channels intermediate_size \
-        multiple_of ffn_dim_multiplier seq_length rms_norm_eps theta tie_word_embeddings \
-        untie_embeddings_and_output_weights qkv_has_bias use_qk_norm rotary_interleaved rotary_percent \
-        init_method_std ignore_token_id freeze freeze_exclude eod_token_id sliding_window use_sliding_window \
-        window_size attention_dropout hidden_dropout emb_dropout_prob max_position_embedding expand_ratio hidden_act \
-        gated_linear_unit normalization position_embedding_type add_bias_linear out_proj_has_bias wo_has_bias has_bias \
-        post_layernorm_residual extend_method scaling_factor rope_scaling pretrain_seqlen",
-    // Generation, pipeline stages, kernel choices and weight layouts of the original.
-    ignored: "bos_token_id eos_token_id batch_size repetition_penalty max_decode_length \
-        max_length max_new_tokens top_k top_p do_sample temperature is_dynamic is_flexible_shape block_size \
-        num_blocks use_paged_attention use_past_shard use_kvcache_op use_cache compute_in_2d \
-        fine_grain_interleave offset pp_interleave_num parallel_optimizer use_seq_parallel seq_parallel \
-        qkv_concat ffn_concat use_attn_mask_compression use_ring_attention use_prompt_flash_attention \
-        use_incre_flash_attention use_rope_slice input_sliced_sig rotary_emb_base auto_register \
-        architectures model_type fp32_residual_connection use_contiguous_weight_layout_attention \
-        use_interleaved_weight_layout_mlp return_extra_loss mtp_loss_factor is_sample_acceleration \
-        num_experts_chosen moe_intermediate_size norm_topk_prob routed_scaling_factor capacity_factor use_gmm \
-        router_dense_type enable_sdrop enable_gmm_safe_tokens router_aux_loss_coef moe_aux_loss_coeff \
-        z_loss_factor moe_router_load_balancing_type moe_router_pre_softmax moe_token_dispatcher_type \
-        micro_batch_interleave_num",
-    rules: &[
-        refuse(
-            "compute_dtype compute_type dtype",
-            Passes::Words("float32"),
-            "write `compute_dtype: float32`",
-        ),
-        refuse("use_past", Passes::Off, "write `use_past: False`"),
-        refuse("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
-        refuse("expert_num shared_expert_num", Passes::UpToOne, "mixture of experts is to come; remove it"),
-        refuse("use_moe", Passes::Off, "mixture of experts is to come; write `use_moe: False`"),
-        refuse("mtp_depth multi_latent_attention q_lora_rank kv_lora_rank", Passes::Off, "remove it"),
-        refuse(
-            "qk_rope_head_dim qk_nope_head_dim v_head_dim window_attn_skip_freq use_mup",
-            Passes::Off,
-            "remove it",
-        ),
-        refuse(
-            "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
-            Passes::Off,
-            "write it under train_dataset instead",
-        ),
-        differs(
-            "use_flash_attention",
-            Passes::On,
-            "attention never stores its matrix here, whatever this says",
-        ),
-        differs("use_fused_rope use_fused_swiglu", Passes::On, "always fused here"),
-        differs(
-            "param_init_type embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
-                layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype residual_dtype",
-            Passes::Words("float32"),
-            "float32 here, which is more precise",
-        ),
-        differs(
-            "pad_token_id",
-            Passes::Never,
-            "rows are never padded, so no token is left out of the loss for it",
-        ),
-        differs(
-            "checkpoint_name_or_path",
-            Passes::Off,
-            "names a download of the original and is ignored; weights come from `load_checkpoint`",
-        ),
-    ],
-};
-
-pub(crate) const MOE: Keys = Keys {
-    used: "",
-    ignored: "num_experts_chosen capacity_factor aux_loss_factor aux_loss_factors aux_loss_types routing_policy \
-        enable_sdrop router_dense_type use_fused_ops_topkrouter norm_topk_prob shared_expert_num \
-        use_shared_expert_gating balance_via_topk_bias topk_bias_update_rate routed_scaling_factor \
-        expert_group_size group_wise_a2a comp_comm_parallel comp_comm_parallel_degree first_k_dense_replace \
-        moe_intermediate_size z_loss_factor n_group topk_group topk_method use_gating_sigmoid use_gmm \
-        use_fused_ops_permute enable_gmm_safe_tokens callback_moe_droprate ep_extend_tp \
-        expert_model_parallel save_token_distribution cur_layer enable_cold_hot_expert update_step \
-        hot_expert_num cold_token_percent moe_module_name max_router_load enable_deredundency \
-        npu_nums_per_device use_allgather_dispatcher moe_shared_expert_overlap dispatch_global_max_bs",
-    rules: &[refuse("expert_num", Passes::UpToOne, "mixture of experts is to come; write `expert_num: 1`")],
 };
 
 pub(crate) const RECOMPUTE: Keys = Keys {
@@ -319,11 +239,37 @@ pub(crate) const CHECKPOINT_MONITOR: Keys = Keys {
     ],
 };
 
-const fn refuse(keys: &'static str, passes: Passes, remedy: &'static str) -> Rule {
+pub(crate) const DROP_RATE: Keys =
+    Keys { used: "type expert_num capacity_factor num_layers mtp_depth", ignored: "", rules: &[] };
+pub(crate) const TOPK_BIAS: Keys = Keys {
+    used: "type balance_via_topk_bias topk_bias_update_rate expert_num gradient_accumulation_steps num_layers \
+        mtp_depth",
+    // The original's count of micro-batches includes those of pipeline stages.
+    ignored: "micro_batch_num log_expert_load_to_tensorboard",
+    rules: &[],
+};
+pub(crate) const COLD_HOT: Keys = Keys {
+    used: "type save_checkpoint_steps",
+    ignored: "moe_config hidden_size intermediate_size expert_parallel model_parallel",
+    rules: &[],
+};
+pub(crate) const SUMMARY: Keys = Keys {
+    used: "type summary_dir collect_freq export_options",
+    ignored: "collect_specified_data collect_tensor_freq keep_default_action custom_lineage_data max_file_size",
+    rules: &[],
+};
+/// `export_options` of the summary.
+pub(crate) const EXPORT: Keys = Keys {
+    used: "",
+    ignored: "",
+    rules: &[refuse("tensor_format", Passes::Words("npy"), "write `tensor_format: npy`")],
+};
+
+pub(super) const fn refuse(keys: &'static str, passes: Passes, remedy: &'static str) -> Rule {
     Rule { keys, passes, outcome: Outcome::NotBuilt(remedy) }
 }
 
-const fn differs(keys: &'static str, passes: Passes, text: &'static str) -> Rule {
+pub(super) const fn differs(keys: &'static str, passes: Passes, text: &'static str) -> Rule {
     Rule { keys, passes, outcome: Outcome::Differs(text) }
 }
 

@@ -69,6 +69,10 @@ pub struct ModelSection {
     pub init_method_std: f64,
     /// Targets with this id are left out of the loss.
     pub ignore_token_id: i64,
+    /// Blocks behind the last that predict tokens further ahead.
+    pub mtp_depth: usize,
+    /// What their mean loss counts; 0.3 where absent, as in DeepSeek-V3.
+    pub mtp_loss_factor: f64,
     /// Patterns of parameters that do not train.
     pub freeze: Vec<String>,
     /// Patterns of those among them that do.
@@ -96,6 +100,10 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
     }
     if section.node("freeze_exclude").is_some() && section.node("freeze").is_none() {
         return Err(section.error("freeze_exclude", "given without `freeze`, whose patterns it narrows"));
+    }
+    let mtp_depth = section.or("mtp_depth", 0)?;
+    if mtp_depth == 0 && section.node("mtp_loss_factor").is_some_and(|node| !node.is_off()) {
+        notes.ignore(PATH, "mtp_loss_factor");
     }
     let is_llama = family == Family::Llama;
     let qkv_has_bias = section.or("qkv_has_bias", !is_llama)?;
@@ -142,6 +150,8 @@ pub(super) fn read(document: &Document, notes: &mut Notes) -> Result<ModelSectio
             positive,
         )?,
         ignore_token_id: section.or("ignore_token_id", -100)?,
+        mtp_depth,
+        mtp_loss_factor: section.number("mtp_loss_factor", 0.3, "a number from 0", |factor| factor >= 0.0)?,
         freeze: section.get("freeze")?.unwrap_or_default(),
         freeze_exclude: section.get("freeze_exclude")?.unwrap_or_default(),
     })

@@ -59,6 +59,17 @@ impl Override {
         }
         Ok(overrides)
     }
+
+    /// Whether it sets the value at the dotted path `section`, or one in it.
+    pub(super) fn lies_within(&self, section: &str) -> bool {
+        is_below(&self.path, section)
+    }
+}
+
+/// Whether `path` is `ancestor` or something in it; everything is in the whole, whose path is empty.
+pub(super) fn is_below(path: &str, ancestor: &str) -> bool {
+    let rest = path.strip_prefix(ancestor);
+    ancestor.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::callbacks::CheckpointConfig;
 use super::evaluation::EvalConfig;
+use super::instruments::{self, Instruments};
 use super::resolved;
 use super::run::{Resume, RunConfig, SampleConfig};
 use super::shape::{self, MAX_SIZE};
@@ -69,6 +70,8 @@ pub struct RunPlan {
     pub eval: Option<EvalConfig>,
     /// When to write checkpoints, if at all.
     pub checkpoint: Option<CheckpointConfig>,
+    /// What is shown of the experts.
+    pub instruments: Instruments,
     /// A log line every so many steps.
     pub log_every: u64,
     /// Text to write at the end.
@@ -100,6 +103,10 @@ impl RunPlan {
     /// # Errors
     /// If sizes do not fit together; the error names the key to change.
     pub fn resolve(config: &RunConfig) -> Result<Self> {
+        Self::decide(config).map_err(|error| config.name_flag(error, |config| Self::decide(config).map(drop)))
+    }
+
+    fn decide(config: &RunConfig) -> Result<Self> {
         let model = shape::resolve(config)?;
         let runner = &config.runner;
         for (key, size) in [("epochs", runner.epochs), ("batch_size", runner.batch_size as u64)] {
@@ -127,7 +134,6 @@ impl RunPlan {
             seed: config.seed,
             rank: 0,
             world,
-            model,
             batch_size,
             gradient_accumulation_steps,
             tokens_per_step,
@@ -145,11 +151,13 @@ impl RunPlan {
             eval_dataset: config.eval_dataset.clone(),
             eval: config.eval.clone(),
             checkpoint: config.callbacks.checkpoint.clone(),
+            instruments: instruments::resolve(config, &model)?,
             log_every: config.callbacks.log_every,
             sample: config.sample.clone(),
             device_name: config.context.device_name.clone(),
             tier: config.context.tier,
             max_device_memory: config.context.max_device_memory,
+            model,
         };
         plan.grouping().apply(Gpt::describe(&plan.model)).map_err(|misfit| {
             let path = match misfit.list {
@@ -192,6 +200,7 @@ impl RunPlan {
             vocab_size: self.model.vocab_size,
             ignore_id: self.model.ignore_id,
             sorts_positions: self.model.learns_positions(),
+            ahead: self.model.multi_token.map_or(0, |multi_token| multi_token.depth),
             rank: self.rank,
             world: self.world,
         }

@@ -7,11 +7,12 @@ use super::node::Node;
 use super::optimizer;
 use super::plan::RunPlan;
 use super::resolved_dataset;
+use super::resolved_mixture;
 use super::rope_scaling;
 use super::run::Resume;
 use super::schedule;
 use crate::kernels::Tier;
-use crate::model::config::Positions;
+use crate::model::config::{MultiToken, Positions};
 
 /// The configuration that resolves to `plan`.
 pub(super) fn to_yaml(plan: &RunPlan) -> String {
@@ -27,6 +28,9 @@ pub(super) fn to_yaml(plan: &RunPlan) -> String {
         Resume::Named(name) => top.set("resume_training", name.as_str()),
     }
     top.set("model", Entries::of([("model_config", model(plan))]));
+    if let Some(mixture) = &plan.model.mixture {
+        top.set("moe_config", resolved_mixture::entries(mixture, &plan.instruments));
+    }
     top.set(
         "runner_config",
         Entries::of([
@@ -123,6 +127,10 @@ fn model(plan: &RunPlan) -> Node {
     ] {
         entries.some(key, Some(share).filter(|share| *share > 0.0));
     }
+    if let Some(MultiToken { depth, loss_factor }) = model.multi_token {
+        entries.set("mtp_depth", depth);
+        entries.set("mtp_loss_factor", loss_factor);
+    }
     for (key, patterns) in [("freeze", &plan.freeze), ("freeze_exclude", &plan.freeze_exclude)] {
         entries.some(key, (!patterns.is_empty()).then(|| words(patterns)));
     }
@@ -147,6 +155,7 @@ fn callbacks(plan: &RunPlan) -> Node {
             .into(),
         );
     }
+    items.extend(resolved_mixture::callbacks(plan.model.mixture.as_ref(), &plan.instruments));
     Node::List(items)
 }
 

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::callbacks::{self, CallbacksSection};
 use super::context::{self, ContextSection};
+use super::culprit;
 use super::dataset;
 use super::document::Document;
 use super::evaluation::{self, EvalConfig};
 use super::groups;
 use super::known_keys;
+use super::mixture::{self, MixtureSection};
 use super::model::{self, ModelSection};
 use super::node::{FromNode, Node};
 use super::optimizer;
@@ -36,6 +38,8 @@ pub struct RunConfig {
     pub seed: u64,
     /// `model.model_config`.
     pub model: ModelSection,
+    /// `moe_config` and the same keys of the model, unless the model is dense.
+    pub mixture: Option<MixtureSection>,
     /// `runner_config`.
     pub runner: RunnerSection,
     /// `runner_wrapper`.
@@ -108,13 +112,20 @@ impl RunConfig {
     /// # Errors
     /// If it is no YAML, or has a key or value that cannot be used.
     pub fn parse(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
+        let read = |overrides: &[Override]| Self::read(text, file, overrides);
+        read(overrides).map_err(|error| {
+            culprit::name_flag(error, file, overrides, |overrides| read(overrides).map(drop))
+        })
+    }
+
+    fn read(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
         let document = Document::parse(text, file, overrides)?;
         let mut notes = Notes::default();
         let top = Section::open(&document, "", &known_keys::TOP, &mut notes)?;
         check_mode(&document, &top, &mut notes)?;
         let model = model::read(&document, &mut notes)?;
+        let mixture = mixture::read(&document, model.family, &mut notes)?;
         for (path, keys) in [
-            ("moe_config", &known_keys::MOE),
             ("recompute_config", &known_keys::RECOMPUTE),
             ("swap_config", &known_keys::SWAP),
             ("monitor_config", &known_keys::MONITOR),
@@ -134,6 +145,7 @@ impl RunConfig {
             None
         };
         let callbacks = callbacks::read(&document, &mut notes)?;
+        callbacks.experts.note_idle(mixture.as_ref(), &mut notes);
         let sample = read_sample(&document, &mut notes)?;
         let context = context::read_context(&document, &mut notes)?;
         context::read_parallel(&document, &mut notes)?;
@@ -146,6 +158,7 @@ impl RunConfig {
             seed: top.or("seed", 0)?,
             notices: notes.into_notices(),
             model,
+            mixture,
             runner,
             wrapper,
             optimizer,
@@ -165,6 +178,18 @@ impl RunConfig {
     /// An error about the value at a dotted path, which names the line or the flag it comes from.
     pub fn error(&self, path: &str, message: impl std::fmt::Display) -> Error {
         self.document.error(path, message)
+    }
+
+    /// Whether something was written at a dotted path, under any of its names.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.document.has(path)
+    }
+
+    /// `error`, found on what this says, under the name of the flag that caused it, if one did; `check` is what found it.
+    pub(super) fn name_flag(&self, error: Error, check: impl Fn(&Self) -> Result<()>) -> Error {
+        let (text, file, overrides) = self.document.parts();
+        let again = |overrides: &[Override]| check(&Self::read(text, file, overrides)?);
+        culprit::name_flag(error, file, overrides, again)
     }
 
     /// The file that was read.

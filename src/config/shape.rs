@@ -1,5 +1,6 @@
 //! The shape of the model: defaults that follow from other keys, and what must fit together.
 
+use super::mixture_shape;
 use super::run::RunConfig;
 use crate::error::Result;
 use crate::model::config::{Family, ModelConfig, Norm, Positions};
@@ -77,6 +78,7 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         Family::Llama => (Norm::RmsNorm, Positions::Rotary),
         Family::Gpt2 => (Norm::LayerNorm, Positions::Learned),
     };
+    let intermediate_size = intermediate_size(config)?;
     Ok(ModelConfig {
         max_positions: max_positions(config)?,
         rope_scaling: model.rope_scaling,
@@ -87,7 +89,7 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         num_heads: heads,
         num_kv_heads,
         head_dim,
-        intermediate_size: intermediate_size(config)?,
+        intermediate_size,
         activation: model.activation,
         seq_length: model.seq_length,
         positions,
@@ -109,8 +111,8 @@ pub(super) fn resolve(config: &RunConfig) -> Result<ModelConfig> {
         embedding_dropout: model.emb_dropout_prob,
         init_std: model.init_method_std,
         ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
-        mixture: None,
-        multi_token: None,
+        mixture: mixture_shape::resolve(config, intermediate_size)?,
+        multi_token: mixture_shape::multi_token(config)?,
     })
 }
 

@@ -21,6 +21,20 @@ pub struct Batch {
     /// Indices into `tokens` sorted by position, equal positions in order: the same for a learned table of positions.
     /// (B T), or empty where no model asks for it.
     pub position_order: Vec<u32>,
+    /// The same tokens and targets further ahead, one place in the first, two in the second, and so on: as many as the model
+    /// predicts.
+    pub ahead: Vec<Ahead>,
+}
+
+/// Tokens and targets of a batch, some places further ahead.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// Each window moved to the left; token 0 where it, or a document that sees no other, has ended. (B T)
+    pub tokens: Vec<u32>,
+    /// Likewise; the id that the loss ignores at the ends. (B T)
+    pub targets: Vec<u32>,
+    /// Indices into `tokens` sorted by token id, equal ids in order. (B T)
+    pub order: Vec<u32>,
 }
 
 impl Batch {
@@ -57,17 +71,26 @@ impl Batch {
         for row in 0..self.tokens.len() / seq_length {
             self.index_row(row * seq_length, seq_length, rules, ignore_id);
         }
-        for (index, order) in self.order.iter_mut().enumerate() {
-            *order = index as u32;
-        }
-        // The index breaks ties, so the unstable sort, which needs no buffer, is a stable one. 16 Ki tokens take under
-        // a millisecond; a counting sort would walk the whole vocabulary for every micro-batch.
-        let tokens = &self.tokens;
-        self.order.sort_unstable_by_key(|&index| (tokens[index as usize], index));
+        sort_by_id(&self.tokens, &mut self.order);
         // Sorted like ids, because positions may start again within a row.
-        self.position_order.iter_mut().zip(0..).for_each(|(order, index)| *order = index);
-        let positions = &self.positions;
-        self.position_order.sort_unstable_by_key(|&index| (positions[index as usize], index));
+        sort_by_id(&self.positions, &mut self.position_order);
+    }
+
+    /// Fills in `depth` batches further ahead.
+    pub(super) fn look_ahead(&mut self, depth: usize, seq_length: usize, ignore_id: u32) {
+        self.ahead.resize(depth, Ahead::default());
+        let Self { tokens, targets, ends, ahead, .. } = self;
+        for (by, Ahead { tokens: moved, targets: moved_targets, order }) in (1..).zip(ahead) {
+            for buffer in [&mut *moved, moved_targets, order] {
+                buffer.resize(tokens.len(), 0);
+            }
+            for index in 0..tokens.len() {
+                let is_inside = index % seq_length + by < ends[index] as usize;
+                moved[index] = if is_inside { tokens[index + by] } else { 0 };
+                moved_targets[index] = if is_inside { targets[index + by] } else { ignore_id };
+            }
+            sort_by_id(moved, order);
+        }
     }
 
     /// One window, which starts at `first`. As in Megatron, a token that ends a document belongs to it.
@@ -95,9 +118,33 @@ impl Batch {
     }
 }
 
+/// `order`: indices into `ids` sorted by id, equal ids in order; or none, where it is empty.
+fn sort_by_id(ids: &[u32], order: &mut [u32]) {
+    order.iter_mut().zip(0..).for_each(|(order, index)| *order = index);
+    // The index breaks ties, so the unstable sort, which needs no buffer, is a stable one. 16 Ki tokens take under
+    // a millisecond; a counting sort would walk the whole vocabulary for every micro-batch.
+    order.sort_unstable_by_key(|&index| (ids[index as usize], index));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn further_ahead_ends_with_the_window_and_with_a_document_that_sees_no_other() {
+        let mut batch = Batch::from_rows(vec![5, 6, 9, 7, 1, 2, 3, 4], vec![6, 9, 7, 8, 2, 3, 4, 5], 4);
+        batch.look_ahead(2, 4, 77);
+        assert_eq!(batch.ahead[0].tokens, [6, 9, 7, 0, 2, 3, 4, 0]);
+        assert_eq!(batch.ahead[0].targets, [9, 7, 8, 77, 3, 4, 5, 77]);
+        assert_eq!(batch.ahead[0].order, [3, 7, 4, 5, 6, 0, 2, 1]);
+        assert_eq!(batch.ahead[1].tokens, [9, 7, 0, 0, 3, 4, 0, 0]);
+        assert_eq!(batch.ahead[1].targets, [7, 8, 77, 77, 4, 5, 77, 77]);
+        let rules = DocumentRules { eod: Some(9), isolates_documents: true, ..DocumentRules::default() };
+        batch.index(4, &rules, 77);
+        batch.look_ahead(1, 4, 77);
+        assert_eq!(batch.ahead[0].tokens, [6, 9, 0, 0, 2, 3, 4, 0]);
+        assert_eq!(batch.ahead[0].targets, [9, 7, 77, 77, 3, 4, 5, 77]);
+    }
 
     #[test]
     fn order_is_sorted_stably() {

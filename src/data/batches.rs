@@ -27,6 +27,8 @@ pub struct BatchSpec {
     pub ignore_id: u32,
     /// Whether batches come with their tokens sorted by position.
     pub sorts_positions: bool,
+    /// How many places further ahead tokens and targets are wanted.
+    pub ahead: usize,
     /// This rank.
     pub rank: usize,
     /// Number of ranks.
@@ -215,6 +217,7 @@ impl Batches {
             check_chunk(end, &targets[seq_length - 1..], vocab_size, pad)?;
         }
         batch.index(seq_length, &self.rules, self.spec.ignore_id);
+        batch.look_ahead(self.spec.ahead, seq_length, self.spec.ignore_id);
         Ok(())
     }
 

@@ -53,6 +53,18 @@ pub enum Loader {
     CargoRegistry(CargoRegistryConfig),
 }
 
+impl Loader {
+    /// The weights of its sources, as they were written; none where there is one source.
+    pub fn weights(&self) -> &[f64] {
+        match self {
+            Self::Text(config) => &config.weights,
+            Self::Tokens(config) => &config.weights,
+            Self::Megatron(config) => &config.weights,
+            Self::CargoRegistry(_) => &[],
+        }
+    }
+}
+
 /// Keys of `TextDataLoader` and `JsonlDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {

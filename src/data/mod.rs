@@ -7,6 +7,7 @@ mod blend;
 mod cargo_registry;
 mod codec;
 mod config;
+mod decoding;
 mod document_rules;
 mod documents;
 mod files;
@@ -20,13 +21,14 @@ mod token_file;
 pub mod tokenize;
 pub mod tokenizer;
 
-pub use batch::Batch;
+pub use batch::{Ahead, Batch};
 pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;
 pub use config::{
     CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, TextConfig, TokenType,
     TokenizerConfig, TokensConfig,
 };
+pub use decoding::Decoding;
 pub use document_rules::DocumentRules;
 pub use source::Source;
 pub use statistics::{check_vocabulary, fingerprint, unigram_entropy};
@@ -193,6 +195,7 @@ mod tests {
             vocab_size: 256,
             ignore_id: u32::MAX,
             sorts_positions: false,
+            ahead: 0,
             rank: 0,
             world: 1,
         }

@@ -4,7 +4,7 @@ use super::gpu::Gpu;
 use super::pipelines::Pipeline;
 use crate::error::{Error, Result};
 use crate::kernels::{Access, Kernel};
-use crate::record::{Binding, BufferId, Consumer, Dispatch, MemoryPlan, Persistents, Recording};
+use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, Persistents, Recording};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -24,9 +24,16 @@ pub struct Program {
 pub(super) struct Launch {
     pub pipeline: Arc<Pipeline>,
     pub bind_group: wgpu::BindGroup,
-    pub grid: [u32; 3],
+    pub grid: Grid,
     pub path: String,
     pub kernel: Kernel,
+}
+
+pub(super) enum Grid {
+    /// Known since the recording was written.
+    Known([u32; 3]),
+    /// Read from a buffer, at this byte, by the device.
+    Read(wgpu::Buffer, u64),
 }
 
 /// Zones around pool buffers, for tests.
@@ -69,7 +76,10 @@ impl Launch {
     pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
         pass.set_pipeline(&self.pipeline.pipeline);
         pass.set_bind_group(0, &self.bind_group, &[]);
-        pass.dispatch_workgroups(self.grid[0], self.grid[1], self.grid[2]);
+        match &self.grid {
+            Grid::Known([x, y, z]) => pass.dispatch_workgroups(*x, *y, *z),
+            Grid::Read(buffer, offset) => pass.dispatch_workgroups_indirect(buffer, *offset),
+        }
     }
 }
 
@@ -148,16 +158,24 @@ impl Gpu {
         let mut params_at = 0;
         for dispatch in &recording.dispatches {
             let pipeline = pipelines[&dispatch.kernel].clone();
-            let locate = |binding: &Binding| match binding.buffer {
+            let locate = |buffer: BufferId| match buffer {
                 BufferId::Persistent(id) => Some((&buffers.buffers[id.0 as usize], 0)),
                 transient => prepared.place(index, transient),
             };
             let bind_group = self.bind_group(dispatch, &pipeline, &params, params_at, locate)?;
             params_at += dispatch.params_slot();
+            let grid = match dispatch.arguments {
+                None => Grid::Known(dispatch.grid),
+                Some(arguments) => {
+                    let fault = || fault(dispatch, "its grid has no buffer");
+                    let (buffer, start) = locate(arguments.buffer).ok_or_else(fault)?;
+                    Grid::Read(buffer.clone(), start + arguments.offset)
+                }
+            };
             launches.push(Launch {
                 pipeline,
                 bind_group,
-                grid: dispatch.grid,
+                grid,
                 path: dispatch.path.clone(),
                 kernel: dispatch.kernel.clone(),
             });
@@ -186,9 +204,9 @@ impl Gpu {
         pipeline: &Pipeline,
         params: &'b wgpu::Buffer,
         params_at: u64,
-        locate: impl Fn(&Binding) -> Option<(&'b wgpu::Buffer, u64)>,
+        locate: impl Fn(BufferId) -> Option<(&'b wgpu::Buffer, u64)>,
     ) -> Result<wgpu::BindGroup> {
-        let fault = |what: String| Error::Device(format!("{} ({}): {what}", dispatch.path, dispatch.kernel));
+        let fault = |what: String| fault(dispatch, &what);
         let range = |buffer, offset, bytes| {
             let size = std::num::NonZeroU64::new(bytes);
             wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size })
@@ -201,7 +219,7 @@ impl Gpu {
                 let given = dispatch.bindings.iter().find(|(i, _)| *i == index).map(|(_, binding)| binding);
                 let binding = given.ok_or_else(|| fault(format!("binding {index} is not given")))?;
                 let (buffer, start) =
-                    locate(binding).ok_or_else(|| fault(format!("binding {index} has no buffer")))?;
+                    locate(binding.buffer).ok_or_else(|| fault(format!("binding {index} has no buffer")))?;
                 range(buffer, start + binding.offset, binding.bytes)
             };
             entries.push(wgpu::BindGroupEntry { binding: index, resource });
@@ -225,7 +243,9 @@ impl Gpu {
                 "buffer `{label}` takes {bytes} bytes, over the limit of {limit}"
             )));
         }
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        // Any pool buffer may hold the grid of a launch for a while: tensors share them by lifetime, not by kind.
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::INDIRECT | copied;
         self.buffer(label, bytes, usage, largest).await
     }
 
@@ -258,4 +278,8 @@ impl Gpu {
         }
         Ok(buffer)
     }
+}
+
+fn fault(dispatch: &Dispatch, what: &str) -> Error {
+    Error::Device(format!("{} ({}): {what}", dispatch.path, dispatch.kernel))
 }

@@ -9,11 +9,12 @@ use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Staging buffers that carry one small buffer to the host, a step or two late and never waited for.
+/// Staging buffers that carry some small buffers to the host, a step or two late and never waited for.
 pub struct ReadbackRing {
     free: Vec<wgpu::Buffer>,
     pending: VecDeque<Pending>,
     copied: Option<(u64, wgpu::Buffer)>,
+    sources: Vec<(PersistentId, u64)>,
     bytes: u64,
 }
 
@@ -34,26 +35,25 @@ struct Pending {
 }
 
 impl ReadbackRing {
-    /// `depth` slots of `bytes` each.
-    pub fn new(gpu: &Gpu, bytes: u64, depth: usize) -> Self {
-        let slot = |_| staging(gpu, bytes);
-        Self { free: (0..depth).map(slot).collect(), pending: VecDeque::new(), copied: None, bytes }
+    /// `depth` slots for the first bytes of each of `sources`, one after the other.
+    pub fn new(gpu: &Gpu, sources: &[(PersistentId, u64)], depth: usize) -> Self {
+        let bytes = sources.iter().map(|(_, bytes)| bytes).sum();
+        let free = (0..depth).map(|_| staging(gpu, bytes)).collect();
+        Self { free, pending: VecDeque::new(), copied: None, sources: sources.to_vec(), bytes }
     }
 
-    /// Copies the start of `from` out, after whatever `encoder` did so far; `tag` comes back with it. Call
+    /// Copies the sources out, after whatever `encoder` did so far; `tag` comes back with them. Call
     /// [`request`](Self::request) once the encoder is submitted.
-    pub fn copy(
-        &mut self,
-        encoder: &mut Encoder<'_>,
-        tag: u64,
-        buffers: &Buffers,
-        from: PersistentId,
-    ) -> Result<()> {
+    pub fn copy(&mut self, encoder: &mut Encoder<'_>, tag: u64, buffers: &Buffers) -> Result<()> {
         // More slots than submissions in flight: only a host that never collects gets here.
         let Some(slot) = self.free.pop() else {
             return Err(Error::Device("the readback ring is full: collect results after every step".into()));
         };
-        encoder.copy(&buffers.buffers[from.0 as usize], 0, &slot, 0, self.bytes);
+        let mut at = 0;
+        for &(from, bytes) in &self.sources {
+            encoder.copy(&buffers.buffers[from.0 as usize], 0, &slot, at, bytes);
+            at += bytes;
+        }
         self.copied = Some((tag, slot));
         Ok(())
     }

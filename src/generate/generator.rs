@@ -6,6 +6,8 @@ use crate::device::{Buffers, Gpu, Prepared, Reader};
 use crate::error::Result;
 use crate::random::Philox;
 use crate::record::{BufferId, Tensor};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 /// The stream of random numbers that samples draw from; parameters use the small ones.
 const STREAM: u64 = 1 << 40;
@@ -43,6 +45,8 @@ pub struct Generator<'a> {
 struct Sequence {
     /// Prompt and continuation.
     tokens: Vec<u32>,
+    /// The different tokens among them.
+    seen: BTreeSet<u32>,
     /// The tokens from here on are the model's context.
     start: usize,
     random: Philox,
@@ -52,7 +56,7 @@ struct Sequence {
 
 impl Generator<'_> {
     /// Continues each of `prompts` by up to `settings.tokens` tokens and returns the continuations. `on_token` gets each
-    /// token as it is drawn: the prompt's number, and the token. An empty prompt is continued as if it were token 0.
+    /// token as it is drawn, the prompt's number and the token, and may end it all with a break. An empty prompt is continued as if it were token 0.
     ///
     /// A sequence depends on its own prompt, place and settings: beside others it is continued as it is alone, with its
     /// number added to the seed, but for roundings. One that outgrows the model's window goes on from the last half of it,
@@ -67,12 +71,13 @@ impl Generator<'_> {
         &self,
         prompts: &[Vec<u32>],
         settings: &Settings,
-        mut on_token: impl FnMut(usize, u32),
+        mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         assert_eq!(prompts.len(), self.recordings.sequences as usize, "one prompt a sequence");
         let window = self.recordings.window as usize;
         let begin = |(number, prompt): (u64, &Vec<u32>)| Sequence {
             tokens: if prompt.is_empty() { vec![0] } else { prompt.clone() },
+            seen: if prompt.is_empty() { [0].into() } else { prompt.iter().copied().collect() },
             start: prompt.len().saturating_sub(window),
             random: Philox::new(settings.seed.wrapping_add(number), STREAM),
             written: 0,
@@ -93,11 +98,14 @@ impl Generator<'_> {
                     continue;
                 }
                 let uniform = sequence.random.uniform(sequence.written as u64);
-                let token = settings.sampling.choose(logits, &sequence.tokens, uniform);
+                let token = settings.sampling.choose(logits, &sequence.seen, uniform);
                 sequence.tokens.push(token);
+                sequence.seen.insert(token);
                 sequence.written += 1;
                 sequence.is_done = sequence.written == settings.tokens || Some(token) == settings.stop;
-                on_token(number, token);
+                if on_token(number, token).is_break() {
+                    return Ok(sequences.into_iter().map(Sequence::continuation).collect());
+                }
                 if !sequence.is_done && sequence.context().len() > window {
                     sequence.start = sequence.tokens.len() - window.div_ceil(2);
                     must_prefill = true;

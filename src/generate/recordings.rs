@@ -2,8 +2,9 @@
 
 use crate::element::Element;
 use crate::kernels::Capabilities;
+use crate::model::Shape;
 use crate::model::config::{Activation, ModelConfig};
-use crate::model::gpt::{self, BatchTensors, Shape};
+use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::Gpt;
 use crate::ops::embedding::embedding;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
@@ -63,6 +64,7 @@ impl GenerateRecordings {
         let (last_rows, token, position) =
             (ids("last rows", sequences), ids("token", sequences), ids("position", sequences));
         let logits = persistents.tensor("logits", sequences, vocab_size, Element::F32);
+        let shape = &shape.dropless();
         let decode = shape.decode();
         let cache = |layer| {
             persistents.tensor(
@@ -116,6 +118,7 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
         order: unread,
         position_order: Some(unread),
         segments: None,
+        ahead: None,
     }
 }
 

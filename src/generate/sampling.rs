@@ -1,6 +1,7 @@
 //! Which token comes next, given the logits.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 /// How a token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,9 +44,10 @@ impl Sampling {
         }
     }
 
-    /// The token at `uniform` (from 0, below 1) of the distribution. `seen` are the tokens so far. Of equal logits the
+    /// The token at `uniform` (from 0, below 1) of the distribution. `seen` are the tokens so far, each once, so that a draw
+    /// late in a text costs what an early one does. Of equal logits the
     /// smaller token is taken first; logits that are no numbers are never drawn.
-    pub fn choose(&self, logits: &[f32], seen: &[u32], uniform: f64) -> u32 {
+    pub fn choose(&self, logits: &[f32], seen: &BTreeSet<u32>, uniform: f64) -> u32 {
         let mut candidates = self.penalised(logits, seen);
         // Likeliest first; a total order, so that the choice is the same on every machine.
         let likelier = |a: &(u32, f64), b: &(u32, f64)| {
@@ -70,13 +72,10 @@ impl Sampling {
         candidates.get(weights.len().saturating_sub(1)).map_or(0, |(token, _)| *token) // rounding at the very end
     }
 
-    fn penalised(&self, logits: &[f32], seen: &[u32]) -> Vec<(u32, f64)> {
+    fn penalised(&self, logits: &[f32], seen: &BTreeSet<u32>) -> Vec<(u32, f64)> {
         let mut logits: Vec<f64> = logits.iter().map(|&logit| logit as f64).collect();
         if self.repetition_penalty != 1.0 {
-            let mut seen = seen.to_vec();
-            seen.sort_unstable();
-            seen.dedup();
-            for token in seen {
+            for &token in seen {
                 if let Some(logit) = logits.get_mut(token as usize) {
                     let factor =
                         if *logit > 0.0 { 1.0 / self.repetition_penalty } else { self.repetition_penalty };
@@ -117,8 +116,12 @@ mod tests {
         [1f32, 4.0, 2.0, 1.0].map(f32::ln)
     }
 
+    fn set(tokens: &[u32]) -> BTreeSet<u32> {
+        tokens.iter().copied().collect()
+    }
+
     fn drawn(sampling: Sampling, seen: &[u32]) -> Vec<u32> {
-        (0..16).map(|i| sampling.choose(&logits(), seen, (i as f64 + 0.5) / 16.0)).collect()
+        (0..16).map(|i| sampling.choose(&logits(), &set(seen), (i as f64 + 0.5) / 16.0)).collect()
     }
 
     #[test]
@@ -148,19 +151,19 @@ mod tests {
     #[test]
     fn repetition_costs() {
         let penalty = Sampling { repetition_penalty: 1e3, ..Sampling::GREEDY };
-        assert_eq!(penalty.choose(&[1.0, 4.0, 2.0], &[1, 1], 0.0), 2);
+        assert_eq!(penalty.choose(&[1.0, 4.0, 2.0], &set(&[1, 1]), 0.0), 2);
         // A negative logit becomes more so.
-        assert_eq!(penalty.choose(&[-1.0, -2.0], &[0], 0.0), 1);
-        assert_eq!(penalty.choose(&[1.0], &[7], 0.0), 0, "a token outside the vocabulary is nobody's");
+        assert_eq!(penalty.choose(&[-1.0, -2.0], &set(&[0]), 0.0), 1);
+        assert_eq!(penalty.choose(&[1.0], &set(&[7]), 0.0), 0, "a token outside the vocabulary is nobody's");
     }
 
     #[test]
     fn ties_and_broken_logits() {
-        assert_eq!(Sampling::GREEDY.choose(&[2.0, 3.0, 3.0], &[], 0.9), 1);
-        assert_eq!(Sampling::GREEDY.choose(&[f32::NAN, 3.0], &[], 0.9), 1);
-        assert_eq!(Sampling::default().choose(&[f32::NAN; 3], &[], 0.5), 0);
+        assert_eq!(Sampling::GREEDY.choose(&[2.0, 3.0, 3.0], &set(&[]), 0.9), 1);
+        assert_eq!(Sampling::GREEDY.choose(&[f32::NAN, 3.0], &set(&[]), 0.9), 1);
+        assert_eq!(Sampling::default().choose(&[f32::NAN; 3], &set(&[]), 0.5), 0);
         let masked = [0.0, f32::MIN, f32::NEG_INFINITY];
-        assert!((0..100).all(|i| Sampling::default().choose(&masked, &[], i as f64 / 100.0) == 0));
+        assert!((0..100).all(|i| Sampling::default().choose(&masked, &set(&[]), i as f64 / 100.0) == 0));
     }
 
     #[test]

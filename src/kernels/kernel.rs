@@ -4,25 +4,31 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 18] = [
+pub const FEATURES: [&str; 24] = [
     "f32",
     "f16",
     "bf16",
     "a_transposed",
     "b_transposed",
     "accumulate",
+    "balance",
     "bias",
+    "capacities",
     "causal",
     "dropout",
     "exact",
     "gradient",
+    "group_limited",
+    "grouped",
     "interleaved",
     "residual",
     "segmented",
     "shared_tile",
+    "sigmoid",
     "straddling",
     "two_tensors",
     "windowed",
+    "z_loss",
 ];
 
 /// One variant of one entry point: everything that decides what the driver compiles.

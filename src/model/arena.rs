@@ -167,16 +167,15 @@ impl Arena {
     }
 }
 
-/// (first row, rows) of each part of a parameter: one, if it fits. Parts have a multiple of 4 rows, so that the logits
-/// of a split head start at whole groups.
+/// (first row, rows) of each part of a parameter: one, if it fits; else parts start where it may be split.
 fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>> {
     let stride = stride_of(spec.cols as u32) as u64;
     let rows_that_fit = (segment_elements / stride) as usize;
     if spec.rows <= rows_that_fit {
         return Ok(vec![(0, spec.rows)]);
     }
-    let rows = rows_that_fit / 4 * 4;
-    if !spec.may_split || rows == 0 {
+    let rows = spec.split_rows.map_or(0, |multiple| rows_that_fit / multiple * multiple);
+    if rows == 0 {
         return Err(Error::Plan(format!(
             "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB; make the model narrower or \
              choose another adapter with context.device_name",

@@ -8,6 +8,7 @@ pub use mixture::{
 
 pub use crate::ops::gelu::Gelu;
 pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
+pub use crate::ops::route::{GroupScore, Groups, Route, Score};
 
 /// A decoder: what the layers, the loss and the initialisation need to know.
 #[derive(Clone, Debug, PartialEq)]

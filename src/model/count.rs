@@ -1,11 +1,16 @@
 //! How large a model is and how much work a token takes.
 
 use super::config::ModelConfig;
-use super::parameters::Gpt;
+use super::parameters::{Block, Gpt, Mixture, Spec};
 
 /// Parameters of the model, pads not counted.
 pub fn parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).list().into_iter().map(|spec| spec.count()).sum()
+}
+
+/// Those of them that a token meets: of the experts only the ones it chooses count.
+pub fn active_parameters(config: &ModelConfig) -> usize {
+    parameters(config) - idle_parameters(config, &Gpt::describe(config))
 }
 
 /// Floating-point operations to train on one token of a full window: forward and backward.
@@ -17,6 +22,9 @@ pub fn parameters(config: &ModelConfig) -> usize {
 /// sliding window), and twice that backward. Recomputed work (flash
 /// attention's, checkpointed blocks') does not count: it is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022,
 /// appendix B, there without the causal mask).
+///
+/// Of a mixture count the router, the shared expert and k of E experts, whether or not a choice is dropped. A block that
+/// predicts further ahead is one more layer, a product of 2·D to D, and one more use of the head.
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     let gpt = Gpt::describe(config);
     let matrices = gpt.list().into_iter().filter(|spec| spec.decays).map(|spec| spec.count()).sum::<usize>();
@@ -26,8 +34,22 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     let (tokens, window) =
         (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);
     let keys = window - window * (window - 1.0) / (2.0 * tokens);
-    let attention = 2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys * config.num_layers as f64;
-    6.0 * (matrices - tables) as f64 + 3.0 * attention
+    let layers = gpt.blocks.len() + gpt.multi_token.len();
+    let attention = 2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys * layers as f64;
+    let more_heads = gpt.multi_token.len() * config.vocab_size * config.hidden_size;
+    let used = matrices - tables - idle_parameters(config, &gpt) + more_heads;
+    6.0 * used as f64 + 3.0 * attention
+}
+
+/// Parameters of the experts that a token does not choose.
+fn idle_parameters(config: &ModelConfig, gpt: &Gpt<Spec>) -> usize {
+    let Some(config) = &config.mixture else { return 0 };
+    let idle = config.experts() - config.chosen();
+    let of =
+        |mixture: &Mixture<Spec>| (mixture.w_gate_up.count() + mixture.w_down.count()) / config.experts();
+    let blocks = gpt.blocks.iter().chain(gpt.multi_token.iter().map(|ahead| &ahead.block));
+    let mixtures = blocks.filter_map(|block: &Block<Spec>| block.feed_forward.mixture());
+    mixtures.map(|mixture| idle * of(mixture)).sum()
 }
 
 #[cfg(test)]
@@ -90,5 +112,28 @@ mod tests {
         let odd = ModelConfig { intermediate_size: 7, ..config() };
         let even = ModelConfig { intermediate_size: 8, ..config() };
         assert_eq!(parameters(&even) - parameters(&odd), 4 * 3 * 128);
+    }
+
+    #[test]
+    fn mixture_by_hand() {
+        // V 16, D 8, H 2, T 4; a dense layer 12 wide; 3 experts 5 wide, 2 of them chosen, one shared 7 wide and gated, in
+        // one layer and in a block that predicts further ahead.
+        let config = crate::model::describe::mixture_example();
+        let (tables, norms) = (2 * 16 * 8, 8);
+        let attention = 4 * 8 * 8;
+        let expert = 3 * 8 * 5;
+        let mixture = 3 * 8 + 3 * expert + 3 * 8 * 7 + 8;
+        let around = 2 * 8 + 16 * 8 + 8;
+        let layers = (attention + 16 + 3 * 8 * 12) + 2 * (attention + 16 + mixture) + around;
+        assert_eq!(parameters(&config), tables + norms + layers);
+        assert_eq!(active_parameters(&config), parameters(&config) - 2 * expert);
+
+        let used = 3 * 8 + 2 * expert + 3 * 8 * 7 + 8;
+        // The head is used twice, the embedding is looked up.
+        let matrices = 3 * attention + 3 * 8 * 12 + 2 * used + 16 * 8 + 2 * 16 * 8;
+        let scores = 3.0 * 4.0 * 8.0 * 2.5 * 3.0;
+        assert_eq!(training_flops_per_token(&config), 6.0 * matrices as f64 + scores);
+        let tied = ModelConfig { tie_word_embeddings: true, ..config };
+        assert_eq!(training_flops_per_token(&tied), 6.0 * matrices as f64 + scores);
     }
 }

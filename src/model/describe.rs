@@ -1,20 +1,24 @@
 //! From the shape of a model to its parameters: sizes, first values, and the names files know them by.
 
-use super::config::{Activation, ModelConfig, Norm, Positions};
+use super::config::{ModelConfig, Norm, Positions};
 use super::names::Names;
-use super::parameters::{Block, Gpt, Init, Piece, Rule, Spec};
+use super::parameters::{Block, FeedForward, Gpt, Init, Piece, Rule, Spec};
+
+mod feed_forward;
+mod multi_token;
 
 impl Gpt<Spec> {
     /// The parameters of a model of that shape.
     ///
     /// Matrices start normal with `init_std`; those that write into the residual stream (wo, w_down) with
-    /// `init_std / sqrt(2 L)`, so that the stream's variance does not grow with depth (Radford et al., GPT-2, 2019).
+    /// `init_std / sqrt(2 L)`, so that the stream's variance does not grow with depth (Radford et al., GPT-2, 2019). Routers
+    /// have a deviation of their own.
     pub fn describe(config: &ModelConfig) -> Self {
         let names = Names::of(config.family);
         let (vocab, width) = (config.vocab_size, config.hidden_size);
         let table = |path: &str, name: &str, rows: usize| {
             let pieces = vec![piece(format!("{name}.weight"), 0, rows)];
-            Spec { may_split: true, ..matrix(path.into(), rows, width, config.init_std, pieces) }
+            Spec { split_rows: Some(4), ..matrix(path.into(), rows, width, config.init_std, pieces) }
         };
         let positions = match config.positions {
             Positions::Rotary => None,
@@ -27,31 +31,22 @@ impl Gpt<Spec> {
             norm: norm("norm".into(), names.norm, width),
             norm_bias: norm_bias(config, "norm_bias".into(), names.norm),
             head: (!config.tie_word_embeddings).then(|| table("head", names.head, vocab)),
+            multi_token: multi_token::describe(config),
         }
     }
 }
 
 impl Block<Spec> {
     fn describe(config: &ModelConfig, layer: usize) -> Self {
-        let ModelConfig { hidden_size: width, intermediate_size: inner, head_dim, init_std: std, .. } =
-            *config;
+        let ModelConfig { hidden_size: width, head_dim, init_std: std, .. } = *config;
         let names = Names::of(config.family);
-        let path = |name: &str| format!("layers.{layer}.{name}");
+        let path = |name: &str| path_of(config, layer, name);
         let name = |name: &str| format!("{}.{layer}.{name}", names.layers);
         let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
         let qkv = Ranges::of(names.qkv.iter().map(|n| name(n)), &[q_rows, kv_rows, kv_rows], 1);
-        let gate_up = match config.activation {
-            // Each half starts at a multiple of 4 rows: see `ops::swiglu`.
-            Activation::SwiGlu => Ranges::of(names.gate_up.iter().map(|n| name(n)), &[inner, inner], 4),
-            Activation::Gelu(_) => Ranges::of(names.gate_up.iter().map(|n| name(n)), &[inner], 1),
-        };
         let wo = Ranges::of([name(names.wo)], &[width], 1);
-        let w_down = Ranges::of([name(names.w_down)], &[width], 1);
-        let residual_std = std / (2.0 * config.num_layers as f64).sqrt();
         let weight = |of: &str, ranges: &Ranges, cols: usize, std: f64| {
-            let pieces = ranges.pieces("weight");
-            let pieces = pieces.map(|piece| Piece { is_transposed: names.is_transposed, ..piece }).collect();
-            matrix(path(of), ranges.rows, cols, std, pieces)
+            matrix(path(of), ranges.rows, cols, std, ranges.weights(names.is_transposed))
         };
         let bias = |of: &str, ranges: &Ranges, exists: bool| exists.then(|| bias(path(of), ranges));
         let head_norm =
@@ -63,14 +58,11 @@ impl Block<Spec> {
             bqkv: bias("attention.bqkv", &qkv, config.qkv_bias),
             q_norm: head_norm("attention.q_norm", names.q_norm),
             k_norm: head_norm("attention.k_norm", names.k_norm),
-            wo: weight("attention.wo", &wo, q_rows, residual_std),
+            wo: weight("attention.wo", &wo, q_rows, residual_std(config)),
             bo: bias("attention.bo", &wo, config.linear_bias),
             ffn_norm: norm(path("ffn_norm"), &name(names.ffn_norm), width),
             ffn_norm_bias: norm_bias(config, path("ffn_norm_bias"), &name(names.ffn_norm)),
-            w_gate_up: weight("feed_forward.w_gate_up", &gate_up, width, std),
-            b_gate_up: bias("feed_forward.b_gate_up", &gate_up, config.linear_bias),
-            w_down: weight("feed_forward.w_down", &w_down, inner, residual_std),
-            b_down: bias("feed_forward.b_down", &w_down, config.linear_bias),
+            feed_forward: FeedForward::describe(config, layer),
         }
     }
 }
@@ -99,9 +91,27 @@ impl Ranges {
         Self { parts: names.into_iter().zip(sizes).map(part).collect(), rows }
     }
 
+    /// The pieces of a matrix.
+    fn weights(&self, is_transposed: bool) -> Vec<Piece> {
+        self.pieces("weight").map(|piece| Piece { is_transposed, ..piece }).collect()
+    }
+
     fn pieces<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = Piece> + 'a {
         self.parts.iter().map(move |(name, first, rows)| piece(format!("{name}.{kind}"), *first, *rows))
     }
+}
+
+/// The path of a parameter of layer number `layer`; those after the last layer predict further ahead.
+fn path_of(config: &ModelConfig, layer: usize, name: &str) -> String {
+    match layer.checked_sub(config.num_layers) {
+        None => format!("layers.{layer}.{name}"),
+        Some(ahead) => format!("multi_token.{ahead}.{name}"),
+    }
+}
+
+/// Standard deviation of what writes into the residual stream.
+fn residual_std(config: &ModelConfig) -> f64 {
+    config.init_std / (2.0 * config.num_layers as f64).sqrt()
 }
 
 fn piece(name: String, first_row: usize, rows: usize) -> Piece {
@@ -115,8 +125,8 @@ fn matrix(path: String, rows: usize, cols: usize, std: f64, pieces: Vec<Piece>) 
 
 /// A parameter as most are: it trains, decays, is one of the base group, and AdamW updates it.
 fn spec(path: String, rows: usize, cols: usize, init: Init, pieces: Vec<Piece>) -> Spec {
-    let (decays, trains, may_split) = (true, true, false);
-    Spec { path, rows, cols, init, decays, trains, may_split, pieces, group: 0, rule: Rule::AdamW }
+    let (decays, trains, split_rows) = (true, true, None);
+    Spec { path, rows, cols, init, decays, trains, split_rows, pieces, group: 0, rule: Rule::AdamW }
 }
 
 fn norm(path: String, name: &str, cols: usize) -> Spec {
@@ -134,6 +144,38 @@ fn bias(path: String, ranges: &Ranges) -> Spec {
     let pieces = ranges.pieces("bias").map(|piece| Piece { is_vector: true, ..piece }).collect();
     let (cols, init) = (ranges.rows, Init::Zeros);
     Spec { decays: false, ..spec(path, 1, cols, init, pieces) }
+}
+
+/// A dense layer, one of three experts with a gated shared one, and a block of such that predicts further ahead. Both
+/// kinds of expert have an odd width.
+#[cfg(test)]
+pub(super) fn mixture_example() -> ModelConfig {
+    use super::config::{BalanceLosses, Dispatch, MixtureConfig, MultiToken, SharedExpert, Sizes};
+    use crate::ops::route::{Route, Score};
+    let (hidden_size, num_layers, num_heads) = (8, 2, 2);
+    let sizes =
+        Sizes { vocab_size: 16, hidden_size, num_layers, num_heads, intermediate_size: 12, seq_length: 4 };
+    let mixture = MixtureConfig {
+        route: Route {
+            experts: 3,
+            chosen: 2,
+            score: Score::Softmax,
+            groups: None,
+            norm_top_k: true,
+            scaling: 1.0,
+        },
+        has_bias: false,
+        bias_update_rate: 0.0,
+        intermediate_size: 5,
+        first_dense_layers: 1,
+        shared: Some(SharedExpert { intermediate_size: 7, is_gated: true }),
+        losses: BalanceLosses::default(),
+        dispatch: Dispatch::Dropless { safe_tokens: false },
+        fuses_permutation: true,
+        router_init_std: 0.01,
+    };
+    let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.3 });
+    ModelConfig { mixture: Some(mixture), multi_token, ..ModelConfig::llama(sizes) }
 }
 
 #[cfg(test)]
@@ -186,9 +228,10 @@ mod tests {
         // Every matrix decays, and nothing else; both projections into the stream start smaller.
         assert!(list.iter().all(|spec| spec.decays == (spec.rows > 1)));
         let block = &gpt.blocks[0];
-        for spec in [&block.wo, &block.w_down] {
+        let dense = block.feed_forward.dense().unwrap();
+        for spec in [&block.wo, &dense.w_down] {
             assert_eq!(spec.init, Init::Normal(0.02 / 24f64.sqrt()));
         }
-        assert_eq!(block.w_gate_up.init, Init::Normal(0.02));
+        assert_eq!(dense.w_gate_up.init, Init::Normal(0.02));
     }
 }

@@ -3,16 +3,15 @@
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
 
-use super::config::{Activation, ModelConfig, Positions};
-use super::parameters::{Block, Gpt};
+use super::config::Activation;
+use super::mixture::mixture;
+use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt};
+use super::shape::{Rotation, Shape};
 use crate::element::Element;
 use crate::ops::attention::{Attention, Segments};
 use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
-use crate::ops::heads::HeadLayout;
-use crate::ops::rope::{Rope, scaled_cos_sin_table};
-use crate::ops::rope_scaling::RopeScaling;
-use crate::record::{Persistents, Tensor};
+use crate::record::Tensor;
 use crate::tape::{Parameter, Tape, Var};
 
 /// The tokens of one micro-batch, as they lie on the device.
@@ -30,117 +29,25 @@ pub struct BatchTensors {
     pub segments: Option<Segments>,
     /// Token numbers sorted by position (1, N), for models that learn a table of positions.
     pub position_order: Option<Tensor>,
+    /// The same tokens and targets further ahead, for models that predict those too.
+    pub ahead: Option<AheadTensors>,
+}
+
+/// Tokens and targets of a micro-batch, i places further in row i - 1: see [`Ahead`](crate::data::Ahead).
+#[derive(Clone, Copy, Debug)]
+pub struct AheadTensors {
+    /// Input ids (depth, N).
+    pub tokens: Tensor,
+    /// Target ids (depth, N).
+    pub targets: Tensor,
+    /// Token numbers sorted by input id (depth, N).
+    pub order: Tensor,
 }
 
 impl Gpt<Parameter> {
     /// The head's table (V, D): the embedding's, where they are tied.
     pub fn head_table(&self) -> &Parameter {
         self.head.as_ref().unwrap_or(&self.embedding)
-    }
-}
-
-/// Everything of a model that is not a parameter.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    layout: HeadLayout,
-    rotation: Option<Rotation>,
-    activation: Activation,
-    inner: u32,
-    sequence_length: u32,
-    window: Option<u32>,
-    epsilon: f32,
-    dropout: DropoutShares,
-    /// Seed and state of the masks; `None`: nothing is dropped, whatever the shares.
-    masks: Option<(u64, Tensor)>,
-}
-
-/// How q and k turn.
-#[derive(Clone, Copy, Debug)]
-struct Rotation {
-    rope: Rope,
-    scaling: RopeScaling,
-    cos_sin: Tensor,
-}
-
-/// How much training drops, and where.
-#[derive(Clone, Copy, Debug)]
-struct DropoutShares {
-    attention: f32,
-    hidden: f32,
-    embedding: f32,
-}
-
-/// Places of dropout in a layer: its weights of attention, and what attention and the feed-forward network add.
-const PLACES: u32 = 3;
-
-impl Shape {
-    /// The shape of `config`; adds the rotary table (T, rotary_dim), if there is one, to the persistent buffers.
-    pub fn new(config: &ModelConfig, persistents: &mut Persistents) -> Self {
-        let head_dim = config.head_dim as u32;
-        let layout = HeadLayout {
-            heads: config.num_heads as u32,
-            kv_heads: config.num_kv_heads as u32,
-            head_dim,
-            value_dim: head_dim,
-        };
-        let sequence_length = config.seq_length as u32;
-        let rotation = (config.positions == Positions::Rotary).then(|| {
-            let rope = Rope {
-                rotary_dim: config.rotary_dim as u32,
-                theta: config.rope_theta,
-                is_interleaved: config.rotary_interleaved,
-            };
-            let cos_sin = persistents.tensor("cos_sin", sequence_length, rope.rotary_dim, Element::F32);
-            Rotation { rope, scaling: config.rope_scaling, cos_sin }
-        });
-        Self {
-            layout,
-            rotation,
-            activation: config.activation,
-            inner: config.intermediate_size as u32,
-            sequence_length,
-            window: config.sliding_window.map(|window| window as u32),
-            epsilon: config.norm_eps as f32,
-            dropout: DropoutShares {
-                attention: config.attention_dropout as f32,
-                hidden: config.hidden_dropout as f32,
-                embedding: config.embedding_dropout as f32,
-            },
-            masks: None,
-        }
-    }
-
-    /// Whether training drops anything.
-    pub fn has_dropout(&self) -> bool {
-        let DropoutShares { attention, hidden, embedding } = self.dropout;
-        [attention, hidden, embedding].iter().any(|share| *share > 0.0)
-    }
-
-    /// The shape in training: with the dropout of the configuration, its masks from `seed` and `DropoutState` `state`.
-    pub fn dropping(self, seed: u64, state: Tensor) -> Self {
-        Self { masks: Some((seed, state)), ..self }
-    }
-
-    /// The sizes of attention to what is kept of a sequence.
-    pub fn decode(&self) -> Decode {
-        Decode {
-            layout: self.layout,
-            tokens: self.sequence_length,
-            scale: 1.0 / (self.layout.head_dim as f32).sqrt(),
-            window: self.window,
-        }
-    }
-
-    /// Dropout number `op` of the model, if `share` of anything is dropped.
-    fn dropout(&self, share: f32, op: u32) -> Option<Dropout> {
-        let (seed, state) = self.masks.filter(|_| share > 0.0)?;
-        Some(Dropout { probability: share, seed, op, state })
-    }
-
-    /// Where the rotary table lies, and what it holds; `None` for a model that does not rotate.
-    pub fn rotary_table(&self) -> Option<(Tensor, Vec<f32>)> {
-        let Rotation { rope, scaling, cos_sin } = self.rotation?;
-        Some((cos_sin, scaled_cos_sin_table(self.sequence_length, &rope, &scaling)))
     }
 }
 
@@ -152,7 +59,24 @@ pub fn hidden<'p>(
     batch: &BatchTensors,
     recompute: bool,
 ) -> Var {
-    hidden_with(tape, gpt, shape, batch, recompute, |_| None)
+    let x = stream(tape, gpt, shape, batch, recompute);
+    last_norm(tape, gpt, shape, x)
+}
+
+/// The residual stream (N, D) after the last layer, which blocks that predict further ahead go on from.
+pub fn stream<'p>(
+    tape: &mut Tape<'_, 'p>,
+    gpt: &'p Gpt<Parameter>,
+    shape: &Shape,
+    batch: &BatchTensors,
+    recompute: bool,
+) -> Var {
+    stream_with(tape, gpt, shape, batch, recompute, |_| None)
+}
+
+/// Hidden states (N, D) of the residual stream, ready for the head.
+pub fn last_norm<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, shape: &Shape, x: Var) -> Var {
+    norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
 }
 
 /// [`hidden`] of prompts (B·T), whose keys and values are kept in `caches`, one of [`Shape::decode`] a layer.
@@ -163,7 +87,8 @@ pub fn prefill<'p>(
     batch: &BatchTensors,
     caches: &[Tensor],
 ) -> Tensor {
-    hidden_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Fill(caches[layer]))).tensor
+    let x = stream_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Fill(caches[layer])));
+    last_norm(tape, gpt, shape, x).tensor
 }
 
 /// Hidden states (B, D) of one new token a sequence, which sees what `caches` hold of those before it.
@@ -174,8 +99,12 @@ pub fn decode<'p>(
     batch: &BatchTensors,
     caches: &[Tensor],
 ) -> Tensor {
-    hidden_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Extend(caches[layer]))).tensor
+    let x = stream_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Extend(caches[layer])));
+    last_norm(tape, gpt, shape, x).tensor
 }
+
+/// Places of dropout in a layer: its weights of attention, and what attention and the feed-forward network add.
+const PLACES: u32 = 3;
 
 /// What a layer does with the keys and values (B·T, 2 G·C) that generation keeps.
 #[derive(Clone, Copy)]
@@ -186,7 +115,7 @@ enum Cache {
     Extend(Tensor),
 }
 
-fn hidden_with<'p>(
+fn stream_with<'p>(
     tape: &mut Tape<'_, 'p>,
     gpt: &'p Gpt<Parameter>,
     shape: &Shape,
@@ -200,22 +129,33 @@ fn hidden_with<'p>(
     }
     for (layer, parameters) in gpt.blocks.iter().enumerate() {
         let shape = *shape;
-        let place = Place { batch: *batch, first_op: 1 + PLACES * layer as u32, cache: cache(layer) };
+        let place = Place { batch: *batch, layer, cache: cache(layer) };
         x = tape.scope(format!("layers.{layer}"), |tape| match recompute {
             true => tape.checkpoint(x, move |tape, x| block(tape, parameters, &shape, &place, x)),
             false => block(tape, parameters, &shape, &place, x),
         });
     }
-    norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
+    x
 }
 
 /// What differs from layer to layer, and from recording to recording.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     batch: BatchTensors,
-    /// Number of the layer's first dropout.
-    first_op: u32,
+    layer: usize,
     cache: Option<Cache>,
+}
+
+impl Place {
+    /// Layer number `layer`, in a recording that keeps no keys and values.
+    pub fn new(batch: &BatchTensors, layer: usize) -> Self {
+        Self { batch: *batch, layer, cache: None }
+    }
+
+    /// Number of the layer's first dropout.
+    fn first_op(&self) -> u32 {
+        1 + PLACES * self.layer as u32
+    }
 }
 
 /// The tokens' rows of the embedding, and those of their positions where positions are learned: (N, D).
@@ -231,7 +171,7 @@ fn embedding<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, batch: &Batch
 }
 
 /// LayerNorm where there is a bias, RMSNorm where there is none.
-fn norm<'p>(
+pub(super) fn norm<'p>(
     tape: &mut Tape<'_, 'p>,
     name: &str,
     x: Var, // (N, D)
@@ -246,7 +186,7 @@ fn norm<'p>(
 }
 
 /// One layer: attention, then the feed-forward network, each normalised before and added to the residual stream.
-fn block<'p>(
+pub(super) fn block<'p>(
     tape: &mut Tape<'_, 'p>,
     block: &'p Block<Parameter>,
     shape: &Shape,
@@ -257,7 +197,11 @@ fn block<'p>(
     let h = norm(tape, "attention_norm", x, &block.attention_norm, bias, shape.epsilon);
     let x = tape.scope("attention", |tape| attention(tape, block, shape, place, [h, x]));
     let h = norm(tape, "ffn_norm", x, &block.ffn_norm, block.ffn_norm_bias.as_ref(), shape.epsilon);
-    tape.scope("feed_forward", |tape| feed_forward(tape, block, shape, place.first_op + 2, h, x))
+    let op = place.first_op() + 2;
+    tape.scope("feed_forward", |tape| match &block.feed_forward {
+        FeedForward::Dense(dense) => feed_forward(tape, dense, shape, op, h, x),
+        FeedForward::Mixture(experts) => mixture(tape, experts, shape, place.layer, op, [h, x]),
+    })
 }
 
 fn attention<'p>(
@@ -281,7 +225,7 @@ fn attention<'p>(
     };
     let y = attend(tape, shape, place, qkv); // (N, H·C)
     let wo = (&block.wo, block.bo.as_ref());
-    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, place.first_op + 1, x)) // (N, D)
+    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, place.first_op() + 1, x)) // (N, D)
 }
 
 fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Var {
@@ -294,7 +238,7 @@ fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Va
         None => {}
     }
     let Decode { layout, tokens, scale, window } = shape.decode();
-    let dropout = shape.dropout(shape.dropout.attention, place.first_op);
+    let dropout = shape.dropout(shape.dropout.attention, place.first_op());
     let attention = Attention { layout, tokens, is_causal: true, scale, window, dropout };
     tape.scope("flash_attention", |tape| tape.attention(qkv, place.batch.segments, attention))
 }
@@ -308,27 +252,33 @@ fn add_linear<'p>(
     op: u32,
     x: Var, // (N, D)
 ) -> Var {
-    let Some(dropout) = shape.dropout(shape.dropout.hidden, op) else {
-        return tape.linear(y, weight, bias, Some(x));
-    };
-    let y = tape.linear(y, weight, bias, None);
-    tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout))
+    let dropout = shape.dropout(shape.dropout.hidden, op);
+    let y = tape.linear(y, weight, bias, dropout.is_none().then_some(x));
+    add_dropped(tape, y, dropout, x)
+}
+
+/// x + dropout(y), or y, which has x in it then, where nothing is dropped.
+pub(super) fn add_dropped(tape: &mut Tape<'_, '_>, y: Var, dropout: Option<Dropout>, x: Var) -> Var {
+    match dropout {
+        None => y,
+        Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
+    }
 }
 
 fn feed_forward<'p>(
     tape: &mut Tape<'_, 'p>,
-    block: &'p Block<Parameter>,
+    dense: &'p DenseFeedForward<Parameter>,
     shape: &Shape,
     op: u32,
     h: Var, // (N, D)
     x: Var, // (N, D)
 ) -> Var {
-    let (w, b) = (&block.w_gate_up, block.b_gate_up.as_ref());
+    let (w, b) = (&dense.w_gate_up, dense.b_gate_up.as_ref());
     let h = tape.scope("w_gate_up", |tape| tape.linear(h, w, b, None)); // (N, 2 F), or (N, F) without a gate
     let y = match shape.activation {
         Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, shape.inner)), // (N, F)
         Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),     // (N, F)
     };
-    let down = (&block.w_down, block.b_down.as_ref());
+    let down = (&dense.w_down, dense.b_down.as_ref());
     tape.scope("w_down", |tape| add_linear(tape, y, down, shape, op, x)) // (N, D)
 }

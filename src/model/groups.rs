@@ -19,7 +19,8 @@ pub struct Grouping {
     pub no_decay: Vec<String>,
     /// Patterns of the groups 1, 2, ...; what none of them matches is in group 0.
     pub groups: Vec<Vec<String>>,
-    /// How the matrices of the layers are updated; tables and vectors always by AdamW.
+    /// How the matrices of the layers are updated; tables, routers and vectors always by AdamW. A router's rows are logits
+    /// of experts as a head's are of tokens: it is no map from one space of features to another.
     pub matrices: Rule,
 }
 
@@ -81,7 +82,8 @@ impl Grouping {
         let mut index = 0..;
         gpt.try_map(&mut |spec: Spec| {
             let i = index.next().unwrap_or_default();
-            let rule = if spec.decays && !spec.is_table() { self.matrices } else { Rule::AdamW };
+            let is_map = spec.decays && !spec.is_table() && !spec.is_router();
+            let rule = if is_map { self.matrices } else { Rule::AdamW };
             Ok(Spec {
                 trains: spec.trains && (!frozen[i] || excluded[i]),
                 decays: spec.decays && !exempt[i],
@@ -143,7 +145,7 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
 
 /// Megatron's name of the parameter at `path`.
 fn megatron_name(path: &str) -> Option<String> {
-    const NAMES: [(&str, &str); 9] = [
+    const NAMES: [(&str, &str); 15] = [
         ("attention_norm", "input_layernorm.weight"),
         ("attention.wqkv", "self_attention.linear_qkv.weight"),
         ("attention.bqkv", "self_attention.linear_qkv.bias"),
@@ -153,15 +155,34 @@ fn megatron_name(path: &str) -> Option<String> {
         ("ffn_norm", "pre_mlp_layernorm.weight"),
         ("feed_forward.w_gate_up", "mlp.linear_fc1.weight"),
         ("feed_forward.w_down", "mlp.linear_fc2.weight"),
+        ("feed_forward.router", "mlp.router.weight"),
+        ("feed_forward.experts.w_gate_up", "mlp.experts.weight1"),
+        ("feed_forward.experts.w_down", "mlp.experts.weight2"),
+        ("feed_forward.shared.w_gate_up", "mlp.shared_experts.linear_fc1.weight"),
+        ("feed_forward.shared.w_down", "mlp.shared_experts.linear_fc2.weight"),
+        ("feed_forward.shared.gate", "mlp.shared_experts.gate_weight"),
     ];
+    const BESIDE: [(&str, &str); 4] = [
+        ("token_norm", "enorm.weight"),
+        ("state_norm", "hnorm.weight"),
+        ("w_fuse", "eh_proj.weight"),
+        ("norm", "final_layernorm.weight"),
+    ];
+    let find = |names: &[(&str, &'static str)], name: &str| {
+        names.iter().find(|(ours, _)| *ours == name).map(|(_, theirs)| *theirs)
+    };
     match path {
         "embedding" => Some("embedding.word_embeddings.weight".into()),
         "norm" => Some("decoder.final_layernorm.weight".into()),
         "head" => Some("output_layer.weight".into()),
         _ => {
-            let (layer, name) = path.strip_prefix("layers.")?.split_once('.')?;
-            let (_, theirs) = NAMES.iter().find(|(ours, _)| *ours == name)?;
-            Some(format!("decoder.layers.{layer}.{theirs}"))
+            let (kind, rest) = path.split_once('.')?;
+            let (number, name) = rest.split_once('.')?;
+            match (kind, find(&BESIDE, name)) {
+                ("layers", _) => Some(format!("decoder.layers.{number}.{}", find(&NAMES, name)?)),
+                (_, Some(theirs)) => Some(format!("mtp.layers.{number}.{theirs}")),
+                (_, None) => Some(format!("mtp.layers.{number}.transformer_layer.{}", find(&NAMES, name)?)),
+            }
         }
     }
 }
@@ -244,5 +265,47 @@ mod tests {
         assert_eq!(of("layers.1.attention.wo"), (0, true, Rule::Muon));
         assert_eq!(of("head"), (2, true, Rule::AdamW));
         assert_eq!(Grouping::default().apply(gpt()), Ok(gpt()));
+    }
+
+    #[test]
+    fn experts_go_by_three_names_and_matrices_of_each_alone_to_muon() {
+        let gpt = || Gpt::describe(&crate::model::describe::mixture_example());
+        let grouping = |patterns: &[&str]| Grouping {
+            freeze: list(patterns),
+            matrices: Rule::Muon,
+            ..Grouping::default()
+        };
+        let frozen = |patterns: &[&str]| -> Vec<String> {
+            let gpt = grouping(patterns).apply(gpt()).unwrap();
+            gpt.list().into_iter().filter(|spec| !spec.trains).map(|spec| spec.path.clone()).collect()
+        };
+        let routers = ["layers.1.feed_forward.router", "multi_token.0.feed_forward.router"];
+        for pattern in [".router", "mlp.gate.weight", "mlp.router.weight"] {
+            assert_eq!(frozen(&[pattern]), routers, "{pattern}");
+        }
+        let down = ["layers.1.feed_forward.experts.w_down"];
+        for pattern in
+            [down[0], r"model.layers.1.mlp.experts.\d+.down_proj", "decoder.layers.1.mlp.experts.weight2"]
+        {
+            assert_eq!(frozen(&[pattern]), down, "{pattern}");
+        }
+        assert_eq!(frozen(&["eh_proj"]), ["multi_token.0.w_fuse"]);
+        assert_eq!(frozen(&["mtp.*.final_layernorm"]), ["multi_token.0.norm"]);
+        assert_eq!(frozen(&["transformer_layer.self_attention.linear_proj"]), ["multi_token.0.attention.wo"]);
+        let misfit = grouping(&["experts.2.down_proj"]).apply(gpt()).unwrap_err();
+        let part = "takes only a part of layers.1.feed_forward.experts.w_down, which is stored as one matrix";
+        assert!(misfit.message.starts_with(part), "{}", misfit.message);
+
+        let sorted = grouping(&[]).apply(gpt()).unwrap();
+        let by_muon = |path: &str| {
+            let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
+            (spec.rule == Rule::Muon, spec.pieces.len())
+        };
+        assert_eq!(by_muon("layers.1.feed_forward.experts.w_gate_up"), (true, 2 * 3));
+        assert_eq!(by_muon("layers.1.feed_forward.experts.w_down"), (true, 3));
+        assert_eq!(by_muon("layers.1.feed_forward.shared.w_down"), (true, 1));
+        assert_eq!(by_muon("multi_token.0.w_fuse"), (true, 1));
+        assert_eq!(by_muon("layers.1.feed_forward.router"), (false, 1));
+        assert_eq!(by_muon("layers.1.feed_forward.shared.gate"), (false, 1));
     }
 }

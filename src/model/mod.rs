@@ -7,8 +7,17 @@ pub mod arena;
 pub mod config;
 pub mod count;
 mod describe;
+mod experts;
 pub mod gpt;
 pub mod groups;
 pub mod init;
+mod mixture;
+mod multi_token;
 mod names;
 pub mod parameters;
+mod shape;
+
+pub use experts::ExpertState;
+pub use multi_token::{Prediction, multi_token};
+pub use names::selection_bias;
+pub use shape::Shape;

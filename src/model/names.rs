@@ -1,6 +1,33 @@
 //! What Hugging Face calls the parameters of each family, without `.weight` and `.bias`.
 
-use super::config::Family;
+use super::config::{Family, SharedExpert};
+
+/// What a mixture of experts is called inside a layer, by Qwen, DeepSeek and GLM alike.
+pub(super) const ROUTER: &str = "mlp.gate";
+/// Before an expert's number.
+pub(super) const EXPERTS: &str = "mlp.experts";
+/// What the shared expert's gate is called by Qwen2.
+pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
+
+/// What predicts tokens further ahead, as DeepSeek-V3 and GLM call it, inside a layer whose number follows the last one's.
+pub(super) const TOKEN_NORM: &str = "enorm";
+pub(super) const STATE_NORM: &str = "hnorm";
+pub(super) const FUSE: &str = "eh_proj";
+pub(super) const MULTI_TOKEN_NORM: &str = "shared_head.norm";
+
+/// The name of what is added to the scores of layer number `layer` where experts are chosen, as files have it: (E).
+pub fn selection_bias(layer: usize) -> String {
+    format!("{}.{layer}.{ROUTER}.e_score_correction_bias", LLAMA.layers)
+}
+
+/// What the shared expert is called: by Qwen2, whose is gated, or by DeepSeek and GLM, whose are not.
+pub(super) fn shared_expert(shared: &SharedExpert) -> &'static str {
+    if shared.is_gated { "mlp.shared_expert" } else { "mlp.shared_experts" }
+}
+
+/// What the projections of an expert are called.
+pub(super) const EXPERT_GATE_UP: [&str; 2] = ["gate_proj", "up_proj"];
+pub(super) const EXPERT_DOWN: &str = "down_proj";
 
 /// The names of one family. Several names of one parameter are ranges of its rows, in order. A parameter that a family as
 /// published does not have is called like its relatives.

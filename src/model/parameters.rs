@@ -4,6 +4,12 @@
 //! says what to make; with [`Parameter`](crate::tape::Parameter)s it is what the model runs on. Initialisation, arena
 //! layout, decay groups, checkpoint names and counting all walk this list.
 
+mod feed_forward;
+mod multi_token;
+
+pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
+pub use multi_token::MultiTokenBlock;
+
 /// A GPT shaped like Llama or GPT-2, one `P` for each parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt<P> {
@@ -19,6 +25,8 @@ pub struct Gpt<P> {
     pub norm_bias: Option<P>,
     /// (V, D); `None` if the head is the embedding.
     pub head: Option<P>,
+    /// What predicts tokens further ahead, the nearest first.
+    pub multi_token: Vec<MultiTokenBlock<P>>,
 }
 
 /// One layer.
@@ -44,14 +52,8 @@ pub struct Block<P> {
     pub ffn_norm: P,
     /// (D), with LayerNorm.
     pub ffn_norm_bias: Option<P>,
-    /// (2·stride of F, D): gate, then up, each padded with zero rows to a multiple of 4. Without a gate up alone, (F, D).
-    pub w_gate_up: P,
-    /// As many as `w_gate_up` has rows.
-    pub b_gate_up: Option<P>,
-    /// (D, F)
-    pub w_down: P,
-    /// (D)
-    pub b_down: Option<P>,
+    /// A dense network, or experts.
+    pub feed_forward: FeedForward<P>,
 }
 
 /// What a parameter is.
@@ -73,8 +75,10 @@ pub struct Spec {
     pub group: usize,
     /// How it is updated.
     pub rule: Rule,
-    /// Whether it may be split at whole rows where one binding cannot hold it.
-    pub may_split: bool,
+    /// Where one binding cannot hold it, it may be split at multiples of so many rows; `None`: it must not be. A table or
+    /// head is split at multiples of 4, so that the logits of a part start at whole groups, a stack of experts between
+    /// experts.
+    pub split_rows: Option<usize>,
     /// The tensors a checkpoint knows it by.
     pub pieces: Vec<Piece>,
 }
@@ -125,6 +129,11 @@ impl<P> Gpt<P> {
             norm: f(self.norm)?,
             norm_bias: self.norm_bias.map(&mut *f).transpose()?,
             head: self.head.map(&mut *f).transpose()?,
+            multi_token: self
+                .multi_token
+                .into_iter()
+                .map(|block| block.try_map(f))
+                .collect::<Result<_, E>>()?,
         })
     }
 
@@ -135,7 +144,8 @@ impl<P> Gpt<P> {
         self.blocks.iter().for_each(|block| block.visit(f));
         f(&self.norm);
         self.norm_bias.iter().for_each(&mut *f);
-        self.head.iter().for_each(f);
+        self.head.iter().for_each(&mut *f);
+        self.multi_token.iter().for_each(|block| block.visit(f));
     }
 
     /// Every parameter, in order.
@@ -159,10 +169,7 @@ impl<P> Block<P> {
             bo: self.bo.map(&mut *f).transpose()?,
             ffn_norm: f(self.ffn_norm)?,
             ffn_norm_bias: self.ffn_norm_bias.map(&mut *f).transpose()?,
-            w_gate_up: f(self.w_gate_up)?,
-            b_gate_up: self.b_gate_up.map(&mut *f).transpose()?,
-            w_down: f(self.w_down)?,
-            b_down: self.b_down.map(&mut *f).transpose()?,
+            feed_forward: self.feed_forward.try_map(f)?,
         })
     }
 
@@ -175,10 +182,7 @@ impl<P> Block<P> {
         self.bo.iter().for_each(&mut *f);
         f(&self.ffn_norm);
         self.ffn_norm_bias.iter().for_each(&mut *f);
-        f(&self.w_gate_up);
-        self.b_gate_up.iter().for_each(&mut *f);
-        f(&self.w_down);
-        self.b_down.iter().for_each(f);
+        self.feed_forward.visit(f);
     }
 }
 
@@ -186,6 +190,11 @@ impl Spec {
     /// Whether its rows are looked up, by token id or position: embedding, positions and head.
     pub fn is_table(&self) -> bool {
         ["embedding", "positions", "head"].contains(&self.path.as_str())
+    }
+
+    /// Whether its rows score one by one what they are multiplied with: routers, and what gates a shared expert.
+    pub fn is_router(&self) -> bool {
+        self.path.ends_with(".router") || self.path.ends_with(".shared.gate")
     }
 
     /// Shape of a piece as files hold it.

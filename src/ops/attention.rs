@@ -35,31 +35,7 @@ pub struct Segments {
 }
 
 crate::params! {
-    struct ForwardParams {
-        tokens: u32,
-        heads: u32,
-        group: u32,
-        k_start: u32,
-        v_start: u32,
-        qkv_offset: u32,
-        qkv_stride: u32,
-        out_offset: u32,
-        out_stride: u32,
-        lse_offset: u32,
-        lse_stride: u32,
-        scale: f32,
-        window: u32,
-        starts_offset: u32,
-        op: u32,
-        seed_low: u32,
-        seed_high: u32,
-        threshold: u32,
-        factor: f32,
-    }
-}
-
-crate::params! {
-    struct BackwardParams {
+    struct Params {
         tokens: u32,
         heads: u32,
         group: u32,
@@ -104,36 +80,14 @@ pub fn attention(
 ) {
     shape.assert_masks(segments, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
-    let ((qkv_range, qkv_offset), (out_range, out_offset)) = (qkv.offset_binding(), out.offset_binding());
-    let (lse_range, lse_offset) = lse.offset_binding();
-    let starts = segments.map(|segments| integers(segments.starts));
-    let Mask { op, seed: [seed_low, seed_high], threshold, factor } = shape.mask();
-    let params = ForwardParams {
-        tokens: shape.tokens,
-        heads: shape.layout.heads,
-        group: shape.layout.group(),
-        k_start: shape.layout.k_start() / 4,
-        v_start: shape.layout.v_start() / 4,
-        qkv_offset,
-        qkv_stride: qkv.stride4(),
-        out_offset,
-        out_stride: out.stride4(),
-        lse_offset: 4 * lse_offset,
-        lse_stride: lse.stride,
-        scale: shape.scale * std::f32::consts::LOG2_E,
-        window: shape.window_tokens(),
-        starts_offset: starts.map_or(0, |(_, offset)| offset),
-        op,
-        seed_low,
-        seed_high,
-        threshold,
-        factor,
-    };
+    let params = shape.params(qkv, out, lse, segments);
+    let params = Params { scale: shape.scale * std::f32::consts::LOG2_E, ..params };
     let Plan { kernel, blocks } =
         plan(Pass::Forward, shape, segments.is_some(), qkv.element, rec.capabilities());
-    let mut bindings = vec![(1, qkv_range), (2, out_range), (3, lse_range)];
-    bindings.extend(starts.map(|(range, _)| (4, range)));
-    bindings.extend(shape.dropout.map(|dropout| (5, dropout.state.binding())));
+    let [qkv, out, lse] = [qkv, out, lse].map(|tensor| tensor.offset_binding().0);
+    let mut bindings = vec![(1, qkv), (2, out), (3, lse)];
+    bindings.extend(segments.map(|segments| (7, integers(segments.starts).0)));
+    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
@@ -156,52 +110,29 @@ pub fn attention_backward(
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
     assert!(fits, "dqkv has another shape or element than qkv");
     let delta = rec.tensor("delta", lse.rows, lse.cols, Element::F32);
-    let ((qkv_range, qkv_offset), (out_range, out_offset)) = (qkv.offset_binding(), out.offset_binding());
     let ((dout_range, dout_offset), (dqkv_range, dqkv_offset)) =
         (dout.offset_binding(), dqkv.offset_binding());
-    let (lse_range, lse_offset) = lse.offset_binding();
-    let starts = segments.map(|segments| integers(segments.starts));
-    let ends = segments.map(|segments| integers(segments.ends));
-    let Mask { op, seed: [seed_low, seed_high], threshold, factor } = shape.mask();
-    let params = BackwardParams {
-        tokens: shape.tokens,
-        heads: shape.layout.heads,
-        group: shape.layout.group(),
-        k_start: shape.layout.k_start() / 4,
-        v_start: shape.layout.v_start() / 4,
-        qkv_offset,
-        qkv_stride: qkv.stride4(),
-        out_offset,
-        out_stride: out.stride4(),
+    let params = Params {
         dout_offset,
         dout_stride: dout.stride4(),
-        lse_offset: 4 * lse_offset,
-        lse_stride: lse.stride,
         delta_stride: delta.stride,
         dqkv_offset,
         dqkv_stride: dqkv.stride4(),
-        scale: shape.scale,
-        window: shape.window_tokens(),
-        starts_offset: starts.map_or(0, |(_, offset)| offset),
-        ends_offset: ends.map_or(0, |(_, offset)| offset),
-        op,
-        seed_low,
-        seed_high,
-        threshold,
-        factor,
+        ..shape.params(qkv, out, lse, segments)
     };
+    let [qkv_range, out_range, lse_range] = [qkv, out, lse].map(|tensor| tensor.offset_binding().0);
     let Plan { kernel, blocks } =
         plan(Pass::BackwardQ, shape, segments.is_some(), qkv.element, rec.capabilities());
     let (lse_range, delta_range) = ((4, lse_range), (5, delta.binding()));
     let mut bindings =
         vec![(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
-    bindings.extend(starts.map(|(range, _)| (7, range)));
+    bindings.extend(segments.map(|segments| (7, integers(segments.starts).0)));
     bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
     let Plan { kernel, blocks } =
         plan(Pass::BackwardKv, shape, segments.is_some(), qkv.element, rec.capabilities());
     let mut bindings = vec![(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
-    bindings.extend(ends.map(|(range, _)| (7, range)));
+    bindings.extend(segments.map(|segments| (7, integers(segments.ends).0)));
     bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
 }
@@ -214,6 +145,41 @@ impl Attention {
         assert!(self.window != Some(0), "a window holds at least the token itself, but window is 0");
         for tensor in segments.iter().flat_map(|segments| [segments.starts, segments.ends]) {
             assert!(tensor.cols == qkv.rows, "{} entries of segments for {} tokens", tensor.cols, qkv.rows);
+        }
+    }
+
+    /// What all kernels take; those of the backward pass say more.
+    fn params(&self, qkv: Tensor, out: Tensor, lse: Tensor, segments: Option<Segments>) -> Params {
+        let [(_, qkv_offset), (_, out_offset), (_, lse_offset)] =
+            [qkv, out, lse].map(|tensor| tensor.offset_binding());
+        let offset_of = |row: Option<Tensor>| row.map_or(0, |row| integers(row).1);
+        let Mask { op, seed: [seed_low, seed_high], threshold, factor } = self.mask();
+        Params {
+            tokens: self.tokens,
+            heads: self.layout.heads,
+            group: self.layout.group(),
+            k_start: self.layout.k_start() / 4,
+            v_start: self.layout.v_start() / 4,
+            qkv_offset,
+            qkv_stride: qkv.stride4(),
+            out_offset,
+            out_stride: out.stride4(),
+            dout_offset: 0,
+            dout_stride: 0,
+            lse_offset: 4 * lse_offset,
+            lse_stride: lse.stride,
+            delta_stride: 0,
+            dqkv_offset: 0,
+            dqkv_stride: 0,
+            scale: self.scale,
+            window: self.window_tokens(),
+            starts_offset: offset_of(segments.map(|segments| segments.starts)),
+            ends_offset: offset_of(segments.map(|segments| segments.ends)),
+            op,
+            seed_low,
+            seed_high,
+            threshold,
+            factor,
         }
     }
 

@@ -22,6 +22,7 @@ crate::params! {
         first_token: u32,
         ignore: u32,
         inverse_accumulation: f32,
+        factor: f32,
     }
 }
 
@@ -42,6 +43,8 @@ pub struct LinearCrossEntropy<'a> {
     pub loss: Tensor,
     /// Micro-batches in a step: each one's mean loss counts one part in so many.
     pub accumulation: u32,
+    /// What the mean loss counts in the objective.
+    pub factor: f32,
 }
 
 /// Bytes of the smallest chunk of logits that `tokens` rows over a vocabulary can be cut into: one binding holds it.
@@ -49,7 +52,7 @@ pub fn smallest_chunk_bytes(tokens: u32, vocab: u32) -> u64 {
     logits_row_bytes(vocab) * tokens.min(ALIGNED_ROWS) as u64
 }
 
-/// Adds the batch's loss to `loss` and computes the gradients of loss_scale · mean loss / accumulation: `dh` (N, D) is
+/// Adds the batch's loss to `loss` and computes the gradients of loss_scale · factor · mean loss / accumulation: `dh` (N, D) is
 /// written, `dhead` (as `head`, f32) is added to, where given.
 #[track_caller]
 pub fn linear_cross_entropy(
@@ -154,6 +157,7 @@ fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
         first_token,
         ignore: op.ignore,
         inverse_accumulation: 1.0 / op.accumulation as f32,
+        factor: op.factor,
     }
 }
 

@@ -106,30 +106,73 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
 
 /// Chooses kernel and tile.
 pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
-    let with_layout = |kernel: Kernel| {
-        kernel
-            .feature("a_transposed", problem.layout == Layout::Tn)
-            .feature("b_transposed", problem.layout == Layout::Nt)
-    };
-    match capabilities.tier {
-        Tier::Software => {
-            let (rows, columns4, lanes) = (16, 2, 8);
-            let kernel = Kernel::new("matmul/software", "matmul", element);
-            let kernel = with_layout(kernel).constant("ROWS", rows).constant("COLUMNS4", columns4);
-            let kernel = kernel.constant("LANES", lanes);
-            Plan { kernel, grid: [problem.n.div_ceil(4 * columns4 * lanes), problem.m.div_ceil(rows), 1] }
-        }
-        Tier::Portable => {
-            // Small products take the small tile, so that more than a handful of workgroups run.
-            let tiles = |side: u32| problem.m.div_ceil(side) as u64 * problem.n.div_ceil(side) as u64;
-            let (width4, depth) = if tiles(128) >= 64 { (2, 8) } else { (1, 16) };
-            let kernel = Kernel::new("matmul/portable", "matmul", element);
-            let kernel = with_layout(kernel).constant("TM4", width4).constant("TN4", width4);
-            let side = 64 * width4;
-            Plan {
-                kernel: kernel.constant("DEPTH", depth),
-                grid: [problem.n.div_ceil(side), problem.m.div_ceil(side), 1],
+    let tile = Tile::of(problem, 1, capabilities.tier);
+    Plan { kernel: tile.kernel(problem.layout, element), grid: tile.grid(problem) }
+}
+
+/// The part of a product that one workgroup computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tile {
+    /// 16 rows by 64 columns.
+    Software,
+    /// A square whose side is 64 times `width4`, 1 or 2.
+    Portable {
+        /// Groups of 4 along each side of what an invocation owns.
+        width4: u32,
+    },
+}
+
+impl Tile {
+    /// The tile for `count` products of one shape.
+    pub fn of(problem: Problem, count: u32, tier: Tier) -> Self {
+        match tier {
+            Tier::Software => Self::Software,
+            Tier::Portable => {
+                // Small products take the small tile, so that more than a handful of workgroups run.
+                let tiles = |side: u32| problem.m.div_ceil(side) as u64 * problem.n.div_ceil(side) as u64;
+                Self::Portable { width4: if tiles(128) * count as u64 >= 64 { 2 } else { 1 } }
             }
         }
     }
+
+    /// Its rows.
+    pub fn rows(self) -> u32 {
+        match self {
+            Self::Software => 16,
+            Self::Portable { width4 } => 64 * width4,
+        }
+    }
+
+    /// Its columns.
+    pub fn columns(self) -> u32 {
+        match self {
+            Self::Software => 4 * SOFTWARE_COLUMNS4 * SOFTWARE_LANES,
+            Self::Portable { width4 } => 64 * width4,
+        }
+    }
+
+    /// Tiles that a product has, along x and y.
+    pub fn grid(self, problem: Problem) -> [u32; 3] {
+        [problem.n.div_ceil(self.columns()), problem.m.div_ceil(self.rows()), 1]
+    }
+
+    /// The kernel with this tile.
+    pub fn kernel(self, layout: Layout, element: Element) -> Kernel {
+        let kernel = match self {
+            Self::Software => Kernel::new("matmul/software", "matmul", element)
+                .constant("ROWS", self.rows())
+                .constant("COLUMNS4", SOFTWARE_COLUMNS4)
+                .constant("LANES", SOFTWARE_LANES),
+            Self::Portable { width4 } => Kernel::new("matmul/portable", "matmul", element)
+                .constant("TM4", width4)
+                .constant("TN4", width4)
+                .constant("DEPTH", if width4 == 2 { 8 } else { 16 }),
+        };
+        kernel.feature("a_transposed", layout == Layout::Tn).feature("b_transposed", layout == Layout::Nt)
+    }
 }
+
+/// Invocations of a workgroup on CPU adapters: one vector of 8.
+const SOFTWARE_LANES: u32 = 8;
+/// Groups of 4 columns that each of them owns.
+const SOFTWARE_COLUMNS4: u32 = 2;

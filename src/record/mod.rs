@@ -15,5 +15,5 @@ pub use memory::{Consumer, MemoryPlan};
 pub use params::Params;
 pub use persistent::Persistents;
 pub use recorder::{Recorder, fold_grid};
-pub use recording::{Binding, Dispatch, Recording, Transient};
-pub use tensor::{BufferId, PersistentId, Tensor, TransientId};
+pub use recording::{Binding, Dispatch, GridArguments, Recording, Transient};
+pub use tensor::{BINDING_ALIGNMENT, BufferId, PersistentId, Tensor, TransientId};

@@ -1,7 +1,7 @@
 //! Writes a recording, op by op.
 
 use super::params::Params;
-use super::recording::{Binding, Dispatch, Recording, Transient};
+use super::recording::{Binding, Dispatch, GridArguments, Recording, Transient};
 use super::tensor::{BufferId, Tensor, TransientId};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Kernel};
@@ -94,6 +94,37 @@ impl Recorder {
         params: &P,
         grid: [u32; 3],
     ) {
+        self.append(kernel, bindings, params, grid, None);
+    }
+
+    /// Appends one kernel launch whose grid the device reads when it runs: the first three integers of `arguments`, each at
+    /// most what `bound` says. Any of them may be 0: nothing runs then. The kernel must not read `num_workgroups`, which
+    /// DX12 does not know in such a launch, and binds no tensor that shares the buffer of `arguments`.
+    #[track_caller]
+    pub fn dispatch_indirect<P: Params>(
+        &mut self,
+        kernel: Kernel,
+        bindings: &[(u32, Binding)],
+        params: &P,
+        arguments: Tensor,
+        bound: [u32; 3],
+    ) {
+        assert!(arguments.rows == 1 && arguments.cols >= 3, "a grid is read from a row of three integers");
+        let arguments = GridArguments { buffer: arguments.buffer, offset: arguments.offset };
+        let apart = bindings.iter().all(|(_, binding)| binding.buffer != arguments.buffer);
+        assert!(apart, "{kernel} binds the buffer that its grid is read from");
+        self.append(kernel, bindings, params, bound, Some(arguments));
+    }
+
+    #[track_caller]
+    fn append<P: Params>(
+        &mut self,
+        kernel: Kernel,
+        bindings: &[(u32, Binding)],
+        params: &P,
+        grid: [u32; 3],
+        arguments: Option<GridArguments>,
+    ) {
         assert!(bindings.len() <= 8, "{kernel} binds {} buffers; WebGPU promises 8", bindings.len());
         assert!(grid.iter().all(|n| (1..=65535).contains(n)), "{kernel} has the grid {grid:?}");
         let params = bytemuck::bytes_of(params).to_vec();
@@ -104,6 +135,7 @@ impl Recorder {
             params,
             fields: P::FIELDS,
             grid,
+            arguments,
         });
     }
 
@@ -111,8 +143,9 @@ impl Recorder {
     pub fn finish(self) -> Recording {
         let mut uses = vec![(usize::MAX, 0); self.labels.len()];
         for (index, dispatch) in self.dispatches.iter().enumerate() {
-            for (_, binding) in &dispatch.bindings {
-                if let BufferId::Transient(id) = binding.buffer {
+            let bound = dispatch.bindings.iter().map(|(_, binding)| binding.buffer);
+            for buffer in bound.chain(dispatch.arguments.map(|arguments| arguments.buffer)) {
+                if let BufferId::Transient(id) = buffer {
                     let (first, last) = &mut uses[id.0 as usize];
                     *first = (*first).min(index);
                     *last = index;

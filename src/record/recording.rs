@@ -14,6 +14,15 @@ pub struct Binding {
     pub bytes: u64,
 }
 
+/// Where the device reads a launch's grid when it runs it: three `u32`, workgroups along x, y and z.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridArguments {
+    /// The buffer; the launch binds it nowhere else, since WebGPU tracks usage by whole buffers.
+    pub buffer: BufferId,
+    /// The first byte, a multiple of 4.
+    pub offset: u64,
+}
+
 /// One kernel launch.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
@@ -27,8 +36,10 @@ pub struct Dispatch {
     pub params: Vec<u8>,
     /// The struct's fields: name and byte offset.
     pub fields: &'static [(&'static str, usize)],
-    /// Workgroups along x, y, z.
+    /// Workgroups along x, y, z; the most there can be, where the device reads how many there are.
     pub grid: [u32; 3],
+    /// Where the device reads how many workgroups there are, if the host does not know.
+    pub arguments: Option<GridArguments>,
 }
 
 impl Dispatch {
@@ -71,7 +82,8 @@ impl Recording {
 
     /// A text that changes whenever the recording does: one line a dispatch. Golden files hold it.
     pub fn listing(&self) -> String {
-        let line = |d: &Dispatch| format!("{}: {} {:?}\n", d.path, d.kernel, d.grid);
+        let bound = |d: &Dispatch| if d.arguments.is_some() { "at most " } else { "" };
+        let line = |d: &Dispatch| format!("{}: {} {}{:?}\n", d.path, d.kernel, bound(d), d.grid);
         self.dispatches.iter().map(line).collect()
     }
 }

@@ -4,14 +4,17 @@
 //! Llama: x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
+mod feed_forward;
+
+pub(super) use feed_forward::FeedForward;
+
 use super::attention::{Attention, attention, attention_backward};
-use super::gelu::{gelu, gelu_backward};
 use super::gpt::{Architecture, Shape, Weights, accumulate};
 use super::layer_norm::{layer_norm, layer_norm_backward};
 use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
+use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
-use super::swiglu::{swiglu, swiglu_backward};
 use super::vector::add;
 
 /// A block of a model, on a batch of N = B·T tokens.
@@ -24,6 +27,8 @@ pub(super) struct Block<'a> {
     pub(super) positions: &'a [u32],
     /// T.
     pub(super) sequence_length: usize,
+    /// What the router of this block remembers, where it is a mixture.
+    pub(super) memory: Option<&'a Memory>,
 }
 
 /// What the forward pass keeps for the backward pass. H query heads, K key and value heads of d elements; F
@@ -46,11 +51,7 @@ pub(super) struct Activations {
     x_middle: Vec<f64>,
     /// x_middle after the second norm, (N, D).
     feed_forward_input: Vec<f64>,
-    /// (N, F) each; without a gate the first is empty.
-    gate: Vec<f64>,
-    up: Vec<f64>,
-    /// silu(gate)·up or gelu(up), (N, F).
-    activated: Vec<f64>,
+    pub(super) feed_forward: FeedForward,
 }
 
 impl Block<'_> {
@@ -73,20 +74,8 @@ impl Block<'_> {
         let x_middle = add(&x, &self.project(names.out, &attended));
 
         let feed_forward_input = self.norm(names.ffn_norm, &x_middle);
-        let (gate, up, activated) = match self.shape.architecture {
-            Architecture::Llama => {
-                let gate = self.project("mlp.gate_proj", &feed_forward_input);
-                let up = self.project("mlp.up_proj", &feed_forward_input);
-                let gated = swiglu(&gate, &up);
-                (gate, up, gated)
-            }
-            Architecture::Gpt2 { activation, .. } => {
-                let up = self.project("mlp.c_fc", &feed_forward_input);
-                let activated = gelu(&up, activation);
-                (Vec::new(), up, activated)
-            }
-        };
-        let out = add(&x_middle, &self.project(names.down, &activated));
+        let (added, feed_forward) = self.feed_forward(&feed_forward_input);
+        let out = add(&x_middle, &added);
 
         let saved = Activations {
             x,
@@ -99,31 +88,24 @@ impl Block<'_> {
             attended,
             x_middle,
             feed_forward_input,
-            gate,
-            up,
-            activated,
+            feed_forward,
         };
         (out, saved)
     }
 
-    /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`.
+    /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`. The losses of a
+    /// mixture have a part in it, `seed` times their factors.
     #[track_caller]
-    pub(super) fn backward(&self, saved: &Activations, dout: &[f64], grads: &mut Weights) -> Vec<f64> {
+    pub(super) fn backward(
+        &self,
+        saved: &Activations,
+        dout: &[f64],
+        seed: f64,
+        grads: &mut Weights,
+    ) -> Vec<f64> {
         let names = self.names();
-        let dactivated = self.project_backward(names.down, &saved.activated, dout, grads);
-        let dinput = match self.shape.architecture {
-            Architecture::Llama => {
-                let (dgate, dup) = swiglu_backward(&saved.gate, &saved.up, &dactivated);
-                add(
-                    &self.project_backward("mlp.gate_proj", &saved.feed_forward_input, &dgate, grads),
-                    &self.project_backward("mlp.up_proj", &saved.feed_forward_input, &dup, grads),
-                )
-            }
-            Architecture::Gpt2 { activation, .. } => {
-                let dup = gelu_backward(&saved.up, &dactivated, activation);
-                self.project_backward("mlp.c_fc", &saved.feed_forward_input, &dup, grads)
-            }
-        };
+        let input = &saved.feed_forward_input;
+        let dinput = self.feed_forward_backward(input, &saved.feed_forward, dout, seed, grads);
         let dnorm = self.norm_backward(names.ffn_norm, &saved.x_middle, &dinput, grads);
         let dx_middle = add(dout, &dnorm);
 

@@ -1,14 +1,17 @@
 //! A whole language model, Llama as published (Touvron et al. 2023, arXiv:2302.13971) with the variations of
 //! Qwen, or GPT-2 (Radford et al. 2019): embedding, blocks, final norm, output projection, cross-entropy; and the
-//! gradients of all of it.
+//! gradients of all of it. Some of its blocks may be mixtures of experts.
 
 use std::collections::BTreeMap;
 
 use super::block::{Activations, Block};
-use super::embedding::{embedding, embedding_backward};
+use super::embedding::embedding;
 use super::gelu::Gelu;
-use super::linear_cross_entropy::{cross_entropy, linear_cross_entropy};
+use super::linear_cross_entropy::cross_entropy;
 use super::matmul::linear;
+use super::mixture::{Memory, Mixture};
+use super::multi_token::MultiToken;
+use super::objective::{Batch, Memories, with_seeds};
 use super::rope::Rope;
 use super::vector::{add, assert_len, rows_of};
 
@@ -46,6 +49,10 @@ pub struct Shape {
     pub qk_norm: bool,
     /// A token sees this many tokens, itself and those before it; `None`: all of them.
     pub window: Option<usize>,
+    /// What stands in the place of the feed-forward network in most layers; of Llama alone.
+    pub mixture: Option<Mixture>,
+    /// What predicts tokens further ahead; of Llama alone.
+    pub multi_token: Option<MultiToken>,
 }
 
 /// What the layers are made of, and what they are called.
@@ -62,7 +69,8 @@ pub enum Architecture {
     },
 }
 
-/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens.
+/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens. The routers of mixtures choose as
+/// they do before the first step, without a bias.
 #[track_caller]
 pub fn logits(
     shape: &Shape,
@@ -71,7 +79,7 @@ pub fn logits(
     positions: &[u32],
     sequence_length: usize,
 ) -> Vec<f64> {
-    let last = forward(shape, weights, tokens, positions, sequence_length);
+    let last = forward(shape, weights, &shape.memories(), tokens, positions, sequence_length);
     linear(&last.normed, &weights[shape.head()], None, tokens.len(), shape.vocab_size, shape.hidden_size)
 }
 
@@ -91,7 +99,8 @@ pub fn loss(
     (loss_sum, count)
 }
 
-/// (loss_sum, count, gradients of seed·loss_sum), the first two as in [`loss`].
+/// (loss_sum, count, gradients of seed·loss_sum), the first two as in [`loss`]. What an objective adds to the loss has no
+/// part in it: see [`outcome_and_gradients`](super::objective::outcome_and_gradients).
 #[track_caller]
 #[expect(
     clippy::too_many_arguments,
@@ -107,28 +116,37 @@ pub fn loss_and_gradients(
     ignore: u32,
     seed: f64,
 ) -> (f64, usize, Weights) {
-    let Shape { vocab_size, hidden_size, .. } = *shape;
-    assert_len("targets", targets, tokens.len());
-    let last = forward(shape, weights, tokens, positions, sequence_length);
-    let mut grads = Weights::new();
-
-    let head = linear_cross_entropy(&last.normed, &weights[shape.head()], targets, ignore, seed);
-    accumulate(&mut grads, shape.head(), head.dw);
-    let mut dx = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
-    for (layer, saved) in last.blocks.iter().enumerate().rev() {
-        let block = Block { shape, weights, layer, positions, sequence_length };
-        dx = block.backward(saved, &dx, &mut grads);
-    }
-    accumulate(&mut grads, shape.embedding(), embedding_backward(&dx, tokens, vocab_size, hidden_size));
-    if let Architecture::Gpt2 { positions: rows, .. } = shape.architecture {
-        accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));
-    }
-    (head.loss_sum, head.count, grads)
+    let batch = Batch { tokens, targets, positions, sequence_length, ignore };
+    let (outcome, grads) = with_seeds(shape, weights, &shape.memories(), &batch, seed, 0.0);
+    (outcome.loss_sum, outcome.count, grads)
 }
 
 impl Shape {
+    /// The mixture of a layer, unless that is dense. Layers from `num_layers` on predict further ahead.
+    pub fn mixture_of(&self, layer: usize) -> Option<&Mixture> {
+        self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
+    }
+
+    /// What the routers remember before the first step.
+    pub fn memories(&self) -> Memories {
+        let layers = 0..self.num_layers + self.multi_token.map_or(0, |further| further.depth);
+        layers.filter_map(|layer| Some((layer, Memory::new(self.mixture_of(layer)?)))).collect()
+    }
+
+    /// A block on a batch.
+    pub(super) fn block<'a>(
+        &'a self,
+        weights: &'a Weights,
+        memories: &'a Memories,
+        layer: usize,
+        batch: &Batch<'a>,
+    ) -> Block<'a> {
+        let Batch { positions, sequence_length, .. } = *batch;
+        Block { shape: self, weights, layer, positions, sequence_length, memory: memories.get(&layer) }
+    }
+
     /// The name of the matrix that makes the logits.
-    fn head(&self) -> &'static str {
+    pub(super) fn head(&self) -> &'static str {
         if self.tie_word_embeddings { self.embedding() } else { HEAD }
     }
 
@@ -160,6 +178,9 @@ impl Shape {
         let unknown = weights.keys().find(|&held| parameters.iter().all(|(name, _)| name != held));
         assert!(unknown.is_none(), "the weights hold {unknown:?}, which this shape does not have.");
         assert!(self.rope.head_dim == self.head_dim, "rope.head_dim should be the head_dim of the model.");
+        let is_plain = self.mixture.is_none() && self.multi_token.is_none();
+        let is_llama = self.architecture == Architecture::Llama;
+        assert!(is_plain || is_llama, "only a Llama should be a mixture or predict further ahead.");
     }
 }
 
@@ -177,18 +198,19 @@ pub(super) const POSITIONS: &str = "transformer.wpe.weight";
 pub(super) const HEAD: &str = "lm_head.weight";
 
 /// What the forward pass leaves for the loss and for the backward pass.
-struct Forward {
-    blocks: Vec<Activations>,
+pub(super) struct Forward {
+    pub(super) blocks: Vec<Activations>,
     /// Output of the last block (N, D).
-    x: Vec<f64>,
+    pub(super) x: Vec<f64>,
     /// x after the final norm (N, D).
-    normed: Vec<f64>,
+    pub(super) normed: Vec<f64>,
 }
 
 #[track_caller]
-fn forward(
+pub(super) fn forward(
     shape: &Shape,
     weights: &Weights,
+    memories: &Memories,
     tokens: &[u32],
     positions: &[u32],
     sequence_length: usize,
@@ -202,7 +224,8 @@ fn forward(
     }
     let mut blocks = Vec::with_capacity(shape.num_layers);
     for layer in 0..shape.num_layers {
-        let block = Block { shape, weights, layer, positions, sequence_length };
+        let memory = memories.get(&layer);
+        let block = Block { shape, weights, layer, positions, sequence_length, memory };
         let (out, saved) = block.forward(x);
         x = out;
         blocks.push(saved);

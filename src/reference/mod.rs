@@ -15,18 +15,27 @@
 
 pub mod adamw;
 pub mod attention;
+pub mod balance;
 pub mod decode;
 pub mod embedding;
 pub mod finite_difference;
 pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
+pub mod grouped_matmul;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod matmul;
+pub mod mixture;
+pub mod multi_token;
 pub mod muon;
+pub mod objective;
+pub mod permute;
 pub mod rms_norm;
 pub mod rope;
+pub mod rope_scaling;
+pub mod route;
+pub mod row_gate;
 pub mod softmax;
 pub mod swiglu;
 pub mod trainer;

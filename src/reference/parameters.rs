@@ -1,6 +1,7 @@
 //! The tensors of a model: their names and how many numbers each holds.
 
 use super::gpt::{Architecture, HEAD, POSITIONS, Shape};
+use super::multi_token::MultiToken;
 
 impl Shape {
     /// Every tensor of the model by name, with its number of elements: what [`Weights`](super::gpt::Weights) must hold, no more.
@@ -37,32 +38,52 @@ impl Shape {
     }
 
     fn llama_parameters(&self) -> Vec<(String, usize)> {
-        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
-        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
+        let hidden = self.hidden_size;
         let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
-        for layer in 0..self.num_layers {
-            let mut add =
-                |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
-            add("input_layernorm.weight", hidden);
-            for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-                add(&format!("self_attn.{name}.weight"), width * hidden);
-                if self.qkv_bias {
-                    add(&format!("self_attn.{name}.bias"), width);
-                }
-            }
-            if self.qk_norm {
-                add("self_attn.q_norm.weight", self.head_dim);
-                add("self_attn.k_norm.weight", self.head_dim);
-            }
-            add("self_attn.o_proj.weight", hidden * q);
-            add("post_attention_layernorm.weight", hidden);
-            add("mlp.gate_proj.weight", intermediate * hidden);
-            add("mlp.up_proj.weight", intermediate * hidden);
-            add("mlp.down_proj.weight", hidden * intermediate);
-        }
+        (0..self.num_layers).for_each(|layer| list.extend(self.llama_block(layer)));
         list.push((format!("{}.weight", self.final_norm()), hidden));
         if !self.tie_word_embeddings {
             list.push((HEAD.to_owned(), self.vocab_size * hidden));
+        }
+        let depth = self.multi_token.map_or(0, |further| further.depth);
+        for layer in self.num_layers..self.num_layers + depth {
+            let beside = MultiToken::parameters(hidden);
+            list.extend(beside.map(|(name, count)| (format!("model.layers.{layer}.{name}.weight"), count)));
+            list.extend(self.llama_block(layer));
+        }
+        list
+    }
+
+    fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
+        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
+        let mut list = Vec::new();
+        let mut add = |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
+        add("input_layernorm.weight", hidden);
+        for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+            add(&format!("self_attn.{name}.weight"), width * hidden);
+            if self.qkv_bias {
+                add(&format!("self_attn.{name}.bias"), width);
+            }
+        }
+        if self.qk_norm {
+            add("self_attn.q_norm.weight", self.head_dim);
+            add("self_attn.k_norm.weight", self.head_dim);
+        }
+        add("self_attn.o_proj.weight", hidden * q);
+        add("post_attention_layernorm.weight", hidden);
+        match self.mixture_of(layer) {
+            Some(mixture) => {
+                mixture
+                    .parameters(hidden)
+                    .iter()
+                    .for_each(|(name, count)| add(&format!("mlp.{name}"), *count));
+            }
+            None => {
+                add("mlp.gate_proj.weight", intermediate * hidden);
+                add("mlp.up_proj.weight", intermediate * hidden);
+                add("mlp.down_proj.weight", hidden * intermediate);
+            }
         }
         list
     }

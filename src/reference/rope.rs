@@ -1,5 +1,6 @@
 //! Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
+use super::rope_scaling::Scaling;
 use super::vector::assert_len;
 
 /// How the elements of a head are paired and how fast each pair turns.
@@ -13,11 +14,14 @@ pub struct Rope {
     pub theta: f64,
     /// True: pairs (2i, 2i+1), as in GPT-J. False: pairs (i, i + rotary_dim / 2), as in GPT-NeoX and Llama.
     pub interleaved: bool,
+    /// What the frequencies become for longer contexts.
+    pub scaling: Scaling,
 }
 
 /// Rotates every head of x (tokens, heads, head_dim) in place, by the position of its token (tokens).
 ///
-/// Pair (a, b) at position p turns by φ = p·theta^(−2i / rotary_dim): (a·cos φ − b·sin φ, a·sin φ + b·cos φ).
+/// Pair (a, b) at position p turns by φ = p·theta^(−2i / rotary_dim): (a·cos φ − b·sin φ, a·sin φ + b·cos φ). Where the
+/// frequencies are scaled, they are those of [`Scaling`], and the pair is multiplied by its magnitude.
 #[track_caller]
 pub fn rope(x: &mut [f64], positions: &[u32], heads: usize, rope: &Rope) {
     rotate(x, positions, heads, rope, 1.0);
@@ -25,7 +29,7 @@ pub fn rope(x: &mut [f64], positions: &[u32], heads: usize, rope: &Rope) {
 
 /// The gradient of [`rope`] in place on dy (tokens, heads, head_dim), which becomes dx.
 ///
-/// A rotation is orthogonal, so its transpose is the rotation by −φ.
+/// A rotation is orthogonal, so its transpose is the rotation by −φ, with the same magnitude.
 #[track_caller]
 pub fn rope_backward(dy: &mut [f64], positions: &[u32], heads: usize, rope: &Rope) {
     rotate(dy, positions, heads, rope, -1.0);
@@ -41,6 +45,7 @@ fn rotate(x: &mut [f64], positions: &[u32], heads: usize, rope: &Rope, direction
         for head in token.chunks_exact_mut(rope.head_dim) {
             for i in 0..rope.rotary_dim / 2 {
                 let (sin, cos) = (direction * f64::from(position) * rope.frequency(i)).sin_cos();
+                let (sin, cos) = (rope.scaling.magnitude() * sin, rope.scaling.magnitude() * cos);
                 let (a, b) = rope.pair(i);
                 (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
             }
@@ -51,7 +56,7 @@ fn rotate(x: &mut [f64], positions: &[u32], heads: usize, rope: &Rope, direction
 impl Rope {
     /// Radians per position of pair `i`.
     fn frequency(&self, i: usize) -> f64 {
-        self.theta.powf(-2.0 * i as f64 / self.rotary_dim as f64)
+        self.scaling.frequency(i, self.rotary_dim, self.theta)
     }
 
     /// The two elements of pair `i`.
@@ -75,7 +80,8 @@ mod tests {
     use crate::reference::random::Random;
     use crate::reference::vector::dot;
 
-    const HALF: Rope = Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false };
+    const HALF: Rope =
+        Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false, scaling: Scaling::None };
     const MODES: [Rope; 5] = [
         HALF,
         Rope { interleaved: true, ..HALF },
@@ -95,7 +101,7 @@ mod tests {
         // theta^(−2/4) = 1/10; the fifth element is outside rotary_dim.
         let angles = [3.0_f64, 3.0 * 0.1];
         let (c, s) = (angles.map(f64::cos), angles.map(f64::sin));
-        let half = Rope { head_dim: 5, rotary_dim: 4, theta: 100.0, interleaved: false };
+        let half = Rope { head_dim: 5, rotary_dim: 4, ..HALF };
         let y = rotated(&[1.0, 1.0, 0.0, 0.0, 8.0], &[3], 1, &half);
         assert_close("half", &y, &[c[0], c[1], s[0], s[1], 8.0], 1e-15);
         let y = rotated(&[1.0, 0.0, 1.0, 0.0, 8.0], &[3], 1, &Rope { interleaved: true, ..half });
@@ -123,6 +129,30 @@ mod tests {
             rope_backward(&mut dx, &positions, heads, mode);
             assert_gradient("dx", &dx, &x, |x| dot(&rotated(x, &positions, heads, mode), &dy));
             assert_close("inverse", &rotated(&dx, &positions, heads, mode), &dy, 1e-14);
+        }
+    }
+
+    #[test]
+    fn a_scaled_rotation_has_its_gradient() {
+        let yarn = Scaling::Yarn {
+            factor: 4.0,
+            original: 8.0,
+            beta_fast: 1.0,
+            beta_slow: 0.1,
+            mscale: 1.0,
+            mscale_all_dim: 0.0,
+        };
+        let llama3 =
+            Scaling::Llama3 { factor: 4.0, original: 16.0, low_freq_factor: 0.5, high_freq_factor: 2.0 };
+        for scaling in [yarn, llama3] {
+            let mode = Rope { scaling, ..HALF };
+            let (positions, mut random) = ([0, 5, 2, 100], Random::new(33));
+            let (x, dy) = (random.normal(24), random.normal(24));
+            let mut dx = dy.clone();
+            rope_backward(&mut dx, &positions, 1, &mode);
+            assert_gradient("dx", &dx, &x, |x| dot(&rotated(x, &positions, 1, &mode), &dy));
+            let plain = rotated(&x, &positions, 1, &HALF);
+            assert!(rotated(&x, &positions, 1, &mode).iter().zip(&plain).any(|(a, b)| (a - b).abs() > 0.1));
         }
     }
 

@@ -1,9 +1,11 @@
-//! The whole training step in f64: gradient accumulation, clipping, AdamW. A run on the GPU must follow it.
+//! The whole training step in f64: gradient accumulation, clipping, AdamW, what routers remember. A run on the GPU must
+//! follow it.
 
 use super::adamw::{AdamW, Correction, adamw};
-use super::gpt::{Shape, Weights, accumulate, loss_and_gradients};
+use super::gpt::{Shape, Weights, accumulate};
 use super::grad_norm::{clip_coefficient, grad_norm};
 use super::muon::{Muon, muon};
+use super::objective::{Batch, Memories, Outcome, outcome_and_gradients};
 use super::vector::rows_of;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +34,8 @@ pub struct Trainer {
     pub frozen: BTreeSet<String>,
     /// Moves the matrices of the layers by Muon; all else, and everything where absent, is AdamW's.
     pub muon: Option<MuonSettings>,
+    /// What the routers of mixtures remember: biases, hot experts.
+    pub memories: Memories,
 }
 
 /// What Muon needs beside the learning rate and the weight decay.
@@ -63,12 +67,14 @@ pub struct AdamWSettings {
 }
 
 /// What a step reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepResult {
-    /// Mean over micro-batches of each one's mean loss, before the update.
+    /// Mean over micro-batches of each one's mean loss, before the update. What the objective adds is not in it.
     pub loss: f64,
     /// Norm of all gradients together, before clipping.
     pub grad_norm: f64,
+    /// What each micro-batch gave.
+    pub outcomes: Vec<Outcome>,
 }
 
 /// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
@@ -77,7 +83,7 @@ pub fn decays(name: &str) -> bool {
     !name.ends_with("norm.weight") && !name.contains(".ln_") && !name.ends_with(".bias")
 }
 
-/// Neither a table, which is looked up by token, nor a vector.
+/// Neither a table, which is looked up by token, nor a router, whose rows score experts one by one, nor a vector.
 fn is_layer_matrix(name: &str) -> bool {
     name.ends_with("_proj.weight")
 }
@@ -88,15 +94,16 @@ impl Trainer {
         let zeros: Weights = weights.iter().map(|(name, p)| (name.clone(), vec![0.0; p.len()])).collect();
         let (rates, weight_decays, frozen) = Default::default();
         let (m, v, step, ignore) = (zeros.clone(), zeros, 0, u32::MAX);
-        Self { shape, weights, m, v, step, ignore, decays, rates, weight_decays, frozen, muon: None }
+        let (muon, memories) = (None, shape.memories());
+        Self { shape, weights, m, v, step, ignore, decays, rates, weight_decays, frozen, muon, memories }
     }
 
     /// One step on micro-batches of (tokens, targets), each of whole sequences with positions from 0.
     ///
-    /// The gradient is the mean over micro-batches of the gradient of each one's mean loss, so a token counts
-    /// for more in a micro-batch that counts fewer. A micro-batch in which no target counts contributes a
-    /// loss and a gradient of 0. The gradient is scaled to `max_grad_norm` where it is longer, then AdamW
-    /// moves every tensor.
+    /// The gradient is the mean over micro-batches of the gradient of each one's objective, a mean over its tokens, so a
+    /// token counts for more in a micro-batch that counts fewer. A micro-batch in which no target counts contributes a
+    /// loss of 0 and only the gradient of what keeps experts busy. The gradient is scaled to `max_grad_norm` where it is
+    /// longer, then AdamW moves every tensor. At last the routers remember what was chosen.
     #[track_caller]
     pub fn train_step<T: AsRef<[u32]>>(
         &mut self,
@@ -106,7 +113,7 @@ impl Trainer {
         settings: &AdamWSettings,
         max_grad_norm: Option<f64>,
     ) -> StepResult {
-        let (loss, mut grads) = self.mean_loss_and_gradients(micro_batches, sequence_length);
+        let (outcomes, mut grads) = self.outcomes_and_gradients(micro_batches, sequence_length);
         grads.retain(|name, _| !self.frozen.contains(name));
         let norm = grad_norm(grads.values().map(Vec::as_slice));
         if let Some(max_norm) = max_grad_norm {
@@ -118,7 +125,13 @@ impl Trainer {
         for (name, g) in &grads {
             self.update(name, g, lr, settings);
         }
-        StepResult { loss, grad_norm: norm }
+        for (layer, memory) in &mut self.memories {
+            let Some(mixture) = self.shape.mixture_of(*layer) else { continue };
+            let counts = outcomes.iter().map(|outcome| outcome.mixtures[layer].counts.clone());
+            memory.update(mixture, self.step, &counts.collect::<Vec<_>>());
+        }
+        let loss = outcomes.iter().map(Outcome::loss).sum::<f64>() / outcomes.len() as f64;
+        StepResult { loss, grad_norm: norm, outcomes }
     }
 
     /// Moves one tensor, given its clipped gradient.
@@ -147,45 +160,39 @@ impl Trainer {
 
     /// Columns of the matrix of that name.
     fn columns(&self, name: &str) -> usize {
-        let Shape { hidden_size, num_heads, head_dim, intermediate_size, .. } = self.shape;
+        let Shape { hidden_size, num_heads, head_dim, .. } = self.shape;
         match name {
+            _ if name.ends_with("eh_proj.weight") => 2 * hidden_size,
             _ if name.ends_with("o_proj.weight") => num_heads * head_dim,
-            _ if name.ends_with("down_proj.weight") => intermediate_size,
+            _ if name.ends_with("down_proj.weight") => self.weights[name].len() / hidden_size,
             _ => hidden_size,
         }
     }
 
-    /// The mean over micro-batches of each one's mean loss, and its gradients.
+    /// What each micro-batch gives, and the gradients of the mean of their objectives.
     #[track_caller]
-    fn mean_loss_and_gradients<T: AsRef<[u32]>>(
+    fn outcomes_and_gradients<T: AsRef<[u32]>>(
         &self,
         micro_batches: &[(T, T)],
         sequence_length: usize,
-    ) -> (f64, Weights) {
+    ) -> (Vec<Outcome>, Weights) {
         assert!(!micro_batches.is_empty(), "a step should have at least one micro-batch.");
-        let (mut loss, mut grads) = (0.0, Weights::new());
+        let (mut outcomes, mut grads) = (Vec::new(), Weights::new());
         for (tokens, targets) in micro_batches {
             let (tokens, targets) = (tokens.as_ref(), targets.as_ref());
             let sequences = rows_of("a micro-batch", tokens, sequence_length);
             let positions: Vec<u32> = (0..sequences).flat_map(|_| (0..).take(sequence_length)).collect();
-            let count = targets.iter().filter(|&&target| target != self.ignore).count();
-            let seed = 1.0 / (count.max(1) * micro_batches.len()) as f64;
-            let (loss_sum, _, micro_grads) = loss_and_gradients(
-                &self.shape,
-                &self.weights,
-                tokens,
-                targets,
-                &positions,
-                sequence_length,
-                self.ignore,
-                seed,
-            );
-            loss += seed * loss_sum;
+            let batch =
+                Batch { tokens, targets, positions: &positions, sequence_length, ignore: self.ignore };
+            let seed = 1.0 / micro_batches.len() as f64;
+            let (outcome, micro_grads) =
+                outcome_and_gradients(&self.shape, &self.weights, &self.memories, &batch, seed);
+            outcomes.push(outcome);
             for (name, gradient) in micro_grads {
                 accumulate(&mut grads, &name, gradient);
             }
         }
-        (loss, grads)
+        (outcomes, grads)
     }
 }
 

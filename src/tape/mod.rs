@@ -5,11 +5,15 @@
 //! it holds as [`Saved`] handles, never as tensors, so that recomputation can decide what a handle gives back.
 //! The tape knows no parameter names and no configuration.
 
+mod grouped;
 mod ops;
 mod parameter;
+mod permute;
+mod route;
 
 pub use ops::CrossEntropy;
 pub use parameter::Parameter;
+pub use route::{RouteLosses, RoutedVar};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
@@ -53,13 +57,14 @@ pub struct Tape<'r, 'p> {
     needs_gradient: Vec<bool>,
     saved: Vec<Tensor>,
     is_recording: bool,
+    is_recomputing: bool,
 }
 
 impl<'r, 'p> Tape<'r, 'p> {
     /// A tape for training.
     pub fn new(rec: &'r mut Recorder) -> Self {
         let (nodes, gradients, needs_gradient, saved) = Default::default();
-        Self { rec, nodes, gradients, needs_gradient, saved, is_recording: true }
+        Self { rec, nodes, gradients, needs_gradient, saved, is_recording: true, is_recomputing: false }
     }
 
     /// A tape that records no backward: evaluation and generation. Activations die at their last use.
@@ -73,6 +78,11 @@ impl<'r, 'p> Tape<'r, 'p> {
         let result = body(self);
         self.rec.leave();
         result
+    }
+
+    /// Whether what runs now ran before in the same micro-batch: whoever counts must not count again.
+    pub fn is_recomputing(&self) -> bool {
+        self.is_recomputing
     }
 
     /// A value that no op of this tape made. Its gradient is computed if `needs_gradient`.
@@ -164,7 +174,9 @@ impl<'r, 'p> Tape<'r, 'p> {
             let input = tape.saved(input);
             let again = tape.leaf(input, tape.needs_gradient[x.id]);
             tape.is_recording = true;
+            let was_recomputing = std::mem::replace(&mut tape.is_recomputing, true);
             let y = block(tape, again);
+            tape.is_recomputing = was_recomputing;
             tape.give(y, dy);
             tape.undo_down_to(first_node);
             if let Some(dx) = tape.gradient(again) {

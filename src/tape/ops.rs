@@ -26,6 +26,8 @@ pub struct CrossEntropy {
     pub loss: Tensor,
     /// Micro-batches in a step.
     pub accumulation: u32,
+    /// What the mean loss counts in the objective.
+    pub factor: f32,
 }
 
 impl<'p> Tape<'_, 'p> {
@@ -86,6 +88,31 @@ impl<'p> Tape<'_, 'p> {
             }
             if let Some(residual) = residual {
                 tape.give(residual, dy); // last: from here on others may add to dy
+            }
+        })
+    }
+
+    /// [a | b] Wᵀ of a and b (N, K), side by side, and W (M, 2 K): (N, M). K is a multiple of 4.
+    pub fn linear_of_two(&mut self, [a, b]: [Var; 2], weight: &'p Parameter) -> Var {
+        let (w, width) = (weight.weight(), a.tensor.cols);
+        assert!(b.tensor.cols == width && w.cols == 2 * width, "{} columns for two of {width}", w.cols);
+        let y = self.rec.tensor("y", a.tensor.rows, w.rows, a.tensor.element);
+        for (half, x) in [a, b].into_iter().enumerate() {
+            let into = Epilogue { accumulate: half > 0, ..Default::default() };
+            matmul(self.rec, Layout::Nt, x.tensor, w.columns(half as u32 * width, width), y, into);
+        }
+        let saved = [a, b].map(|x| self.save(x));
+        self.result(y, &[a, b], weight.trains(), move |tape, dy| {
+            for (half, (x, saved)) in [a, b].into_iter().zip(saved).enumerate() {
+                let columns = |tensor: Tensor| tensor.columns(half as u32 * width, width);
+                if let Some(target) = tape.target(x) {
+                    let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
+                    matmul(tape.rec, Layout::Nn, dy, columns(w), target.tensor, into);
+                }
+                if let Some(dw) = weight.gradient() {
+                    let into = Epilogue { accumulate: true, ..Default::default() };
+                    matmul(tape.rec, Layout::Tn, dy, tape.saved(saved), columns(dw), into);
+                }
             }
         })
     }
@@ -262,7 +289,7 @@ impl<'p> Tape<'_, 'p> {
     /// The loss of hidden states `h` (N, D) under `table` (V, D). A tape for training computes its gradient at once: the
     /// logits do not outlive their chunk. [`Tape::backward`] continues from there.
     pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
-        let CrossEntropy { targets, ignore, step, loss, accumulation } = *loss;
+        let CrossEntropy { targets, ignore, step, loss, accumulation, factor } = *loss;
         let op = LinearCrossEntropy {
             h: h.tensor,
             head: &table.weight,
@@ -271,6 +298,7 @@ impl<'p> Tape<'_, 'p> {
             step,
             loss,
             accumulation,
+            factor,
         };
         if !self.is_recording {
             return head::linear_cross_entropy_forward(self.rec, &op);

@@ -15,7 +15,10 @@ impl Parameter {
     /// The weight of a parameter in one part.
     #[track_caller]
     pub fn weight(&self) -> Tensor {
-        assert!(self.weight.len() == 1, "only embeddings and heads may have several parts");
+        assert!(
+            self.weight.len() == 1,
+            "only embeddings, heads and stacks of experts may have several parts"
+        );
         self.weight[0]
     }
 
@@ -23,7 +26,7 @@ impl Parameter {
     #[track_caller]
     pub fn gradient(&self) -> Option<Tensor> {
         self.gradient.as_ref().map(|parts| {
-            assert!(parts.len() == 1, "only embeddings and heads may have several parts");
+            assert!(parts.len() == 1, "only embeddings, heads and stacks of experts may have several parts");
             parts[0]
         })
     }

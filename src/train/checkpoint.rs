@@ -11,12 +11,15 @@
 
 use super::checkpoint_folder::PendingCheckpoint;
 use super::durable::write_atomically;
+use super::expert_tensors::{self, Remembered};
 use super::hugging_face::hugging_face_config;
+use super::recordings::Recordings;
 use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
 use super::trainer::Trainer;
 use super::trainer_state::TrainerState;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Piece, Spec};
@@ -42,10 +45,12 @@ pub async fn save(
 ) -> Result<()> {
     trainer.wait().await?;
     let folder = pending.path();
-    let arenas = &trainer.recordings.arenas;
-    save_arenas(trainer, &[("", &arenas.weights)], &folder.join(MODEL)).await?;
+    let (arenas, experts) = (&trainer.recordings.arenas, trainer.recordings.experts.as_ref());
+    let biases = expert_tensors::biases(experts);
+    save_arenas(trainer, &[("", &arenas.weights)], &biases, &folder.join(MODEL)).await?;
     let moments = [("exp_avg.", &arenas.first_moments), ("exp_avg_sq.", &arenas.second_moments)];
-    save_arenas(trainer, &moments, &folder.join(OPTIMIZER)).await?;
+    let capacities = expert_tensors::capacities(experts);
+    save_arenas(trainer, &moments, &capacities, &folder.join(OPTIMIZER)).await?;
     let config =
         serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
     write_atomically(&folder.join(CONFIG), &config)?;
@@ -58,8 +63,11 @@ pub fn resume(trainer: &Trainer<'_>, folder: &Path, expected: &TrainerState) -> 
     state.check_matches(folder, expected)?;
     load_weights(trainer, folder)?;
     let file = TensorFile::open(&folder.join(OPTIMIZER))?;
-    let (layout, arenas) = (&trainer.recordings.layout, &trainer.recordings.arenas);
+    let Recordings { layout, arenas, experts, .. } = &trainer.recordings;
     let write = |tensor, bytes: &[u8]| trainer.write(tensor, bytes);
+    let weights = TensorFile::open(&folder.join(MODEL))?;
+    expert_tensors::load(&expert_tensors::biases(experts.as_ref()), &weights, true, write)?;
+    expert_tensors::load(&expert_tensors::capacities(experts.as_ref()), &file, true, write)?;
     load_arena(layout, &arenas.first_moments, &file, "exp_avg.", write)?;
     load_arena(layout, &arenas.second_moments, &file, "exp_avg_sq.", write)?;
     Ok(state)
@@ -67,19 +75,24 @@ pub fn resume(trainer: &Trainer<'_>, folder: &Path, expected: &TrainerState) -> 
 
 /// Reads weights only: `path` is a checkpoint folder or a safetensors file.
 pub fn load_weights(trainer: &Trainer<'_>, path: &Path) -> Result<()> {
-    let (layout, arena) = (&trainer.recordings.layout, &trainer.recordings.arenas.weights);
-    read_weights(layout, arena, path, |tensor, bytes| trainer.write(tensor, bytes))
+    let Recordings { layout, arenas, experts, .. } = &trainer.recordings;
+    let write = |tensor, bytes: &[u8]| trainer.write(tensor, bytes);
+    read_weights(layout, &arenas.weights, experts.as_ref(), path, write)
 }
 
-/// Reads weights into an arena by `write`: `path` is a checkpoint folder or a safetensors file.
+/// Reads weights into an arena by `write`, and the biases of routers if they are there: `path` is a checkpoint folder or a
+/// safetensors file.
 pub(super) fn read_weights(
     layout: &ArenaLayout,
     arena: &Arena,
+    experts: Option<&ExpertState>,
     path: &Path,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
-    load_arena(layout, arena, &TensorFile::open(&file)?, "", write)
+    let file = TensorFile::open(&file)?;
+    load_arena(layout, arena, &file, "", &write)?;
+    expert_tensors::load(&expert_tensors::biases(experts), &file, false, write)
 }
 
 /// A tensor of a file: which piece of which parameter, in which arena.
@@ -98,7 +111,12 @@ fn entries<'a>(layout: &'a ArenaLayout, arena: &'a Arena) -> Vec<Entry<'a>> {
     parameters.into_iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
 }
 
-async fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Path) -> Result<()> {
+async fn save_arenas(
+    trainer: &Trainer<'_>,
+    arenas: &[(&str, &Arena)],
+    remembered: &[Remembered],
+    path: &Path,
+) -> Result<()> {
     let mut tensors = Vec::new();
     let mut sources = Vec::new();
     for (prefix, arena) in arenas {
@@ -111,9 +129,14 @@ async fn save_arenas(trainer: &Trainer<'_>, arenas: &[(&str, &Arena)], path: &Pa
             sources.push(entry);
         }
     }
+    tensors.extend(remembered.iter().map(|row| row.info.clone()));
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    TensorFile::write(path, &tensors, metadata, async |index, sink| {
-        read_piece(trainer, &sources[index], |row: &[u8]| sink.put(row)).await
+    TensorFile::write(path, &tensors, metadata, async |index, sink| match sources.get(index) {
+        Some(entry) => read_piece(trainer, entry, |row: &[u8]| sink.put(row)).await,
+        None => {
+            let row = remembered[index - sources.len()].tensor;
+            trainer.read_rows(row, async |bytes: &[u8]| sink.put(bytes)).await
+        }
     })
     .await
 }

@@ -1,7 +1,8 @@
 //! What a run will take, from its written recordings alone: no device is asked.
 
+use super::finished::StepReport;
 use super::recordings::{BatchArrays, Recordings};
-use super::state::{LossState, StepState};
+use super::state::LossState;
 use super::trainer::{READER_BYTES, RING};
 use crate::config::RunPlan;
 use crate::model::count;
@@ -36,7 +37,8 @@ impl Forecast {
         let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
         let batch_bytes = BatchArrays::of(plan).bytes((plan.batch_size * plan.model.seq_length) as u32);
-        let readbacks = (RING as u64 + 1) * (size_of::<StepState>() + size_of::<LossState>()) as u64;
+        let readbacks =
+            (RING as u64 + 1) * (StepReport::new(plan, recordings).bytes() + size_of::<LossState>() as u64);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();
         Self {

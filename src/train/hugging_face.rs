@@ -1,5 +1,7 @@
 //! The shape of a model as Hugging Face's `config.json` says it.
 
+mod mixture;
+
 use crate::model::config::{Activation, Family, ModelConfig};
 use crate::ops::gelu::Gelu;
 use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
@@ -7,10 +9,18 @@ use serde_json::json;
 
 /// The model's shape under the keys of Hugging Face.
 pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
-    match model.family {
+    let mut config = match model.family {
         Family::Llama => llama_config(model),
         Family::Gpt2 => gpt2_config(model),
+    };
+    let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config));
+    if let (Some(config), Some(more)) = (config.as_object_mut(), more) {
+        config.extend(more);
     }
+    if let (Some(config), Some(ahead)) = (config.as_object_mut(), model.multi_token) {
+        config.insert("num_nextn_predict_layers".into(), ahead.depth.into());
+    }
+    config
 }
 
 /// `GPT2Config`.

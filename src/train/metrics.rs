@@ -39,9 +39,27 @@ pub struct StepMetrics {
     /// Mean loss on the evaluation data, in nats per token, where one was taken after this step.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_loss: Option<f32>,
-    /// The share of dropped assignments of each mixture-of-experts layer, 0 to 1.
+    /// The share of dropped choices of each layer with experts, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,
+    /// That share as the original estimates it, from the last micro-batch.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub drop_rate_estimate: Option<Vec<f32>>,
+    /// The entropy of each layer's choices over ln E: 1 where all experts are equally busy, 0 where one does it all.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub expert_load_entropy: Option<Vec<f32>>,
+    /// The choices of each layer's busiest expert over the mean, 1 to E.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub expert_load_max_over_mean: Option<Vec<f32>>,
+    /// What the balance of all layers adds to the objective, factors included; `loss` does without.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub load_balancing_loss: Option<f32>,
+    /// What the z-losses of all layers add, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub z_loss: Option<f32>,
+    /// Mean loss of the tokens further ahead, before its factor, in nats per token; `loss` does without.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub mtp_loss: Option<f32>,
 }
 
 /// Appends steps to a `metrics.jsonl`. Every line is handed to the system at once, so a kill loses none.

@@ -10,8 +10,9 @@ use crate::generate::GenerateRecordings;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::config::Activation;
-use crate::model::gpt::{self, BatchTensors};
+use crate::model::gpt::{self, AheadTensors, BatchTensors};
 use crate::model::parameters::{Gpt, Rule};
+use crate::model::{ExpertState, Prediction, Shape, multi_token};
 use crate::ops::attention::Segments;
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
@@ -54,6 +55,10 @@ pub struct Recordings {
     pub loss: Tensor,
     /// `LossState` of the evaluation batches.
     pub eval_loss: Tensor,
+    /// `LossState` of the tokens further ahead, for a model that predicts such.
+    pub ahead_loss: Option<Tensor>,
+    /// What routers remember, for a model that has such.
+    pub experts: Option<ExpertState>,
     /// Learning rate and bias corrections, by global step.
     pub schedule: Tensor,
     /// The current micro-batch.
@@ -96,7 +101,9 @@ impl Recordings {
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
         let batch = batch_tensors(&mut persistents, "batch", tokens, BatchArrays::of(plan));
-        let shape = gpt::Shape::new(&plan.model, &mut persistents);
+        let ahead_loss =
+            plan.model.multi_token.map(|_| persistents.tensor("loss state ahead", 1, 8, Element::F32));
+        let shape = Shape::new(&plan.model, tokens, &mut persistents);
         let rotary = shape.rotary_table();
         let dropout_state =
             shape.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
@@ -104,12 +111,14 @@ impl Recordings {
         check_activations(plan, &capabilities)?;
 
         let gpt = layout.bind(&arenas.weights, Some(&arenas.gradients));
-        let cross_entropy = |loss| CrossEntropy {
-            targets: batch.targets,
+        let accumulation = plan.gradient_accumulation_steps as u32;
+        let cross_entropy = |targets, loss, factor| CrossEntropy {
+            targets,
             ignore: plan.model.ignore_id,
             step: state,
             loss,
-            accumulation: plan.gradient_accumulation_steps as u32,
+            accumulation,
+            factor,
         };
         let micro_step = {
             let mut rec = Recorder::new("micro_step", capabilities);
@@ -120,9 +129,21 @@ impl Recordings {
                 }
                 None => shape,
             };
+            let shape = shape.balancing(state, accumulation);
             let mut tape = Tape::new(&mut rec);
-            let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
-            tape.scope("loss", |tape| tape.linear_cross_entropy(h, gpt.head_table(), &cross_entropy(loss)));
+            let x = gpt::stream(&mut tape, &gpt, &shape, &batch, false);
+            let h = gpt::last_norm(&mut tape, &gpt, &shape, x);
+            let head = gpt.head_table();
+            tape.scope("loss", |tape| {
+                tape.linear_cross_entropy(h, head, &cross_entropy(batch.targets, loss, 1.0));
+            });
+            if let (Some(further), Some(loss)) = (plan.model.multi_token, ahead_loss) {
+                let factor = (further.loss_factor / further.depth as f64) as f32;
+                for Prediction { hidden, targets } in multi_token(&mut tape, &gpt, &shape, &batch, x) {
+                    let entropy = cross_entropy(targets, loss, factor);
+                    tape.scope("loss_ahead", |tape| tape.linear_cross_entropy(hidden, head, &entropy));
+                }
+            }
             tape.backward();
             rec.finish()
         };
@@ -131,11 +152,13 @@ impl Recordings {
             let mut tape = Tape::forward_only(&mut rec);
             let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
             tape.scope("loss", |tape| {
-                tape.linear_cross_entropy(h, gpt.head_table(), &cross_entropy(eval_loss))
+                let entropy = cross_entropy(batch.targets, eval_loss, 1.0);
+                tape.linear_cross_entropy(h, gpt.head_table(), &entropy);
             });
             rec.finish()
         };
-        let update = update(plan, capabilities, &layout, &arenas, &StepTensors { state, loss, schedule })?;
+        let tensors = StepTensors { state, loss, schedule };
+        let update = update(plan, capabilities, &layout, &arenas, &tensors, shape.expert_state())?;
         let write = |_| GenerateRecordings::new(&mut persistents, &gpt, &plan.model, &shape, 1, capabilities);
         let sample = plan.sample.as_ref().map(write);
         let recordings = Self {
@@ -145,6 +168,8 @@ impl Recordings {
             state,
             loss,
             eval_loss,
+            ahead_loss,
+            experts: shape.expert_state(),
             schedule,
             batch,
             rotary,
@@ -212,7 +237,19 @@ fn batch_tensors(
     let [tokens, targets, positions, order] = [array(), array(), array(), array()];
     let position_order = arrays.sorts_positions.then(&mut array);
     let segments = arrays.isolates_documents.then(|| Segments { starts: array(), ends: array() });
-    BatchTensors { tokens, targets, positions, order, position_order, segments }
+    let mut ahead_rows = || {
+        let first = array();
+        for _ in 1..arrays.ahead {
+            array();
+        }
+        Tensor { rows: arrays.ahead, stride: (batch_stride(first.cols) / 4) as u32, ..first }
+    };
+    let ahead = (arrays.ahead > 0).then(|| AheadTensors {
+        tokens: ahead_rows(),
+        targets: ahead_rows(),
+        order: ahead_rows(),
+    });
+    BatchTensors { tokens, targets, positions, order, position_order, segments, ahead }
 }
 
 /// Which id arrays a micro-batch has on the device.
@@ -222,26 +259,38 @@ pub struct BatchArrays {
     pub sorts_positions: bool,
     /// First and last token of each token's document.
     pub isolates_documents: bool,
+    /// So many times tokens, targets and order, further ahead.
+    pub ahead: u32,
 }
 
 impl BatchArrays {
     /// Those that the model and the data of `plan` need.
     pub fn of(plan: &RunPlan) -> Self {
-        Self { sorts_positions: plan.model.learns_positions(), isolates_documents: plan.isolates_documents() }
+        Self {
+            sorts_positions: plan.model.learns_positions(),
+            isolates_documents: plan.isolates_documents(),
+            ahead: plan.model.multi_token.map_or(0, |further| further.depth as u32),
+        }
     }
 
     /// Bytes of all of them.
     pub fn bytes(self, tokens: u32) -> u64 {
-        let count = 4 + u64::from(self.sorts_positions) + 2 * u64::from(self.isolates_documents);
+        let count = 4
+            + u64::from(self.sorts_positions)
+            + 2 * u64::from(self.isolates_documents)
+            + 3 * u64::from(self.ahead);
         count * batch_stride(tokens)
     }
 
     /// The arrays of a batch, in the order in which they lie on the device.
     pub fn list(self, batch: &Batch) -> Vec<&[u32]> {
-        let Batch { tokens, targets, positions, order, position_order, starts, ends } = batch;
+        let Batch { tokens, targets, positions, order, position_order, starts, ends, ahead } = batch;
         let mut arrays: Vec<&[u32]> = vec![tokens, targets, positions, order];
         arrays.extend(self.sorts_positions.then_some(&position_order[..]));
         arrays.extend(self.isolates_documents.then_some([&starts[..], ends]).into_iter().flatten());
+        arrays.extend(ahead.iter().map(|ahead| &ahead.tokens[..]));
+        arrays.extend(ahead.iter().map(|ahead| &ahead.targets[..]));
+        arrays.extend(ahead.iter().map(|ahead| &ahead.order[..]));
         arrays
     }
 }

@@ -1,8 +1,10 @@
 //! Where a run starts: afresh, or where its newest checkpoint left off.
 
 use super::checkpoint;
+use super::model_fingerprint;
 use super::optimizer::{MuonConfig, OptimizerKind};
 use super::run_folder::RunFolder;
+use super::settings::settings;
 use super::state::StepState;
 use super::trainer::Trainer;
 use super::trainer_state::{FORMAT_VERSION, TrainerState};
@@ -27,6 +29,7 @@ pub(super) fn take_up(
         seed: plan.seed,
         loss_scale: plan.loss_scale,
         data_fingerprint: data.train.fingerprint(),
+        settings: Some(settings(plan, data.train.rules())),
         model: fingerprint(plan, length),
         schedule: serde_json::json!({
             "type": format!("{:?}", plan.schedule.decay),
@@ -58,8 +61,8 @@ pub(super) fn take_up(
 
 /// Everything that decides the numbers of a step, for the comparison when a run resumes.
 fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_json::Value> {
-    let (model, data, optimizer) = (&plan.model, &plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 35] = [
+    let (data, optimizer) = (&plan.train_dataset, &plan.optimizer);
+    let entries: [(&str, serde_json::Value); 8] = [
         ("batch_size", plan.batch_size.into()),
         ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
         ("max_grad_norm", plan.clip.into()),
@@ -68,36 +71,10 @@ fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_jso
         ("optimizer.betas", vec![optimizer.beta1, optimizer.beta2].into()),
         ("optimizer.eps", optimizer.eps.into()),
         ("optimizer.weight_decay", optimizer.weight_decay.into()),
-        ("ignore_token_id", model.ignore_id.into()),
-        ("type", format!("{:?}", model.family).into()),
-        ("vocab_size", model.vocab_size.into()),
-        ("hidden_size", model.hidden_size.into()),
-        ("num_layers", model.num_layers.into()),
-        ("num_heads", model.num_heads.into()),
-        ("n_kv_heads", model.num_kv_heads.into()),
-        ("head_dim", model.head_dim.into()),
-        ("intermediate_size", model.intermediate_size.into()),
-        ("seq_length", model.seq_length.into()),
-        ("hidden_act", format!("{:?}", model.activation).into()),
-        ("normalization", format!("{:?}", model.norm).into()),
-        ("positions", format!("{:?}", model.positions).into()),
-        ("max_positions", model.max_positions.into()),
-        ("theta", model.rope_theta.into()),
-        ("rope_scaling", format!("{:?}", model.rope_scaling).into()),
-        ("rotary_dim", model.rotary_dim.into()),
-        ("rotary_interleaved", model.rotary_interleaved.into()),
-        ("rms_norm_eps", model.norm_eps.into()),
-        ("tie_word_embeddings", model.tie_word_embeddings.into()),
-        ("qkv_has_bias", model.qkv_bias.into()),
-        ("has_bias", model.linear_bias.into()),
-        ("use_qk_norm", model.qk_norm.into()),
-        ("sliding_window", model.sliding_window.into()),
-        ("attention_dropout", model.attention_dropout.into()),
-        ("hidden_dropout", model.hidden_dropout.into()),
-        ("emb_dropout_prob", model.embedding_dropout.into()),
     ];
     let mut fingerprint: BTreeMap<_, _> =
         entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    fingerprint.extend(model_fingerprint::entries(&plan.model));
     // What a plain run does not have is not said, so that checkpoints from before it was known still match.
     let mut say = |key: &str, value: serde_json::Value| fingerprint.insert(key.to_string(), value);
     if optimizer.kind != OptimizerKind::AdamW {

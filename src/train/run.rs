@@ -2,6 +2,8 @@
 
 use super::checkpoint;
 use super::checkpoint_folder::CheckpointFolder;
+use super::finished::{FinishedEvaluation, FinishedStep};
+use super::instruments::ExpertInstruments;
 use super::log::Log;
 use super::metrics::{MetricsWriter, StepMetrics};
 use super::peak::probe_matmul_rate;
@@ -9,7 +11,7 @@ use super::progress::{Progress, ProgressPlan};
 use super::resume::take_up;
 use super::run_folder::RunFolder;
 use super::sample::{prompt, sample};
-use super::trainer::{FinishedEvaluation, FinishedStep, Trainer};
+use super::trainer::Trainer;
 use super::trainer_state::TrainerState;
 use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
@@ -69,6 +71,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let mut run = Run {
         flops_per_token: count::training_flops_per_token(&plan.model),
         metrics: MetricsWriter::open(&folder.metrics_path())?,
+        instruments: ExpertInstruments::new(&plan),
         progress: Progress::new(progress_plan(&plan, &length, done.step), &log),
         waiting: VecDeque::new(),
         last_arrival: Instant::now(),
@@ -156,6 +159,7 @@ struct Run<'a> {
     data: &'a Dataset,
     checkpoints: CheckpointFolder,
     metrics: MetricsWriter,
+    instruments: Option<ExpertInstruments>,
     progress: Progress,
     interrupt: Arc<AtomicBool>,
     /// Where the run stands on the host: what the next checkpoint will say.
@@ -199,14 +203,14 @@ impl Run<'_> {
     /// Takes in what has arrived, without waiting, and reports the steps that are complete.
     fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let (finished, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
-        for FinishedStep { step, state, at } in finished {
+        for FinishedStep { step, state, at, ahead_loss, mixture } in finished {
             // The device did nothing else since the last step, or since the evaluation that followed it.
             let evaluated = evaluations.iter().filter(|evaluation| evaluation.tag < step).map(|e| e.at).max();
             let start = self.last_arrival.max(evaluated.unwrap_or(self.last_arrival));
             let step_ms = 1e3 * at.saturating_duration_since(start).as_secs_f64().max(1e-6);
             self.last_arrival = at;
             self.state.global_step = state.global_step as u64;
-            self.waiting.push_back(StepMetrics {
+            let mut metrics = StepMetrics {
                 step,
                 global_step: state.global_step as u64,
                 loss: state.loss,
@@ -216,8 +220,13 @@ impl Run<'_> {
                 overflow: state.is_overflow != 0,
                 tokens_per_second: self.plan.tokens_per_step as f64 * 1e3 / step_ms,
                 step_ms,
+                mtp_loss: ahead_loss,
                 ..StepMetrics::default()
-            });
+            };
+            if let (Some(instruments), Some(report)) = (&self.instruments, &mixture) {
+                instruments.show(report, &mut metrics)?;
+            }
+            self.waiting.push_back(metrics);
         }
         for FinishedEvaluation { tag: step, loss, at } in evaluations {
             self.last_arrival = self.last_arrival.max(at);

@@ -6,6 +6,7 @@
 //!     metrics.jsonl                one object per step
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
 //!     log.txt                      what the run said
+//!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, where they are asked for
 //!     run.lock                     held while a process writes here; empty of meaning otherwise
 //! ```
 

@@ -5,6 +5,7 @@ use crate::config::SampleConfig;
 use crate::data::Codec;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
+use std::ops::ControlFlow;
 
 /// Continues the prompt by `config.tokens` tokens and returns prompt and continuation; `codec` turns text into tokens and
 /// back.
@@ -34,7 +35,8 @@ pub async fn sample(
     };
     let vocab_size = recordings.vocab_size as usize;
     let mut text = prompt(codec, &config.prompt, vocab_size)?;
-    let written = generator.generate(std::slice::from_ref(&text), &settings, |_, _| {}).await?;
+    let go_on = |_, _| ControlFlow::Continue(());
+    let written = generator.generate(std::slice::from_ref(&text), &settings, go_on).await?;
     text.extend(written.into_iter().flatten());
     Ok(codec.decode(&text))
 }

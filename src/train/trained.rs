@@ -9,10 +9,11 @@ use crate::data::Codec;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::{Error, Result};
 use crate::generate::{GenerateRecordings, Generator, Settings};
+use crate::model::Shape;
 use crate::model::arena::ArenaLayout;
-use crate::model::gpt;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// What a run left, found and read: how to make its model, and where its weights are.
@@ -81,7 +82,7 @@ impl<'gpu> TrainedModel<'gpu> {
         let mut persistents = Persistents::new();
         let layout = ArenaLayout::new(Gpt::describe(config), &capabilities.limits)?;
         let weights = layout.arena(&mut persistents, "weights", |_| true);
-        let shape = gpt::Shape::new(config, &mut persistents);
+        let shape = Shape::new(config, sequences * config.seq_length as u32, &mut persistents);
         let bytes = GenerateRecordings::largest_tensor(config, &shape, sequences);
         if bytes > capabilities.limits.binding_bytes {
             return Err(Error::Plan(format!(
@@ -104,7 +105,7 @@ impl<'gpu> TrainedModel<'gpu> {
         if let Some((table, values)) = shape.rotary_table() {
             write(table, bytemuck::cast_slice(&values));
         }
-        read_weights(&layout, &weights, &run.checkpoint, write)?;
+        read_weights(&layout, &weights, shape.expert_state().as_ref(), &run.checkpoint, write)?;
         let reader = Reader::new(gpu, recordings.logits.bytes());
         Ok(Self { gpu, recordings, buffers, prepared, reader })
     }
@@ -117,7 +118,7 @@ impl<'gpu> TrainedModel<'gpu> {
         &self,
         prompts: &[Vec<u32>],
         settings: &Settings,
-        on_token: impl FnMut(usize, u32),
+        on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
         let Self { gpu, recordings, buffers, prepared, reader } = self;
         let generator = Generator { gpu, buffers, prepared, programs: (0, 1), recordings, reader };

@@ -1,15 +1,15 @@
 //! The device side of a run: state, step, evaluation.
 
+use super::finished::{FinishedEvaluation, FinishedStep, StepReport};
 use super::recordings::{BatchArrays, Recordings, batch_stride, persistent};
 use super::state::{LossState, StepState, schedule_table};
 use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
-use crate::device::{Arrival, Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
+use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::init::initial_row;
 use crate::record::{PersistentId, Tensor};
-use std::time::Instant;
 
 /// Submissions are at most 3 ahead of the device; one slot more is always free.
 pub(super) const RING: usize = 5;
@@ -37,6 +37,7 @@ pub struct Trainer<'gpu> {
     uploads: UploadRing,
     steps: ReadbackRing,
     evaluations: ReadbackRing,
+    report: StepReport,
     ids: Ids,
     gradient_accumulation_steps: u64,
     batch: Batch,
@@ -44,32 +45,9 @@ pub struct Trainer<'gpu> {
     staged: Vec<u8>,
 }
 
-/// A step that the device has finished.
-#[derive(Clone, Debug)]
-pub struct FinishedStep {
-    /// Its number, counted from 1.
-    pub step: u64,
-    /// What it decided.
-    pub state: StepState,
-    /// When it was finished.
-    pub at: Instant,
-}
-
-/// An evaluation that the device has finished.
-#[derive(Clone, Copy, Debug)]
-pub struct FinishedEvaluation {
-    /// What it was called.
-    pub tag: u64,
-    /// Mean loss in nats per token.
-    pub loss: f32,
-    /// When it was finished.
-    pub at: Instant,
-}
-
 /// The persistent buffers that a step names.
 struct Ids {
     gradients: Vec<PersistentId>,
-    state: PersistentId,
     loss: PersistentId,
     eval_loss: PersistentId,
     batch: PersistentId,
@@ -89,19 +67,20 @@ impl<'gpu> Trainer<'gpu> {
         };
         let ids = Ids {
             gradients: recordings.arenas.gradients.buffers().collect(),
-            state: id(recordings.state)?,
             loss: id(recordings.loss)?,
             eval_loss: id(recordings.eval_loss)?,
             batch: id(recordings.batch.tokens)?,
         };
+        let report = StepReport::new(plan, &recordings);
         let tokens = (plan.batch_size * plan.model.seq_length) as u32;
         let arrays = BatchArrays::of(plan);
         let batch_bytes = arrays.bytes(tokens);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let trainer = Self {
             uploads: UploadRing::new(gpu, batch_bytes, RING),
-            steps: ReadbackRing::new(gpu, size_of::<StepState>() as u64, RING + 1),
-            evaluations: ReadbackRing::new(gpu, size_of::<LossState>() as u64, RING + 1),
+            steps: ReadbackRing::new(gpu, &report.sources(), RING + 1),
+            evaluations: ReadbackRing::new(gpu, &[(ids.eval_loss, size_of::<LossState>() as u64)], RING + 1),
+            report,
             reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
             gradient_accumulation_steps: plan.gradient_accumulation_steps as u64,
             batch: Batch::default(),
@@ -129,6 +108,11 @@ impl<'gpu> Trainer<'gpu> {
         self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
         if let Some((table, values)) = &self.recordings.rotary {
             self.write(*table, bytemuck::cast_slice(values));
+        }
+        if let Some(experts) = &self.recordings.experts {
+            let capacities = experts.initial_capacities();
+            let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
+            rows.for_each(|row| self.write(row, bytemuck::cast_slice(&capacities)));
         }
         self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
         for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
@@ -163,7 +147,7 @@ impl<'gpu> Trainer<'gpu> {
         // The exchange: with several ranks their gradients would be added here, and only here. One rank has none to add.
         let mut encoder = self.gpu.encoder();
         encoder.replay(&self.prepared.programs[UPDATE]).await?;
-        self.steps.copy(&mut encoder, step, &self.buffers, self.ids.state)?;
+        self.steps.copy(&mut encoder, step, &self.buffers)?;
         encoder.submit().await?;
         self.steps.request(self.gpu);
         Ok(())
@@ -176,6 +160,7 @@ impl<'gpu> Trainer<'gpu> {
             if micro_step == 0 {
                 self.ids.gradients.iter().for_each(|&id| encoder.clear(&self.buffers, id));
                 encoder.clear(&self.buffers, self.ids.loss);
+                self.report.cleared().for_each(|id| encoder.clear(&self.buffers, id));
             }
             data.fill(first_micro_step + micro_step, &mut self.batch)?;
             self.stage();
@@ -210,7 +195,7 @@ impl<'gpu> Trainer<'gpu> {
             encoder.replay(&self.prepared.programs[EVAL]).await?;
             let is_last = micro_step + 1 == batches;
             if is_last {
-                self.evaluations.copy(&mut encoder, tag, &self.buffers, self.ids.eval_loss)?;
+                self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
             }
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
@@ -224,21 +209,13 @@ impl<'gpu> Trainer<'gpu> {
 
     /// The steps that have finished since the last call, oldest first. Never blocks.
     pub fn finished_steps(&mut self) -> Result<Vec<FinishedStep>> {
-        let finished = |Arrival { tag: step, at, bytes }: Arrival| FinishedStep {
-            step,
-            state: bytemuck::pod_read_unaligned(&bytes),
-            at,
-        };
-        Ok(self.steps.collect(self.gpu)?.into_iter().map(finished).collect())
+        let arrived = self.steps.collect(self.gpu)?;
+        Ok(arrived.into_iter().map(|arrival| self.report.read(arrival)).collect())
     }
 
     /// The evaluations that have finished since the last call, oldest first. Never blocks.
     pub fn finished_evaluations(&mut self) -> Result<Vec<FinishedEvaluation>> {
-        let finished = |Arrival { tag, at, bytes }: Arrival| {
-            let sums: LossState = bytemuck::pod_read_unaligned(&bytes);
-            FinishedEvaluation { tag, loss: sums.loss_sum / sums.token_sum.max(1.0), at }
-        };
-        Ok(self.evaluations.collect(self.gpu)?.into_iter().map(finished).collect())
+        Ok(self.evaluations.collect(self.gpu)?.into_iter().map(FinishedEvaluation::read).collect())
     }
 
     /// Completes when the device has done everything submitted.

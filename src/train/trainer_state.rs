@@ -32,6 +32,10 @@ pub struct TrainerState {
     /// A hash of the training tokens' origin; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub data_fingerprint: u64,
+    /// What else the configuration decides of the numbers, such as the rules of documents and the loss scale that it asks
+    /// for; absent in checkpoints from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<BTreeMap<String, Value>>,
     /// What decides the shapes of the tensors (`hidden_size`, `num_layers`, ...).
     pub model: BTreeMap<String, Value>,
     /// The learning-rate schedule, its lengths in steps.
@@ -78,19 +82,26 @@ impl TrainerState {
     }
 
     /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: model shape, seed,
-    /// data and schedule must be the same. Counters and the loss scale are what the run takes over, so they are free.
+    /// settings, data and schedule must be the same. Counters and the loss scale are what the run takes over, so they are free.
     ///
     /// # Errors
     /// What differs, by name and both values.
     pub fn check_matches(&self, checkpoint: &Path, expected: &Self) -> Result<()> {
-        let parts = [
+        let mut parts = vec![
             ("", to_value(&self.model), to_value(&expected.model)),
             ("seed", self.seed.into(), expected.seed.into()),
-            ("data fingerprint", hex(self.data_fingerprint).into(), hex(expected.data_fingerprint).into()),
             ("lr_schedule", self.schedule.clone(), expected.schedule.clone()),
         ];
-        let differences: Vec<String> =
+        if let (Some(there), Some(here)) = (&self.settings, &expected.settings) {
+            parts.push(("", to_value(there), to_value(here)));
+        }
+        let mut differences: Vec<String> =
             parts.iter().flat_map(|(name, there, here)| differences(name, there, here)).collect();
+        if differences.is_empty() {
+            // It changes with the settings too, and says less than their names do.
+            let [there, here] = [self, expected].map(|state| hex(state.data_fingerprint).into());
+            differences = self::differences("data fingerprint", &there, &here);
+        }
         if differences.is_empty() {
             return Ok(());
         }
@@ -166,6 +177,7 @@ mod tests {
             seed: u64::MAX,
             loss_scale: 4_294_967_296.0,
             data_fingerprint: 0xfedc_ba98_7654_3210,
+            settings: Some([("eod_mask_loss".to_owned(), json!(true))].into()),
             model: [("hidden_size".to_owned(), json!(128)), ("num_layers".to_owned(), json!(2))].into(),
             schedule: json!({"type": "cosine", "learning_rate": 3e-4, "warmup_steps": 10}),
         }
@@ -231,6 +243,19 @@ mod tests {
         );
         let warmup = line(|here| here.schedule["warmup_steps"] = json!(5));
         assert!(warmup.contains("lr_schedule.warmup_steps is 10 there, 5 here"), "{warmup}");
+
+        let settings = line(|here| {
+            here.settings = Some([("eod_mask_loss".to_owned(), json!(false))].into());
+            here.data_fingerprint = 1;
+        });
+        assert!(settings.contains("step_0000020: eod_mask_loss is true there, false here: "), "{settings}");
+        // A checkpoint from before settings were kept still has the fingerprint to tell by.
+        let old = TrainerState { settings: None, ..state() };
+        old.check_matches(checkpoint, &state()).unwrap();
+        let changed = TrainerState { data_fingerprint: 1, ..state() };
+        assert!(
+            old.check_matches(checkpoint, &changed).unwrap_err().to_string().contains("data fingerprint is")
+        );
 
         let later = TrainerState { step: 0, global_step: 0, micro_step: 0, loss_scale: 1.0, ..state() };
         state().check_matches(checkpoint, &later).unwrap();

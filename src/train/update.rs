@@ -5,11 +5,14 @@ use super::recordings::Arenas;
 use crate::config::RunPlan;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
+use crate::model::ExpertState;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Rule;
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use crate::ops::hot_experts::hot_experts;
 use crate::ops::muon::{self, Matrix, Muon};
+use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
 
 /// Writes the recording.
@@ -22,6 +25,7 @@ pub(super) fn update(
     layout: &ArenaLayout,
     arenas: &Arenas,
     tensors: &StepTensors,
+    experts: Option<ExpertState>,
 ) -> Result<Recording> {
     let mut rec = Recorder::new("update", capabilities);
     let trained = (0..layout.segments.len()).filter(|&i| !layout.segments[i].kind.is_frozen);
@@ -48,7 +52,25 @@ pub(super) fn update(
     if let OptimizerKind::Muon(config) = plan.optimizer.kind {
         rec.scope("muon", |rec| update_matrices(rec, plan, &config, layout, arenas, tensors))?;
     }
+    if let Some(experts) = experts {
+        experts.layers().for_each(|layer| remember(&mut rec, &experts, layer, tensors.state));
+    }
     Ok(rec.finish())
+}
+
+/// What the router of a layer learns of the step beside its gradient: the bias of the choice, and which experts are hot.
+fn remember(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tensor) {
+    let tally = experts.tally(layer);
+    rec.scope(format!("layers.{layer}"), |rec| {
+        if let (Some(bias), Some(rate)) = (experts.bias(layer), experts.bias_update_rate()) {
+            rec.scope("bias", |rec| update_bias(rec, tally, bias, rate, state));
+        }
+        if let (Some(capacities), Some((two, steps))) = (experts.capacities(layer), experts.hot_and_cold()) {
+            let last = TallyColumns::of(experts.experts()).last;
+            let counts = tally.columns(last, experts.experts());
+            rec.scope("hot_experts", |rec| hot_experts(rec, counts, state, capacities, &two, &steps));
+        }
+    });
 }
 
 /// Muon, one matrix after the other. A parameter that holds several (q, k and v; gate and up) is several matrices: what

@@ -64,6 +64,27 @@ impl Ended {
     }
 }
 
+/// Holds the process to the promise: `error: ` once, at the last line, with everything in `expected`; no panic.
+#[track_caller]
+pub fn refused(name: &str, ended: &Ended, expected: &[&str]) {
+    let Ended { code, stderr, .. } = ended;
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    println!("{name}: {}", lines.join("\n"));
+    assert_eq!(*code, Some(2), "{name}: exit code, after:\n{stderr}");
+    assert_eq!(lines.len(), 1, "{name}: not one error line:\n{stderr}");
+    assert_eq!(
+        stderr.lines().last(),
+        lines.first().copied(),
+        "{name}: the error is not the last line:\n{stderr}"
+    );
+    for text in ["panicked", "RUST_BACKTRACE", "stack backtrace"] {
+        assert!(!stderr.contains(text), "{name}: a panic shows:\n{stderr}");
+    }
+    for text in expected {
+        assert!(lines[0].contains(text), "{name}: `{text}` is not in: {}", lines[0]);
+    }
+}
+
 pub fn run(command: &mut Command) -> Ended {
     command.output().expect("the process starts").into()
 }

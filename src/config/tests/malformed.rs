@@ -79,8 +79,8 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     ),
     (
         "seed: 7",
-        "moe_config: {expert_num: 8}",
-        "x.yaml:1: moe_config.expert_num: not built yet (found `8`); mixture of experts is to come; write `expert_num: 1`",
+        "moe_config: {expert_num: 8, num_experts_chosen: 9}",
+        "x.yaml:1: moe_config.num_experts_chosen: a token cannot choose 9 of 8 experts (`expert_num`); lower it",
     ),
     (
         "seed: 7",

@@ -4,8 +4,11 @@ mod datasets;
 mod families;
 mod groups;
 mod malformed;
+mod mixture;
+mod mixture_errors;
 mod model;
 mod optimizer;
+mod overrides;
 mod rope_scaling;
 mod schedule;
 
@@ -76,45 +79,6 @@ fn malformed_input_is_answered_in_one_line() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
-}
-
-#[test]
-fn overrides_are_named_by_their_flag() {
-    let expected = [
-        (
-            "--model.model_config.num_heads=5",
-            "--model.model_config.num_heads: 5 heads do not divide hidden_size 64; change one of them or give `head_dim`",
-        ),
-        ("--batch_size=many", "--batch_size: expected a whole number from 0, found `many`"),
-        ("--runner_config.epoch=3", "--runner_config.epoch: unknown key; did you mean `epochs`?"),
-        (
-            "--runner_wrapper.scale_sense={type: Fixed}",
-            "--runner_wrapper.scale_sense: unknown type `Fixed`; known are FixedLossScaleUpdateCell, DynamicLossScaleUpdateCell, AdaptiveLossScaleUpdateCell",
-        ),
-        ("--seed.x=3", "--seed.x: `seed` is `7`, not a section"),
-        ("--callbacks.9.type=x", "--callbacks.9.type: `callbacks` is a list of 2 items, numbered from 0"),
-        ("--seed=[", "--seed: `[` is not a valid value: did not find expected node content"),
-    ];
-    for (argument, line) in expected {
-        assert_eq!(message(BASE, &[argument]), line);
-    }
-    let arguments = [
-        "--batch_size",
-        "2",
-        "--gradient_accumulation_steps=3",
-        "--model.model_config.num_attention_heads=2",
-        "--callbacks.1.save_checkpoint_steps=5",
-        "--callbacks.1.save_checkpoint_steps=6",
-        "--train_dataset.data_loader={type: TextDataLoader, dataset_dir: [a, b]}",
-        "--context.tier=software",
-        "--resume_training",
-    ];
-    let (plan, _) = resolve(BASE, &arguments).unwrap();
-    assert_eq!((plan.batch_size, plan.gradient_accumulation_steps, plan.tokens_per_step), (2, 3, 192));
-    assert_eq!((plan.model.num_heads, plan.model.head_dim), (2, 32));
-    assert_eq!(plan.checkpoint.unwrap().every_steps, 6);
-    assert!(matches!(plan.train_dataset.loader, Loader::Text(text) if text.paths == ["a", "b"]));
-    assert_eq!((plan.tier, plan.resume), (Some(crate::kernels::Tier::Software), Resume::Latest));
 }
 
 #[test]

@@ -9,6 +9,7 @@ fn spec(seq_length: usize, batch_size: usize) -> BatchSpec {
         gradient_accumulation_steps: 1,
         vocab_size: 256,
         sorts_positions: false,
+        ahead: 0,
         ignore_id: u32::MAX,
         rank: 0,
         world: 1,
@@ -72,7 +73,7 @@ fn filling_again_allocates_nothing() {
     let batches = batches(500, spec(8, 4), Some(1)).unwrap();
     let mut batch = batches.batch(0).unwrap();
     let pointers = |batch: &Batch| {
-        let Batch { tokens, targets, positions, starts, ends, order, position_order } = batch;
+        let Batch { tokens, targets, positions, starts, ends, order, position_order, .. } = batch;
         [tokens, targets, positions, starts, ends, order, position_order].map(|b| b.as_ptr())
     };
     let before = pointers(&batch);

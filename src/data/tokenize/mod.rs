@@ -104,7 +104,7 @@ pub fn tokenize(config: &TokenizeConfig, mut progress: impl FnMut(u64, u64)) -> 
 /// see [`Tokenizer::train`].
 ///
 /// # Errors
-/// If an input is missing or no UTF-8, the vocabulary too small, or the output exists and not `force`.
+/// If an input is missing or no UTF-8, no input has text, the vocabulary is too small, or the output exists and not `force`.
 pub fn train_tokenizer(
     inputs: &[String],
     output: &Path,
@@ -115,8 +115,14 @@ pub fn train_tokenizer(
     Output::check_free(output, force)?;
     let files = input_files(inputs, &DocumentFormat::File)?;
     keep_apart(&files, output)?;
-    let text = files.into_iter().flat_map(|(path, is_found)| blocks(&path, is_found));
+    let mut has_text = false;
+    let text = files.into_iter().flat_map(|(path, is_found)| blocks(&path, is_found)).inspect(|block| {
+        has_text |= block.as_ref().is_ok_and(|block| !block.trim().is_empty());
+    });
     let tokenizer = Tokenizer::train(text, vocab_size, min_frequency)?;
+    if !has_text {
+        return Err(Error::file(inputs.join(", "), "hold no text to learn from; name files with text"));
+    }
     let json = tokenizer.to_json()?;
     let mut file = Output::create(output, force)?;
     file.write(json.as_bytes())?;

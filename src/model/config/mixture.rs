@@ -79,7 +79,8 @@ pub struct Capacity {
     pub factor: f64,
     /// Who is dropped first.
     pub order: DropOrder,
-    /// Whether the gates of a token's choices that were not dropped are made to sum to what all would have.
+    /// Whether the gates of a token's choices that were not dropped are made to sum to what all would have, where gates are
+    /// normalised at all.
     pub renormalises: bool,
     /// Experts with more slots than the others, if there are such.
     pub hot: Option<HotExperts>,

@@ -3,9 +3,12 @@
 use super::*;
 use crate::reference::gradient_check::{assert_close, assert_gradient};
 use crate::reference::random::Random;
+use crate::reference::rope_scaling::Scaling;
 
 const LLAMA: Shape = Shape {
     window: None,
+    mixture: None,
+    multi_token: None,
     architecture: Architecture::Llama,
     vocab_size: 11,
     hidden_size: 7,
@@ -15,7 +18,7 @@ const LLAMA: Shape = Shape {
     head_dim: 6,
     intermediate_size: 9,
     norm_eps: 1e-5,
-    rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false },
+    rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: false,
     qkv_bias: false,
     qk_norm: false,
@@ -23,7 +26,7 @@ const LLAMA: Shape = Shape {
 const QWEN2: Shape = Shape { tie_word_embeddings: true, qkv_bias: true, ..LLAMA };
 const QWEN3: Shape = Shape {
     qk_norm: true,
-    rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true },
+    rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true, scaling: Scaling::None },
     ..LLAMA
 };
 /// Positions go up to 11.

@@ -3,8 +3,11 @@
 use super::*;
 use crate::reference::gpt::Architecture;
 use crate::reference::gradient_check::assert_close;
+use crate::reference::mixture::{Capacity, Hot, Losses, Mixture, Score, Shared};
+use crate::reference::multi_token::MultiToken;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
+use crate::reference::rope_scaling::Scaling;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 3;
@@ -17,6 +20,8 @@ const SETTINGS: AdamWSettings = AdamWSettings {
 };
 const SHAPE: Shape = Shape {
     window: None,
+    mixture: None,
+    multi_token: None,
     architecture: Architecture::Llama,
     vocab_size: 7,
     hidden_size: 8,
@@ -26,7 +31,7 @@ const SHAPE: Shape = Shape {
     head_dim: 4,
     intermediate_size: 12,
     norm_eps: 1e-6,
-    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false },
+    rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: true,
     qkv_bias: true,
     qk_norm: true,
@@ -36,6 +41,11 @@ fn trainer() -> Trainer {
     let mut random = Random::new(91);
     let parameters = SHAPE.parameters().into_iter();
     Trainer::new(SHAPE, parameters.map(|(name, count)| (name, random.normal(count))).collect())
+}
+
+fn mean_loss_and_gradients(trainer: &Trainer, batches: &[(Vec<u32>, Vec<u32>)]) -> (f64, Weights) {
+    let (outcomes, grads) = trainer.outcomes_and_gradients(batches, T);
+    (outcomes.iter().map(Outcome::loss).sum::<f64>() / outcomes.len() as f64, grads)
 }
 
 fn micro_batch(seed: u64) -> (Vec<u32>, Vec<u32>) {
@@ -57,8 +67,8 @@ fn the_step_runs_down_the_loss() {
 fn micro_batches_of_one_size_equal_one_batch() {
     let (a, b) = (micro_batch(1), micro_batch(2));
     let whole = ([a.0.as_slice(), &b.0].concat(), [a.1.as_slice(), &b.1].concat());
-    let (loss, grads) = trainer().mean_loss_and_gradients(&[whole], T);
-    let (split_loss, split_grads) = trainer().mean_loss_and_gradients(&[a, b], T);
+    let (loss, grads) = mean_loss_and_gradients(&trainer(), &[whole]);
+    let (split_loss, split_grads) = mean_loss_and_gradients(&trainer(), &[a, b]);
     assert!((loss - split_loss).abs() < 1e-14);
     for (name, gradient) in &grads {
         assert_close(name, &split_grads[name], gradient, 1e-12);
@@ -69,7 +79,7 @@ fn micro_batches_of_one_size_equal_one_batch() {
 fn every_micro_batch_weighs_the_same() {
     let (a, mut b) = (micro_batch(1), micro_batch(2));
     b.1[1..].fill(IGNORE);
-    let loss = |batches: &[(Vec<u32>, Vec<u32>)]| trainer().mean_loss_and_gradients(batches, T).0;
+    let loss = |batches: &[(Vec<u32>, Vec<u32>)]| mean_loss_and_gradients(&trainer(), batches).0;
     let expected = (loss(std::slice::from_ref(&a)) + loss(std::slice::from_ref(&b))) / 2.0;
     assert!((loss(&[a.clone(), b.clone()]) - expected).abs() < 1e-14);
     b.1.fill(IGNORE);
@@ -140,7 +150,7 @@ fn frozen_tensors_stay_and_have_no_part_in_the_norm() {
     let batch = [micro_batch(1)];
     let mut trainer = trainer();
     let before = trainer.weights.clone();
-    let grads = trainer.mean_loss_and_gradients(&batch, T).1;
+    let grads = mean_loss_and_gradients(&trainer, &batch).1;
     let is_frozen = |name: &str| name.contains("q_proj") || name.contains("embed_tokens");
     trainer.frozen = before.keys().filter(|name| is_frozen(name)).cloned().collect();
     let norm = trainer.train_step(&batch, T, 0.01, &SETTINGS, None).grad_norm;
@@ -171,4 +181,81 @@ fn muon_moves_the_matrices_of_layers_and_nothing_else() {
     let losses: Vec<f64> =
         (0..60).map(|_| trainer.train_step(&batch, T, 0.02, &SETTINGS, Some(1.0)).loss).collect();
     assert!(losses[59] < 0.3 * losses[0], "from {} to {}", losses[0], losses[59]);
+}
+
+/// Two blocks of experts, one of them to predict further ahead.
+fn mixture_trainer(mixture: Mixture) -> Trainer {
+    let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.5 });
+    let shape = Shape { mixture: Some(mixture), multi_token, ..SHAPE };
+    let mut random = Random::new(92);
+    let tensors = shape.parameters().into_iter().map(|(name, count)| (name, random.normal(count)));
+    let weights = tensors.collect();
+    Trainer::new(shape, weights)
+}
+
+const MIXTURE: Mixture = Mixture {
+    experts: 4,
+    chosen: 2,
+    score: Score::Sigmoid,
+    groups: None,
+    norm_top_k: true,
+    scaling: 1.0,
+    bias_update_rate: 0.0,
+    intermediate_size: 6,
+    first_dense_layers: 0,
+    shared: Some(Shared { intermediate_size: 4, is_gated: true }),
+    losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
+    capacity: None,
+};
+
+#[test]
+fn experts_learn_by_either_optimizer() {
+    let batch = [micro_batch(1), micro_batch(2)];
+    let losses = Losses { expert: 0.01, sequence: 0.01, z: 0.001 };
+    for muon in [None, Some(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 })] {
+        let mut trainer = mixture_trainer(Mixture { losses, ..MIXTURE });
+        trainer.muon = muon;
+        let mut step = || trainer.train_step(&batch, T, 0.02, &SETTINGS, Some(1.0));
+        let first = step();
+        let last = (0..60).map(|_| step()).last().unwrap();
+        assert!(last.loss < 0.3 * first.loss, "from {} to {}", first.loss, last.loss);
+        let further = |result: &StepResult| result.outcomes.iter().map(Outcome::further_loss).sum::<f64>();
+        assert!(further(&last) < 0.5 * further(&first), "from {} to {}", further(&first), further(&last));
+    }
+}
+
+#[test]
+fn routers_remember_after_every_step() {
+    let hot = Hot { count: 1, cold_token_share: 0.5, update_step: 100, checkpoint_step: None };
+    let capacity = Capacity { factor: 1.5, is_token_major: false, renormalises: false, hot: Some(hot) };
+    let mut trainer =
+        mixture_trainer(Mixture { bias_update_rate: 0.01, capacity: Some(capacity), ..MIXTURE });
+    let before = trainer.memories.clone();
+    assert_eq!(before.keys().copied().collect::<Vec<usize>>(), [0, 1]);
+    let result = trainer.train_step(&[micro_batch(1), micro_batch(2)], T, 0.0, &SETTINGS, None);
+    for (layer, memory) in &trainer.memories {
+        let [first, last] = [0, 1].map(|i| &result.outcomes[i].mixtures[layer].counts);
+        // Two micro-batches of 2·3 tokens with two choices each: six for each of four experts.
+        for (expert, bias) in memory.bias.iter().enumerate() {
+            let load = first[expert] + last[expert];
+            let expected = match load.cmp(&6) {
+                std::cmp::Ordering::Less => 0.01,
+                std::cmp::Ordering::Equal => 0.0,
+                std::cmp::Ordering::Greater => -0.01,
+            };
+            assert_eq!(*bias, expected, "expert {expert} of layer {layer} had {load} choices");
+        }
+        assert_eq!(Some(&last[memory.hot[0]]), last.iter().max());
+    }
+    // With a learning rate of 0 only the biases make other choices: an expert that all 12 tokens choose, because its bias is
+    // above any score, is soon one among others.
+    trainer.memories.values_mut().for_each(|memory| memory.bias = vec![1.0, 0.0, 0.0, 0.0]);
+    let batch = [micro_batch(1), micro_batch(2)];
+    let mut step = || {
+        let result = trainer.train_step(&batch, T, 0.0, &SETTINGS, None);
+        result.outcomes.iter().map(|outcome| outcome.mixtures[&0].counts[0]).sum::<usize>()
+    };
+    let first = step();
+    let last = (0..120).map(|_| step()).last().unwrap();
+    assert!(first == 12 && last <= 9, "from {first} to {last}");
 }

@@ -1,0 +1,119 @@
+// Losses that keep experts equally busy, from the choices and scores of a micro-batch of B sequences of T tokens
+//
+//   f_e: share of the choices that fell on e;   p_e: mean over tokens of its score, the scores of a token summing to 1
+//   expert loss E Σ_e f_e p_e over all tokens;   sequence loss: of each sequence, averaged;   z loss: mean lse²
+//
+//   sum_choices   choices (u32) and scores of each expert, over a block of tokens of one sequence: (blocks, E)
+//   balance       one workgroup folds them: pull (B, E), the gradient of factor · expert loss + factor · sequence loss with
+//                 respect to p of any token of that sequence, f held; with `accumulate` the three losses, before their
+//                 factors and divided by the number of micro-batches, are added to the tally
+//
+// In sum_choices an invocation owns an expert and a block; the order of every sum is fixed.
+// Sources: Fedus et al., "Switch Transformers", 2021, section 2.2; DeepSeek-V3, 2024, equation 17; Zoph et al., "ST-MoE",
+// 2022, equation 5.
+
+import package::lib::grid::linear_index;
+import package::lib::reduce::row_sum;
+import package::tile::{CHOSEN, LANES};
+
+struct Params {
+    tokens: u32,
+    experts: u32,
+    stride: u32, // of scores, of what is summed over blocks, and of pull
+    sequences: u32,
+    sequence: u32, // tokens of one
+    block: u32, // tokens of one; the last of a sequence may have fewer
+    blocks: u32, // of a sequence
+    tally_losses: u32, // where in the tally the losses are
+    expert_scale: f32, // E / (k N²)
+    sequence_scale: f32, // E / (B k T²)
+    expert_factor: f32,
+    sequence_factor: f32,
+    inverse_accumulation: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> ids: array<u32>; // (N · k)
+@group(0) @binding(2) var<storage, read> scores: array<f32>; // (N, E)
+@group(0) @binding(3) var<storage, read> statistics: array<vec4<f32>>; // lse, Σ scores, -, -
+@group(0) @binding(4) var<storage, read_write> choices: array<u32>; // (blocks, E)
+@group(0) @binding(5) var<storage, read_write> sums: array<f32>; // (blocks, E)
+
+@group(0) @binding(1) var<storage, read> choices_in: array<u32>;
+@group(0) @binding(2) var<storage, read> sums_in: array<f32>;
+@group(0) @binding(4) var<storage, read_write> pull: array<f32>; // (B, E)
+@if(accumulate) @group(0) @binding(5) var<storage, read_write> tally: array<u32>;
+
+@compute @workgroup_size(LANES)
+fn sum_choices(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let columns = (params.stride + LANES - 1u) / LANES; // workgroups that a block takes
+    let index = linear_index(workgroup);
+    let block = index / columns;
+    let expert = index % columns * LANES + lane;
+    let sequence = block / params.blocks;
+    if (sequence >= params.sequences || expert >= params.experts) {
+        return;
+    }
+    let first = sequence * params.sequence + block % params.blocks * params.block;
+    let end = min(first + params.block, (sequence + 1u) * params.sequence);
+    var count = 0u;
+    for (var choice = first * CHOSEN; choice < end * CHOSEN; choice++) {
+        count += select(0u, 1u, ids[choice] == expert);
+    }
+    var sum = 0.0;
+    for (var token = first; token < end; token++) {
+        let score = scores[token * params.stride + expert];
+        @if(sigmoid) { sum += score / statistics[token].y; }
+        @if(!sigmoid) { sum += score; }
+    }
+    choices[block * params.stride + expert] = count;
+    sums[block * params.stride + expert] = sum;
+}
+
+@compute @workgroup_size(LANES)
+fn balance(@builtin(local_invocation_index) lane: u32) {
+    var expert_sum = 0.0;
+    var sequence_sum = 0.0;
+    for (var e = lane; e < params.stride; e += LANES) {
+        let is_expert = e < params.experts;
+        var count = 0u;
+        var sum = 0.0;
+        for (var s = 0u; s < params.sequences; s++) {
+            var sequence_count = 0u;
+            var part = 0.0;
+            for (var b = s * params.blocks; is_expert && b < (s + 1u) * params.blocks; b++) {
+                sequence_count += choices_in[b * params.stride + e];
+                part += sums_in[b * params.stride + e];
+            }
+            count += sequence_count;
+            sum += part;
+            sequence_sum += f32(sequence_count) * part;
+            pull[s * params.stride + e] = params.sequence_factor * params.sequence_scale * f32(sequence_count);
+        }
+        expert_sum += f32(count) * sum;
+        let everywhere = params.expert_factor * params.expert_scale * f32(count);
+        for (var s = 0u; s < params.sequences; s++) {
+            pull[s * params.stride + e] += everywhere;
+        }
+    }
+    @if(accumulate) {
+        var squares = 0.0;
+        for (var token = lane; token < params.tokens; token += LANES) {
+            squares += statistics[token].x * statistics[token].x;
+        }
+        let expert_loss = params.expert_scale * row_sum(expert_sum, lane);
+        let sequence_loss = params.sequence_scale * row_sum(sequence_sum, lane);
+        let z_loss = row_sum(squares, lane) / f32(params.tokens);
+        if (lane == 0u) {
+            add_to_tally(0u, expert_loss);
+            add_to_tally(1u, sequence_loss);
+            add_to_tally(2u, z_loss);
+        }
+    }
+}
+
+@if(accumulate)
+fn add_to_tally(place: u32, loss: f32) {
+    let at = params.tally_losses + place;
+    tally[at] = bitcast<u32>(bitcast<f32>(tally[at]) + params.inverse_accumulation * loss);
+}

@@ -1,0 +1,66 @@
+// A total order of scored things, and reductions of integers over the invocations that share a row (as lib/reduce).
+//
+// One thing comes before another if its key is larger, or if the keys are equal and its index is smaller. Walking down
+// that order one by one finds the k best without a list of what was taken already.
+
+import package::tile::LANES;
+
+struct Best {
+    key: u32,
+    index: u32,
+}
+
+const FIRST: Best = Best(0xffffffffu, 0u); // before everything: no key is as large
+const LAST: Best = Best(0u, 0xffffffffu); // after everything: no key is as small
+
+// An integer that is larger where the score is. A NaN comes first, so that it is chosen and shows.
+fn key_of(score: f32) -> u32 {
+    let bits = bitcast<u32>(score);
+    let ordered = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    return select(ordered, 0xfffffffeu, (bits & 0x7fffffffu) > 0x7f800000u);
+}
+
+fn is_before(a: Best, b: Best) -> bool {
+    return a.key > b.key || (a.key == b.key && a.index < b.index);
+}
+
+fn better(a: Best, b: Best) -> Best {
+    let first = is_before(a, b);
+    return Best(select(b.key, a.key, first), select(b.index, a.index, first));
+}
+
+@if(shared_tile) var<workgroup> shared_best: array<Best, LANES>;
+@if(shared_tile) var<workgroup> shared_counts: array<u32, LANES>;
+
+@if(shared_tile)
+fn row_best(value: Best, lane: u32) -> Best {
+    shared_best[lane] = value;
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            shared_best[lane] = better(shared_best[lane], shared_best[lane + half]);
+        }
+    }
+    workgroupBarrier();
+    let best = shared_best[0];
+    workgroupBarrier(); // the next reduction writes the same memory
+    return best;
+}
+
+@if(shared_tile)
+fn row_count(value: u32, lane: u32) -> u32 {
+    shared_counts[lane] = value;
+    for (var half = LANES / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            shared_counts[lane] += shared_counts[lane + half];
+        }
+    }
+    workgroupBarrier();
+    let total = shared_counts[0];
+    workgroupBarrier();
+    return total;
+}
+
+@if(!shared_tile) fn row_best(value: Best, lane: u32) -> Best { return value; }
+@if(!shared_tile) fn row_count(value: u32, lane: u32) -> u32 { return value; }

@@ -1,0 +1,73 @@
+// A gate for each row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)                          x, y (N, D), g (N, 1)
+//
+//   row_gate            writes y
+//   row_gate_backward   dx = dy · s(g), written or added to what is there (`accumulate`);  dg = s (1 − s) Σ_d dy · x
+//
+// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce).
+// Numerics: f32 between load and store. A gate below -80 counts as -80, so that e^-g stays finite.
+// Source: Qwen2-MoE's gate of the expert that every token visits, "Qwen2 technical report", 2024.
+
+import package::lib::element::{Packed, load4, store4};
+import package::lib::grid::linear_index;
+import package::lib::reduce::{row_sum, share_of};
+import package::lib::row::keep_inside;
+import package::tile::LANES;
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    x_stride4: u32, // strides count groups of 4 elements; that of g and dg is 1
+    y_stride4: u32, // of y or dy
+    other_stride4: u32, // of the residual or dx
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<Packed>; // (N, D)
+@group(0) @binding(2) var<storage, read> g: array<Packed>; // (N, 1)
+@group(0) @binding(3) var<storage, read_write> y: array<Packed>; // (N, D)
+@if(residual) @group(0) @binding(4) var<storage, read> residual: array<Packed>; // (N, D)
+
+@group(0) @binding(3) var<storage, read> dy: array<Packed>; // (N, D)
+@group(0) @binding(4) var<storage, read_write> dx: array<Packed>; // (N, D)
+@group(0) @binding(5) var<storage, read_write> dg: array<Packed>; // (N, 1)
+
+@compute @workgroup_size(LANES)
+fn row_gate(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let gate = logistic(load4(g[share.row]).x);
+    for (var i = share.first; i < params.y_stride4; i += share.step) {
+        var value = gate * load4(x[share.row * params.x_stride4 + i]);
+        @if(residual) { value += load4(residual[share.row * params.other_stride4 + i]); }
+        y[share.row * params.y_stride4 + i] = store4(keep_inside(value, 4u * i, params.cols));
+    }
+}
+
+@compute @workgroup_size(LANES)
+fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let share = share_of(linear_index(workgroup), lane);
+    if (share.row >= params.rows) {
+        return;
+    }
+    let gate = logistic(load4(g[share.row]).x);
+    var products = 0.0;
+    for (var i = share.first; i < params.other_stride4; i += share.step) {
+        let at = share.row * params.other_stride4 + i;
+        let slope = load4(dy[share.row * params.y_stride4 + i]);
+        products += dot(slope, load4(x[share.row * params.x_stride4 + i]));
+        var value = gate * slope;
+        @if(accumulate) { value += load4(dx[at]); }
+        dx[at] = store4(keep_inside(value, 4u * i, params.cols));
+    }
+    let total = row_sum(products, lane);
+    if (share.first == 0u) {
+        dg[share.row] = store4(vec4<f32>(gate * (1.0 - gate) * total, 0.0, 0.0, 0.0));
+    }
+}
+
+// A comparison instead of `max`, which may turn a NaN into -80 and hide an overflow.
+fn logistic(g: f32) -> f32 {
+    return 1.0 / (1.0 + exp(-select(g, -80.0, g < -80.0)));
+}

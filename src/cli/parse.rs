@@ -1,0 +1,54 @@
+//! Command lines into arguments, with clap's errors in the form of ours: one line, the culprit and the remedy.
+
+use crate::error::{Error, Result};
+use clap::Parser;
+use clap::error::ErrorKind;
+
+/// Reads a command line. Help and version, if asked for, are printed, and the process ends.
+///
+/// # Errors
+/// What clap finds wrong, in one line.
+pub fn parse<T: Parser>(arguments: Vec<String>) -> Result<T> {
+    T::try_parse_from(arguments).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = super::output::print(&error.to_string());
+            std::process::exit(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let commands = T::command();
+            let names: Vec<&str> = commands.get_subcommands().map(clap::Command::get_name).collect();
+            let name = commands.get_name();
+            Error::config(
+                name,
+                format!("no command is given; known are {}; try '{name} --help'", names.join(", ")),
+            )
+        }
+        _ => Error::Plan(in_one_line(&error.to_string())),
+    })
+}
+
+/// clap's message, whose paragraphs (what is wrong, a tip, the usage, where there is more) become parts of one sentence.
+fn in_one_line(message: &str) -> String {
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let paragraphs = message.split("\n\n").map(|paragraph| {
+        let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        // The first letters of what follows a semicolon.
+        paragraph.replacen("Usage: ", "usage: ", 1).replacen("For more information, try", "see also", 1)
+    });
+    let parts: Vec<String> = paragraphs.filter(|paragraph| !paragraph.is_empty()).collect();
+    parts.join("; ").trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_one_line;
+
+    #[test]
+    fn paragraphs_become_one_line() {
+        let message = "error: unexpected argument '--topk' found\n\n  tip: a similar argument exists: '--top-k'\n\nUsage: \
+                       gristmill generate --top-k <K> <RUN>\n\nFor more information, try '--help'.\n";
+        let line = "unexpected argument '--topk' found; tip: a similar argument exists: '--top-k'; usage: gristmill \
+                    generate --top-k <K> <RUN>; see also '--help'";
+        assert_eq!(in_one_line(message), line);
+    }
+}

@@ -1,0 +1,113 @@
+//! Which experts are chosen: the keys that become a [`Route`].
+
+use super::mixture_sections::MixtureSections;
+use super::node::Node;
+use super::section::Notes;
+use crate::error::Result;
+use crate::model::config::{GroupScore, Groups, Route, Score};
+
+/// Words of `topk_method`; without groups a token chooses among all experts.
+pub(super) const GREEDY: &str = "greedy";
+const GROUPED: [(&str, GroupScore); 2] =
+    [("group_limited_greedy", GroupScore::Best), ("noaux_tc", GroupScore::BestTwo)];
+
+/// Reads how `chosen` of `experts` are found.
+pub(super) fn read(
+    sections: &MixtureSections,
+    experts: u32,
+    chosen: u32,
+    notes: &mut Notes,
+) -> Result<Route> {
+    let score = score(sections)?;
+    let scaling = sections.number("routed_scaling_factor", 1.0, "a number above 0", |scaling| {
+        scaling > 0.0 && (scaling as f32) > 0.0 && (scaling as f32).is_finite()
+    })?;
+    Ok(Route {
+        experts,
+        chosen,
+        score,
+        groups: groups(sections, experts, chosen, notes)?,
+        norm_top_k: normalises(sections, score, chosen)? && chosen > 1,
+        scaling: scaling as f32,
+    })
+}
+
+/// The word of `topk_method` for a score of groups.
+pub(super) fn method(score: GroupScore) -> &'static str {
+    GROUPED.iter().find(|(_, known)| *known == score).map_or(GREEDY, |(word, _)| word)
+}
+
+/// A switch in the original, a word elsewhere.
+fn score(sections: &MixtureSections) -> Result<Score> {
+    let key = "use_gating_sigmoid";
+    match sections.node(key).and_then(Node::word) {
+        Some("sigmoid") => Ok(Score::Sigmoid),
+        Some("softmax") => Ok(Score::Softmax),
+        Some(word) if sections.get::<bool>(key).is_err() => {
+            let found = word.escape_debug();
+            Err(sections.error(key, format!("expected softmax or sigmoid, found `{found}`")))
+        }
+        _ => Ok(if sections.or(key, false)? { Score::Sigmoid } else { Score::Softmax }),
+    }
+}
+
+/// Megatron's softmax over the chosen alone (`moe_router_pre_softmax: False`) is one over all, normalised.
+fn normalises(sections: &MixtureSections, score: Score, chosen: u32) -> Result<bool> {
+    let norm_topk_prob: Option<bool> = sections.get("norm_topk_prob")?;
+    let key = "moe_router_pre_softmax";
+    let pre_softmax: Option<bool> = sections.get(key)?;
+    if pre_softmax == Some(false) && score == Score::Softmax {
+        if chosen == 1 {
+            return Err(sections.error(key, "a softmax over one chosen expert is always 1; write `True`"));
+        }
+        if norm_topk_prob == Some(false) {
+            let message =
+                "makes the gates sum to 1, which `norm_topk_prob: False` forbids; change one of them";
+            return Err(sections.error(key, message));
+        }
+    }
+    Ok(norm_topk_prob.unwrap_or(true))
+}
+
+fn groups(
+    sections: &MixtureSections,
+    experts: u32,
+    chosen: u32,
+    notes: &mut Notes,
+) -> Result<Option<Groups>> {
+    let words = [GREEDY, GROUPED[0].0, GROUPED[1].0];
+    let method = sections.word("topk_method", &words)?;
+    let count = sections.whole("n_group")?.unwrap_or(0);
+    let kept = sections.whole("topk_group")?.unwrap_or(0);
+    let score = GROUPED.iter().find(|(word, _)| Some(*word) == method).map(|(_, score)| *score);
+    let Some(score) = score else {
+        if method.is_none() && count > 1 {
+            let remedy = "write `group_limited_greedy` (a group's best score) or `noaux_tc` (its two best)";
+            return Err(sections.error("n_group", format!("needs `topk_method`: {remedy}")));
+        }
+        sections.ignore(&["n_group", "topk_group"], notes);
+        return Ok(None);
+    };
+    if count == 0 || !(experts as usize).is_multiple_of(count) {
+        let message =
+            format!("{count} groups do not divide {experts} experts (`expert_num`); change one of them");
+        return Err(sections.error("n_group", message));
+    }
+    if kept == 0 || kept > count {
+        let message = format!("expected a whole number from 1 to {count} (`n_group`), found `{kept}`");
+        return Err(sections.error("topk_group", message));
+    }
+    let size = experts as usize / count;
+    if (chosen as usize) > kept * size {
+        let message = format!(
+            "{kept} groups of {size} experts do not hold the {chosen} that a token chooses; raise it"
+        );
+        return Err(sections.error("topk_group", message));
+    }
+    if score == GroupScore::BestTwo && size < 2 {
+        let message = "`noaux_tc` adds the two best of a group, and groups hold one expert; lower it";
+        return Err(sections.error("n_group", message));
+    }
+    // One group, or all of them, leaves nothing out.
+    Ok((kept < count).then_some(Groups { count: count as u32, chosen: kept as u32, score }))
+}

@@ -1,0 +1,196 @@
+//! The products of a mixture of experts: rows sorted by expert, each multiplied with its expert's matrix.
+//!
+//! Letters: R rows, E experts, whose matrices (out, in) lie one after the other in a stack of E · out rows. A stack over
+//! the binding limit comes in parts of whole experts. Work follows the rows each expert has, padded to a tile: the
+//! [`WorkList`] says where they are, and the device reads from it how many workgroups run.
+
+use super::matmul::{Layout, Problem, Tile};
+use super::work_list::{WorkList, weight_tile};
+use crate::element::Element;
+use crate::kernels::Kernel;
+use crate::record::{Recorder, Tensor};
+
+crate::params! {
+    struct Params {
+        m: u32,
+        n: u32,
+        k: u32,
+        a_offset: u32,
+        b_offset: u32,
+        y_offset: u32,
+        a_stride: u32,
+        b_stride: u32,
+        y_stride: u32,
+        residual_stride: u32,
+        first_expert: u32,
+        experts: u32,
+        matrix_stride: u32,
+    }
+}
+
+/// y (R, out): row r is x_r W_eᵀ for the expert e it belongs to; x (R, in), `stack` (E · out, in) in parts.
+///
+/// Rows that belong to no expert are not written.
+#[track_caller]
+pub fn grouped_matmul(rec: &mut Recorder, x: Tensor, stack: &[Tensor], work: &WorkList, y: Tensor) {
+    let stack = Stack::new(stack, work.experts);
+    assert!(
+        (x.cols, y.cols) == (stack.cols, stack.out),
+        "experts of {} x {} do not take {} columns to {}",
+        stack.out,
+        stack.cols,
+        x.cols,
+        y.cols
+    );
+    launch_rows(rec, Layout::Nt, x, &stack, work, y, false);
+}
+
+/// dx (R, in): row r is dy_r W_e; dy (R, out). With `accumulate` it is added to what `dx` holds.
+///
+/// Rows that belong to no expert are not written.
+#[track_caller]
+pub fn grouped_matmul_backward(
+    rec: &mut Recorder,
+    dy: Tensor,
+    stack: &[Tensor],
+    work: &WorkList,
+    dx: Tensor,
+    accumulate: bool,
+) {
+    let stack = Stack::new(stack, work.experts);
+    assert!(
+        (dy.cols, dx.cols) == (stack.out, stack.cols),
+        "experts of {} x {} do not take {} columns back to {}",
+        stack.out,
+        stack.cols,
+        dy.cols,
+        dx.cols
+    );
+    launch_rows(rec, Layout::Nn, dy, &stack, work, dx, accumulate);
+}
+
+/// `d_stack` (E · out, in), f32, in parts: dy_eᵀ x_e is added to each expert's matrix; dy (R, out), x (R, in). The matrix of
+/// an expert without rows is not touched.
+#[track_caller]
+pub fn grouped_matmul_backward_weight(
+    rec: &mut Recorder,
+    dy: Tensor,
+    x: Tensor,
+    work: &WorkList,
+    d_stack: &[Tensor],
+) {
+    let stack = Stack::new(d_stack, work.experts);
+    assert!(
+        (dy.cols, x.cols) == (stack.out, stack.cols),
+        "gradients of {} x {} for rows of {} and {}",
+        stack.out,
+        stack.cols,
+        dy.cols,
+        x.cols
+    );
+    assert!(dy.rows == work.rows && x.rows == work.rows, "the work list is for {} rows", work.rows);
+    assert!(dy.element == x.element, "both factors are stored alike");
+    let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities().tier);
+    let kernel = grouped(tile, Layout::Tn, dy.element)
+        .feature("gradient", dy.element != Element::F32)
+        .feature("accumulate", true);
+    for part in &stack.parts {
+        assert!(part.tensor.element == Element::F32, "gradients of parameters are f32");
+        let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
+        bindings.push((6, work.offsets.binding()));
+        let [across, down, _] = tile.grid(problem);
+        // Experts come first: CPU adapters give each core one run of neighbouring workgroups, and a busy expert's shall not
+        // all be one core's.
+        rec.dispatch(kernel.clone(), &bindings, &params, [part.experts, down, across]);
+    }
+}
+
+/// Matrices of experts.
+struct Stack {
+    parts: Vec<Part>,
+    /// Rows of one expert's matrix.
+    out: u32,
+    /// Columns.
+    cols: u32,
+}
+
+/// Some whole experts of a stack.
+struct Part {
+    tensor: Tensor,
+    first_expert: u32,
+    experts: u32,
+}
+
+impl Stack {
+    #[track_caller]
+    fn new(tensors: &[Tensor], experts: u32) -> Self {
+        let rows: u32 = tensors.iter().map(|part| part.rows).sum();
+        assert!(rows > 0 && rows.is_multiple_of(experts), "{rows} rows are no stack of {experts} experts");
+        let (out, cols) = (rows / experts, tensors[0].cols);
+        let mut first_expert = 0;
+        let part = |&tensor: &Tensor| {
+            assert!(tensor.rows.is_multiple_of(out), "a stack of experts is split between experts");
+            assert!(tensor.cols == cols, "the parts of a stack have the same columns");
+            let experts = tensor.rows / out;
+            first_expert += experts;
+            Part { tensor, first_expert: first_expert - experts, experts }
+        };
+        Self { parts: tensors.iter().map(part).collect(), out, cols }
+    }
+}
+
+/// y = a · b row by row, by the tiles of the work list; one launch for each part of the stack, which leaves other parts'
+/// tiles alone.
+#[track_caller]
+fn launch_rows(
+    rec: &mut Recorder,
+    layout: Layout,
+    a: Tensor,
+    stack: &Stack,
+    work: &WorkList,
+    y: Tensor,
+    accumulate: bool,
+) {
+    assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
+    assert!(a.element == y.element, "a product's rows are stored as its factor's are");
+    let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
+    let kernel = grouped(work.tile, layout, a.element).feature("accumulate", accumulate);
+    let (arguments, bound) = work.grid(y.cols);
+    for part in &stack.parts {
+        assert!(part.tensor.element == a.element, "both factors are stored alike");
+        let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
+        bindings.push((6, work.tiles.binding()));
+        rec.dispatch_indirect(kernel.clone(), &bindings, &params, arguments, bound);
+    }
+}
+
+fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
+    tile.kernel(layout, element).feature("grouped", true)
+}
+
+/// What a plain product binds and is told, and which part of the stack is bound.
+fn operands(
+    problem: Problem,
+    [a, b, y]: [Tensor; 3],
+    part: &Part,
+    out: u32,
+) -> (Vec<(u32, crate::record::Binding)>, Params) {
+    let [(a_range, a_offset), (b_range, b_offset), (y_range, y_offset)] =
+        [a, b, y].map(|tensor| tensor.offset_binding());
+    let params = Params {
+        m: problem.m,
+        n: problem.n,
+        k: problem.k,
+        a_offset,
+        b_offset,
+        y_offset,
+        a_stride: a.stride4(),
+        b_stride: b.stride4(),
+        y_stride: y.stride4(),
+        residual_stride: 0,
+        first_expert: part.first_expert,
+        experts: part.experts,
+        matrix_stride: out * part.tensor.stride4(),
+    };
+    (vec![(1, a_range), (2, b_range), (3, y_range)], params)
+}

@@ -1,0 +1,104 @@
+//! One kernel for each direction and pass.
+
+use super::{Placement, Saved, lanes_of};
+use crate::kernels::Kernel;
+use crate::ops::per_row;
+use crate::record::{Binding, Recorder, Tensor, fold_grid};
+
+/// Gates that one item past the rows clears, as the shader counts.
+const CLEARED: u32 = 16;
+
+crate::params! {
+    struct Params {
+        tokens: u32,
+        chosen: u32,
+        rows: u32,
+        stride4: u32,
+        gates_stride: u32,
+    }
+}
+
+pub(super) fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
+    let bindings = [(1, x.binding()), (2, placement.sources.binding()), (3, rows.binding())];
+    let kernel = kernel(rec, "permute", rows);
+    launch(rec, kernel, placement, rows, rows, &bindings);
+}
+
+pub(super) fn permute_backward(
+    rec: &mut Recorder,
+    placement: &Placement,
+    d_rows: Tensor,
+    dx: Tensor,
+    accumulate: bool,
+) {
+    let bindings = [(1, d_rows.binding()), (2, placement.places.binding()), (3, dx.binding())];
+    let kernel = kernel(rec, "permute_backward", dx).feature("accumulate", accumulate);
+    launch(rec, kernel, placement, dx, dx, &bindings);
+}
+
+pub(super) fn combine(
+    rec: &mut Recorder,
+    placement: &Placement,
+    rows: Tensor,
+    gates: Tensor,
+    residual: Option<Tensor>,
+    y: Tensor,
+) {
+    let mut bindings =
+        vec![(1, rows.binding()), (2, placement.places.binding()), (3, y.binding()), (4, gates.binding())];
+    bindings.extend(residual.map(|residual| (5, residual.binding())));
+    let kernel = kernel(rec, "combine", y).feature("residual", residual.is_some());
+    launch(rec, kernel, placement, y, gates, &bindings);
+}
+
+pub(super) fn combine_backward(
+    rec: &mut Recorder,
+    placement: &Placement,
+    saved: &Saved,
+    dy: Tensor,
+    d_rows: Tensor,
+    d_gates: Tensor,
+) {
+    let bindings = [
+        (1, saved.rows.binding()),
+        (2, placement.sources.binding()),
+        (3, placement.places.binding()),
+        (4, saved.gates.binding()),
+        (5, dy.binding()),
+        (6, d_rows.binding()),
+        (7, d_gates.binding()),
+    ];
+    assert!(d_gates.stride == saved.gates.stride, "gates and their gradient lie alike");
+    let items = d_rows.rows + (d_gates.rows * d_gates.stride).div_ceil(CLEARED);
+    let (kernel, grid) = per_row(rec, "permute/fused", "combine_backward", dy.element, items);
+    rec.dispatch(kernel, &bindings, &params(placement, dy, d_gates), grid);
+}
+
+fn kernel(rec: &Recorder, entry: &'static str, result: Tensor) -> Kernel {
+    let lanes = lanes_of(rec, result.stride4());
+    Kernel::new("permute/fused", entry, result.element).constant("LANES", lanes)
+}
+
+fn launch(
+    rec: &mut Recorder,
+    kernel: Kernel,
+    placement: &Placement,
+    result: Tensor,
+    gates: Tensor,
+    bindings: &[(u32, Binding)],
+) {
+    let groups = result.stride4().div_ceil(lanes_of(rec, result.stride4()));
+    let grid = fold_grid(u64::from(groups) * u64::from(result.rows));
+    rec.dispatch(kernel, bindings, &params(placement, result, gates), grid);
+}
+
+fn params(placement: &Placement, wide: Tensor, gates: Tensor) -> Params {
+    let routes = &placement.routes;
+    Params {
+        tokens: routes.tokens,
+        chosen: routes.chosen,
+        rows: routes.rows(),
+        stride4: wide.stride4(),
+        gates_stride: gates.stride,
+    }
+}

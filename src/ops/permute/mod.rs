@@ -1,0 +1,156 @@
+//! From tokens to the rows of experts and back.
+//!
+//! Routed rows are one (R, D) tensor in which expert e has the rows `offsets[e]..offsets[e + 1]`; R is known before anything
+//! runs. [`place`] decides which choice of which token gets which row, [`permute`] fills the rows, [`combine`] adds up what
+//! the experts made of them. Each is one kernel or, unless [`Routes::is_fused`], a few simple ones with the same result to
+//! the last bit: 16-bit rows are rounded at the same places too, only memory traffic differs.
+
+mod composed;
+mod fused;
+mod gates;
+mod routes;
+mod sort;
+
+pub use gates::{renormalise_gates, renormalise_gates_backward};
+pub use routes::{HotAndCold, Order, Routes, Rule, Slots, capacity_slots};
+pub use sort::place;
+
+use crate::element::Element;
+use crate::kernels::Tier;
+use crate::record::{Recorder, Tensor};
+
+/// The place of a choice that was dropped, and the source of a row that nobody got.
+pub const NONE: u32 = u32::MAX;
+
+/// Which choice has which row, on the device: rows of 32-bit integers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Placement {
+    /// What was placed by which rule.
+    pub routes: Routes,
+    /// (1, E): choices of each expert, dropped ones included.
+    pub counts: Tensor,
+    /// (1, E + 1): the first row of each expert, and R.
+    pub offsets: Tensor,
+    /// (1, N·k): the row of choice j of token t at t·k + j, or [`NONE`].
+    pub places: Tensor,
+    /// (1, R): the choice t·k + j of each row, or [`NONE`] for a row of zeros.
+    pub sources: Tensor,
+}
+
+impl Placement {
+    #[track_caller]
+    fn assert_shapes(&self) {
+        let Self { routes, counts, offsets, places, sources } = self;
+        routes.assert_valid();
+        let cols = [counts, offsets, places, sources].map(|tensor| tensor.cols);
+        let want = [routes.experts, routes.experts + 1, routes.choices(), routes.rows()];
+        assert!(cols == want, "a placement of {cols:?} counts, offsets, places and sources, not {want:?}");
+    }
+
+    /// Asserts that `x` has a row for each token and `rows` has R, of one width and element.
+    #[track_caller]
+    fn assert_sides(&self, x: Tensor, rows: Tensor) {
+        self.assert_shapes();
+        let counts = (self.routes.tokens, self.routes.rows());
+        assert!((x.rows, rows.rows) == counts, "{} tokens in {} rows, not {counts:?}", x.rows, rows.rows);
+        assert_alike(x, rows);
+    }
+
+    #[track_caller]
+    fn assert_gates(&self, gates: Tensor) {
+        let fits = (gates.rows, gates.cols) == (self.routes.tokens, self.routes.chosen);
+        assert!(fits && gates.element == Element::F32, "gates are one f32 for each choice of a token");
+    }
+}
+
+/// `rows` (R, D): each choice's token in its row, zeros in rows that nobody got. x (N, D).
+#[track_caller]
+pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
+    placement.assert_sides(x, rows);
+    match placement.routes.is_fused {
+        true => fused::permute(rec, placement, x, rows),
+        false => composed::permute(rec, placement, x, rows),
+    }
+}
+
+/// dx (N, D) = Σ of `d_rows` (R, D) over the rows of a token's choices, added to what is there with `accumulate`.
+#[track_caller]
+pub fn permute_backward(
+    rec: &mut Recorder,
+    placement: &Placement,
+    d_rows: Tensor,
+    dx: Tensor,
+    accumulate: bool,
+) {
+    placement.assert_sides(dx, d_rows);
+    match placement.routes.is_fused {
+        true => fused::permute_backward(rec, placement, d_rows, dx, accumulate),
+        false => composed::permute_backward(rec, placement, d_rows, dx, accumulate),
+    }
+}
+
+/// y (N, D) = `residual` + Σ gate · row over the choices of a token that were not dropped. `rows` (R, D), `gates` (N, k)
+/// f32.
+#[track_caller]
+pub fn combine(
+    rec: &mut Recorder,
+    placement: &Placement,
+    rows: Tensor,
+    gates: Tensor,
+    residual: Option<Tensor>,
+    y: Tensor,
+) {
+    placement.assert_sides(y, rows);
+    placement.assert_gates(gates);
+    if let Some(residual) = residual {
+        assert!(residual.rows == y.rows, "a residual of {} rows for {}", residual.rows, y.rows);
+        assert_alike(residual, y);
+    }
+    match placement.routes.is_fused {
+        true => fused::combine(rec, placement, rows, gates, residual, y),
+        false => composed::combine(rec, placement, rows, gates, residual, y),
+    }
+}
+
+/// What [`combine`] worked on.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved {
+    /// (R, D).
+    pub rows: Tensor,
+    /// (N, k), f32.
+    pub gates: Tensor,
+}
+
+/// Of dy (N, D) the gradients of rows and gates: `d_rows` (R, D) = gate · dy of the token, zero in rows of zeros, and
+/// `d_gates` (N, k) = <dy, row>, zero for choices that were dropped. Both are written, not added to.
+#[track_caller]
+pub fn combine_backward(
+    rec: &mut Recorder,
+    placement: &Placement,
+    saved: &Saved,
+    dy: Tensor,
+    d_rows: Tensor,
+    d_gates: Tensor,
+) {
+    placement.assert_sides(dy, saved.rows);
+    placement.assert_sides(dy, d_rows);
+    placement.assert_gates(saved.gates);
+    placement.assert_gates(d_gates);
+    match placement.routes.is_fused {
+        true => fused::combine_backward(rec, placement, saved, dy, d_rows, d_gates),
+        false => composed::combine_backward(rec, placement, saved, dy, d_rows, d_gates),
+    }
+}
+
+#[track_caller]
+fn assert_alike(a: Tensor, b: Tensor) {
+    let is_alike = (a.cols, a.stride, a.element) == (b.cols, b.stride, b.element);
+    assert!(is_alike, "rows of {} {:?} and of {} {:?}", a.cols, a.element, b.cols, b.element);
+}
+
+/// Invocations that share a row of so many groups of 4 columns, where a workgroup never has two rows: as few as cover it, so
+/// that none idles in narrow models.
+fn lanes_of(rec: &Recorder, stride4: u32) -> u32 {
+    let most = if rec.capabilities().tier == Tier::Software { 32 } else { 128 };
+    stride4.next_power_of_two().clamp(8, most)
+}

@@ -1,0 +1,64 @@
+//! A gate for each row: how much of the shared expert's output a token takes.
+
+use super::per_row;
+use crate::record::{Recorder, Tensor};
+
+crate::params! {
+    struct Params {
+        rows: u32,
+        cols: u32,
+        x_stride4: u32,
+        y_stride4: u32,
+        other_stride4: u32,
+    }
+}
+
+/// y (N, D) = residual (N, D) + x (N, D) · sigmoid(g), g (N, 1); all of one element.
+#[track_caller]
+pub fn row_gate(rec: &mut Recorder, x: Tensor, g: Tensor, residual: Option<Tensor>, y: Tensor) {
+    assert_fits(x, g, &[Some(y), residual]);
+    let (kernel, grid) = per_row(rec, "row_gate", "row_gate", x.element, x.rows);
+    let mut bindings = vec![(1, x.binding()), (2, g.binding()), (3, y.binding())];
+    bindings.extend(residual.map(|residual| (4, residual.binding())));
+    let params = params(x, y, residual.unwrap_or(y));
+    rec.dispatch(kernel.feature("residual", residual.is_some()), &bindings, &params, grid);
+}
+
+/// dx (N, D) = dy · sigmoid(g), written or added to what is there, and dg (N, 1), written.
+#[track_caller]
+pub fn row_gate_backward(
+    rec: &mut Recorder,
+    x: Tensor,
+    g: Tensor,
+    dy: Tensor,
+    dx: Tensor,
+    accumulate: bool,
+    dg: Tensor,
+) {
+    assert_fits(x, g, &[Some(dy), Some(dx)]);
+    assert_fits(x, dg, &[]);
+    let (kernel, grid) = per_row(rec, "row_gate", "row_gate_backward", x.element, x.rows);
+    let bindings =
+        [(1, x.binding()), (2, g.binding()), (3, dy.binding()), (4, dx.binding()), (5, dg.binding())];
+    rec.dispatch(kernel.feature("accumulate", accumulate), &bindings, &params(x, dy, dx), grid);
+}
+
+#[track_caller]
+fn assert_fits(x: Tensor, g: Tensor, others: &[Option<Tensor>]) {
+    let gate = (g.rows, g.cols, g.stride, g.element);
+    assert!(gate == (x.rows, 1, 4, x.element), "a gate of {} x {} for {} rows", g.rows, g.cols, x.rows);
+    for other in others.iter().flatten() {
+        let fits = (other.rows, other.cols, other.element) == (x.rows, x.cols, x.element);
+        assert!(fits, "row_gate's tensors have one shape and one element");
+    }
+}
+
+fn params(x: Tensor, y: Tensor, other: Tensor) -> Params {
+    Params {
+        rows: x.rows,
+        cols: x.cols,
+        x_stride4: x.stride4(),
+        y_stride4: y.stride4(),
+        other_stride4: other.stride4(),
+    }
+}

@@ -1,0 +1,86 @@
+//! The second half of a block: a dense network, or a mixture of experts.
+
+use super::Block;
+use crate::reference::gelu::{gelu, gelu_backward};
+use crate::reference::gpt::{Architecture, Weights};
+use crate::reference::mixture::{Layer, Mixture, Visit};
+use crate::reference::swiglu::{swiglu, swiglu_backward};
+use crate::reference::vector::add;
+
+/// What it keeps for the backward pass.
+pub(in crate::reference) enum FeedForward {
+    Dense {
+        /// (N, F) each; without a gate the first is empty.
+        gate: Vec<f64>,
+        up: Vec<f64>,
+        /// silu(gate)·up or gelu(up), (N, F).
+        activated: Vec<f64>,
+    },
+    Mixture(Visit),
+}
+
+impl Block<'_> {
+    /// The output (N, D) for x (N, D).
+    #[track_caller]
+    pub(super) fn feed_forward(&self, x: &[f64]) -> (Vec<f64>, FeedForward) {
+        if let Some(mixture) = self.shape.mixture_of(self.layer) {
+            let visit = self.with_mixture(mixture, |layer| layer.forward(x));
+            return (visit.y.clone(), FeedForward::Mixture(visit));
+        }
+        let (gate, up, activated) = match self.shape.architecture {
+            Architecture::Llama => {
+                let gate = self.project("mlp.gate_proj", x);
+                let up = self.project("mlp.up_proj", x);
+                let gated = swiglu(&gate, &up);
+                (gate, up, gated)
+            }
+            Architecture::Gpt2 { activation, .. } => {
+                let up = self.project("mlp.c_fc", x);
+                let activated = gelu(&up, activation);
+                (Vec::new(), up, activated)
+            }
+        };
+        (self.project(self.names().down, &activated), FeedForward::Dense { gate, up, activated })
+    }
+
+    /// The gradient (N, D) of x, given that of the output; adds those of the weights to `grads`.
+    #[track_caller]
+    pub(super) fn feed_forward_backward(
+        &self,
+        x: &[f64],
+        saved: &FeedForward,
+        dout: &[f64],
+        seed: f64,
+        grads: &mut Weights,
+    ) -> Vec<f64> {
+        let (gate, up, activated) = match (saved, self.shape.mixture_of(self.layer)) {
+            (FeedForward::Mixture(visit), Some(mixture)) => {
+                return self.with_mixture(mixture, |layer| layer.backward(x, visit, dout, seed, grads));
+            }
+            (FeedForward::Dense { gate, up, activated }, None) => (gate, up, activated),
+            _ => panic!("layer {} should go back as it went forward.", self.layer),
+        };
+        let dactivated = self.project_backward(self.names().down, activated, dout, grads);
+        match self.shape.architecture {
+            Architecture::Llama => {
+                let (dgate, dup) = swiglu_backward(gate, up, &dactivated);
+                add(
+                    &self.project_backward("mlp.gate_proj", x, &dgate, grads),
+                    &self.project_backward("mlp.up_proj", x, &dup, grads),
+                )
+            }
+            Architecture::Gpt2 { activation, .. } => {
+                let dup = gelu_backward(up, &dactivated, activation);
+                self.project_backward("mlp.c_fc", x, &dup, grads)
+            }
+        }
+    }
+
+    /// Calls `f` on the layer as a mixture.
+    #[track_caller]
+    fn with_mixture<R>(&self, mixture: &Mixture, f: impl FnOnce(&Layer<'_>) -> R) -> R {
+        let Some(memory) = self.memory else { panic!("layer {} should come with its memory.", self.layer) };
+        let (weights, sequence_length, path) = (self.weights, self.sequence_length, self.path("mlp"));
+        f(&Layer { mixture, weights, path: &path, memory, sequence_length })
+    }
+}

@@ -1,0 +1,136 @@
+//! The layer itself: router, experts, and back.
+
+use super::{Choices, Losses, Memory, Mixture, ROUTER, balance, slots};
+use crate::reference::gpt::{Weights, accumulate};
+use crate::reference::matmul::{linear, linear_backward};
+use crate::reference::vector::{add, add_scaled, dot};
+
+/// One layer that is a mixture.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer<'a> {
+    /// Its sizes and rules.
+    pub mixture: &'a Mixture,
+    /// Tensors of the model.
+    pub weights: &'a Weights,
+    /// What the names of the layer's tensors start with: `model.layers.3.mlp`.
+    pub path: &'a str,
+    /// What its router remembers.
+    pub memory: &'a Memory,
+    /// T.
+    pub sequence_length: usize,
+}
+
+/// A forward pass through the layer, and what its backward pass needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Visit {
+    /// The output, (N, D).
+    pub y: Vec<f64>,
+    /// Which experts the tokens chose.
+    pub choices: Choices,
+    /// Whether each choice found a slot, (N·k).
+    pub kept: Vec<bool>,
+    /// Choices of each expert, those without a slot included, (E).
+    pub counts: Vec<usize>,
+    /// The losses before their factors; only those with a factor are computed.
+    pub losses: Losses,
+    /// (N·k): what the output of each choice was multiplied with.
+    gates: Vec<f64>,
+}
+
+impl Layer<'_> {
+    /// The output for x (N, D), whole sequences.
+    #[track_caller]
+    pub fn forward(&self, x: &[f64]) -> Visit {
+        let mixture = self.mixture;
+        let choices = Choices::new(mixture, &self.logits(x), &self.memory.bias);
+        let kept = slots::kept(mixture, &choices.ids, &self.memory.hot);
+        let gates = slots::gates(mixture, &choices.gates, &kept);
+        let mut y = vec![0.0; x.len()];
+        for expert in 0..mixture.experts {
+            let visitors = visitors(&choices.ids, &kept, expert);
+            let out = self.expert(&format!("experts.{expert}"), &self.rows_of(x, &visitors));
+            for (out, &choice) in out.chunks_exact(self.width()).zip(&visitors) {
+                add_scaled(self.row_of(&mut y, choice), gates[choice], out);
+            }
+        }
+        if let Some(shared) = mixture.shared {
+            y = add(&y, &self.shared(&shared, x));
+        }
+        let counts = balance::counts(&choices.ids, mixture.experts);
+        let losses = balance::losses(mixture, &choices, self.sequence_length);
+        Visit { y, choices, kept, counts, losses, gates }
+    }
+
+    /// The gradient (N, D) of x, given that of y (N, D); adds those of the weights to `grads`. The losses have a part in
+    /// it, `seed` times their factors.
+    #[track_caller]
+    pub fn backward(&self, x: &[f64], visit: &Visit, dy: &[f64], seed: f64, grads: &mut Weights) -> Vec<f64> {
+        let mixture = self.mixture;
+        let mut dx = vec![0.0; x.len()];
+        let mut dgates = vec![0.0; visit.gates.len()];
+        for expert in 0..mixture.experts {
+            let name = format!("experts.{expert}");
+            let visitors = visitors(&visit.choices.ids, &visit.kept, expert);
+            let (x, mut dout) = (self.rows_of(x, &visitors), self.rows_of(dy, &visitors));
+            let out = self.expert(&name, &x);
+            let rows = out.chunks_exact(self.width()).zip(dout.chunks_exact_mut(self.width()));
+            for ((out, dout), &choice) in rows.zip(&visitors) {
+                dgates[choice] = dot(out, dout);
+                dout.iter_mut().for_each(|d| *d *= visit.gates[choice]);
+            }
+            let dvisitors = self.expert_backward(&name, &x, &dout, grads);
+            for (d, &choice) in dvisitors.chunks_exact(self.width()).zip(&visitors) {
+                add_scaled(self.row_of(&mut dx, choice), 1.0, d);
+            }
+        }
+        if let Some(shared) = mixture.shared {
+            dx = add(&dx, &self.shared_backward(&shared, x, dy, grads));
+        }
+        let dgates = slots::gates_backward(mixture, &visit.choices.gates, &visit.kept, &dgates);
+        let dprobabilities =
+            balance::probabilities_backward(mixture, &visit.choices, self.sequence_length, seed);
+        let mut dlogits = visit.choices.backward(mixture, &dgates, &dprobabilities);
+        add_scaled(&mut dlogits, 1.0, &balance::z_backward(mixture, &visit.choices, seed));
+        let (router, w) = self.weight(ROUTER);
+        let tokens = x.len() / self.width();
+        let (dx_router, dw, _) = linear_backward(x, w, &dlogits, tokens, mixture.experts, self.width());
+        accumulate(grads, &router, dw);
+        add(&dx, &dx_router)
+    }
+
+    /// What the router says, (N, E).
+    #[track_caller]
+    pub fn logits(&self, x: &[f64]) -> Vec<f64> {
+        let tokens = x.len() / self.width();
+        linear(x, self.weight(ROUTER).1, None, tokens, self.mixture.experts, self.width())
+    }
+
+    /// D.
+    pub(super) fn width(&self) -> usize {
+        self.weight(ROUTER).1.len() / self.mixture.experts
+    }
+
+    /// Name and numbers of a tensor of the layer.
+    #[track_caller]
+    pub(super) fn weight(&self, name: &str) -> (String, &[f64]) {
+        let name = format!("{}.{name}.weight", self.path);
+        let tensor = self.weights.get(&name).unwrap_or_else(|| panic!("the weights should hold {name}."));
+        (name, tensor)
+    }
+
+    /// The rows of x of those choices' tokens, one after the other.
+    fn rows_of(&self, x: &[f64], choices: &[usize]) -> Vec<f64> {
+        let row = |choice: &usize| &x[choice / self.mixture.chosen * self.width()..][..self.width()];
+        choices.iter().flat_map(row).copied().collect()
+    }
+
+    /// The row of x of a choice's token.
+    fn row_of<'x>(&self, x: &'x mut [f64], choice: usize) -> &'x mut [f64] {
+        &mut x[choice / self.mixture.chosen * self.width()..][..self.width()]
+    }
+}
+
+/// The choices of an expert that found a slot.
+fn visitors(ids: &[usize], kept: &[bool], expert: usize) -> Vec<usize> {
+    (0..ids.len()).filter(|&choice| ids[choice] == expert && kept[choice]).collect()
+}

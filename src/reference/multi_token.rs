@@ -1,0 +1,157 @@
+//! Prediction of tokens further ahead (DeepSeek-V3 2024, arXiv:2412.19437, section 2.2).
+//!
+//! Block i of `depth`, which follows the last layer as layer L + i − 1, predicts i tokens further than the model:
+//!
+//! h₀ is the output of the last layer, before the final norm; eᵢ the embedding of the tokens shifted left by i, with
+//! token 0 where the sequence ends. hᵢ = block(W·\[norm(eᵢ) ‖ norm(hᵢ₋₁)\]), W (D, 2·D), and the model's own head makes
+//! logits of norm(hᵢ). The targets are shifted by i too; those from beyond the end of the sequence do not count.
+//!
+//! The tokens' half comes first, as in the files of that model and of its relatives.
+
+use super::block::{Activations, Block};
+use super::embedding::{embedding, embedding_backward};
+use super::gpt::{Shape, Weights, accumulate};
+use super::linear_cross_entropy::linear_cross_entropy;
+use super::matmul::{linear, linear_backward};
+use super::objective::{Batch, Memories};
+use super::vector::add;
+
+/// How many blocks predict further ahead, and what they count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MultiToken {
+    /// How many blocks.
+    pub depth: usize,
+    /// What their mean loss counts in the objective.
+    pub loss_factor: f64,
+}
+
+/// The blocks of a model that predict further ahead, on a micro-batch.
+pub(super) struct Further<'a> {
+    pub(super) shape: &'a Shape,
+    pub(super) weights: &'a Weights,
+    pub(super) memories: &'a Memories,
+    pub(super) batch: &'a Batch<'a>,
+}
+
+/// What the forward pass through one of them keeps.
+pub(super) struct Depth {
+    /// eᵢ and hᵢ₋₁, (N, D) each.
+    embedded: Vec<f64>,
+    state: Vec<f64>,
+    /// Both after their norms, side by side (N, 2·D).
+    joined: Vec<f64>,
+    pub(super) block: Activations,
+    /// hᵢ, and hᵢ after its norm, (N, D) each.
+    out: Vec<f64>,
+    normed: Vec<f64>,
+}
+
+impl Further<'_> {
+    /// Through all of them, from h₀ (N, D).
+    #[track_caller]
+    pub(super) fn forward(&self, h: &[f64]) -> Vec<Depth> {
+        let (rows, width) = (self.batch.tokens.len(), self.shape.hidden_size);
+        let mut depths: Vec<Depth> = Vec::new();
+        for ahead in 1..=self.depth() {
+            let name = |of: &str| self.name(ahead, of);
+            let state = depths.last().map_or(h, |depth| &depth.out).to_vec();
+            let table = &self.weights[self.shape.embedding()];
+            let embedded = embedding(table, &self.shifted(self.batch.tokens, ahead, 0), width);
+            let joined = side_by_side(
+                &self.shape.norm(self.weights, &name(TOKEN_NORM), &embedded),
+                &self.shape.norm(self.weights, &name(STATE_NORM), &state),
+                width,
+            );
+            let fuse = &self.weights[&format!("{}.weight", name(FUSE))];
+            let x = linear(&joined, fuse, None, rows, width, 2 * width);
+            let (out, block) = self.block(ahead).forward(x);
+            let normed = self.shape.norm(self.weights, &name(NORM), &out);
+            depths.push(Depth { embedded, state, joined, block, out, normed });
+        }
+        depths
+    }
+
+    /// (loss_sum, count) of each, and the gradient (N, D) of h₀ with `seed`; adds those of the weights to `grads`.
+    #[track_caller]
+    pub(super) fn backward(
+        &self,
+        depths: &[Depth],
+        seed: f64,
+        grads: &mut Weights,
+    ) -> (Vec<(f64, usize)>, Vec<f64>) {
+        let Batch { tokens, targets, ignore, .. } = *self.batch;
+        let Shape { vocab_size, hidden_size: width, multi_token, .. } = *self.shape;
+        let factor = multi_token.map_or(0.0, |further| further.loss_factor / further.depth as f64);
+        let mut losses = Vec::new();
+        let mut dh = vec![0.0; tokens.len() * width];
+        for (ahead, depth) in depths.iter().enumerate().map(|(i, depth)| (i + 1, depth)).rev() {
+            let name = |of: &str| self.name(ahead, of);
+            let targets = self.shifted(targets, ahead, ignore);
+            let counted = targets.iter().filter(|&&target| target != ignore).count();
+            let head = &self.weights[self.shape.head()];
+            let loss_seed = seed * factor / counted.max(1) as f64;
+            let head = linear_cross_entropy(&depth.normed, head, &targets, ignore, loss_seed);
+            losses.push((head.loss_sum, head.count));
+            accumulate(grads, self.shape.head(), head.dw);
+            let dnorm = self.shape.norm_backward(self.weights, &name(NORM), &depth.out, &head.dh, grads);
+            let dx = self.block(ahead).backward(&depth.block, &add(&dh, &dnorm), seed, grads);
+
+            let fuse = format!("{}.weight", name(FUSE));
+            let w = &self.weights[&fuse];
+            let (djoined, dw, _) = linear_backward(&depth.joined, w, &dx, tokens.len(), width, 2 * width);
+            accumulate(grads, &fuse, dw);
+            let half = |first: usize| -> Vec<f64> {
+                djoined.chunks_exact(2 * width).flat_map(|row| &row[first..][..width]).copied().collect()
+            };
+            let norm_backward = |of: &str, x: &[f64], dy: &[f64], grads: &mut Weights| {
+                self.shape.norm_backward(self.weights, &name(of), x, dy, grads)
+            };
+            let dembedded = norm_backward(TOKEN_NORM, &depth.embedded, &half(0), grads);
+            dh = norm_backward(STATE_NORM, &depth.state, &half(width), grads);
+            let shifted = self.shifted(tokens, ahead, 0);
+            let dtable = embedding_backward(&dembedded, &shifted, vocab_size, width);
+            accumulate(grads, self.shape.embedding(), dtable);
+        }
+        losses.reverse();
+        (losses, dh)
+    }
+
+    fn depth(&self) -> usize {
+        self.shape.multi_token.map_or(0, |further| further.depth)
+    }
+
+    fn block(&self, ahead: usize) -> Block<'_> {
+        self.shape.block(self.weights, self.memories, self.shape.num_layers + ahead - 1, self.batch)
+    }
+
+    /// The full name of a layer beside the block.
+    fn name(&self, ahead: usize, of: &str) -> String {
+        format!("model.layers.{}.{of}", self.shape.num_layers + ahead - 1)
+    }
+
+    /// Each sequence of `values` (N) moved to the left; `end` takes the place of what lies beyond it.
+    fn shifted(&self, values: &[u32], by: usize, end: u32) -> Vec<u32> {
+        let sequences = values.chunks_exact(self.batch.sequence_length);
+        let shift = |sequence: &[u32]| -> Vec<u32> {
+            (0..sequence.len()).map(|i| sequence.get(i + by).copied().unwrap_or(end)).collect()
+        };
+        sequences.flat_map(shift).collect()
+    }
+}
+
+impl MultiToken {
+    /// The tensors beside the blocks, by their names after the layer's number; tokens are `hidden` wide.
+    pub(super) fn parameters(hidden: usize) -> [(&'static str, usize); 4] {
+        [(TOKEN_NORM, hidden), (STATE_NORM, hidden), (FUSE, 2 * hidden * hidden), (NORM, hidden)]
+    }
+}
+
+/// Rows of a followed by rows of b, both `width` wide.
+fn side_by_side(a: &[f64], b: &[f64], width: usize) -> Vec<f64> {
+    a.chunks_exact(width).zip(b.chunks_exact(width)).flat_map(|(a, b)| [a, b].concat()).collect()
+}
+
+const TOKEN_NORM: &str = "enorm";
+const STATE_NORM: &str = "hnorm";
+const FUSE: &str = "eh_proj";
+const NORM: &str = "shared_head.norm";

@@ -1,0 +1,140 @@
+//! What training makes smaller: the loss of the next token, of tokens further ahead, and what keeps experts busy.
+//!
+//! objective = CE + Σ over mixtures of factors·losses + factor / depth · Σᵢ CEᵢ, each CE a mean over its counted targets.
+
+use std::collections::BTreeMap;
+
+use super::block::FeedForward;
+use super::embedding::embedding_backward;
+use super::gpt::{Architecture, POSITIONS, Shape, Weights, accumulate, forward};
+use super::linear_cross_entropy::linear_cross_entropy;
+use super::mixture::{Losses, Memory};
+use super::multi_token::Further;
+use super::vector::{add, assert_len};
+
+/// What the routers remember, by the numbers of their layers.
+pub type Memories = BTreeMap<usize, Memory>;
+
+/// A micro-batch of N tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// (N), whole sequences.
+    pub tokens: &'a [u32],
+    /// The token after each, (N).
+    pub targets: &'a [u32],
+    /// Position of every token, (N).
+    pub positions: &'a [u32],
+    /// T.
+    pub sequence_length: usize,
+    /// Targets of this value are not counted.
+    pub ignore: u32,
+}
+
+/// What a micro-batch gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Cross-entropy of the next token, summed over the counted targets.
+    pub loss_sum: f64,
+    /// How many those are.
+    pub count: usize,
+    /// The same two for each block that predicts further ahead.
+    pub further: Vec<(f64, usize)>,
+    /// The mixtures by the numbers of their layers.
+    pub mixtures: BTreeMap<usize, MixtureOutcome>,
+}
+
+/// What happened in a mixture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtureOutcome {
+    /// Choices of each expert, those without a slot included, (E).
+    pub counts: Vec<usize>,
+    /// Choices that found no slot.
+    pub dropped: usize,
+    /// Before their factors.
+    pub losses: Losses,
+}
+
+impl Outcome {
+    /// The mean loss of the next token, which is what a run reports; 0 if no target counts.
+    pub fn loss(&self) -> f64 {
+        mean(self.loss_sum, self.count)
+    }
+
+    /// The mean loss of the blocks that predict further ahead, before its factor; 0 without such.
+    pub fn further_loss(&self) -> f64 {
+        let losses = self.further.iter().map(|&(loss_sum, count)| mean(loss_sum, count));
+        losses.sum::<f64>() / self.further.len().max(1) as f64
+    }
+
+    /// What training makes smaller.
+    pub fn objective(&self, shape: &Shape) -> f64 {
+        let further = shape.multi_token.map_or(0.0, |further| further.loss_factor * self.further_loss());
+        let factors = shape.mixture.map_or(Losses::default(), |mixture| mixture.losses);
+        let balance = self.mixtures.values().map(|MixtureOutcome { losses, .. }| {
+            factors.expert * losses.expert + factors.sequence * losses.sequence + factors.z * losses.z
+        });
+        self.loss() + further + balance.sum::<f64>()
+    }
+}
+
+/// What a micro-batch gives, and the gradients of seed·objective.
+#[track_caller]
+pub fn outcome_and_gradients(
+    shape: &Shape,
+    weights: &Weights,
+    memories: &Memories,
+    batch: &Batch<'_>,
+    seed: f64,
+) -> (Outcome, Weights) {
+    let count = batch.targets.iter().filter(|&&target| target != batch.ignore).count();
+    with_seeds(shape, weights, memories, batch, seed / count.max(1) as f64, seed)
+}
+
+/// What a micro-batch gives, and the gradients of loss_seed·loss_sum + seed·(objective − loss).
+#[track_caller]
+pub(super) fn with_seeds(
+    shape: &Shape,
+    weights: &Weights,
+    memories: &Memories,
+    batch: &Batch<'_>,
+    loss_seed: f64,
+    seed: f64,
+) -> (Outcome, Weights) {
+    let Shape { vocab_size, hidden_size, .. } = *shape;
+    let Batch { tokens, targets, positions, sequence_length, ignore } = *batch;
+    assert_len("targets", targets, tokens.len());
+    let mut grads = Weights::new();
+    let last = forward(shape, weights, memories, tokens, positions, sequence_length);
+    let ahead = Further { shape, weights, memories, batch };
+    let depths = ahead.forward(&last.x);
+
+    let head = linear_cross_entropy(&last.normed, &weights[shape.head()], targets, ignore, loss_seed);
+    accumulate(&mut grads, shape.head(), head.dw);
+    let (further, dx_ahead) = ahead.backward(&depths, seed, &mut grads);
+    let mut dx = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
+    dx = add(&dx, &dx_ahead);
+    for (layer, saved) in last.blocks.iter().enumerate().rev() {
+        dx = shape.block(weights, memories, layer, batch).backward(saved, &dx, seed, &mut grads);
+    }
+    accumulate(&mut grads, shape.embedding(), embedding_backward(&dx, tokens, vocab_size, hidden_size));
+    if let Architecture::Gpt2 { positions: rows, .. } = shape.architecture {
+        accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));
+    }
+    let blocks = last.blocks.iter().chain(depths.iter().map(|depth| &depth.block)).enumerate();
+    let mixtures = blocks.filter_map(|(layer, saved)| match &saved.feed_forward {
+        FeedForward::Mixture(visit) => {
+            let dropped = visit.kept.iter().filter(|kept| !**kept).count();
+            Some((layer, MixtureOutcome { counts: visit.counts.clone(), dropped, losses: visit.losses }))
+        }
+        FeedForward::Dense { .. } => None,
+    });
+    let mixtures = mixtures.collect();
+    (Outcome { loss_sum: head.loss_sum, count: head.count, further, mixtures }, grads)
+}
+
+fn mean(sum: f64, count: usize) -> f64 {
+    sum / count.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! From tokens to the rows of experts and back, with gradients.
+
+use super::{Saved, Tape, Var};
+use crate::element::Element;
+use crate::ops::permute::{self, Placement};
+use crate::record::Tensor;
+
+/// A placement whose tensors are kept for a backward.
+#[derive(Clone, Copy)]
+struct SavedPlacement {
+    placement: Placement,
+    places: Saved,
+    sources: Saved,
+}
+
+impl Tape<'_, '_> {
+    /// The rows of experts (R, D): each choice's token in its row, zeros where nobody is. x (N, D).
+    pub fn permute(&mut self, x: Var, placement: &Placement) -> Var {
+        let Tensor { cols, element, .. } = x.tensor;
+        let rows = self.rec.tensor("rows", placement.routes.rows(), cols, element);
+        permute::permute(self.rec, placement, x.tensor, rows);
+        let saved = self.save_placement(placement);
+        self.result(rows, &[x], false, move |tape, d_rows| {
+            let placement = tape.saved_placement(&saved);
+            if let Some(target) = tape.target(x) {
+                permute::permute_backward(tape.rec, &placement, d_rows, target.tensor, target.accumulate);
+            }
+        })
+    }
+
+    /// residual + Σ gate · row over a token's choices: (N, D). `rows` (R, D), `gates` (N, k) f32. The residual's gradient is
+    /// the result's own, handed on.
+    pub fn combine(&mut self, rows: Var, gates: Var, residual: Option<Var>, placement: &Placement) -> Var {
+        let Tensor { cols, element, .. } = rows.tensor;
+        let y = self.rec.tensor("y", placement.routes.tokens, cols, element);
+        let skip = residual.map(|residual| residual.tensor);
+        permute::combine(self.rec, placement, rows.tensor, gates.tensor, skip, y);
+        let (saved_rows, saved_gates) = (self.save(rows), self.save(gates));
+        let saved = self.save_placement(placement);
+        let inputs: Vec<Var> = [Some(rows), Some(gates), residual].into_iter().flatten().collect();
+        self.result(y, &inputs, false, move |tape, dy| {
+            let placement = tape.saved_placement(&saved);
+            let kept = permute::Saved { rows: tape.saved(saved_rows), gates: tape.saved(saved_gates) };
+            // Both come from one kernel, wanted or not: only a router frozen before frozen experts wants neither.
+            let d_rows = tape.rec.tensor("gradient", placement.routes.rows(), cols, element);
+            let (tokens, chosen) = (placement.routes.tokens, placement.routes.chosen);
+            let d_gates = tape.rec.tensor("gradient", tokens, chosen, Element::F32);
+            permute::combine_backward(tape.rec, &placement, &kept, dy, d_rows, d_gates);
+            tape.give(rows, d_rows);
+            tape.give(gates, d_gates);
+            if let Some(residual) = residual {
+                tape.give(residual, dy); // last: from here on others may add to dy
+            }
+        })
+    }
+
+    /// Gates (N, k) of choices that were not dropped, made to sum to `scaling`; zero for the others.
+    pub fn renormalise_gates(&mut self, gates: Var, placement: &Placement, scaling: f32) -> Var {
+        let Tensor { rows, cols, element, .. } = gates.tensor;
+        let renormalised = self.rec.tensor("gates", rows, cols, element);
+        permute::renormalise_gates(self.rec, placement, gates.tensor, renormalised, scaling);
+        let (saved_gates, saved) = (self.save(gates), self.save_placement(placement));
+        self.result(renormalised, &[gates], false, move |tape, dy| {
+            let placement = tape.saved_placement(&saved);
+            let d_gates = tape.rec.tensor("gradient", rows, cols, element);
+            let kept = tape.saved(saved_gates);
+            permute::renormalise_gates_backward(tape.rec, &placement, kept, dy, d_gates, scaling);
+            tape.give(gates, d_gates);
+        })
+    }
+
+    fn save_placement(&mut self, placement: &Placement) -> SavedPlacement {
+        let [places, sources] = [placement.places, placement.sources].map(|t| self.save_tensor(t));
+        SavedPlacement { placement: *placement, places, sources }
+    }
+
+    fn saved_placement(&self, saved: &SavedPlacement) -> Placement {
+        let (places, sources) = (self.saved(saved.places), self.saved(saved.sources));
+        Placement { places, sources, ..saved.placement }
+    }
+}

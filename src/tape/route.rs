@@ -1,0 +1,128 @@
+//! The router on the tape, and the gate of the expert that every token visits.
+
+use super::{Node, Tape, Var};
+use crate::ops::balance::{self, Balance, BalanceGradient};
+use crate::ops::route::{self, Route, Routed};
+use crate::ops::{row_gate, tally};
+use crate::record::Tensor;
+
+/// The losses that a router adds to the objective. Evaluation has none.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteLosses {
+    /// Their factors; all may be 0: they are then only tallied.
+    pub balance: Balance,
+    /// `StepState`.
+    pub step: Tensor,
+    /// The layer's tally, which their values are added to; see [`TallyColumns`](crate::ops::tally::TallyColumns).
+    pub tally: Tensor,
+}
+
+/// What a router made, with the gates as a value that a gradient may reach.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutedVar {
+    /// How much each choice counts (N, k), f32; `gates.tensor` is `routed.gates`.
+    pub gates: Var,
+    /// The choices and what led to them.
+    pub routed: Routed,
+}
+
+impl<'p> Tape<'_, 'p> {
+    /// Chooses experts by `logits` (N, E), f32. The gradient of the gates flows back to the logits, and with it that of
+    /// `losses`, whose gradient is loss scale / accumulation: nobody else need know of it, and it flows even if nothing uses
+    /// the gates. The backward reads the choices that the forward pass made.
+    ///
+    /// A run that recomputes a block tallies its losses once.
+    pub fn route(
+        &mut self,
+        logits: Var,
+        bias: Option<Tensor>,
+        route: &Route,
+        losses: Option<&RouteLosses>,
+    ) -> RoutedVar {
+        let route = *route;
+        let keeps_unbiased = bias.is_some() && losses.is_some();
+        let routed = Routed::new(self.rec, &route, logits.tensor.rows, keeps_unbiased);
+        route::route(self.rec, &route, logits.tensor, bias, &routed);
+        let tally = losses.filter(|_| !self.is_recomputing()).map(|losses| losses.tally);
+        let pull = losses
+            .and_then(|losses| balance::balance(self.rec, &route, &losses.balance, &routed, tally))
+            .map(|pull| self.save_tensor(pull));
+        let losses = losses.filter(|losses| losses.balance.is_in_objective()).copied();
+
+        let needs_gradient = self.needs_gradient[logits.id];
+        let (objective, gates) =
+            (self.leaf(routed.statistics, needs_gradient), self.leaf(routed.gates, needs_gradient));
+        if !self.is_recording || !needs_gradient {
+            return RoutedVar { gates, routed };
+        }
+        let kept = [routed.ids, routed.gates, routed.scores, routed.statistics, logits.tensor];
+        let kept = kept.map(|tensor| self.save_tensor(tensor));
+        let undo = move |tape: &mut Tape<'_, 'p>, d_gates: Option<Tensor>| {
+            let [ids, gates, scores, statistics, saved_logits] = kept.map(|handle| tape.saved(handle));
+            let routed = Routed { ids, gates, scores, statistics, unbiased: None };
+            let pull = pull.map(|pull| tape.saved(pull));
+            let gradient =
+                losses.map(|RouteLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
+            let Tensor { rows, cols, element, .. } = saved_logits;
+            let d_logits = tape.rec.tensor("gradient", rows, cols, element);
+            route::route_backward(
+                tape.rec,
+                &route,
+                &routed,
+                saved_logits,
+                d_gates,
+                gradient.as_ref(),
+                d_logits,
+            );
+            tape.give(logits, d_logits);
+        };
+        // The losses are a result of their own, with a gradient from the start: the step's state. One launch undoes both, that
+        // of the gates, which runs first; the other is there for gates without a gradient.
+        let path = self.rec.scopes().to_vec();
+        if let Some(losses) = losses {
+            self.give(objective, losses.step);
+            let alone = move |tape: &mut Tape<'_, 'p>, _| {
+                if tape.gradient(gates).is_none() {
+                    undo(tape, None);
+                }
+            };
+            self.nodes.push(Node { output: objective.id, path: path.clone(), undo: Box::new(alone) });
+        }
+        let undo = move |tape: &mut Tape<'_, 'p>, d_gates| undo(tape, Some(d_gates));
+        self.nodes.push(Node { output: gates.id, path, undo: Box::new(undo) });
+        RoutedVar { gates, routed }
+    }
+
+    /// Adds what a micro-batch's tokens chose to a layer's tally, as [`tally()`](tally::tally); a run that recomputes a block
+    /// does so once.
+    pub fn tally(&mut self, counts: Tensor, capacities: Option<Tensor>, row: Tensor) {
+        if !self.is_recomputing() {
+            tally::tally(self.rec, counts, capacities, row);
+        }
+    }
+
+    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1). The residual's gradient is the result's own, handed on.
+    pub fn row_gate(&mut self, x: Var, g: Var, residual: Option<Var>) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        row_gate::row_gate(self.rec, x.tensor, g.tensor, residual.map(|residual| residual.tensor), y);
+        let (saved_x, saved_g) = (self.save(x), self.save(g));
+        let inputs: Vec<Var> = [Some(x), Some(g), residual].into_iter().flatten().collect();
+        self.result(y, &inputs, false, move |tape, dy| {
+            if tape.needs_gradient[x.id] || tape.needs_gradient[g.id] {
+                let (saved_x, saved_g) = (tape.saved(saved_x), tape.saved(saved_g));
+                let dg = tape.rec.tensor("gradient", rows, 1, element);
+                // One of the two may be made for nobody: both come from the same sums.
+                let (dx, accumulate) = match tape.target(x) {
+                    Some(target) => (target.tensor, target.accumulate),
+                    None => (tape.rec.tensor("gradient", rows, cols, element), false),
+                };
+                row_gate::row_gate_backward(tape.rec, saved_x, saved_g, dy, dx, accumulate, dg);
+                tape.give(g, dg);
+            }
+            if let Some(residual) = residual {
+                tape.give(residual, dy); // last: from here on others may add to dy
+            }
+        })
+    }
+}

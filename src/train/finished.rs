@@ -1,0 +1,131 @@
+//! What the device reports of a step and of an evaluation once it has finished them.
+
+use super::expert_load::{LayerLoad, MixtureReport};
+use super::recordings::{Recordings, persistent};
+use super::state::{LossState, StepState};
+use crate::config::RunPlan;
+use crate::device::Arrival;
+use crate::model::ExpertState;
+use crate::model::config::BalanceLosses;
+use crate::ops::tally::TallyColumns;
+use crate::record::{BufferId, PersistentId, Tensor};
+use std::time::Instant;
+
+/// A step that the device has finished.
+#[derive(Clone, Debug)]
+pub struct FinishedStep {
+    /// Its number, counted from 1.
+    pub step: u64,
+    /// What it decided.
+    pub state: StepState,
+    /// Mean loss of the tokens further ahead in nats per token, for a model that predicts such.
+    pub ahead_loss: Option<f32>,
+    /// What the experts did, for a model that has such.
+    pub mixture: Option<MixtureReport>,
+    /// When it was finished.
+    pub at: Instant,
+}
+
+/// An evaluation that the device has finished.
+#[derive(Clone, Copy, Debug)]
+pub struct FinishedEvaluation {
+    /// What it was called.
+    pub tag: u64,
+    /// Mean loss in nats per token.
+    pub loss: f32,
+    /// When it was finished.
+    pub at: Instant,
+}
+
+impl FinishedEvaluation {
+    pub(super) fn read(arrival: Arrival) -> Self {
+        let sums: LossState = bytemuck::pod_read_unaligned(&arrival.bytes);
+        Self { tag: arrival.tag, loss: mean(&sums), at: arrival.at }
+    }
+}
+
+/// The buffers that say what a step did, and how they are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepReport {
+    state: Tensor,
+    ahead_loss: Option<Tensor>,
+    experts: Option<ExpertState>,
+    losses: BalanceLosses,
+}
+
+impl StepReport {
+    pub fn new(plan: &RunPlan, recordings: &Recordings) -> Self {
+        Self {
+            state: recordings.state,
+            ahead_loss: recordings.ahead_loss,
+            experts: recordings.experts,
+            losses: plan.model.mixture.as_ref().map_or(BalanceLosses::default(), |mixture| mixture.losses),
+        }
+    }
+
+    /// The buffers, and how many bytes of each are wanted.
+    pub fn sources(&self) -> Vec<(PersistentId, u64)> {
+        let state = persistent(self.state).map(|id| (id, size_of::<StepState>() as u64));
+        let ahead = self.ahead_loss.and_then(persistent).map(|id| (id, size_of::<LossState>() as u64));
+        let tallies = self.experts.map(|experts| experts.tallies());
+        let tallies = tallies.and_then(|(buffer, bytes)| match buffer {
+            BufferId::Persistent(id) => Some((id, bytes)),
+            BufferId::Transient(_) => None,
+        });
+        [state, ahead, tallies].into_iter().flatten().collect()
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.sources().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Those that each step sums up anew.
+    pub fn cleared(&self) -> impl Iterator<Item = PersistentId> + use<> {
+        self.sources().into_iter().skip(1).map(|(id, _)| id)
+    }
+
+    pub fn read(&self, arrival: Arrival) -> FinishedStep {
+        let Arrival { tag: step, at, bytes } = arrival;
+        let (state, rest) = bytes.split_at(size_of::<StepState>());
+        let ahead_bytes = if self.ahead_loss.is_some() { size_of::<LossState>() } else { 0 };
+        let (ahead, tallies) = rest.split_at(ahead_bytes);
+        FinishedStep {
+            step,
+            state: bytemuck::pod_read_unaligned(state),
+            ahead_loss: self.ahead_loss.map(|_| mean(&bytemuck::pod_read_unaligned(ahead))),
+            mixture: self.experts.map(|experts| self.mixture(&experts, tallies)),
+            at,
+        }
+    }
+
+    fn mixture(&self, experts: &ExpertState, tallies: &[u8]) -> MixtureReport {
+        let rows = tallies.chunks_exact(experts.tally_bytes() as usize);
+        let layers = experts.layers().zip(rows).map(|(layer, row)| {
+            let words: Vec<u32> = bytemuck::pod_collect_to_vec(row);
+            self.layer(layer, experts.experts(), &words)
+        });
+        MixtureReport { layers: layers.collect() }
+    }
+
+    fn layer(&self, layer: usize, experts: u32, words: &[u32]) -> LayerLoad {
+        let columns = TallyColumns::of(experts);
+        let counts = |first: u32| words[first as usize..][..experts as usize].to_vec();
+        let loss = |at: u32| f32::from_bits(words[at as usize]);
+        let BalanceLosses { expert, sequence, z } = self.losses;
+        LayerLoad {
+            layer,
+            chosen: counts(columns.chosen),
+            last: counts(columns.last),
+            dropped: words[columns.dropped as usize],
+            choices: words[columns.choices as usize],
+            balance_loss: expert as f32 * loss(columns.expert_loss)
+                + sequence as f32 * loss(columns.sequence_loss),
+            z_loss: z as f32 * loss(columns.z_loss),
+        }
+    }
+}
+
+fn mean(sums: &LossState) -> f32 {
+    sums.loss_sum / sums.token_sum.max(1.0)
+}
