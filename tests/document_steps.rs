@@ -192,7 +192,7 @@ fn first_losses(setup: &Setup) -> (f32, f32) {
     block_on(trainer.wait()).expect("the device");
     let (steps, evaluations) =
         (trainer.finished_steps().expect("states"), trainer.finished_evaluations().expect("losses"));
-    (steps[0].1.loss, evaluations[0].1)
+    (steps[0].state.loss, evaluations[0].loss)
 }
 
 fn mean_loss(setup: &Setup, plan: &RunPlan, batches: &Batches, count: u64, isolated: bool) -> f64 {

@@ -1,7 +1,8 @@
 //! What a run will take, from its written recordings alone: no device is asked.
 
+use super::batch_arrays::BatchArrays;
 use super::finished::StepReport;
-use super::recordings::{BatchArrays, Recordings};
+use super::recordings::Recordings;
 use super::state::LossState;
 use super::trainer::{READER_BYTES, RING};
 use crate::config::RunPlan;

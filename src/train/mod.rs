@@ -2,6 +2,7 @@
 //!
 //! [`run()`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
 
+pub mod batch_arrays;
 pub mod checkpoint;
 pub mod checkpoint_folder;
 pub mod dump;

@@ -1,7 +1,8 @@
 //! The device side of a run: state, step, evaluation.
 
+use super::batch_arrays::{BatchArrays, batch_stride};
 use super::finished::{FinishedEvaluation, FinishedStep, StepReport};
-use super::recordings::{BatchArrays, Recordings, batch_stride, persistent};
+use super::recordings::{Recordings, persistent};
 use super::state::{LossState, StepState, schedule_table};
 use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
