@@ -5,147 +5,23 @@
 //! more than a small kernel does. Where a kernel is fused, the row below it is its composition from separate kernels.
 
 mod common;
+mod mixture;
+mod row;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
-use gristmill::element::Element::{self, Bf16, F32};
-use gristmill::kernels::Tier;
+use criterion::{Criterion, criterion_group, criterion_main};
+use gristmill::element::Element::{Bf16, F32};
 use gristmill::ops::attention::{Attention, attention, attention_backward};
-use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::dropout::{Dropout, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
-use gristmill::ops::grouped_matmul::{
-    grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
-};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-use gristmill::ops::permute::{self, Routes, Rule};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
-use gristmill::ops::tally::tally_columns;
-use gristmill::ops::work_list::WorkList;
-use gristmill::ops::{
-    adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, row_gate, swiglu, unfused,
-};
-use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
-use pollster::block_on;
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, swiglu, unfused};
+use row::{D, F, N, Row, Work, gpu, row};
 
-const REPEATS: u32 = 8;
-
-/// Tokens and width of the reference model of the comparison table: `256 128 4 4 384 128 8`.
-const N: u32 = 1024;
-const D: u32 = 128;
-const F: u32 = 384;
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
-
-/// What one launch of a row does.
-enum Work {
-    /// Floating-point operations.
-    Flops(f64),
-    /// Bytes read and written, each once.
-    Bytes(f64),
-}
-
-/// A row being set up: tensors and the recording they are used in.
-struct Row {
-    persistents: Persistents,
-    contents: Vec<(Tensor, Vec<u32>)>,
-    rec: Recorder,
-}
-
-impl Row {
-    fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
-        self.persistents.tensor("bench", rows, cols, element)
-    }
-
-    fn integers(&mut self, values: &[u32]) -> Tensor {
-        let tensor = self.tensor(1, values.len() as u32, F32);
-        self.contents.push((tensor, values.to_vec()));
-        tensor
-    }
-}
-
-struct Ready {
-    prepared: Prepared,
-    _buffers: Buffers,
-}
-
-fn gpu() -> Gpu {
-    let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
-    let options = GpuOptions { tier, ..GpuOptions::default() };
-    block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Whether the command line's filter, if it is plain text, leaves this row in: others are not even compiled.
-fn is_wanted(gpu: &Gpu, name: &str) -> bool {
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let name = format!("{name}/{}", gpu.capabilities().tier.name());
-    filter.is_none_or(|filter| filter.contains(['^', '$', '*', '[', '(', '|']) || name.contains(&filter))
-}
-
-/// Records `build` REPEATS times and prepares it.
-fn prepare(gpu: &Gpu, build: impl Fn(&mut Row) -> Work) -> (Ready, Work) {
-    let (persistents, contents) = (Persistents::new(), Vec::new());
-    let mut row = Row { persistents, contents, rec: Recorder::new("bench", gpu.capabilities()) };
-    let mut work = Work::Bytes(0.0);
-    for _ in 0..REPEATS {
-        work = build(&mut row);
-    }
-    let buffers = block_on(gpu.make_persistent(&row.persistents)).expect("buffers");
-    for (tensor, values) in &row.contents {
-        let BufferId::Persistent(id) = tensor.buffer else { continue };
-        gpu.write(&buffers, id, 0, bytemuck::cast_slice(values));
-    }
-    let recording = row.rec.finish();
-    let prepared = block_on(gpu.prepare(&[&recording], &buffers, Guard::Off)).expect("a recording");
-    (Ready { prepared, _buffers: buffers }, work)
-}
-
-fn replay(gpu: &Gpu, ready: &Ready) {
-    let mut encoder = gpu.encoder();
-    block_on(encoder.replay(&ready.prepared.programs[0])).expect("the device works");
-    block_on(encoder.submit()).expect("the device works");
-}
-
-fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Work) {
-    if !is_wanted(gpu, name) {
-        return;
-    }
-    let (ready, work) = prepare(gpu, build);
-    let mut best = Duration::MAX;
-    let mut group = c.benchmark_group(name);
-    group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
-    group.throughput(match work {
-        Work::Flops(flops) => Throughput::Elements(flops as u64),
-        Work::Bytes(bytes) => Throughput::Bytes(bytes as u64),
-    });
-    group.bench_function(gpu.capabilities().tier.name(), |bencher| {
-        bencher.iter_custom(|iterations| {
-            let rounds = iterations.div_ceil(REPEATS as u64);
-            let start = Instant::now();
-            for _ in 0..rounds {
-                replay(gpu, &ready);
-            }
-            block_on(gpu.wait()).expect("the device works");
-            let one = start.elapsed().div_f64((rounds * REPEATS as u64) as f64);
-            best = best.min(one);
-            one.mul_f64(iterations as f64)
-        });
-    });
-    group.finish();
-    if best < Duration::MAX {
-        let (rate, unit) = match work {
-            Work::Flops(flops) => (flops / best.as_secs_f64() / 1e9, "GFLOP/s"),
-            Work::Bytes(bytes) => (bytes / best.as_secs_f64() / 1e9, "GB/s"),
-        };
-        println!("{name}: best {:.3} ms, {rate:.2} {unit}", best.as_secs_f64() * 1e3);
-        common::append_history(gpu, name, unit, rate);
-    }
-}
 
 fn products(c: &mut Criterion) {
     let gpu = gpu();
@@ -183,116 +59,6 @@ fn products(c: &mut Criterion) {
         add::add(&mut row.rec, r, y, 1.0, true);
         Work::Flops(flops)
     });
-}
-
-/// Rows of a mixture of experts, 1024 of them, 128 -> 256: grouped against plain products of as many FLOPs.
-fn grouped(c: &mut Criterion) {
-    let gpu = gpu();
-    let (cols, out) = (D, 2 * D);
-    let flops = || Work::Flops(2.0 * N as f64 * cols as f64 * out as f64);
-    let balanced = |experts: u32| vec![N / experts; experts as usize];
-    // Three fifths of the rows on one expert, the rest on the other seven.
-    let crowded: Vec<u32> = [614, 59, 59, 59, 59, 58, 58, 58].into();
-    let plain = |row: &mut Row| {
-        let (x, w, y) = (row.tensor(N, cols, F32), row.tensor(out, cols, F32), row.tensor(N, out, F32));
-        matmul(&mut row.rec, Layout::Nt, x, w, y, Epilogue::default());
-        flops()
-    };
-    let plain_weight = |row: &mut Row| {
-        let (x, dy, dw) = (row.tensor(N, cols, F32), row.tensor(N, out, F32), row.tensor(out, cols, F32));
-        matmul(&mut row.rec, Layout::Tn, dy, x, dw, Epilogue { accumulate: true, ..Default::default() });
-        flops()
-    };
-    let one_by_one = |experts: u32| {
-        move |row: &mut Row| {
-            let (x, y) = (row.tensor(N, cols, F32), row.tensor(N, out, F32));
-            let stack = row.tensor(experts * out, cols, F32);
-            let rows = N / experts;
-            for expert in 0..experts {
-                let (x, y) = (x.rows(expert * rows, rows), y.rows(expert * rows, rows));
-                let w = stack.rows(expert * out, out);
-                matmul(&mut row.rec, Layout::Nt, x, w, y, Epilogue::default());
-            }
-            flops()
-        }
-    };
-    let by_list = |sizes: Vec<u32>, layout: Layout| {
-        let experts = sizes.len() as u32;
-        // A layer's products share one list, and so do the launches of a row.
-        let list: Cell<Option<WorkList>> = Cell::new(None);
-        move |row: &mut Row| {
-            let work = list.get().unwrap_or_else(|| {
-                let ends = sizes.iter().scan(0, |sum, size| {
-                    *sum += size;
-                    Some(*sum)
-                });
-                let offsets = row.integers(&[0].into_iter().chain(ends).collect::<Vec<u32>>());
-                WorkList::new(&mut row.rec, offsets, N)
-            });
-            list.set(Some(work));
-            let (x, y) = (row.tensor(N, cols, F32), row.tensor(N, out, F32));
-            let stack = [row.tensor(experts * out, cols, F32)];
-            match layout {
-                Layout::Nt => grouped_matmul(&mut row.rec, x, &stack, &work, y),
-                Layout::Nn => grouped_matmul_backward(&mut row.rec, y, &stack, &work, x, false),
-                Layout::Tn => grouped_matmul_backward_weight(&mut row.rec, y, x, &work, &stack),
-            }
-            flops()
-        }
-    };
-    row(c, &gpu, "grouped, plain matmul of as many FLOPs", plain);
-    row(c, &gpu, "grouped, 8 experts", by_list(balanced(8), Layout::Nt));
-    row(c, &gpu, "grouped, 8 experts, 60 % of the rows on one", by_list(crowded.clone(), Layout::Nt));
-    row(c, &gpu, "grouped, 8 experts, dx", by_list(balanced(8), Layout::Nn));
-    row(c, &gpu, "grouped, plain dw of as many FLOPs", plain_weight);
-    row(c, &gpu, "grouped, 8 experts, dw", by_list(balanced(8), Layout::Tn));
-    row(c, &gpu, "grouped, 64 experts", by_list(balanced(64), Layout::Nt));
-    row(c, &gpu, "grouped, 64 experts, one dispatch each", one_by_one(64));
-    // The same rows in turns, so that what else the machine does slows all of them alike.
-    if is_wanted(&gpu, "grouped, in turns") {
-        let all = [
-            ("plain", prepare(&gpu, plain)),
-            ("8 experts", prepare(&gpu, by_list(balanced(8), Layout::Nt))),
-            ("8 experts, 60 % on one", prepare(&gpu, by_list(crowded.clone(), Layout::Nt))),
-            ("8 experts, dx", prepare(&gpu, by_list(balanced(8), Layout::Nn))),
-            ("plain dw", prepare(&gpu, plain_weight)),
-            ("8 experts, dw", prepare(&gpu, by_list(balanced(8), Layout::Tn))),
-            ("8 experts, 60 % on one, dw", prepare(&gpu, by_list(crowded, Layout::Tn))),
-            ("64 experts", prepare(&gpu, by_list(balanced(64), Layout::Nt))),
-            ("64 dispatches", prepare(&gpu, one_by_one(64))),
-        ];
-        in_turns(&gpu, &all);
-    }
-}
-
-/// Replays each in turn and prints its best and median time, and the median of its ratio to the first one's beside it.
-fn in_turns(gpu: &Gpu, all: &[(&str, (Ready, Work))]) {
-    const ROUNDS: usize = 60;
-    let rounds: Vec<Vec<f64>> = (0..ROUNDS)
-        .map(|_| {
-            let time = |(_, (ready, _)): &(&str, (Ready, Work))| {
-                let start = Instant::now();
-                replay(gpu, ready);
-                block_on(gpu.wait()).expect("the device works");
-                start.elapsed().as_secs_f64() / f64::from(REPEATS)
-            };
-            all.iter().map(time).collect()
-        })
-        .collect();
-    for (number, (name, _)) in all.iter().enumerate() {
-        let sorted = |value: &dyn Fn(&Vec<f64>) -> f64| {
-            let mut values: Vec<f64> = rounds.iter().map(value).collect();
-            values.sort_by(f64::total_cmp);
-            values
-        };
-        let (times, ratios) = (sorted(&|round| round[number]), sorted(&|round| round[number] / round[0]));
-        println!(
-            "in turns, {name}: best {:.3} ms, median {:.3} ms, {:.2} times the first",
-            times[0] * 1e3,
-            times[ROUNDS / 2] * 1e3,
-            ratios[ROUNDS / 2]
-        );
-    }
 }
 
 fn elementwise(c: &mut Criterion) {
@@ -490,47 +256,6 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
-/// N tokens choose 2 of 8 experts; the last row is the sort alone where there is much to sort.
-fn permutations(c: &mut Criterion) {
-    let gpu = gpu();
-    let routes = |tokens, chosen, experts, is_fused| {
-        let rule = Rule::Dropless { safe_tokens: false };
-        Routes { tokens, chosen, experts, rule, is_fused }
-    };
-    let placed = |row: &mut Row, routes: Routes| {
-        let ids: Vec<u32> =
-            (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % routes.experts).collect();
-        let ids = row.integers(&ids);
-        permute::place(&mut row.rec, &routes, ids, None)
-    };
-    for (tokens, chosen, experts) in [(N, 2, 8), (4096, 8, 256), (1 << 17, 8, 64)] {
-        row(c, &gpu, &format!("place {tokens} x {chosen} of {experts}"), |row| {
-            placed(row, routes(tokens, chosen, experts, true));
-            Work::Bytes(4.0 * 3.0 * f64::from(tokens * chosen))
-        });
-    }
-    for (is_fused, name) in [(true, "fused"), (false, "composed")] {
-        row(c, &gpu, &format!("place, permute and combine, forward, {name}"), |row| {
-            let placement = placed(row, routes(N, 2, 8, is_fused));
-            let (x, y, gates) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, 2, F32));
-            let rows = row.tensor(2 * N, D, F32);
-            permute::permute(&mut row.rec, &placement, x, rows);
-            permute::combine(&mut row.rec, &placement, rows, gates, Some(x), y);
-            Work::Bytes(4.0 * 7.0 * f64::from(N * D))
-        });
-        row(c, &gpu, &format!("place, permute and combine, backward, {name}"), |row| {
-            let placement = placed(row, routes(N, 2, 8, is_fused));
-            let (dx, dy) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
-            let [gates, d_gates] = [0; 2].map(|_| row.tensor(N, 2, F32));
-            let [rows, d_rows] = [0; 2].map(|_| row.tensor(2 * N, D, F32));
-            let saved = permute::Saved { rows, gates };
-            permute::combine_backward(&mut row.rec, &placement, &saved, dy, d_rows, d_gates);
-            permute::permute_backward(&mut row.rec, &placement, d_rows, dx, true);
-            Work::Bytes(4.0 * 10.0 * f64::from(N * D))
-        });
-    }
-}
-
 fn losses(c: &mut Criterion) {
     let gpu = gpu();
     for vocab in [256, 8192] {
@@ -554,61 +279,15 @@ fn losses(c: &mut Criterion) {
     }
 }
 
-/// A small router and one of DeepSeek-V3's kind.
-fn routing(c: &mut Criterion) {
-    let gpu = gpu();
-    let small =
-        Route { experts: 8, chosen: 2, score: Score::Softmax, groups: None, norm_top_k: true, scaling: 1.0 };
-    let limited = Some(Groups { count: 8, chosen: 4, score: GroupScore::BestTwo });
-    let wide = Route { experts: 64, chosen: 8, score: Score::Sigmoid, groups: limited, ..small };
-    let losses = Balance { expert: 0.01, sequence: 0.0, z: 0.001, tokens: 128, accumulation: 1 };
-    for (name, shape, has_bias) in [("2 of 8", small, false), ("8 of 64, sigmoid, groups, bias", wide, true)]
-    {
-        let bytes = |tensors: f64| Work::Bytes(4.0 * tensors * N as f64 * f64::from(shape.experts));
-        row(c, &gpu, &format!("route {name}"), |row| {
-            let (logits, bias) = (row.tensor(N, shape.experts, F32), row.tensor(1, shape.experts, F32));
-            let routed = Routed::new(&mut row.rec, &shape, N, false);
-            route(&mut row.rec, &shape, logits, has_bias.then_some(bias), &routed);
-            bytes(2.0)
-        });
-        row(c, &gpu, &format!("route {name}, backward with losses"), |row| {
-            let [logits, d_logits] = [0; 2].map(|_| row.tensor(N, shape.experts, F32));
-            let (step, d_gates) = (row.tensor(1, 12, F32), row.tensor(N, shape.chosen, F32));
-            let pull = Some(row.tensor(N / 128, shape.experts, F32));
-            let routed = Routed {
-                ids: row.tensor(1, N * shape.chosen, F32),
-                gates: row.tensor(N, shape.chosen, F32),
-                scores: row.tensor(N, shape.experts, F32),
-                statistics: row.tensor(N, 4, F32),
-                unbiased: None,
-            };
-            let gradient = BalanceGradient { balance: losses, pull, step };
-            let (given, losses) = (Some(d_gates), Some(&gradient));
-            route_backward(&mut row.rec, &shape, &routed, logits, given, losses, d_logits);
-            bytes(2.0)
-        });
-        row(c, &gpu, &format!("balance losses {name}"), |row| {
-            let routed = Routed {
-                ids: row.tensor(1, N * shape.chosen, F32),
-                gates: row.tensor(N, shape.chosen, F32),
-                scores: row.tensor(N, shape.experts, F32),
-                statistics: row.tensor(N, 4, F32),
-                unbiased: None,
-            };
-            let tally = row.tensor(1, tally_columns(shape.experts), F32);
-            balance(&mut row.rec, &shape, &losses, &routed, Some(tally));
-            bytes(1.0)
-        });
-    }
-    row(c, &gpu, "row_gate backward", |row| {
-        let [x, dy, dx] = [0; 3].map(|_| row.tensor(N, D, F32));
-        let [g, dg] = [0; 2].map(|_| row.tensor(N, 1, F32));
-        row_gate::row_gate_backward(&mut row.rec, x, g, dy, dx, false, dg);
-        Work::Bytes(4.0 * 3.0 * N as f64 * D as f64)
-    });
-}
-
-criterion_group!(benches, products, elementwise, attentions, decoding, losses, routing);
-criterion_group!(benches, products, elementwise, attentions, decoding, permutations, losses);
-criterion_group!(benches, products, grouped, elementwise, attentions, decoding, losses);
+criterion_group!(
+    benches,
+    products,
+    mixture::grouped,
+    elementwise,
+    attentions,
+    decoding,
+    mixture::permutations,
+    mixture::routing,
+    losses
+);
 criterion_main!(benches);

@@ -1,0 +1,122 @@
+//! A row of the kernel benchmarks: a recording that holds a kernel REPEATS times, replayed and timed.
+
+use criterion::{Criterion, Throughput};
+use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
+use gristmill::element::Element::{self, F32};
+use gristmill::kernels::Tier;
+use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
+use pollster::block_on;
+use std::time::{Duration, Instant};
+
+pub const REPEATS: u32 = 8;
+
+/// Tokens and width of the reference model of the comparison table: `256 128 4 4 384 128 8`.
+pub const N: u32 = 1024;
+pub const D: u32 = 128;
+pub const F: u32 = 384;
+
+/// What one launch of a row does.
+pub enum Work {
+    /// Floating-point operations.
+    Flops(f64),
+    /// Bytes read and written, each once.
+    Bytes(f64),
+}
+
+/// A row being set up: tensors and the recording they are used in.
+pub struct Row {
+    persistents: Persistents,
+    contents: Vec<(Tensor, Vec<u32>)>,
+    pub rec: Recorder,
+}
+
+impl Row {
+    pub fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
+        self.persistents.tensor("bench", rows, cols, element)
+    }
+
+    pub fn integers(&mut self, values: &[u32]) -> Tensor {
+        let tensor = self.tensor(1, values.len() as u32, F32);
+        self.contents.push((tensor, values.to_vec()));
+        tensor
+    }
+}
+
+/// A row that can be replayed.
+pub struct Ready {
+    prepared: Prepared,
+    _buffers: Buffers,
+}
+
+pub fn gpu() -> Gpu {
+    let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
+    let options = GpuOptions { tier, ..GpuOptions::default() };
+    block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Whether the command line's filter, if it is plain text, leaves this row in: others are not even compiled.
+pub fn is_wanted(gpu: &Gpu, name: &str) -> bool {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let name = format!("{name}/{}", gpu.capabilities().tier.name());
+    filter.is_none_or(|filter| filter.contains(['^', '$', '*', '[', '(', '|']) || name.contains(&filter))
+}
+
+/// Records `build` REPEATS times and prepares it.
+pub fn prepare(gpu: &Gpu, build: impl Fn(&mut Row) -> Work) -> (Ready, Work) {
+    let (persistents, contents) = (Persistents::new(), Vec::new());
+    let mut row = Row { persistents, contents, rec: Recorder::new("bench", gpu.capabilities()) };
+    let mut work = Work::Bytes(0.0);
+    for _ in 0..REPEATS {
+        work = build(&mut row);
+    }
+    let buffers = block_on(gpu.make_persistent(&row.persistents)).expect("buffers");
+    for (tensor, values) in &row.contents {
+        let BufferId::Persistent(id) = tensor.buffer else { continue };
+        gpu.write(&buffers, id, 0, bytemuck::cast_slice(values));
+    }
+    let recording = row.rec.finish();
+    let prepared = block_on(gpu.prepare(&[&recording], &buffers, Guard::Off)).expect("a recording");
+    (Ready { prepared, _buffers: buffers }, work)
+}
+
+pub fn replay(gpu: &Gpu, ready: &Ready) {
+    let mut encoder = gpu.encoder();
+    block_on(encoder.replay(&ready.prepared.programs[0])).expect("the device works");
+    block_on(encoder.submit()).expect("the device works");
+}
+
+pub fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Work) {
+    if !is_wanted(gpu, name) {
+        return;
+    }
+    let (ready, work) = prepare(gpu, build);
+    let mut best = Duration::MAX;
+    let mut group = c.benchmark_group(name);
+    group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    group.throughput(match work {
+        Work::Flops(flops) => Throughput::Elements(flops as u64),
+        Work::Bytes(bytes) => Throughput::Bytes(bytes as u64),
+    });
+    group.bench_function(gpu.capabilities().tier.name(), |bencher| {
+        bencher.iter_custom(|iterations| {
+            let rounds = iterations.div_ceil(REPEATS as u64);
+            let start = Instant::now();
+            for _ in 0..rounds {
+                replay(gpu, &ready);
+            }
+            block_on(gpu.wait()).expect("the device works");
+            let one = start.elapsed().div_f64((rounds * REPEATS as u64) as f64);
+            best = best.min(one);
+            one.mul_f64(iterations as f64)
+        });
+    });
+    group.finish();
+    if best < Duration::MAX {
+        let (rate, unit) = match work {
+            Work::Flops(flops) => (flops / best.as_secs_f64() / 1e9, "GFLOP/s"),
+            Work::Bytes(bytes) => (bytes / best.as_secs_f64() / 1e9, "GB/s"),
+        };
+        println!("{name}: best {:.3} ms, {rate:.2} {unit}", best.as_secs_f64() * 1e3);
+        super::common::append_history(gpu, name, unit, rate);
+    }
+}
