@@ -272,6 +272,7 @@ fn losses(c: &mut Criterion) {
                 step,
                 loss,
                 accumulation: 1,
+                factor: 1.0,
             };
             linear_cross_entropy(&mut row.rec, &op, dh, Some(&[dhead]));
             Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)

@@ -21,13 +21,47 @@ fn every_configuration_records() {
             let recordings = Recordings::new(&plan, capabilities, 100).unwrap_or_else(|e| panic!("{e}"));
             let mut listing = format!("{} bytes\n", recordings.bytes());
             for recording in recordings.all() {
-                listing += &format!("\n{}\n{}", recording.name, recording.listing());
+                listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));
             }
             compare(&root.join(format!("tests/golden/{}_{}.txt", plan.name, tier.name())), &listing);
             count += 1;
         }
     }
     assert!(count > 0, "no configuration was found");
+}
+
+/// A listing in which a layer that does what the one before it did is one line.
+fn folded(listing: &str) -> String {
+    let mut text = String::new();
+    let mut last: Option<(usize, String)> = None;
+    for lines in layers_of(listing) {
+        let layer = layer_of(lines[0]);
+        let plain = |layer: usize| lines.join("\n").replace(&format!("layers.{layer}."), "layers._.");
+        match (layer, &last) {
+            (Some(layer), Some((before, done))) if plain(layer) == *done => {
+                text += &format!("layers.{layer}: as layers.{before}\n");
+            }
+            _ => lines.iter().for_each(|line| text += &format!("{line}\n")),
+        }
+        last = layer.map(|layer| (layer, plain(layer)));
+    }
+    text
+}
+
+/// Neighbouring lines of one layer, or of none.
+fn layers_of(listing: &str) -> Vec<Vec<&str>> {
+    let mut groups: Vec<Vec<&str>> = Vec::new();
+    for line in listing.lines() {
+        match groups.last_mut().filter(|group| layer_of(group[0]) == layer_of(line)) {
+            Some(group) => group.push(line),
+            None => groups.push(vec![line]),
+        }
+    }
+    groups
+}
+
+fn layer_of(line: &str) -> Option<usize> {
+    line.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }
 
 fn compare(golden: &Path, listing: &str) {

@@ -52,6 +52,10 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
             with_prefix(flops * tokens as f64)
         ),
     ];
+    if forecast.active_parameters < forecast.parameters {
+        let active = HumanCount(forecast.active_parameters as u64);
+        lines.insert(1, format!("experts  a token meets {active} of these parameters"));
+    }
     if let Some(length) = length {
         let total = length.total_steps * tokens;
         lines.push(format!(

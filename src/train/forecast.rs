@@ -14,6 +14,8 @@ use crate::record::{Consumer, MemoryPlan, Recording};
 pub struct Forecast {
     /// Numbers in the model, pads not counted.
     pub parameters: usize,
+    /// Those of them that a token meets: fewer than all in a mixture of experts.
+    pub active_parameters: usize,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
     /// Bytes of weights, gradients and the optimizer's moments.
@@ -44,6 +46,7 @@ impl Forecast {
         let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();
         Self {
             parameters: count::parameters(&plan.model),
+            active_parameters: count::active_parameters(&plan.model),
             flops_per_token: count::training_flops_per_token(&plan.model),
             arena_bytes,
             other_bytes: recordings.persistents.bytes() - arena_bytes,

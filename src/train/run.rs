@@ -128,6 +128,12 @@ fn report(plan: &RunPlan, data: &Dataset, gpu: &Gpu, trainer: &Trainer<'_>, matm
         count::training_flops_per_token(&plan.model) / 1e9,
         plan.tokens_per_step
     );
+    if plan.model.mixture.is_some() {
+        tracing::info!(
+            "experts: a token meets {} of these parameters",
+            count::active_parameters(&plan.model)
+        );
+    }
     let layout = &trainer.recordings.layout;
     let frozen = layout.parameters.list().into_iter().filter(|(spec, _)| !spec.trains);
     let frozen: usize = frozen.map(|(spec, _)| spec.count()).sum();
