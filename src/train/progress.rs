@@ -21,6 +21,12 @@ pub struct ProgressPlan {
     pub steps_per_epoch: u64,
     /// Samples of one step: batch size times gradient accumulation steps.
     pub samples_per_step: u64,
+    /// Tokens of one step.
+    pub tokens_per_step: u64,
+    /// Floating-point operations to train on one token.
+    pub flops_per_token: f64,
+    /// The adapter's peak in floating-point operations per second.
+    pub peak_flops: f64,
     /// Steps between two log lines; the first and the last step have one in any case.
     pub log_every: u64,
 }
@@ -30,6 +36,7 @@ pub struct ProgressPlan {
 pub struct Progress {
     plan: ProgressPlan,
     pace: Pace,
+    since_line: Stretch,
     eval_loss: Option<f32>,
     bar: ProgressBar,
 }
@@ -43,22 +50,26 @@ impl Progress {
         let bar = ProgressBar::new(plan.total_steps).with_style(style).with_position(plan.start_step);
         let bar = log.bars().add(bar);
         bar.set_message("first step");
-        Self { plan, pace: Pace::new(plan.start_step, Instant::now()), eval_loss: None, bar }
+        let pace = Pace::new(plan.start_step, Instant::now());
+        Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar }
     }
 
-    /// Reports one finished step. `mfu` is its model FLOP/s as a share of the adapter's peak (0 to 1), `tflops` the
-    /// same in TFLOP/s; `None` where unknown.
-    pub fn step(&mut self, metrics: &StepMetrics, mfu: Option<f64>, tflops: Option<f64>) {
+    /// Reports one finished step. Times and speeds are means over the steps since the last line: the host learns of a step
+    /// when it comes to it, so that a single one may seem shorter or longer than it was.
+    pub fn step(&mut self, metrics: &StepMetrics) {
+        self.since_line.add(metrics.step_ms);
+        let speed = self.plan.speed(&self.since_line);
         self.pace.advance(metrics.step, Instant::now());
         self.eval_loss = metrics.eval_loss.or(self.eval_loss);
         let remaining = self.pace.remaining(self.plan.total_steps);
-        self.bar.set_message(bar_message(metrics, self.eval_loss, mfu, remaining));
+        self.bar.set_message(bar_message(metrics.loss, &speed, self.eval_loss, remaining));
         self.bar.set_position(metrics.step);
         if self.plan.is_logged(metrics.step) {
-            tracing::info!(target: STEP_TARGET, "{}", loss_line(&self.plan.loss_line(metrics, mfu, tflops)));
+            tracing::info!(target: STEP_TARGET, "{}", loss_line(&self.plan.loss_line(metrics, &speed)));
             let share = metrics.step as f64 / self.plan.total_steps.max(1) as f64;
-            let samples_per_second = self.plan.samples_per_step as f64 * 1e3 / metrics.step_ms.max(1e-3);
+            let samples_per_second = self.plan.samples_per_step as f64 * 1e3 / speed.step_ms;
             tracing::info!(target: STEP_TARGET, "{}", bar_line(share, samples_per_second, remaining));
+            self.since_line = Stretch::default();
         }
         if let Some(loss) = metrics.eval_loss {
             tracing::info!("step {}: eval_loss {loss:.4}", metrics.step);
@@ -81,7 +92,15 @@ impl ProgressPlan {
         step.is_multiple_of(self.log_every.max(1)) || step == self.start_step + 1 || step == self.total_steps
     }
 
-    fn loss_line(&self, metrics: &StepMetrics, mfu: Option<f64>, tflops: Option<f64>) -> LossLine {
+    /// The mean speed of a stretch of steps.
+    fn speed(&self, stretch: &Stretch) -> Speed {
+        let step_ms = (stretch.ms / stretch.steps.max(1) as f64).max(1e-3);
+        let tokens_per_second = self.tokens_per_step as f64 * 1e3 / step_ms;
+        let flops = self.flops_per_token * tokens_per_second;
+        Speed { step_ms, tokens_per_second, tflops: flops / 1e12, mfu: flops / self.peak_flops }
+    }
+
+    fn loss_line(&self, metrics: &StepMetrics, speed: &Speed) -> LossLine {
         let steps_per_epoch = self.steps_per_epoch.max(1);
         let steps_before = metrics.step.saturating_sub(1);
         LossLine {
@@ -91,31 +110,49 @@ impl ProgressPlan {
             steps_per_epoch,
             loss: metrics.loss,
             epoch_loss: None,
-            step_ms: metrics.step_ms,
+            step_ms: speed.step_ms,
             lr: Some(metrics.lr),
             overflow: metrics.overflow,
             loss_scale: Some(metrics.loss_scale),
             global_norm: Some(metrics.global_norm),
-            tflops,
-            tokens_per_second: Some(metrics.tokens_per_second),
-            mfu,
+            tflops: Some(speed.tflops),
+            tokens_per_second: Some(speed.tokens_per_second),
+            mfu: Some(speed.mfu),
         }
     }
 }
 
-/// What stands beside the bar, the most wanted first: a narrow terminal cuts off the end.
-fn bar_message(
-    metrics: &StepMetrics,
-    eval_loss: Option<f32>,
-    mfu: Option<f64>,
-    remaining: Duration,
-) -> String {
-    let StepMetrics { loss, tokens_per_second, .. } = metrics;
-    let mut text =
-        format!("loss {loss:.4}  {} left  {tokens_per_second:.0} tokens/s", python_duration(remaining));
-    if let Some(mfu) = mfu {
-        text += &format!("  MFU {:.1}%", mfu * 100.0);
+/// Some steps and the time they took.
+#[derive(Debug, Default)]
+struct Stretch {
+    steps: u64,
+    ms: f64,
+}
+
+impl Stretch {
+    fn add(&mut self, ms: f64) {
+        self.steps += 1;
+        self.ms += ms;
     }
+}
+
+/// How fast steps are; MFU is model FLOP/s as a share of the adapter's peak.
+#[derive(Debug)]
+struct Speed {
+    step_ms: f64,
+    tokens_per_second: f64,
+    tflops: f64,
+    mfu: f64,
+}
+
+/// What stands beside the bar, the most wanted first: a narrow terminal cuts off the end.
+fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Duration) -> String {
+    let Speed { tokens_per_second, mfu, .. } = speed;
+    let mut text = format!(
+        "loss {loss:.4}  {} left  {tokens_per_second:.0} tokens/s  MFU {:.1}%",
+        python_duration(remaining),
+        mfu * 100.0
+    );
     if let Some(loss) = eval_loss {
         text += &format!("  eval {loss:.4}");
     }
@@ -166,6 +203,9 @@ mod tests {
             epochs: 3,
             steps_per_epoch: 10,
             samples_per_step: 4,
+            tokens_per_step: 400,
+            flops_per_token: 1e6,
+            peak_flops: 1e10,
             log_every: 10,
         }
     }
@@ -173,11 +213,13 @@ mod tests {
     #[test]
     fn steps_are_placed_in_their_epoch() {
         let place = |step| {
-            let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, None, None);
+            let speed = plan().speed(&Stretch { steps: 1, ms: 5.0 });
+            let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &speed);
             (line.epoch, line.step)
         };
         assert_eq!([1, 10, 11, 20, 25].map(place), [(1, 1), (1, 10), (2, 1), (2, 10), (3, 5)]);
-        let nothing = ProgressPlan::default().loss_line(&StepMetrics::default(), None, None);
+        let speed = plan().speed(&Stretch::default());
+        let nothing = ProgressPlan::default().loss_line(&StepMetrics::default(), &speed);
         assert_eq!((nothing.epoch, nothing.step), (1, 1));
     }
 
@@ -206,12 +248,20 @@ mod tests {
 
     #[test]
     fn the_bar_says_what_is_known() {
-        let metrics = StepMetrics { loss: 3.25, tokens_per_second: 1523.4, ..StepMetrics::default() };
+        let speed = Speed { step_ms: 5.0, tokens_per_second: 1523.4, tflops: 0.1, mfu: 0.412 };
         let minute = Duration::from_secs(61);
-        assert_eq!(bar_message(&metrics, None, None, minute), "loss 3.2500  0:01:01 left  1523 tokens/s");
-        assert_eq!(
-            bar_message(&metrics, Some(2.5), Some(0.412), minute),
-            "loss 3.2500  0:01:01 left  1523 tokens/s  MFU 41.2%  eval 2.5000"
-        );
+        let known = "loss 3.2500  0:01:01 left  1523 tokens/s  MFU 41.2%";
+        assert_eq!(bar_message(3.25, &speed, None, minute), known);
+        assert_eq!(bar_message(3.25, &speed, Some(2.5), minute), format!("{known}  eval 2.5000"));
+    }
+
+    #[test]
+    fn speeds_are_means_over_a_stretch() {
+        let mut stretch = Stretch::default();
+        [1799.0, 1.0, 200.0].into_iter().for_each(|ms| stretch.add(ms));
+        let speed = plan().speed(&stretch);
+        assert!((speed.step_ms - 2000.0 / 3.0).abs() < 1e-9);
+        assert!((speed.tokens_per_second - 600.0).abs() < 1e-9);
+        assert!((speed.tflops - 6e-4).abs() < 1e-12 && (speed.mfu - 0.06).abs() < 1e-12);
     }
 }

@@ -69,16 +69,14 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     report(&plan, &data, &gpu, &trainer, matmul_rate);
     let keep_max = plan.checkpoint.as_ref().map_or(0, |config| config.keep_max);
     let mut run = Run {
-        flops_per_token: count::training_flops_per_token(&plan.model),
         metrics: MetricsWriter::open(&folder.metrics_path())?,
         instruments: ExpertInstruments::new(&plan),
-        progress: Progress::new(progress_plan(&plan, &length, done.step), &log),
+        progress: Progress::new(progress_plan(&plan, &length, done.step, matmul_rate), &log),
         waiting: VecDeque::new(),
         last_arrival: Instant::now(),
         summary: Summary { steps: done.step, ..Summary::default() },
         checkpoints: folder.checkpoints(keep_max),
         state: done,
-        matmul_rate,
         interrupt,
         plan: &plan,
         length: &length,
@@ -108,13 +106,16 @@ pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
     Gpu::request(&options).await
 }
 
-fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64) -> ProgressPlan {
+fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops: f64) -> ProgressPlan {
     ProgressPlan {
         total_steps: length.total_steps,
         start_step,
         epochs: plan.epochs,
         steps_per_epoch: length.steps_per_epoch,
         samples_per_step: (plan.batch_size * plan.gradient_accumulation_steps) as u64,
+        tokens_per_step: plan.tokens_per_step as u64,
+        flops_per_token: count::training_flops_per_token(&plan.model),
+        peak_flops,
         log_every: plan.log_every,
     }
 }
@@ -173,8 +174,6 @@ struct Run<'a> {
     /// Steps whose metrics wait for their evaluation's loss.
     waiting: VecDeque<StepMetrics>,
     last_arrival: Instant,
-    matmul_rate: f64,
-    flops_per_token: f64,
     summary: Summary,
 }
 
@@ -243,8 +242,7 @@ impl Run<'_> {
             && (front.eval_loss.is_some() || !self.evaluates_after(front.step))
         {
             let Some(metrics) = self.waiting.pop_front() else { break };
-            let flops = self.flops_per_token * metrics.tokens_per_second;
-            self.progress.step(&metrics, Some(flops / self.matmul_rate), Some(flops / 1e12));
+            self.progress.step(&metrics);
             self.metrics.write(&metrics)?;
             self.summary.loss = metrics.loss;
             self.summary.steps = metrics.step;
