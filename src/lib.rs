@@ -8,6 +8,11 @@
 //! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu`] prepares the
 //!   recording and replays it.
 //!
+//! Models are Llama's and GPT-2's. Llama's layers may hold mixtures of experts: [`model::config::MixtureConfig`] says what
+//! they are made of and which keys of a configuration select what, [`ops::route`], [`ops::permute`] and
+//! [`ops::grouped_matmul`] are their kernels, [`reference::mixture`] is the same in f64. [`model::config::MultiToken`]
+//! describes blocks that predict tokens further ahead.
+//!
 //! What to run is plain data; where it runs is separate, and only one module knows wgpu:
 //!
 //! ```text
@@ -15,6 +20,7 @@
 //!           model -> tape -> ops -> record -> kernels     what runs: written recordings, no adapter needed
 //! generate -> model, device                      text from a model, its keys and values kept
 //! train  -> device -> record, kernels            where it runs: adapter, pool, pipelines, replay
+//! cli                                            the command lines: they may ask anyone
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```
 //!

@@ -3,6 +3,65 @@
 use crate::ops::route::Route;
 
 /// Feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large Neural Networks", 2017).
+///
+/// A layer scores the experts for each token, places the k choices of all tokens in rows sorted by expert, multiplies each
+/// row with its expert's matrices, and adds up what comes out, times the gates ([`route`](crate::ops::route),
+/// [`permute`](crate::ops::permute), [`grouped_matmul`](crate::ops::grouped_matmul)). All of that is decided on the device.
+///
+/// # What the configuration's keys select
+///
+/// [`MixtureSection`](crate::config::MixtureSection) reads `moe_config`; two of its keys decide [`dispatch`](Self::dispatch),
+/// a third one how gates end.
+///
+/// | keys | selected |
+/// |---|---|
+/// | `use_gmm: True` | [`Dispatch::Dropless`]; a `capacity_factor` is ignored with a notice |
+/// | `use_gmm: False`, `capacity_factor` 0 or below | [`Dispatch::Dropless`] too, and so the same numbers |
+/// | `use_gmm: False`, `capacity_factor` above 0 (1.1 unless written) | [`Dispatch::Capacity`] |
+/// | `routing_policy: TopkRouterV2`, the default | gates of dropped choices are 0, the others of the token stay as they are |
+/// | `routing_policy: TopkRouterV1` | gates of a token's choices that were not dropped are made to sum to what all would have ([`Capacity::renormalises`]), if gates are normalised at all (`norm_topk_prob`, k > 1) |
+///
+/// The two policies choose the same experts, place the same rows and drop the same choices, so layers differ only where
+/// something is dropped. In the original they are two implementations, and more hangs on the word:
+///
+/// * V1 chooses in k rounds, and a token that found an expert full may choose it again in the next one. Here none does: the k
+///   choices of a token are k experts, under V1 too.
+/// * V1 alone writes token distributions and knows cold and hot experts; V2 alone knows groups, the z-loss and the bias of the
+///   choice. Here each of these works with either policy.
+/// * V1 has a balance loss of its own, `aux_loss_factor`, once for each round. Here it is read under V1, where
+///   `return_extra_loss: True` asks for it and no other key gives an `expert` loss, as k times that loss. Otherwise it is
+///   ignored with a notice.
+/// * V1's experts are two matrices with biases. Here an expert is SwiGLU without biases, as in V2.
+///
+/// A configuration of Mixtral's shape, with V2's rules and capacities:
+///
+/// ```
+/// use gristmill::config::{Override, RunConfig, RunPlan};
+/// use gristmill::model::config::Dispatch;
+/// use std::path::Path;
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// let text = "
+/// model:
+///   model_config: { vocab_size: 256, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 32 }
+/// moe_config: { expert_num: 8, num_experts_chosen: 2, capacity_factor: 1.25, routing_policy: TopkRouterV2 }
+/// lr_schedule: { learning_rate: 1e-3 }
+/// train_dataset:
+///   data_loader: { type: CargoRegistryDataLoader }
+/// ";
+/// let plan = |flags: &[&str]| -> gristmill::error::Result<RunPlan> {
+///     RunPlan::resolve(&RunConfig::parse(text, Path::new("small.yaml"), &Override::parse_all(flags.iter().copied())?)?)
+/// };
+/// let mixture = plan(&[])?.model.mixture.expect("8 experts");
+/// assert_eq!((mixture.experts(), mixture.chosen()), (8, 2));
+/// let Dispatch::Capacity(capacity) = mixture.dispatch else { panic!("a factor above 0 limits experts") };
+/// assert!(!capacity.renormalises);
+///
+/// let mixture = plan(&["--moe_config.capacity_factor=0"])?.model.mixture.expect("8 experts");
+/// assert_eq!(mixture.dispatch, Dispatch::Dropless { safe_tokens: false });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureConfig {
     /// Which experts a token visits, and how much each counts: E experts, k of them for a token.
