@@ -120,7 +120,16 @@ fn doctor_tests_the_kernels() {
 
 #[test]
 fn every_command_has_help() {
-    for command in ["train", "plan", "doctor", "generate", "tokenize", "train-tokenizer", "dump-wgsl"] {
+    for command in [
+        "train",
+        "plan",
+        "doctor",
+        "generate",
+        "tokenize",
+        "train-tokenizer",
+        "token-distribution",
+        "dump-wgsl",
+    ] {
         let help = run(&mut gristmill([command, "--help"])).succeeded().stdout;
         assert!(help.contains(&format!("Usage: gristmill {command}")), "{help}");
     }

@@ -2,10 +2,10 @@
 
 use crate::element::Element;
 use crate::kernels::Capabilities;
-use crate::model::Shape;
 use crate::model::config::{Activation, ModelConfig};
 use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::Gpt;
+use crate::model::{Shape, widest_expert_tensor};
 use crate::ops::embedding::embedding;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{Persistents, Recorder, Recording, Tensor};
@@ -45,7 +45,9 @@ impl GenerateRecordings {
         let inner = halves * config.intermediate_size.next_multiple_of(4);
         let widest = heads.cols().max(config.hidden_size as u32).max(inner as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
-        logits.max(4 * sequences as u64 * config.seq_length as u64 * widest as u64)
+        let tokens = sequences * config.seq_length as u32;
+        let experts = widest_expert_tensor(config, tokens, false).map_or(0, |[rows, cols]| 4 * rows * cols);
+        logits.max(4 * u64::from(tokens) * u64::from(widest)).max(experts)
     }
 
     /// Writes the recordings for the model `gpt` of `config`.

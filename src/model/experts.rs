@@ -6,6 +6,7 @@ use crate::ops::balance::Balance;
 use crate::ops::hot_experts::HotSteps;
 use crate::ops::permute::{HotAndCold, Order, Routes, Rule, Slots, capacity_slots};
 use crate::ops::route::Route;
+use crate::ops::swiglu::gate_up_cols;
 use crate::ops::tally::tally_columns;
 use crate::record::{BINDING_ALIGNMENT, BufferId, Persistents, Tensor};
 use crate::tape::RouteLosses;
@@ -188,6 +189,17 @@ impl ExpertState {
         let offset = (layer - self.layers.0) as u64 * slot_bytes(cols);
         Tensor::new(buffer, offset, 1, cols, Element::F32)
     }
+}
+
+/// Rows and columns of the widest tensor that the experts of a model work on, for micro-batches of `tokens`; in generation
+/// none of their choices `is_dropped`.
+pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropped: bool) -> Option<[u64; 2]> {
+    let mixture = config.mixture.as_ref()?;
+    let Route { experts, chosen, .. } = mixture.route;
+    let rule = if is_dropped { rule(mixture, tokens) } else { Rule::Dropless { safe_tokens: false } };
+    let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
+    let inner = gate_up_cols(mixture.intermediate_size as u32);
+    Some([u64::from(routes.rows()), u64::from(inner.max(config.hidden_size as u32))])
 }
 
 /// Bytes from one layer's row to the next: each can be bound.

@@ -17,7 +17,7 @@ mod names;
 pub mod parameters;
 mod shape;
 
-pub use experts::ExpertState;
+pub use experts::{ExpertState, widest_expert_tensor};
 pub use multi_token::{Prediction, multi_token};
 pub use names::selection_bias;
 pub use shape::Shape;

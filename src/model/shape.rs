@@ -43,8 +43,8 @@ pub(super) struct DropoutShares {
 }
 
 impl Shape {
-    /// The shape of `config` for micro-batches of `tokens`; adds the rotary table (T, rotary_dim), if there is one, and what routers remember, if there are
-    /// such, to the persistent buffers.
+    /// The shape of `config` for micro-batches of `tokens`; adds the rotary table (T, rotary_dim), if there is one, and what
+    /// routers remember, if there are such, to the persistent buffers.
     pub fn new(config: &ModelConfig, tokens: u32, persistents: &mut Persistents) -> Self {
         let head_dim = config.head_dim as u32;
         let layout = HeadLayout {

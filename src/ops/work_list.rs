@@ -14,6 +14,8 @@ crate::params! {
 
 /// Tiles side by side that a grouped product may have: results of 32,768 columns at least.
 const MAX_GRID_COLUMNS: u32 = 512;
+/// Columns that a grouped product may have on any tier: as many as the smallest tiles have side by side.
+pub const MAX_COLUMNS: u32 = 64 * MAX_GRID_COLUMNS;
 /// Invocations of the one workgroup.
 const LANES: u32 = 64;
 

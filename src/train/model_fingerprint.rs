@@ -89,8 +89,8 @@ fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
         shared,
         losses: BalanceLosses { expert, sequence, z },
         dispatch,
-        fuses_permutation,
-        router_init_std: _, // as `init_std` above
+        fuses_permutation: _, // the numbers are the same either way
+        router_init_std: _,   // as `init_std` above
     } = mixture;
     let mut entries: Vec<(&str, Value)> = vec![
         ("moe_config.expert_num", (*experts).into()),
@@ -105,8 +105,6 @@ fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
         ("moe_config.expert_loss", (*expert).into()),
         ("moe_config.sequence_loss", (*sequence).into()),
         ("moe_config.z_loss_factor", (*z).into()),
-        // Sums are taken in another order.
-        ("moe_config.use_fused_ops_permute", (*fuses_permutation).into()),
     ];
     if let Some(Groups { count, chosen, score }) = *groups {
         entries.extend([

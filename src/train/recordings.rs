@@ -12,10 +12,11 @@ use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::config::Activation;
 use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::{Gpt, Rule};
-use crate::model::{ExpertState, Prediction, Shape, multi_token};
+use crate::model::{ExpertState, Prediction, Shape, multi_token, widest_expert_tensor};
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
+use crate::ops::work_list::MAX_COLUMNS;
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Tape};
 use crate::train::state::schedule_columns;
@@ -266,6 +267,19 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         format!("an activation of {} x {} tokens x {widest}", plan.batch_size, model.seq_length),
         "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
     )?;
+    if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, true) {
+        if columns > u64::from(MAX_COLUMNS) {
+            return Err(Error::Plan(format!(
+                "experts have {columns} columns inside (gate and up), the kernels take {MAX_COLUMNS} at most; lower \
+                 moe_config.moe_intermediate_size"
+            )));
+        }
+        refuse_over(
+            4 * rows * columns,
+            format!("an activation of the experts, {rows} rows x {columns},"),
+            "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
+        )?;
+    }
     refuse_over(
         linear_cross_entropy::smallest_chunk_bytes(tokens as u32, model.vocab_size as u32),
         format!("a chunk of logits over {} tokens", model.vocab_size),
