@@ -22,7 +22,7 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> counts: array<u32>; // (E), of the last micro-batch
+@group(0) @binding(1) var<storage, read> counts: array<u32>; // (E), of the step
 @group(0) @binding(2) var<storage, read> state: StepState;
 @group(0) @binding(3) var<storage, read_write> capacities: array<u32>; // (E)
 

@@ -227,6 +227,8 @@ fn rule(mixture: &MixtureConfig, tokens: u32) -> Rule {
         DropOrder::Token => Order::Token,
     };
     let slots = match capacity.hot {
+        // As many as there are tokens: nothing can be dropped, so that rows for all would only be padding.
+        None if slots >= tokens => return Rule::Dropless { safe_tokens: false },
         None => Slots::Equal(slots),
         Some(hot) => Slots::HotAndCold(HotAndCold::new(hot.count as u32, slots, hot.cold_token_share)),
     };

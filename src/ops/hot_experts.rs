@@ -26,7 +26,7 @@ pub struct HotSteps {
     pub checkpoint_step: Option<u64>,
 }
 
-/// `capacities` (1, E) = the capacity of hot experts for the `hot` busiest by `counts` (1, E), that of cold ones for the
+/// `capacities` (1, E) = the capacity of hot experts for the `hot` busiest by `counts` (1, E) of the step, that of cold ones for the
 /// others; equally busy ones in order of their index. Only at the end of `steps`: at others capacities stay as they are.
 ///
 /// It belongs after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`; steps whose gradients were

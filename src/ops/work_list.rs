@@ -16,6 +16,8 @@ crate::params! {
 const MAX_GRID_COLUMNS: u32 = 512;
 /// Columns that a grouped product may have on any tier: as many as the smallest tiles have side by side.
 pub const MAX_COLUMNS: u32 = 64 * MAX_GRID_COLUMNS;
+/// What a dimension of a grid can hold.
+const MAX_TILES: u32 = 65535;
 /// Invocations of the one workgroup.
 const LANES: u32 = 64;
 
@@ -51,7 +53,7 @@ impl WorkList {
         let experts = offsets.cols - 1;
         let tile = tile_of(rows, experts, rec.capabilities().tier);
         let count = tile_bound(rows, experts, tile.rows());
-        assert!(count <= 65535, "{rows} rows of {experts} experts have more tiles than a grid can hold");
+        assert!(count <= MAX_TILES, "{rows} rows of {experts} experts have more tiles than a grid can hold");
         let tiles = rec.tensor("tiles", 1, 4 * count, Element::F32);
         let grids = rec.tensor("grids", 1, 4 * MAX_GRID_COLUMNS, Element::F32);
         let kernel = Kernel::new("work_list", "work_list", Element::F32)
@@ -62,6 +64,11 @@ impl WorkList {
         let bindings = [(1, offsets.binding()), (2, tiles.binding()), (3, grids.binding())];
         rec.dispatch(kernel, &bindings, &Params { tiles: count, grids: MAX_GRID_COLUMNS }, [1, 1, 1]);
         Self { offsets, rows, experts, tiles, grids, tile }
+    }
+
+    /// Whether so many rows of so many experts can be worked on: a grid has at most 65,535 tiles.
+    pub fn fits(rows: u32, experts: u32, tier: Tier) -> bool {
+        tile_bound(rows, experts, tile_of(rows, experts, tier).rows()) <= MAX_TILES
     }
 
     /// Tiles there can be: `rows / tile + experts`, or fewer where there are not so many rows.

@@ -139,9 +139,10 @@ impl Memory {
             *bias += mixture.bias_update_rate * if missing == 0.0 { 0.0 } else { missing.signum() };
         }
         let hot = mixture.capacity.and_then(|capacity| capacity.hot);
-        if let (Some(hot), Some(last)) = (hot.filter(|hot| hot.changes_at(step)), counts.last()) {
+        if let Some(hot) = hot.filter(|hot| hot.changes_at(step)) {
+            let chosen = |expert: usize| counts.iter().map(|counts| counts[expert]).sum::<usize>();
             let mut experts: Vec<usize> = (0..mixture.experts).collect();
-            experts.sort_by_key(|&expert| std::cmp::Reverse(last[expert]));
+            experts.sort_by_key(|&expert| std::cmp::Reverse(chosen(expert)));
             experts.truncate(hot.count);
             experts.sort_unstable();
             self.hot = experts;

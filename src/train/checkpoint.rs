@@ -25,7 +25,7 @@ use crate::model::config::ModelConfig;
 use crate::model::parameters::{Piece, Spec};
 use crate::record::Tensor;
 use safetensors::Dtype;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 const MODEL: &str = "model.safetensors";
@@ -92,7 +92,17 @@ pub(super) fn read_weights(
     let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
     let file = TensorFile::open(&file)?;
     load_arena(layout, arena, &file, "", &write)?;
-    expert_tensors::load(&expert_tensors::biases(experts), &file, false, write)
+    let biases = expert_tensors::biases(experts);
+    expert_tensors::load(&biases, &file, false, write)?;
+    let pieces = entries(layout, arena).into_iter().map(|entry| entry.piece.name.as_str());
+    let known: HashSet<&str> = pieces.chain(biases.iter().map(|bias| bias.info.name.as_str())).collect();
+    let names = file.names();
+    let left_out: Vec<&String> = names.iter().filter(|name| !known.contains(name.as_str())).collect();
+    if let Some(first) = left_out.first() {
+        let (path, count) = (file.path().display(), left_out.len());
+        tracing::warn!("{path}: this model has no place for {count} of its tensors, `{first}` for one");
+    }
+    Ok(())
 }
 
 /// A tensor of a file: which piece of which parameter, in which arena.

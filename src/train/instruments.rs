@@ -45,25 +45,33 @@ impl ExpertInstruments {
         })
     }
 
-    /// Shows `report` of the step that `metrics` is about: fills in the numbers, logs the drop rates where asked for, and
-    /// writes the distribution where the step is one of those.
+    /// Makes the folder of the distribution, so that a wrong one is found before the first step.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn prepare(&self) -> Result<()> {
+        self.distribution.as_ref().map_or(Ok(()), |distribution| create_folder(&distribution.folder))
+    }
+
+    /// Shows `report` of step number `step`: logs the drop rates where asked for, and writes the distribution where the step
+    /// is one of those.
     ///
     /// # Errors
     /// A file of the distribution cannot be written.
-    pub fn show(&self, report: &MixtureReport, metrics: &mut StepMetrics) -> Result<()> {
-        self.measure(report, metrics);
+    pub fn show(&self, report: &MixtureReport, step: u64) -> Result<()> {
         if self.logs_drop_rate {
             report.layers.iter().for_each(|layer| tracing::info!("{}", drop_rate_line(layer)));
         }
         match &self.distribution {
-            Some(distribution) if metrics.step.is_multiple_of(distribution.every_steps) => {
-                distribution.write(metrics.step, report)
+            Some(distribution) if step.is_multiple_of(distribution.every_steps) => {
+                distribution.write(step, report)
             }
             _ => Ok(()),
         }
     }
 
-    fn measure(&self, report: &MixtureReport, metrics: &mut StepMetrics) {
+    /// Fills in the numbers of the step that `metrics` is about.
+    pub fn measure(&self, report: &MixtureReport, metrics: &mut StepMetrics) {
         let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(report.layers.iter().map(number).collect());
         let sum =
             |is_on: bool, loss: fn(&LayerLoad) -> f32| is_on.then(|| report.layers.iter().map(loss).sum());
@@ -131,7 +139,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shown = |moe: &str| {
             let mut metrics = StepMetrics { step: 4, ..StepMetrics::default() };
-            ExpertInstruments::new(&plan(moe, folder.path())).unwrap().show(&report(), &mut metrics).unwrap();
+            ExpertInstruments::new(&plan(moe, folder.path())).unwrap().measure(&report(), &mut metrics);
             metrics
         };
         let metrics = shown("capacity_factor: 1.5, aux_loss_types: [expert], aux_loss_factors: [0.1]");
@@ -167,7 +175,7 @@ mod tests {
         let instruments =
             ExpertInstruments::new(&plan("save_token_distribution: True", folder.path())).unwrap();
         for step in 1..=10 {
-            instruments.show(&report(), &mut StepMetrics { step, ..StepMetrics::default() }).unwrap();
+            instruments.show(&report(), step).unwrap();
         }
         let tensors = folder.path().join("export_small/tensor");
         let mut names: Vec<_> =

@@ -16,7 +16,7 @@ use crate::model::{ExpertState, Prediction, Shape, multi_token, widest_expert_te
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
-use crate::ops::work_list::MAX_COLUMNS;
+use crate::ops::work_list::{MAX_COLUMNS, WorkList};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
 use crate::tape::{CrossEntropy, Tape};
 use crate::train::state::schedule_columns;
@@ -272,6 +272,13 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
             return Err(Error::Plan(format!(
                 "experts have {columns} columns inside (gate and up), the kernels take {MAX_COLUMNS} at most; lower \
                  moe_config.moe_intermediate_size"
+            )));
+        }
+        let experts = model.mixture.as_ref().map_or(1, |mixture| mixture.route.experts);
+        if !WorkList::fits(rows as u32, experts, capabilities.tier) {
+            return Err(Error::Plan(format!(
+                "{rows} rows of {experts} experts are more than a launch can have; lower runner_config.batch_size and raise \
+                 runner_config.gradient_accumulation_steps instead"
             )));
         }
         refuse_over(

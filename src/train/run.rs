@@ -2,6 +2,7 @@
 
 use super::checkpoint;
 use super::checkpoint_folder::CheckpointFolder;
+use super::expert_load::MixtureReport;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::instruments::ExpertInstruments;
 use super::log::Log;
@@ -60,6 +61,8 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
         // Before the folder is made, so that a file that does not fit leaves nothing that would refuse the next start.
         checkpoint::load_weights(&trainer, path)?;
     }
+    let instruments = ExpertInstruments::new(&plan);
+    instruments.iter().try_for_each(ExpertInstruments::prepare)?;
     let folder = RunFolder::create(&plan.output_dir, &plan.to_yaml(), plan.resume != Resume::No)?;
     let done = take_up(&trainer, &plan, &length, &data, &folder)?;
     log.attach(&folder.log_path())?;
@@ -70,7 +73,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let keep_max = plan.checkpoint.as_ref().map_or(0, |config| config.keep_max);
     let mut run = Run {
         metrics: MetricsWriter::open(&folder.metrics_path())?,
-        instruments: ExpertInstruments::new(&plan),
+        instruments,
         progress: Progress::new(progress_plan(&plan, &length, done.step, matmul_rate), &log),
         waiting: VecDeque::new(),
         last_arrival: Instant::now(),
@@ -171,8 +174,8 @@ struct Run<'a> {
     interrupt: Arc<AtomicBool>,
     /// Where the run stands on the host: what the next checkpoint will say.
     state: TrainerState,
-    /// Steps whose metrics wait for their evaluation's loss.
-    waiting: VecDeque<StepMetrics>,
+    /// Steps whose metrics wait for their evaluation's loss, and what their experts did.
+    waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
     last_arrival: Instant,
     summary: Summary,
 }
@@ -229,20 +232,24 @@ impl Run<'_> {
                 ..StepMetrics::default()
             };
             if let (Some(instruments), Some(report)) = (&self.instruments, &mixture) {
-                instruments.show(report, &mut metrics)?;
+                instruments.measure(report, &mut metrics);
             }
-            self.waiting.push_back(metrics);
+            self.waiting.push_back((metrics, mixture));
         }
         for FinishedEvaluation { tag: step, loss, at } in evaluations {
             self.last_arrival = self.last_arrival.max(at);
-            self.waiting.iter_mut().filter(|m| m.step == step).for_each(|m| m.eval_loss = Some(loss));
+            let of_step = self.waiting.iter_mut().filter(|(metrics, _)| metrics.step == step);
+            of_step.for_each(|(metrics, _)| metrics.eval_loss = Some(loss));
             self.summary.eval_loss = Some(loss);
         }
-        while let Some(front) = self.waiting.front()
+        while let Some((front, _)) = self.waiting.front()
             && (front.eval_loss.is_some() || !self.evaluates_after(front.step))
         {
-            let Some(metrics) = self.waiting.pop_front() else { break };
+            let Some((metrics, mixture)) = self.waiting.pop_front() else { break };
             self.progress.step(&metrics);
+            if let (Some(instruments), Some(report)) = (&self.instruments, &mixture) {
+                instruments.show(report, metrics.step)?;
+            }
             self.metrics.write(&metrics)?;
             self.summary.loss = metrics.loss;
             self.summary.steps = metrics.step;

@@ -66,8 +66,7 @@ fn remember(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tens
             rec.scope("bias", |rec| update_bias(rec, tally, bias, rate, state));
         }
         if let (Some(capacities), Some((two, steps))) = (experts.capacities(layer), experts.hot_and_cold()) {
-            let last = TallyColumns::of(experts.experts()).last;
-            let counts = tally.columns(last, experts.experts());
+            let counts = tally.columns(TallyColumns::of(experts.experts()).chosen, experts.experts());
             rec.scope("hot_experts", |rec| hot_experts(rec, counts, state, capacities, &two, &steps));
         }
     });
