@@ -130,7 +130,7 @@ impl Memory {
     /// After a step, given each micro-batch's choices of each expert (E).
     ///
     /// bias += rate·sign(mean − choices), over all micro-batches (Wang et al. 2024, arXiv:2408.15664). At the steps
-    /// where hot experts change they are those with most choices in the last micro-batch, the first of equals.
+    /// where hot experts change they are those with most choices in the step, the first of equals.
     pub fn update(&mut self, mixture: &Mixture, step: u32, counts: &[Vec<usize>]) {
         let total = |expert: usize| counts.iter().map(|counts| counts[expert]).sum::<usize>() as f64;
         let mean = (0..mixture.experts).map(total).sum::<f64>() / mixture.experts as f64;
