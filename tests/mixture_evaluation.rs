@@ -5,6 +5,7 @@ mod runs;
 
 use gristmill::model::config::{Dispatch, ModelConfig};
 use gristmill::model::selection_bias;
+use gristmill::record::{BufferId, Recording};
 use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
 use gristmill::train::expert_load::MixtureReport;
 use gristmill::train::{FinishedStep, Trainer};
@@ -56,6 +57,11 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
         finished.extend(trainer.finished_steps().expect("states"));
         losses.extend(trainer.finished_evaluations().expect("evaluations").iter().map(|done| done.loss));
     }
+    // Tallies are cleared before each step, so that a report cannot show what an evaluation would have added.
+    let recordings = trainer.recordings();
+    let (tallies, _) = recordings.experts.expect("experts").tallies();
+    assert!(binds(&recordings.micro_step, tallies), "a step binds its tallies");
+    assert!(!binds(&recordings.eval, tallies), "an evaluation binds the tallies of a step");
     let saved = mixtures::save(&trainer, &plan.model, STEPS, home.path());
     let file = |name: &str| read(&saved.join(name));
     let left = Left {
@@ -64,6 +70,11 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
         files: [file("model.safetensors"), file("optimizer.safetensors")],
     };
     (left, losses)
+}
+
+fn binds(recording: &Recording, buffer: BufferId) -> bool {
+    let mut bindings = recording.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
+    bindings.any(|(_, binding)| binding.buffer == buffer)
 }
 
 /// What the routers remember at the end: biases, and which experts have most slots.

@@ -41,6 +41,11 @@ fn nothing_is_made_after_the_second_step() {
         let gpu = setup.gpu();
         let folder = tempfile::tempdir().expect("a folder");
         let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
+        let launches = &trainer.recordings().micro_step.dispatches;
+        let indirect = launches.iter().filter(|launch| launch.arguments.is_some()).count();
+        // Two products of each layer with experts, forward and back to the rows.
+        let layers = trainer.recordings().experts.expect("experts").layers().len();
+        assert_eq!(indirect, 4 * layers, "{}: indirect launches of {}", setup.name, launches.len());
         let mut at_start: Option<GpuCounters> = None;
         let mut finished = Vec::new();
         for step in 1..=STEPS {
@@ -72,7 +77,10 @@ fn nothing_is_made_after_the_second_step() {
         assert_eq!(finished.len() as u64, STEPS);
         assert!(finished.iter().all(|step| step.state.loss.is_finite() && step.mixture.is_some()));
         let before = at_start.expect("step 2 is done");
-        println!("{}: after each of the steps 2 to {STEPS}: {before:?}", setup.name);
+        println!(
+            "{}, {indirect} indirect launches: after each of the steps 2 to {STEPS}: {before:?}",
+            setup.name
+        );
         assert!(before.pipelines > 10 && before.bind_groups > 50 && before.buffers > 10, "{before:?}");
     }
 }
