@@ -134,7 +134,8 @@ fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
                     ("moe_config.hot_expert_num", count.into()),
                     ("moe_config.cold_token_percent", cold_token_share.into()),
                     ("moe_config.update_step", update_step.into()),
-                    ("moe_config.checkpoint_step", checkpoint_step.into()),
+                    // The step at which hot experts are chosen, unless a ColdHotExpertMonitor says another.
+                    ("callbacks.CheckpointMonitor.save_checkpoint_steps", checkpoint_step.into()),
                 ]);
             }
         }
