@@ -194,12 +194,15 @@ fn check_dispatch(sections: &MixtureSections, mixture: &MixtureSection, notes: &
         return Err(sections.error("enable_cold_hot_expert", message));
     }
     if mixture.is_dropless() {
-        for key in ["enable_sdrop", "callback_moe_droprate"] {
-            if sections.node(key).and_then(bool::from_node) == Some(true) {
-                let text = match key {
-                    "enable_sdrop" => "ignored, as no token is dropped",
-                    _ => "shows rates of 0, as no token is dropped",
-                };
+        for (is_on, key, text) in [
+            (mixture.enable_sdrop, "enable_sdrop", "ignored, as no token is dropped"),
+            (
+                mixture.callback_moe_droprate,
+                "callback_moe_droprate",
+                "shows rates of 0, as no token is dropped",
+            ),
+        ] {
+            if is_on {
                 notes.add(format!("{}: {text}", sections.path(key)));
             }
         }

@@ -204,6 +204,11 @@ fn notices_say_what_is_not_as_written() {
         ),
         ("use_gmm: True, enable_sdrop: True", "", "moe_config.enable_sdrop: ignored, as no token is dropped"),
         (
+            "use_gmm: True",
+            "moe_token_drop_policy: position",
+            "model.model_config.moe_token_drop_policy: ignored, as no token is dropped",
+        ),
+        (
             "use_gmm: True, callback_moe_droprate: True",
             "",
             "moe_config.callback_moe_droprate: shows rates of 0, as no token is dropped",
