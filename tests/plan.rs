@@ -109,8 +109,20 @@ fn doctor_tests_the_kernels() {
     // Half of a training step is the backward pass.
     let tested: Vec<&str> = report.lines().filter(|line| line.starts_with("self-test")).collect();
     assert_eq!(tested.len(), 2, "{report}");
-    for text in ["rms_norm dw", "layer_norm dx", "gelu dx", "swiglu dx", "attention dqkv", "cross_entropy dh"]
-    {
+    for text in [
+        "rms_norm dw",
+        "layer_norm dx",
+        "gelu dx",
+        "swiglu dx",
+        "attention dqkv",
+        "cross_entropy dh",
+        "route dlogits",
+        " permute dx",
+        "fused permute dx",
+        " combine dgates",
+        "fused combine dgates",
+        "grouped_matmul dw",
+    ] {
         assert!(tested.iter().all(|line| line.contains(text)), "`{text}` was not tested:\n{report}");
     }
     let none = run(&mut without_adapter(gristmill(["doctor"])));

@@ -3,6 +3,7 @@
 //! The tests of the repository ask much more of them. This is for adapters that those have never seen.
 
 mod bench;
+mod experts;
 
 use self::bench::Bench;
 use crate::device::Gpu;
@@ -47,6 +48,7 @@ pub async fn self_test(gpu: &Gpu, tier: Tier) -> Result<Vec<Outcome>> {
     activations(&mut bench);
     attentions(&mut bench);
     loss(&mut bench);
+    experts::experts(&mut bench);
     bench.run().await
 }
 

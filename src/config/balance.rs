@@ -41,6 +41,10 @@ pub(super) fn read(
         }
         _ => losses.sequence = coeff,
     }
+    if is_topk_router_v1 {
+        let range = "a number between 0 and 1 (`TopkRouterV1`)";
+        sections.number("aux_loss_factor", 0.5, range, |factor| factor > 0.0 && factor < 1.0)?;
+    }
     // V1 of the original adds one term for each of the k rounds of its choice.
     let v1_factor = sections.number("aux_loss_factor", 0.0, range, from_zero)?;
     if is_topk_router_v1 && losses.expert == 0.0 && sections.or("return_extra_loss", false)? {
@@ -63,11 +67,14 @@ fn by_types(sections: &MixtureSections, notes: &mut Notes) -> Result<f64> {
         sections.ignore(&["aux_loss_factors"], notes);
         return Ok(0.0);
     }
-    let factors = factors.unwrap_or_default();
+    let Some(factors) = factors else {
+        let message = "needs `aux_loss_factors`, a number for each type";
+        return Err(sections.error("aux_loss_types", message));
+    };
     if factors.len() != types.len() {
-        let message =
-            format!("has {} factors for {} `aux_loss_types`; give each its own", factors.len(), types.len());
-        return Err(sections.error("aux_loss_factors", message));
+        let counts = format!("{} `aux_loss_types` have {} `aux_loss_factors`", types.len(), factors.len());
+        let key = sections.overridden("aux_loss_types").unwrap_or("aux_loss_factors");
+        return Err(sections.error(key, format!("{counts}; give each type its own")));
     }
     if let Some(negative) = factors.iter().find(|factor| **factor < 0.0) {
         return Err(

@@ -143,6 +143,9 @@ impl ExpertCallbacks {
                 "callbacks: {COLD_HOT} has nothing to do without `moe_config.enable_cold_hot_expert`"
             ));
         }
+        if self.drop_rate.is_some() && mixture.is_some_and(MixtureSection::is_dropless) {
+            notes.add(format!("callbacks: {DROP_RATE} shows rates of 0, as no token is dropped"));
+        }
         if self.drop_rate.is_some() && mixture.is_none() {
             notes.add(format!("callbacks: {DROP_RATE} has nothing to say of a model without experts"));
         }

@@ -90,8 +90,12 @@ const MAX_CHOSEN: usize = 16;
 pub(super) fn read(document: &Document, family: Family, notes: &mut Notes) -> Result<Option<MixtureSection>> {
     let sections = MixtureSections::open(document, notes)?;
     let experts = sections.whole("expert_num")?.unwrap_or(1);
+    if experts == 0 {
+        let message = format!("expected a whole number from 1 to {MAX_EXPERTS}, found `0`");
+        return Err(sections.error("expert_num", message));
+    }
     let use_moe: Option<bool> = sections.get("use_moe")?;
-    if experts <= 1 {
+    if experts == 1 {
         if use_moe == Some(true) {
             return Err(sections.error("use_moe", "asks for experts; give `expert_num` a number above 1"));
         }
@@ -121,6 +125,7 @@ pub(super) fn read(document: &Document, family: Family, notes: &mut Notes) -> Re
     let route = routing::read(&sections, experts as u32, chosen as u32, notes)?;
     let policy = sections.word("routing_policy", &["TopkRouterV2", "TopkRouterV1"])?;
     let is_topk_router_v1 = policy == Some("TopkRouterV1");
+    check_router_type(&sections, notes)?;
     let balance_via_topk_bias = sections.or("balance_via_topk_bias", false)?;
     let rate = sections.number("topk_bias_update_rate", 0.0, "a number from 0", |rate| rate >= 0.0)?;
     if !balance_via_topk_bias {
@@ -136,7 +141,7 @@ pub(super) fn read(document: &Document, family: Family, notes: &mut Notes) -> Re
         topk_bias_update_rate: if balance_via_topk_bias { rate } else { 0.0 },
         moe_intermediate_size: sections.whole("moe_intermediate_size")?,
         first_k_dense_replace: first_dense(&sections)?,
-        shared_expert_num: sections.whole("shared_expert_num")?.unwrap_or(0),
+        shared_expert_num: shared_experts(&sections)?,
         moe_shared_expert_intermediate_size: sections.whole("moe_shared_expert_intermediate_size")?,
         use_shared_expert_gating: sections.or("use_shared_expert_gating", false)?,
         use_gmm: sections.or("use_gmm", false)?,
@@ -150,7 +155,28 @@ pub(super) fn read(document: &Document, family: Family, notes: &mut Notes) -> Re
         save_token_distribution: sections.or("save_token_distribution", false)?,
     };
     check_dispatch(&sections, &mixture, notes)?;
+    note_idle_policy(&sections, &mixture, notes);
     Ok(Some(mixture))
+}
+
+/// The original takes three words and computes in bfloat16 for one of them.
+fn check_router_type(sections: &MixtureSections, notes: &mut Notes) -> Result<()> {
+    let words = ["float32", "float16", "bfloat16", "fp32"];
+    if let Some("float16" | "bfloat16") = sections.word("router_dense_type", &words)? {
+        let text = "the router computes in float32, which is more precise";
+        notes.add(format!("{}: {text}", sections.path("router_dense_type")));
+    }
+    Ok(())
+}
+
+fn shared_experts(sections: &MixtureSections) -> Result<usize> {
+    match sections.whole("shared_expert_num")?.unwrap_or(0) {
+        count if count > MAX_EXPERTS => {
+            let message = format!("expected a whole number from 0 to {MAX_EXPERTS}, found `{count}`");
+            Err(sections.error("shared_expert_num", message))
+        }
+        count => Ok(count),
+    }
 }
 
 /// What the way tokens are dispatched leaves without meaning.
@@ -167,7 +193,20 @@ fn check_dispatch(sections: &MixtureSections, mixture: &MixtureSection, notes: &
         let message = "needs slots to share out; write `use_gmm: False` and a `capacity_factor` above 0";
         return Err(sections.error("enable_cold_hot_expert", message));
     }
-    if !mixture.is_dropless() {
+    if mixture.is_dropless() {
+        for (is_on, key, text) in [
+            (mixture.enable_sdrop, "enable_sdrop", "ignored, as no token is dropped"),
+            (
+                mixture.callback_moe_droprate,
+                "callback_moe_droprate",
+                "shows rates of 0, as no token is dropped",
+            ),
+        ] {
+            if is_on {
+                notes.add(format!("{}: {text}", sections.path(key)));
+            }
+        }
+    } else {
         sections.ignore(&["enable_gmm_safe_tokens"], notes);
         if sections.node("enable_sdrop").and_then(Node::word) == Some("probs") {
             let text = "later choices are dropped first, whatever their probability";
@@ -178,6 +217,18 @@ fn check_dispatch(sections: &MixtureSections, mixture: &MixtureSection, notes: &
         sections.ignore(&["use_shared_expert_gating"], notes);
     }
     Ok(())
+}
+
+/// Says where `TopkRouterV1` has no gates to renormalise.
+fn note_idle_policy(sections: &MixtureSections, mixture: &MixtureSection, notes: &mut Notes) {
+    let text = match mixture {
+        _ if !mixture.is_topk_router_v1 => return,
+        _ if mixture.is_dropless() => "`TopkRouterV1` renormalises where tokens are dropped, and none is",
+        _ if mixture.route.norm_top_k => return,
+        _ if mixture.route.chosen == 1 => "`TopkRouterV1` does not renormalise the gate of one chosen expert",
+        _ => "`TopkRouterV1` does not renormalise with `norm_topk_prob: False`",
+    };
+    notes.add(format!("{}: {text}", sections.path("routing_policy")));
 }
 
 /// A number of layers, or a switch for the first.

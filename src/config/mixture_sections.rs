@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 
 /// A key may stand in either place. In both, it must say the same.
 pub(super) struct MixtureSections<'a> {
+    document: &'a Document,
     moe: Section<'a>,
     model: Section<'a>,
 }
@@ -33,7 +34,7 @@ impl<'a> MixtureSections<'a> {
                 return Err(model.error(key, message));
             }
         }
-        Ok(Self { moe, model })
+        Ok(Self { document, moe, model })
     }
 
     /// The value of `key` as it was written, unless it is "none".
@@ -85,6 +86,11 @@ impl<'a> MixtureSections<'a> {
         let section = self.section(key);
         let written = section.entries().iter().find(|(name, _)| same(name, key));
         section.path(written.map_or(key, |(name, _)| name))
+    }
+
+    /// `key` if the command line gives it: then it is the one to blame where two contradict each other.
+    pub fn overridden(&self, key: &'static str) -> Option<&'static str> {
+        self.document.is_overridden(&self.path(key)).then_some(key)
     }
 
     /// Notes all keys that only a mixture reads: in a dense model they have no meaning.

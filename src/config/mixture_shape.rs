@@ -77,6 +77,9 @@ fn shared(config: &RunConfig, mixture: &MixtureSection, inner: usize) -> Result<
 fn check_size(config: &RunConfig, key: &str, size: Option<usize>) -> Result<()> {
     match size.filter(|size| *size == 0 || *size > MAX_SIZE) {
         None => Ok(()),
+        Some(0) => {
+            Err(wrong(config, key, format!("expected a whole number from 1 to {MAX_SIZE}, found `0`")))
+        }
         Some(size) => {
             let message = format!("makes the layer {size} wide; expected 1 to {MAX_SIZE}");
             Err(wrong(config, key, message))
@@ -94,7 +97,7 @@ fn dispatch(config: &RunConfig, mixture: &MixtureSection) -> Dispatch {
     Dispatch::Capacity(Capacity {
         factor: mixture.capacity_factor(),
         order: if mixture.enable_sdrop { DropOrder::Token } else { DropOrder::Choice },
-        renormalises: mixture.is_topk_router_v1,
+        renormalises: mixture.is_topk_router_v1 && mixture.route.norm_top_k,
         hot: mixture.hot.map(|hot| HotExperts { checkpoint_step, ..hot }),
     })
 }

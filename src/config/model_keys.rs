@@ -13,7 +13,7 @@ macro_rules! mixture_keys {
             "topk_bias_update_rate aux_loss_types aux_loss_factors aux_loss_factor moe_aux_loss_coeff ",
             "moe_router_load_balancing_type z_loss_factor use_gmm enable_gmm_safe_tokens use_fused_ops_permute ",
             "routing_policy capacity_factor enable_sdrop enable_cold_hot_expert hot_expert_num cold_token_percent ",
-            "update_step callback_moe_droprate save_token_distribution ",
+            "update_step callback_moe_droprate save_token_distribution router_dense_type ",
             $more
         )
     };
@@ -37,7 +37,6 @@ macro_rules! mixture_rules {
     ($($rule:expr),* $(,)?) => {
         &[
             $($rule,)*
-            differs("router_dense_type", Passes::Words("float32 fp32"), "the router computes in float32, which is more precise"),
             differs("use_fused_ops_topkrouter", Passes::On, "always fused here"),
             differs(
                 "router_aux_loss_coef",

@@ -19,9 +19,12 @@ pub(super) fn read(
     notes: &mut Notes,
 ) -> Result<Route> {
     let score = score(sections)?;
-    let scaling = sections.number("routed_scaling_factor", 1.0, "a number above 0", |scaling| {
-        scaling > 0.0 && (scaling as f32) > 0.0 && (scaling as f32).is_finite()
-    })?;
+    let key = "routed_scaling_factor";
+    let scaling = sections.number(key, 1.0, "a number above 0", |scaling| scaling > 0.0)?;
+    if scaling as f32 == 0.0 || !(scaling as f32).is_finite() {
+        let message = format!("expected a number above 0 and finite in float32, found `{scaling:e}`");
+        return Err(sections.error(key, message));
+    }
     Ok(Route {
         experts,
         chosen,
@@ -77,8 +80,8 @@ fn groups(
 ) -> Result<Option<Groups>> {
     let words = [GREEDY, GROUPED[0].0, GROUPED[1].0];
     let method = sections.word("topk_method", &words)?;
-    let count = sections.whole("n_group")?.unwrap_or(0);
-    let kept = sections.whole("topk_group")?.unwrap_or(0);
+    let [written, written_kept] = [sections.whole("n_group")?, sections.whole("topk_group")?];
+    let (count, kept) = (written.unwrap_or(0), written_kept.unwrap_or(0));
     let score = GROUPED.iter().find(|(word, _)| Some(*word) == method).map(|(_, score)| *score);
     let Some(score) = score else {
         if method.is_none() && count > 1 {
@@ -88,10 +91,21 @@ fn groups(
         sections.ignore(&["n_group", "topk_group"], notes);
         return Ok(None);
     };
-    if count == 0 || !(experts as usize).is_multiple_of(count) {
+    if written.is_none() {
+        let message = format!("`{}` needs `n_group`, how many groups there are", self::method(score));
+        return Err(sections.error("topk_method", message));
+    }
+    if count == 0 {
+        let message = format!("expected a whole number from 1 to {experts} (`expert_num`), found `0`");
+        return Err(sections.error("n_group", message));
+    }
+    if !(experts as usize).is_multiple_of(count) {
         let message =
             format!("{count} groups do not divide {experts} experts (`expert_num`); change one of them");
         return Err(sections.error("n_group", message));
+    }
+    if written_kept.is_none() {
+        return Err(sections.error("n_group", "needs `topk_group`, from how many groups a token may choose"));
     }
     if kept == 0 || kept > count {
         let message = format!("expected a whole number from 1 to {count} (`n_group`), found `{kept}`");

@@ -6,6 +6,10 @@ use crate::model::config::{
 use crate::ops::route::{Groups, Route};
 use serde_json::Value;
 
+/// A `ColdHotExpertMonitor` may say the step too; who has none finds it here.
+const HOT_STEP: &str =
+    "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
+
 /// Names and values. What a plain model does not have is not said, so that checkpoints from before it was known still
 /// match. Every field is named here, so that a new one cannot be forgotten.
 pub(super) fn entries(model: &ModelConfig) -> Vec<(String, Value)> {
@@ -134,7 +138,7 @@ fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
                     ("moe_config.hot_expert_num", count.into()),
                     ("moe_config.cold_token_percent", cold_token_share.into()),
                     ("moe_config.update_step", update_step.into()),
-                    ("moe_config.checkpoint_step", checkpoint_step.into()),
+                    (HOT_STEP, checkpoint_step.into()),
                 ]);
             }
         }
@@ -217,6 +221,7 @@ mod tests {
             assert!(!seen.contains(&entries), "{entries:?}");
             seen.push(entries);
         }
+        assert!(seen.iter().flatten().any(|(name, value)| name == HOT_STEP && *value == 2));
         let ahead = ModelConfig { multi_token: Some(MultiToken { depth: 1, loss_factor: 0.3 }), ..llama() };
         assert_eq!(entries(&ahead).len(), 29);
     }

@@ -91,7 +91,7 @@ fn one_expert_is_a_dense_model() {
     let (_, notices) = accepted("", "mtp_loss_factor: 0.3\n    return_extra_loss: True");
     let ignored = "without meaning here and ignored: model.model_config.{mtp_loss_factor, return_extra_loss}";
     assert_eq!(notices, [ABSENT, ignored]);
-    for (moe, model) in [("", ""), ("expert_num: 1", ""), ("expert_num: 0", ""), ("", "use_moe: False")] {
+    for (moe, model) in [("", ""), ("expert_num: 1", ""), ("", "use_moe: False")] {
         let (plan, notices) = accepted(moe, model);
         assert_eq!((plan.model.mixture, notices), (None, vec![ABSENT.to_string()]), "{moe} {model}");
     }
@@ -110,7 +110,10 @@ fn keys_decide_what_they_say() {
         Dispatch::Dropless { .. } => None,
     };
     assert_eq!(order("capacity_factor: 1.5"), Some((DropOrder::Choice, false)));
-    assert_eq!(order("routing_policy: TopkRouterV1"), Some((DropOrder::Choice, true)));
+    let v1 = "num_experts_chosen: 2, routing_policy: TopkRouterV1";
+    assert_eq!(order(v1), Some((DropOrder::Choice, true)));
+    assert_eq!(order(&format!("{v1}, norm_topk_prob: False")), Some((DropOrder::Choice, false)));
+    assert_eq!(order("routing_policy: TopkRouterV1"), Some((DropOrder::Choice, false)), "one gate");
     assert_eq!(order("moe_token_drop_policy: position"), Some((DropOrder::Token, false)));
     assert_eq!(order("capacity_factor: 0"), None);
     assert_eq!(order("capacity_factor: -1.0"), None);
@@ -195,6 +198,37 @@ fn notices_say_what_is_not_as_written() {
             "moe_config.router_dense_type: the router computes in float32, which is more precise",
         ),
         (
+            "",
+            "moe_router_dtype: float16",
+            "model.model_config.moe_router_dtype: the router computes in float32, which is more precise",
+        ),
+        ("use_gmm: True, enable_sdrop: True", "", "moe_config.enable_sdrop: ignored, as no token is dropped"),
+        (
+            "use_gmm: True",
+            "moe_token_drop_policy: position",
+            "model.model_config.moe_token_drop_policy: ignored, as no token is dropped",
+        ),
+        (
+            "use_gmm: True, callback_moe_droprate: True",
+            "",
+            "moe_config.callback_moe_droprate: shows rates of 0, as no token is dropped",
+        ),
+        (
+            "use_gmm: True, routing_policy: TopkRouterV1, num_experts_chosen: 2",
+            "",
+            "moe_config.routing_policy: `TopkRouterV1` renormalises where tokens are dropped, and none is",
+        ),
+        (
+            "routing_policy: TopkRouterV1, num_experts_chosen: 2, norm_topk_prob: False",
+            "",
+            "moe_config.routing_policy: `TopkRouterV1` does not renormalise with `norm_topk_prob: False`",
+        ),
+        (
+            "routing_policy: TopkRouterV1",
+            "",
+            "moe_config.routing_policy: `TopkRouterV1` does not renormalise the gate of one chosen expert",
+        ),
+        (
             "topk_bias_update_rate: 0.1",
             "",
             "without meaning here and ignored: moe_config.topk_bias_update_rate",
@@ -234,7 +268,14 @@ fn notices_say_what_is_not_as_written() {
         let others: Vec<_> = notices.iter().filter(|notice| *notice != ABSENT).collect();
         assert_eq!(others, [expected]);
     }
-    assert_eq!(accepted("expert_num: 8, num_experts_chosen: 2, use_gmm: True", "").1, [ABSENT]);
+    for keys in [
+        "use_gmm: True, enable_sdrop: False, callback_moe_droprate: False, routing_policy: TopkRouterV2",
+        "routing_policy: TopkRouterV1, enable_sdrop: True, router_dense_type: float32",
+    ] {
+        assert_eq!(accepted(&format!("expert_num: 8, num_experts_chosen: 2, {keys}"), "").1, [ABSENT]);
+    }
+    let factor = accepted("expert_num: 8, capacity_factor: -1, enable_sdrop: True", "").1;
+    assert!(factor.contains(&"moe_config.enable_sdrop: ignored, as no token is dropped".to_string()));
 }
 
 #[test]

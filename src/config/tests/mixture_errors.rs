@@ -52,7 +52,43 @@ fn what_cannot_be_is_one_line() {
         ),
         (
             "aux_loss_types: [expert]",
-            "moe_config.aux_loss_factors: has 0 factors for 1 `aux_loss_types`; give each its own",
+            "moe_config.aux_loss_types: needs `aux_loss_factors`, a number for each type",
+        ),
+        (
+            "aux_loss_types: [expert, comm], aux_loss_factors: [1]",
+            "moe_config.aux_loss_factors: 2 `aux_loss_types` have 1 `aux_loss_factors`; give each type its own",
+        ),
+        (
+            "routing_policy: TopkRouterV1, aux_loss_factor: 1",
+            "moe_config.aux_loss_factor: expected a number between 0 and 1 (`TopkRouterV1`), found `1`",
+        ),
+        (
+            "routing_policy: TopkRouterV1, aux_loss_factor: 0",
+            "moe_config.aux_loss_factor: expected a number between 0 and 1 (`TopkRouterV1`), found `0`",
+        ),
+        (
+            "router_dense_type: foo",
+            "moe_config.router_dense_type: expected float32 or float16 or bfloat16 or fp32, found `foo`",
+        ),
+        (
+            "topk_method: noaux_tc, n_group: 4",
+            "moe_config.n_group: needs `topk_group`, from how many groups a token may choose",
+        ),
+        (
+            "topk_method: noaux_tc, topk_group: 1",
+            "moe_config.topk_method: `noaux_tc` needs `n_group`, how many groups there are",
+        ),
+        (
+            "topk_method: noaux_tc, n_group: 0, topk_group: 1",
+            "moe_config.n_group: expected a whole number from 1 to 8 (`expert_num`), found `0`",
+        ),
+        (
+            "routed_scaling_factor: 1.0e+39",
+            "moe_config.routed_scaling_factor: expected a number above 0 and finite in float32, found `1e39`",
+        ),
+        (
+            "shared_expert_num: 999999",
+            "moe_config.shared_expert_num: expected a whole number from 0 to 512, found `999999`",
         ),
         (
             "aux_loss_types: [expert], aux_loss_factors: [-0.1]",
@@ -91,7 +127,7 @@ fn what_cannot_be_is_one_line() {
         ),
         (
             "moe_intermediate_size: 0",
-            "moe_config.moe_intermediate_size: makes the layer 0 wide; expected 1 to 2147483648",
+            "moe_config.moe_intermediate_size: expected a whole number from 1 to 2147483648, found `0`",
         ),
         (
             "moe_router_pre_softmax: False",
@@ -115,6 +151,7 @@ fn what_cannot_be_is_one_line() {
         );
     }
     for (moe, model, expected) in [
+        ("expert_num: 0", "", "moe_config.expert_num: expected a whole number from 1 to 512, found `0`"),
         ("expert_num: 513", "", "moe_config.expert_num: expected a whole number from 1 to 512, found `513`"),
         (
             "expert_num: 8",
@@ -157,6 +194,23 @@ fn what_cannot_be_is_one_line() {
         ),
         "{found}"
     );
+}
+
+/// A flag that contradicts the file is the one key that is named.
+#[test]
+fn a_flag_is_named_alone() {
+    let types = "--moe_config.aux_loss_types=[expert, comm]";
+    let factors = "--moe_config.aux_loss_factors=[1]";
+    let needs = "--moe_config.aux_loss_types: needs `aux_loss_factors`, a number for each type";
+    assert_eq!(message(&text("expert_num: 8", ""), &[types]), needs);
+    let counts = "2 `aux_loss_types` have 1 `aux_loss_factors`; give each type its own";
+    for (file, flag, key) in [
+        ("aux_loss_factors: [1]", types, "--moe_config.aux_loss_types"),
+        ("aux_loss_types: [expert, comm]", factors, "--moe_config.aux_loss_factors"),
+    ] {
+        let found = message(&text(&format!("expert_num: 8, {file}"), ""), &[flag]);
+        assert_eq!(found, format!("{key}: {counts}"));
+    }
 }
 
 #[test]
@@ -213,7 +267,10 @@ fn callbacks_are_held_against_the_model() {
     // Without slots no factor is the model's, unless one is written.
     let grouped =
         callback("callbacks", &right.replace("1.5", "7")).replace("capacity_factor: 1.5", "use_gmm: True");
-    assert!(resolve(&grouped, &[]).unwrap().0.instruments.logs_drop_rate);
+    let (plan, notices) = resolve(&grouped, &[]).unwrap();
+    assert!(plan.instruments.logs_drop_rate);
+    let idle = "callbacks: MoEDropRateCallback shows rates of 0, as no token is dropped";
+    assert_eq!(notices.iter().filter(|notice| *notice == idle).count(), 1, "{notices:?}");
     let twice = model.replace("callbacks:\n", "callback: []\ncallbacks:\n");
     assert!(message(&twice, &[]).contains("another name of `callback`"));
     let wrong = callback("callbacks", "SummaryMonitor, export_options: {tensor_format: csv}");
