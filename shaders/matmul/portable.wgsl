@@ -8,40 +8,10 @@
 // `grouped`: see matmul/software.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge give zero.
 // Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
 
-import package::lib::element::{Packed, load4, store4};
-import package::lib::group::{Group, group_of_tile};
-import package::lib::row::keep_inside;
+import package::lib::element::load4;
+import package::matmul::operands::{a, a_start, b, b_start, epilogue, params, size_k, size_m};
+@if(grouped) import package::matmul::operands::{group, pick_group};
 import package::tile::{TM4, TN4, DEPTH};
-
-struct Params {
-    m: u32,
-    n: u32,
-    k: u32,
-    a_offset: u32, // offsets and strides count groups of 4 elements
-    b_offset: u32,
-    y_offset: u32,
-    a_stride: u32,
-    b_stride: u32,
-    y_stride: u32,
-    residual_stride: u32,
-    @if(grouped) first_expert: u32, // of the part of the stack that is bound
-    @if(grouped) experts: u32, // in that part
-    @if(grouped) matrix_stride: u32, // from one expert's matrix to the next
-}
-
-@if(gradient) alias Output = vec4<f32>;
-@if(!gradient) alias Output = Packed;
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> a: array<Packed>;
-@group(0) @binding(2) var<storage, read> b: array<Packed>;
-@group(0) @binding(3) var<storage, read_write> y: array<Output>;
-@if(bias) @group(0) @binding(4) var<storage, read> bias: array<Packed>; // (N)
-@if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (M, N)
-@if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
-@if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
-
-@if(grouped) var<private> group: Group; // what this workgroup works on
 
 const SIDE: u32 = 16u; // invocations along each side of the workgroup
 const A_WIDTH: u32 = SIDE * TM4; // vec4s along the rows of the tile
@@ -174,50 +144,3 @@ fn load_b(row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
     }
     return load4(b[b_start() + row * params.b_stride + column4]);
 }
-
-fn epilogue(sum: vec4<f32>, row: u32, column4: u32) {
-    if (row >= size_m() || 4u * column4 >= params.n) {
-        return;
-    }
-    let at = y_start() + row * params.y_stride + column4;
-    var value = sum;
-    @if(bias) { value += load4(bias[column4]); }
-    @if(residual) { value += load4(residual[row * params.residual_stride + column4]); }
-    @if(accumulate) { value += load_y(at); }
-    store_y(at, keep_inside(value, 4u * column4, params.n));
-}
-
-@if(grouped && !a_transposed)
-fn pick_group(workgroup: vec3<u32>) {
-    group = group_of_tile(tiles[workgroup.y], params.first_expert, params.experts);
-}
-
-@if(grouped && a_transposed)
-fn pick_group(workgroup: vec3<u32>) {
-    let first = offsets[params.first_expert + workgroup.x];
-    group = Group(first, offsets[params.first_expert + workgroup.x + 1u] - first, workgroup.x);
-}
-
-// Rows of the result and length of the sums. Rows of `a` are grouped: they are rows of the result, or, transposed, what
-// is summed over.
-@if(!grouped || a_transposed) fn size_m() -> u32 { return params.m; }
-@if(grouped && !a_transposed) fn size_m() -> u32 { return group.rows; }
-@if(!grouped) fn size_k() -> u32 { return params.k; }
-@if(grouped && !a_transposed) fn size_k() -> u32 { return select(params.k, 0u, group.rows == 0u); }
-@if(grouped && a_transposed) fn size_k() -> u32 { return group.rows; }
-
-// Where each operand starts.
-@if(!grouped) fn a_start() -> u32 { return params.a_offset; }
-@if(grouped) fn a_start() -> u32 { return params.a_offset + group.first * params.a_stride; }
-@if(!grouped) fn b_start() -> u32 { return params.b_offset; }
-@if(grouped && !a_transposed) fn b_start() -> u32 { return params.b_offset + group.matrix * params.matrix_stride; }
-@if(grouped && a_transposed) fn b_start() -> u32 { return params.b_offset + group.first * params.b_stride; }
-@if(!grouped) fn y_start() -> u32 { return params.y_offset; }
-@if(grouped && !a_transposed) fn y_start() -> u32 { return params.y_offset + group.first * params.y_stride; }
-@if(grouped && a_transposed) fn y_start() -> u32 { return params.y_offset + group.matrix * params.matrix_stride; }
-
-// A gradient is f32 whatever the element.
-@if(gradient) fn load_y(at: u32) -> vec4<f32> { return y[at]; }
-@if(!gradient) fn load_y(at: u32) -> vec4<f32> { return load4(y[at]); }
-@if(gradient) fn store_y(at: u32, value: vec4<f32>) { y[at] = value; }
-@if(!gradient) fn store_y(at: u32, value: vec4<f32>) { y[at] = store4(value); }

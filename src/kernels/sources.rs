@@ -36,6 +36,7 @@ shaders![
     "lib/row",
     "lib/step_state",
     "linear_cross_entropy",
+    "matmul/operands",
     "matmul/portable",
     "matmul/software",
     "muon",
