@@ -45,6 +45,20 @@ fn what_the_configuration_gets_wrong() {
             &["--model.model_config.num_heads: 5 heads do not divide hidden_size 48; change one of them"],
         ),
         (
+            "tokens further ahead of an odd width",
+            &[
+                "--model.model_config.hidden_size=50",
+                "--model.model_config.head_dim=12",
+                "--model.model_config.mtp_depth=1",
+            ],
+            &["mtp_depth: needs a hidden_size that is a multiple of 4, not 50"],
+        ),
+        (
+            "experts wider than a grid",
+            &["--moe_config={expert_num: 2, use_gmm: True, moe_intermediate_size: 32768}"],
+            &["experts have 65536 columns inside", "lower moe_config.moe_intermediate_size"],
+        ),
+        (
             "more chosen experts than experts",
             &["--moe_config.expert_num=4", "--moe_config.num_experts_chosen=5"],
             &[

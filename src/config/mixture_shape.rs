@@ -46,6 +46,11 @@ pub(super) fn multi_token(config: &RunConfig) -> Result<Option<MultiToken>> {
         let message = "only Llama's layers can predict further ahead; write `type: LlamaConfig`, or 0 here";
         return Err(config.error(path, message));
     }
+    if !model.hidden_size.is_multiple_of(4) {
+        // Two halves of a matrix, each of which starts at a whole group of 4 columns.
+        let message = format!("needs a hidden_size that is a multiple of 4, not {}", model.hidden_size);
+        return Err(config.error(path, message));
+    }
     if model.mtp_depth >= model.seq_length {
         let length = model.seq_length;
         let message =
