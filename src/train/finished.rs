@@ -80,7 +80,7 @@ impl StepReport {
         self.sources().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Those that each step sums up anew.
+    /// Those that each step sums up anew: all but the state, which stands first and lasts.
     pub fn cleared(&self) -> impl Iterator<Item = PersistentId> + use<> {
         self.sources().into_iter().skip(1).map(|(id, _)| id)
     }
