@@ -4,6 +4,7 @@
 mod variants;
 
 use gristmill::config::{Override, RunConfig, RunPlan};
+use gristmill::device::question_of_lanes;
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
@@ -97,10 +98,12 @@ fn variants() -> Vec<Dispatch> {
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let muon = ["--optimizer.type=Muon"];
     let mut seen = HashSet::new();
-    Tier::ALL
+    let software = Capabilities::software();
+    let others = [software.with_lanes(1), software.with_lanes(4), software.with_tier(Tier::Portable)];
+    [software]
         .into_iter()
-        .flat_map(|tier| {
-            let capabilities = Capabilities::software().with_tier(tier);
+        .chain(others)
+        .flat_map(|capabilities| {
             let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &muon];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             models
@@ -110,6 +113,7 @@ fn variants() -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
         })
+        .chain(question_of_lanes(8).1.dispatches)
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }

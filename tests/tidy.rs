@@ -41,7 +41,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tape", &["element", "ops", "record"]),
     ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
     ("data", &["error", "random"]),
-    ("device", &["error", "kernels", "record"]),
+    ("device", &["element", "error", "kernels", "record"]),
     // `train` holds the plain settings of schedule and optimizer that a configuration fills in.
     ("config", &["data", "error", "kernels", "model", "train"]),
     // The binaries: they may ask anyone.

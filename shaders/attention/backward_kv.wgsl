@@ -20,6 +20,7 @@ import package::lib::attention::{LOG2_E, add_dot};
 import package::attention::queries::{params, qkv};
 @if(dropout) import package::lib::dropout::dropout_words;
 import package::lib::element::{Packed, load4, store4};
+@if(shuffled) import package::lib::lanes::share_of;
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
 
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
@@ -63,13 +64,11 @@ fn attention_backward_kv(
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
     for (var head = kv_head * params.group; head < (kv_head + 1u) * params.group; head++) {
-        for (var query = first; query < end; query += QUERIES) {
-            @if(shared_tile) {
-                if ((query - first) % TILE == 0u) {
-                    copy_tile(lane, sequence, head, query);
-                }
+        for (var tile = first; tile < end; tile += TILE) {
+            load_tile(lane, sequence, head, tile);
+            for (var query = tile; query < min(tile + TILE, end); query += QUERIES) {
+                gather_from(token, sequence, head, query, query - tile);
             }
-            gather_from(token, sequence, head, query, query - first);
         }
     }
 
@@ -86,7 +85,7 @@ fn attention_backward_kv(
     }
 }
 
-// Adds what QUERIES queries from `query` on contribute; `place` is the first one's number since the walk began.
+// Adds what QUERIES queries from `query` on contribute; `place` is the first one's number in its tile.
 fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
     var p: array<array<f32, QUERIES>, ROWS>; // the scores first
     for (var c = 0u; c < D4; c++) {
@@ -109,9 +108,10 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
     }
 
     for (var i = 0u; i < QUERIES; i++) {
-        let row = sequence + min(query + i, params.tokens - 1u);
-        let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
-        let delta_of = delta[row * params.delta_stride + head];
+        let statistics = statistics_of(sequence, head, query + i, place + i);
+        let lse_of = statistics.x;
+        let delta_of = statistics.y;
+        @if(dropout) let row = sequence + min(query + i, params.tokens - 1u);
         for (var r = 0u; r < ROWS; r++) {
             p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(r, query + i, token + r * LANES));
             @if(dropout) let mask = mask_of(row * params.heads + head, token + r * LANES);
@@ -172,42 +172,96 @@ fn mask_of(index: u32, key: u32) -> f32 {
     return select(0.0, params.factor, words[key % 4u] >= params.threshold);
 }
 
-@if(!shared_tile)
+fn query_at(sequence: u32, head: u32, query: u32) -> u32 {
+    return params.qkv_offset + (sequence + min(query, params.tokens - 1u)) * params.qkv_stride + head * D4;
+}
+
+fn dout_at(sequence: u32, head: u32, query: u32) -> u32 {
+    return params.dout_offset + (sequence + min(query, params.tokens - 1u)) * params.dout_stride + head * V4;
+}
+
+// The log-sum-exp of a query, times log2 e, and its delta.
+fn read_statistics(sequence: u32, head: u32, query: u32) -> vec4<f32> {
+    let row = sequence + min(query, params.tokens - 1u);
+    let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
+    return vec4<f32>(lse_of, delta[row * params.delta_stride + head], 0.0, 0.0);
+}
+
+// How a tile is read: each query where it is needed,
+@if(!shared_tile && !shuffled)
+fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {}
+
+@if(!shared_tile && !shuffled)
 fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    let row = sequence + min(query, params.tokens - 1u);
-    return load4(qkv[params.qkv_offset + row * params.qkv_stride + head * D4 + c]);
+    return load4(qkv[query_at(sequence, head, query) + c]);
 }
 
-@if(!shared_tile)
+@if(!shared_tile && !shuffled)
 fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    let row = sequence + min(query, params.tokens - 1u);
-    return load4(dout[params.dout_offset + row * params.dout_stride + head * V4 + c]);
+    return load4(dout[dout_at(sequence, head, query) + c]);
 }
 
+@if(!shuffled)
+fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> {
+    return read_statistics(sequence, head, query);
+}
+
+// one query by each lane (TILE is LANES), which all of them hear,
+@if(shuffled) var<private> own_query: array<vec4<f32>, D4>;
+@if(shuffled) var<private> own_dout: array<vec4<f32>, V4>;
+@if(shuffled) var<private> own_statistics: vec4<f32>;
+
+@if(shuffled)
+fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {
+    for (var c = 0u; c < D4; c++) {
+        own_query[c] = load4(qkv[query_at(sequence, head, first + lane) + c]);
+    }
+    for (var c = 0u; c < V4; c++) {
+        own_dout[c] = load4(dout[dout_at(sequence, head, first + lane) + c]);
+    }
+    own_statistics = read_statistics(sequence, head, first + lane);
+}
+
+@if(shuffled)
+fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
+    return share_of(own_query[c], place);
+}
+
+@if(shuffled)
+fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
+    return share_of(own_dout[c], place);
+}
+
+@if(shuffled)
+fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> {
+    return share_of(own_statistics, place);
+}
+
+// or all of them into workgroup memory.
 @if(shared_tile) const WIDTH: u32 = D4 + V4; // a query and its dout
 @if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
 
 @if(shared_tile)
+fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {
+    workgroupBarrier(); // nobody still reads the tile before
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let query = first + i / WIDTH;
+        let c = i % WIDTH;
+        if (c < D4) {
+            shared_rows[i] = load4(qkv[query_at(sequence, head, query) + c]);
+        } else {
+            shared_rows[i] = load4(dout[dout_at(sequence, head, query) + c - D4]);
+        }
+    }
+    workgroupBarrier();
+}
+
+@if(shared_tile)
 fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return shared_rows[place % TILE * WIDTH + c];
+    return shared_rows[place * WIDTH + c];
 }
 
 @if(shared_tile)
 fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return shared_rows[place % TILE * WIDTH + D4 + c];
-}
-
-@if(shared_tile)
-fn copy_tile(lane: u32, sequence: u32, head: u32, first: u32) {
-    workgroupBarrier(); // nobody still reads the tile before
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = sequence + min(first + i / WIDTH, params.tokens - 1u);
-        let c = i % WIDTH;
-        if (c < D4) {
-            shared_rows[i] = load4(qkv[params.qkv_offset + row * params.qkv_stride + head * D4 + c]);
-        } else {
-            shared_rows[i] = load4(dout[params.dout_offset + row * params.dout_stride + head * V4 + c - D4]);
-        }
-    }
-    workgroupBarrier();
+    return shared_rows[place * WIDTH + D4 + c];
 }

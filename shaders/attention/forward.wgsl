@@ -15,10 +15,9 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
 import package::attention::queries::{BLOCK, params, qkv};
-import package::attention::queries::{is_seen, key_part, value_part};
-@if(shared_tile) import package::attention::queries::copy_tile;
+import package::attention::queries::{is_seen, key_part, load_tile, value_part};
 @if(dropout) import package::attention::queries::{draw_words, mask_row, words_of};
-@if(windowed || segmented) import package::attention::queries::{STEP, first_of, first_seen};
+@if(windowed || segmented) import package::attention::queries::{first_of, first_seen};
 import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
@@ -52,23 +51,19 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
 
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
-    // Whole steps from key 0 on, whatever is seen: sums group the same keys with a window and without.
-    @if(windowed || segmented) let first = first_seen(sequence, block) / STEP * STEP;
+    // Whole tiles from key 0 on, whatever is seen: sums group the same keys with a window and without.
+    @if(windowed || segmented) let first = first_seen(sequence, block) / TILE * TILE;
     @if(!windowed && !segmented) let first = 0u;
     @if(causal) let end = min(params.tokens, block + BLOCK);
     @if(!causal) let end = params.tokens;
-    for (var key = first; key < end; key += KEYS) {
-        @if(shared_tile) {
-            if (key % TILE == 0u) {
-                copy_tile(lane, keys, values, key);
+    for (var tile = first; tile < end; tile += TILE) {
+        load_tile(lane, keys, values, tile);
+        for (var four = tile; four < min(tile + TILE, end); four += 4u) {
+            @if(dropout) { draw_words(four); }
+            for (var key = four; key < min(four + 4u, end); key += KEYS) {
+                attend(token, keys, values, key);
             }
         }
-        @if(dropout) {
-            if (key % 4u == 0u) {
-                draw_words(key);
-            }
-        }
-        attend(token, keys, values, key);
     }
 
     for (var r = 0u; r < ROWS; r++) {

@@ -6,6 +6,7 @@
 
 @if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4};
+@if(shuffled) import package::lib::lanes::share_of;
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
 
 struct Params {
@@ -42,9 +43,6 @@ struct Params {
 @if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
 
 const BLOCK: u32 = ROWS * LANES;
-@if(shared_tile) const STEP: u32 = TILE; // the walk begins with a tile
-@if(!shared_tile && !dropout) const STEP: u32 = KEYS;
-@if(!shared_tile && dropout) const STEP: u32 = 4u; // or with 4 keys whose words are drawn together
 
 @if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
 
@@ -85,18 +83,60 @@ fn first_seen(sequence: u32, token: u32) -> u32 {
     return first;
 }
 
-@if(!shared_tile)
+// A walk goes tile by tile, and within a tile by 4 keys, whose words are drawn together. How a tile is read:
+// each key where it is needed,
+@if(!shared_tile && !shuffled)
+fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {}
+
+@if(!shared_tile && !shuffled)
 fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
     return load4(qkv[keys + min(key, params.tokens - 1u) * params.qkv_stride + c]);
 }
 
-@if(!shared_tile)
+@if(!shared_tile && !shuffled)
 fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
     return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
 }
 
+// one key by each lane (TILE is LANES), which all of them hear,
+@if(shuffled) var<private> own_key: array<vec4<f32>, D4>;
+@if(shuffled) var<private> own_value: array<vec4<f32>, V4>;
+
+@if(shuffled)
+fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {
+    let row = min(first + lane, params.tokens - 1u) * params.qkv_stride;
+    for (var c = 0u; c < D4; c++) {
+        own_key[c] = load4(qkv[keys + row + c]);
+    }
+    for (var c = 0u; c < V4; c++) {
+        own_value[c] = load4(qkv[values + row + c]);
+    }
+}
+
+@if(shuffled)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return share_of(own_key[c], key % TILE);
+}
+
+@if(shuffled)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return share_of(own_value[c], key % TILE);
+}
+
+// or all of them into workgroup memory.
 @if(shared_tile) const WIDTH: u32 = D4 + V4; // a key and its value
 @if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
+
+@if(shared_tile)
+fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {
+    workgroupBarrier(); // nobody still reads the tile before
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = min(first + i / WIDTH, params.tokens - 1u) * params.qkv_stride;
+        let c = i % WIDTH;
+        shared_rows[i] = load4(qkv[row + select(values + c - D4, keys + c, c < D4)]);
+    }
+    workgroupBarrier();
+}
 
 @if(shared_tile)
 fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
@@ -106,15 +146,4 @@ fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
 @if(shared_tile)
 fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
     return shared_rows[key % TILE * WIDTH + D4 + c];
-}
-
-@if(shared_tile)
-fn copy_tile(lane: u32, keys: u32, values: u32, first: u32) {
-    workgroupBarrier(); // nobody still reads the tile before
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = min(first + i / WIDTH, params.tokens - 1u) * params.qkv_stride;
-        let c = i % WIDTH;
-        shared_rows[i] = load4(qkv[row + select(values + c - D4, keys + c, c < D4)]);
-    }
-    workgroupBarrier();
 }

@@ -39,15 +39,32 @@ struct Params {
 
 @if(grouped) var<private> group: Group; // what this workgroup works on
 
-// The sum of one row and four columns, on its way to the result.
-fn epilogue(sum: vec4<f32>, row: u32, column4: u32) {
-    if (row < size_m() && 4u * column4 < params.n) {
-        let at = y_start() + row * params.y_stride + column4;
+// Where sums go. Read once, before any of them: a driver may read a uniform anew in every branch.
+struct Destination {
+    rows: u32,
+    columns: u32,
+    start: u32,
+    stride: u32,
+    residual_stride: u32,
+}
+
+fn destination() -> Destination {
+    return Destination(size_m(), params.n, y_start(), params.y_stride, params.residual_stride);
+}
+
+// What the bias adds to four columns of every row; `column4` may lie past the end.
+@if(bias) fn bias_of(column4: u32) -> vec4<f32> { return load4(bias[min(column4, (params.n - 1u) / 4u)]); }
+@if(!bias) fn bias_of(column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+
+// The sum of one row and four columns, on its way to the result; `added` is the bias of the columns.
+fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4: u32) {
+    if (row < to.rows && 4u * column4 < to.columns) {
+        let at = to.start + row * to.stride + column4;
         var value = sum;
-        @if(bias) { value += load4(bias[column4]); }
-        @if(residual) { value += load4(residual[row * params.residual_stride + column4]); }
+        @if(bias) { value += added; }
+        @if(residual) { value += load4(residual[row * to.residual_stride + column4]); }
         @if(accumulate) { value += load_y(at); }
-        store_y(at, keep_inside(value, 4u * column4, params.n));
+        store_y(at, keep_inside(value, 4u * column4, to.columns));
     }
 }
 

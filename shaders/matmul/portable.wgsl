@@ -9,7 +9,8 @@
 // Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
 
 import package::lib::element::load4;
-import package::matmul::operands::{a, a_start, b, b_start, epilogue, params, size_k, size_m};
+import package::matmul::operands::{a, a_start, b, b_start, params, size_k, size_m};
+import package::matmul::operands::{bias_of, destination, epilogue};
 @if(grouped) import package::matmul::operands::{group, pick_group};
 import package::tile::{TM4, TN4, DEPTH};
 
@@ -57,11 +58,14 @@ fn matmul(
         workgroupBarrier();
     }
 
-    for (var i = 0u; i < TM4; i++) {
-        for (var r = 0u; r < 4u; r++) {
-            for (var j = 0u; j < TN4; j++) {
+    let to = destination();
+    for (var j = 0u; j < TN4; j++) {
+        let column4 = first_column4 + local.x + SIDE * j;
+        let added = bias_of(column4);
+        for (var i = 0u; i < TM4; i++) {
+            for (var r = 0u; r < 4u; r++) {
                 let row = 4u * (first_row4 + local.y + SIDE * i) + r;
-                epilogue(sums[(4u * i + r) * TN4 + j], row, first_column4 + local.x + SIDE * j);
+                epilogue(sums[(4u * i + r) * TN4 + j], added, to, row, column4);
             }
         }
     }

@@ -5,15 +5,19 @@
 //   a_transposed    a (K, M), b (K, N)      dW = dyᵀ x
 //
 // One invocation owns ROWS rows by COLUMNS4 groups of 4 columns and walks K alone: no barrier, no workgroup memory (both
-// are slow where a core plays a GPU). Neighbouring invocations own neighbouring groups; the rows come from the workgroup's
-// index, so every load from `a` is the same for all of them and costs one scalar load. Those loads are most of the time
-// all the same, which is why an invocation has more than one group of columns for each.
-// Indices past the edge are clamped, not branched around: control flow would make those loads divergent.
-// Sums are arrays of arrays, indexed by loop counters alone: drivers unroll such loops, and keep no array in memory.
+// are slow where a core plays a GPU). Neighbouring invocations own neighbouring groups of columns and the same rows, so
+// they share what they load of `a`, as lib/lanes says. Loads are most of the time all the same, which is why an invocation
+// owns more than one group of columns.
+// Indices past the edge are clamped, not branched around: control flow would make loads divergent.
+// Sums are arrays of arrays, indexed by loop counters: drivers unroll such loops, and keep no array in memory. Only their way
+// out is through memory: code for each sum's last steps would be most of the kernel, and of the time to compile it.
+// What does not change is computed before the loop over K, since these drivers do not move it there.
 // Numerics: f32 sums over k in ascending order.
 
 import package::lib::element::load4;
-import package::matmul::operands::{a, a_start, b, b_start, epilogue, params, size_k, size_m};
+import package::lib::lanes::{SHARED, own_share, share_of};
+import package::matmul::operands::{a, a_start, b, b_start, params, size_k, size_m};
+import package::matmul::operands::{bias_of, destination, epilogue};
 @if(grouped) import package::matmul::operands::pick_group;
 import package::tile::{ROWS, COLUMNS4, LANES};
 
@@ -21,73 +25,97 @@ alias Sums = array<array<vec4<f32>, COLUMNS4>, ROWS>;
 alias Columns = array<u32, COLUMNS4>; // which groups of 4
 
 @compute @workgroup_size(LANES)
-fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {
+fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     @if(grouped) { pick_group(workgroup); }
     @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
     @if(grouped && !a_transposed) let first_row = 0u;
-    @if(!grouped || !a_transposed) let first_column4 = workgroup.x * LANES * COLUMNS4 + local.x;
-    @if(grouped && a_transposed) let first_column4 = workgroup.z * LANES * COLUMNS4 + local.x;
+    @if(!grouped || !a_transposed) let first_column4 = workgroup.x * LANES * COLUMNS4 + lane;
+    @if(grouped && a_transposed) let first_column4 = workgroup.z * LANES * COLUMNS4 + lane;
     let columns4 = (params.n + 3u) / 4u;
     var columns: Columns;
     for (var c = 0u; c < COLUMNS4; c++) {
         columns[c] = min(first_column4 + c * LANES, columns4 - 1u);
     }
-    var sums = mainloop(first_row, columns);
+    var sums = mainloop(first_row, columns, own_share(lane));
+    for (var c = 0u; c < COLUMNS4; c++) {
+        for (var r = 0u; r < ROWS; r++) {
+            finished[(c * ROWS + r) * LANES + lane] = sums[r][c];
+        }
+    }
+    let to = destination();
+    let rows = min(ROWS, to.rows - min(first_row, to.rows));
     for (var c = 0u; c < COLUMNS4; c++) {
         let column4 = first_column4 + c * LANES;
-        for (var r = 0u; r < ROWS; r++) {
-            epilogue(sums[r][c], first_row + r, column4);
+        let added = bias_of(column4);
+        for (var r = 0u; r < rows; r++) {
+            epilogue(finished[(c * ROWS + r) * LANES + lane], added, to, first_row + r, column4);
         }
     }
 }
 
-@if(!a_transposed && !b_transposed)
-fn mainloop(first_row: u32, clamped: Columns) -> Sums {
+// Each invocation reads what it wrote itself, so nobody waits.
+var<workgroup> finished: array<vec4<f32>, COLUMNS4 * ROWS * LANES>;
+
+@if(!a_transposed)
+fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
     var columns = clamped; // naga indexes a variable, not a value, by a loop's counter
     var sums: Sums;
-    let last_k = size_k() - 1u;
-    for (var k4 = 0u; k4 < (size_k() + 3u) / 4u; k4++) {
-        // `a` is zero in its pad, so a clamped row of `b` counts for nothing.
-        var b: array<mat4x4<f32>, COLUMNS4>;
+    let in_a = Matrix(a_start(), params.a_stride);
+    let in_b = Matrix(b_start(), params.b_stride);
+    let size = size_k();
+    @if(b_transposed) let last = params.n - 1u; // row of b
+    @if(!b_transposed) let last = size - 1u; // `a` is zero in its pad, so a clamped row of `b` counts for nothing
+    var rows: array<u32, ROWS / SHARED>;
+    for (var g = 0u; g < ROWS / SHARED; g++) {
+        rows[g] = place(in_a, min(first_row + g * SHARED + share, size_m() - 1u), 0u);
+    }
+    for (var k4 = 0u; k4 < (size + 3u) / 4u; k4++) {
+        var b: array<mat4x4<f32>, COLUMNS4>; // a vector runs along the columns
         for (var c = 0u; c < COLUMNS4; c++) {
-            b[c] = mat4x4<f32>(
-                load_b(4u * k4, columns[c]),
-                load_b(min(4u * k4 + 1u, last_k), columns[c]),
-                load_b(min(4u * k4 + 2u, last_k), columns[c]),
-                load_b(min(4u * k4 + 3u, last_k), columns[c]),
-            );
+            @if(b_transposed) { b[c] = transpose(four_rows(in_b, 4u * columns[c], last, k4)); }
+            @if(!b_transposed) { b[c] = four_rows(in_b, 4u * k4, last, columns[c]); }
         }
-        for (var r = 0u; r < ROWS; r++) {
-            let x = load_a(min(first_row + r, size_m() - 1u), k4);
-            for (var c = 0u; c < COLUMNS4; c++) {
-                sums[r][c] = add_four(x, b[c], sums[r][c]);
+        for (var g = 0u; g < ROWS / SHARED; g++) {
+            let x = load4(a[rows[g] + k4]);
+            for (var s = 0u; s < SHARED; s++) {
+                let row = share_of(x, s);
+                for (var c = 0u; c < COLUMNS4; c++) {
+                    sums[g * SHARED + s][c] = add_four(row, b[c], sums[g * SHARED + s][c]);
+                }
             }
         }
     }
     return sums;
 }
 
-@if(b_transposed)
-fn mainloop(first_row: u32, clamped: Columns) -> Sums {
+@if(a_transposed)
+fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
     var columns = clamped; // naga indexes a variable, not a value, by a loop's counter
     var sums: Sums;
-    let last_n = params.n - 1u;
-    for (var k4 = 0u; k4 < (size_k() + 3u) / 4u; k4++) {
-        // Four columns of b by four k, turned so that each vector again runs along the columns.
-        var b: array<mat4x4<f32>, COLUMNS4>;
+    let in_a = Matrix(a_start(), params.a_stride);
+    let in_b = Matrix(b_start(), params.b_stride);
+    let size = size_k();
+    let last_row4 = (size_m() - 1u) / 4u;
+    var rows4: array<u32, ROWS / SHARED / 4u>;
+    for (var g = 0u; g < ROWS / SHARED / 4u; g++) {
+        rows4[g] = min(first_row / 4u + g * SHARED + share, last_row4);
+    }
+    for (var k = 0u; k < size; k++) {
+        var b: array<vec4<f32>, COLUMNS4>;
         for (var c = 0u; c < COLUMNS4; c++) {
-            let n0 = 4u * columns[c];
-            b[c] = transpose(mat4x4<f32>(
-                load_b(n0, k4),
-                load_b(min(n0 + 1u, last_n), k4),
-                load_b(min(n0 + 2u, last_n), k4),
-                load_b(min(n0 + 3u, last_n), k4),
-            ));
+            b[c] = load_b(in_b, k, columns[c]);
         }
-        for (var r = 0u; r < ROWS; r++) {
-            let x = load_a(min(first_row + r, size_m() - 1u), k4);
-            for (var c = 0u; c < COLUMNS4; c++) {
-                sums[r][c] = add_four(x, b[c], sums[r][c]);
+        for (var g = 0u; g < ROWS / SHARED / 4u; g++) {
+            let loaded = load4(a[place(in_a, k, rows4[g])]);
+            for (var s = 0u; s < SHARED; s++) {
+                let x = share_of(loaded, s);
+                let r = 4u * (g * SHARED + s);
+                for (var c = 0u; c < COLUMNS4; c++) {
+                    sums[r][c] = fma(vec4<f32>(x.x), b[c], sums[r][c]);
+                    sums[r + 1u][c] = fma(vec4<f32>(x.y), b[c], sums[r + 1u][c]);
+                    sums[r + 2u][c] = fma(vec4<f32>(x.z), b[c], sums[r + 2u][c]);
+                    sums[r + 3u][c] = fma(vec4<f32>(x.w), b[c], sums[r + 3u][c]);
+                }
             }
         }
     }
@@ -100,39 +128,26 @@ fn add_four(x: vec4<f32>, b: mat4x4<f32>, sum: vec4<f32>) -> vec4<f32> {
     return fma(vec4<f32>(x.w), b[3], fma(vec4<f32>(x.z), b[2], two));
 }
 
-@if(a_transposed)
-fn mainloop(first_row: u32, clamped: Columns) -> Sums {
-    var columns = clamped; // naga indexes a variable, not a value, by a loop's counter
-    var sums: Sums;
-    let first_row4 = first_row / 4u;
-    let last_row4 = (size_m() - 1u) / 4u;
-    let last_k = size_k() - 1u;
-    for (var k0 = 0u; k0 < size_k(); k0 += 2u) {
-        for (var i = 0u; i < 2u; i++) {
-            // Two k at a time, for fewer turns of the loop; past the end `b` counts for nothing.
-            let k = min(k0 + i, last_k);
-            var b: array<vec4<f32>, COLUMNS4>;
-            for (var c = 0u; c < COLUMNS4; c++) {
-                b[c] = select(vec4<f32>(0.0), load_b(k, columns[c]), k == k0 + i);
-            }
-            for (var r4 = 0u; r4 < ROWS / 4u; r4++) {
-                let x = load_a(k, min(first_row4 + r4, last_row4));
-                for (var c = 0u; c < COLUMNS4; c++) {
-                    sums[4u * r4][c] = fma(vec4<f32>(x.x), b[c], sums[4u * r4][c]);
-                    sums[4u * r4 + 1u][c] = fma(vec4<f32>(x.y), b[c], sums[4u * r4 + 1u][c]);
-                    sums[4u * r4 + 2u][c] = fma(vec4<f32>(x.z), b[c], sums[4u * r4 + 2u][c]);
-                    sums[4u * r4 + 3u][c] = fma(vec4<f32>(x.w), b[c], sums[4u * r4 + 3u][c]);
-                }
-            }
-        }
-    }
-    return sums;
+// Where an operand lies; both count groups of 4 elements.
+struct Matrix {
+    start: u32,
+    stride: u32,
 }
 
-fn load_a(row: u32, column4: u32) -> vec4<f32> {
-    return load4(a[a_start() + row * params.a_stride + column4]);
+fn place(matrix: Matrix, row: u32, column4: u32) -> u32 {
+    return matrix.start + row * matrix.stride + column4;
 }
 
-fn load_b(row: u32, column4: u32) -> vec4<f32> {
-    return load4(b[b_start() + row * params.b_stride + column4]);
+fn load_b(in_b: Matrix, row: u32, column4: u32) -> vec4<f32> {
+    return load4(b[place(in_b, row, column4)]);
+}
+
+// Rows from `row` on, none past `last`.
+fn four_rows(in_b: Matrix, row: u32, last: u32, column4: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        load_b(in_b, row, column4),
+        load_b(in_b, min(row + 1u, last), column4),
+        load_b(in_b, min(row + 2u, last), column4),
+        load_b(in_b, min(row + 3u, last), column4),
+    );
 }

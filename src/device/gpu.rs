@@ -2,6 +2,7 @@
 
 use super::adapter::{self, AdapterReport};
 use super::encoder::Encoder;
+use super::lanes;
 use super::pipelines::Pipelines;
 use super::slices::SUBMISSION_TIME;
 use super::submissions::Submissions;
@@ -62,7 +63,8 @@ impl Gpu {
         let instance = adapter::instance();
         let adapter = adapter::choose(&instance, options.device_name.as_deref()).await?;
         let report = AdapterReport::of(&adapter);
-        let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+        let wanted =
+            wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SUBGROUP;
         let features = adapter.features() & wanted;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("gristmill"),
@@ -81,17 +83,29 @@ impl Gpu {
             buffer_bytes: report.buffer_bytes.min(1 << 30),
         };
         let tier = options.tier.unwrap_or(report.preferred_tier());
-        Ok(Self {
+        let mut gpu = Self {
             pipelines: Pipelines::new(&device, &adapter.get_info(), features, options.checked_shaders),
             has_timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-            capabilities: Capabilities { tier, limits },
+            capabilities: Capabilities { tier, limits, lanes: 1 },
             submissions: Submissions::new(&device, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,
             queue,
             report,
             fault,
-        })
+        };
+        gpu.capabilities.lanes = gpu.lanes(lanes::subgroup_size(&adapter)).await?;
+        Ok(gpu)
+    }
+
+    /// How many invocations hand values to each other, on an adapter with subgroups of `size`. Only kernels for CPU
+    /// adapters ask for it.
+    async fn lanes(&self, size: u32) -> Result<u32> {
+        if size == 1 || !self.report.is_software || lanes::hear_each_other(self, size).await? {
+            return Ok(if self.report.is_software { size } else { 1 });
+        }
+        tracing::warn!("{}: a workgroup of {size} is no subgroup; kernels do without", self.report.name);
+        Ok(1)
     }
 
     /// The adapter it opened.

@@ -6,6 +6,7 @@
 mod adapter;
 mod encoder;
 mod gpu;
+mod lanes;
 mod mapping;
 mod pipelines;
 mod prepare;
@@ -18,6 +19,7 @@ mod upload;
 pub use adapter::{AdapterReport, list_adapters};
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
+pub use lanes::question as question_of_lanes;
 pub use prepare::{Buffers, Guard, Prepared, Program};
 pub use profile::DispatchTime;
 pub use readback::{Arrival, ReadbackRing, Reader};

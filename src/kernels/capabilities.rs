@@ -43,17 +43,29 @@ pub struct Capabilities {
     pub tier: Tier,
     /// The sizes plans respect.
     pub limits: Limits,
+    /// How many invocations of the software tier hand values to each other in registers: those of a subgroup, where each
+    /// workgroup of that size is one; 1 where nothing is handed round.
+    pub lanes: u32,
 }
 
 impl Capabilities {
     /// A software adapter with llvmpipe's limits: what plans and tests use when no adapter is asked.
     pub const fn software() -> Self {
-        Self { tier: Tier::Software, limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 } }
+        Self {
+            tier: Tier::Software,
+            limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
+            lanes: 8,
+        }
     }
 
     /// The same adapter with another tier forced.
     pub const fn with_tier(self, tier: Tier) -> Self {
         Self { tier, ..self }
+    }
+
+    /// The same adapter with subgroups of `lanes` invocations, or without (1).
+    pub const fn with_lanes(self, lanes: u32) -> Self {
+        Self { lanes, ..self }
     }
 
     /// The same adapter with no binding, and so no tensor, larger than `bytes`.

@@ -4,7 +4,7 @@ use crate::element::Element;
 
 /// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
 /// misspelt condition cannot silently drop code.
-pub const FEATURES: [&str; 24] = [
+pub const FEATURES: [&str; 25] = [
     "f32",
     "f16",
     "bf16",
@@ -24,6 +24,7 @@ pub const FEATURES: [&str; 24] = [
     "residual",
     "segmented",
     "shared_tile",
+    "shuffled",
     "sigmoid",
     "straddling",
     "two_tensors",

@@ -265,12 +265,10 @@ fn plan(
     };
     let (rows, lanes, walked, tile) = match capabilities.tier {
         Tier::Software => {
-            // What an invocation loads of a key serves all its rows, so more rows run faster until registers end (forward,
-            // 1024 tokens, no mask, dims of 32: 6, 11, 15 and 13 GFLOP/s with 1, 2, 4 and 8), but take the driver longer
-            // to compile: with 4 a first step from cold takes 5.2 s instead of 3.7, and a training step is no faster.
-            // One key at a time compiles fastest and runs as fast as two.
-            let rows = if layout.head_dim + layout.value_dim <= 256 { 2 } else { 1 };
-            (rows, 8, 1, 0)
+            // What an invocation hears of a key serves all its rows, but the driver compiles longer the more there are. One
+            // key at a time compiles fastest and runs as fast as two. A tile is a key for each lane.
+            let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
+            (rows, 8, 1, 8)
         }
         Tier::Portable => {
             // What fits in 16 KiB, in whole steps of the walk; more than 32 gains nothing.
@@ -280,7 +278,8 @@ fn plan(
     };
     let kernel = Kernel::new(file, entry, element)
         .feature("causal", is_causal)
-        .feature("shared_tile", tile > 0)
+        .feature("shared_tile", capabilities.tier == Tier::Portable)
+        .feature("shuffled", capabilities.tier == Tier::Software && capabilities.lanes == lanes)
         .feature("windowed", shape.window.is_some())
         .feature("segmented", is_segmented)
         .feature("dropout", shape.dropout.is_some())

@@ -90,7 +90,7 @@ pub fn grouped_matmul_backward_weight(
     );
     assert!(dy.rows == work.rows && x.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(dy.element == x.element, "both factors are stored alike");
-    let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities().tier);
+    let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities());
     let kernel = grouped(tile, Layout::Tn, dy.element)
         .feature("gradient", dy.element != Element::F32)
         .feature("accumulate", true);

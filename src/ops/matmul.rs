@@ -106,15 +106,20 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
 
 /// Chooses kernel and tile.
 pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
-    let tile = Tile::of(problem, 1, capabilities.tier);
+    let tile = Tile::of(problem, 1, capabilities);
     Plan { kernel: tile.kernel(problem.layout, element), grid: tile.grid(problem) }
 }
 
 /// The part of a product that one workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// 16 rows by 64 columns.
-    Software,
+    /// So many rows by 64 columns.
+    Software {
+        /// A multiple of the lanes, of four times the lanes where a is transposed.
+        rows: u32,
+        /// Invocations that share what they load; 1 if they do not.
+        lanes: u32,
+    },
     /// A square whose side is 64 times `width4`, 1 or 2.
     Portable {
         /// Groups of 4 along each side of what an invocation owns.
@@ -124,9 +129,19 @@ pub(crate) enum Tile {
 
 impl Tile {
     /// The tile for `count` products of one shape.
-    pub fn of(problem: Problem, count: u32, tier: Tier) -> Self {
-        match tier {
-            Tier::Software => Self::Software,
+    pub fn of(problem: Problem, count: u32, capabilities: Capabilities) -> Self {
+        let lanes = capabilities.lanes;
+        match capabilities.tier {
+            Tier::Software if lanes == 1 => Self::Software { rows: 16, lanes },
+            Tier::Software => {
+                let rows = match problem.layout {
+                    Layout::Tn => 4 * lanes,
+                    // Decoding has a row for each text: no larger tile than that for few of them.
+                    _ if problem.m <= lanes => lanes,
+                    _ => 3 * lanes, // faster than twice, and four times compile longer
+                };
+                Self::Software { rows, lanes }
+            }
             Tier::Portable => {
                 // Small products take the small tile, so that more than a handful of workgroups run.
                 let tiles = |side: u32| problem.m.div_ceil(side) as u64 * problem.n.div_ceil(side) as u64;
@@ -138,7 +153,7 @@ impl Tile {
     /// Its rows.
     pub fn rows(self) -> u32 {
         match self {
-            Self::Software => 16,
+            Self::Software { rows, .. } => rows,
             Self::Portable { width4 } => 64 * width4,
         }
     }
@@ -146,7 +161,7 @@ impl Tile {
     /// Its columns.
     pub fn columns(self) -> u32 {
         match self {
-            Self::Software => 4 * SOFTWARE_COLUMNS4 * SOFTWARE_LANES,
+            Self::Software { .. } => SOFTWARE_COLUMNS,
             Self::Portable { width4 } => 64 * width4,
         }
     }
@@ -159,10 +174,11 @@ impl Tile {
     /// The kernel with this tile.
     pub fn kernel(self, layout: Layout, element: Element) -> Kernel {
         let kernel = match self {
-            Self::Software => Kernel::new("matmul/software", "matmul", element)
-                .constant("ROWS", self.rows())
-                .constant("COLUMNS4", SOFTWARE_COLUMNS4)
-                .constant("LANES", SOFTWARE_LANES),
+            Self::Software { rows, lanes } => Kernel::new("matmul/software", "matmul", element)
+                .feature("shuffled", lanes > 1)
+                .constant("ROWS", rows)
+                .constant("COLUMNS4", SOFTWARE_COLUMNS / 4 / software_invocations(lanes))
+                .constant("LANES", software_invocations(lanes)),
             Self::Portable { width4 } => Kernel::new("matmul/portable", "matmul", element)
                 .constant("TM4", width4)
                 .constant("TN4", width4)
@@ -172,7 +188,10 @@ impl Tile {
     }
 }
 
-/// Invocations of a workgroup on CPU adapters: one vector of 8.
-const SOFTWARE_LANES: u32 = 8;
-/// Groups of 4 columns that each of them owns.
-const SOFTWARE_COLUMNS4: u32 = 2;
+/// Invocations of a workgroup on CPU adapters: the subgroup that shares, or one vector of 8.
+fn software_invocations(lanes: u32) -> u32 {
+    if lanes > 1 { lanes } else { 8 }
+}
+
+/// Columns that they own together.
+const SOFTWARE_COLUMNS: u32 = 64;

@@ -2,7 +2,7 @@
 
 use super::matmul::{Layout, Problem, Tile};
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::record::{Recorder, Tensor};
 
 crate::params! {
@@ -51,7 +51,7 @@ impl WorkList {
         assert!(offsets.element == Element::F32, "offsets are stored in 4 bytes each");
         assert!(rows > 0, "a work list over no rows");
         let experts = offsets.cols - 1;
-        let tile = tile_of(rows, experts, rec.capabilities().tier);
+        let tile = tile_of(rows, experts, rec.capabilities());
         let count = tile_bound(rows, experts, tile.rows());
         assert!(count <= MAX_TILES, "{rows} rows of {experts} experts have more tiles than a grid can hold");
         let tiles = rec.tensor("tiles", 1, 4 * count, Element::F32);
@@ -67,8 +67,8 @@ impl WorkList {
     }
 
     /// Whether so many rows of so many experts can be worked on: a grid has at most 65,535 tiles.
-    pub fn fits(rows: u32, experts: u32, tier: Tier) -> bool {
-        tile_bound(rows, experts, tile_of(rows, experts, tier).rows()) <= MAX_TILES
+    pub fn fits(rows: u32, experts: u32, capabilities: Capabilities) -> bool {
+        tile_bound(rows, experts, tile_of(rows, experts, capabilities).rows()) <= MAX_TILES
     }
 
     /// Tiles there can be: `rows / tile + experts`, or fewer where there are not so many rows.
@@ -100,15 +100,21 @@ fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
 
 /// One height for all products: a list of its own for each would cost more than a better tile gains. Groups that would
 /// mostly pad a large tile get the small one.
-fn tile_of(rows: u32, experts: u32, tier: Tier) -> Tile {
-    match tier {
-        Tier::Software => Tile::Software,
+fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
+    match capabilities.tier {
+        Tier::Software => Tile::Software { rows: 16, lanes: capabilities.lanes },
         Tier::Portable => Tile::Portable { width4: if rows / experts >= 512 { 2 } else { 1 } },
     }
 }
 
 /// The tile of one expert's weight gradient, which needs no list.
-pub(super) fn weight_tile(out: u32, cols: u32, rows: u32, experts: u32, tier: Tier) -> (Tile, Problem) {
+pub(super) fn weight_tile(
+    out: u32,
+    cols: u32,
+    rows: u32,
+    experts: u32,
+    capabilities: Capabilities,
+) -> (Tile, Problem) {
     let problem = Problem { layout: Layout::Tn, m: out, n: cols, k: rows };
-    (Tile::of(problem, experts, tier), problem)
+    (Tile::of(problem, experts, capabilities), problem)
 }

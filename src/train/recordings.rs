@@ -275,7 +275,7 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
             )));
         }
         let experts = model.mixture.as_ref().map_or(1, |mixture| mixture.route.experts);
-        if !WorkList::fits(rows as u32, experts, capabilities.tier) {
+        if !WorkList::fits(rows as u32, experts, *capabilities) {
             return Err(Error::Plan(format!(
                 "{rows} rows of {experts} experts are more than a launch can have; lower runner_config.batch_size and raise \
                  runner_config.gradient_accumulation_steps instead"

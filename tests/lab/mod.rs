@@ -223,15 +223,27 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
     }
 }
 
-/// Runs a case on one tier, checked and unchecked.
+/// Runs a case on one tier, checked and unchecked; where its kernels share loads between lanes, without that too.
 pub fn check_tier(name: &str, tier: Tier, build: &impl Fn(&mut Case)) {
-    let [checked, unchecked] =
-        gpus().each_ref().map(|gpu| run(&format!("{name} [{}]", tier.name()), gpu, tier, build));
-    assert!(checked == unchecked, "{name} [{}]: checked and unchecked shaders differ", tier.name());
+    let name = format!("{name} [{}]", tier.name());
+    let capabilities = gpus()[0].capabilities().with_tier(tier);
+    let [checked, unchecked] = gpus().each_ref().map(|gpu| run(&name, gpu, capabilities, build));
+    assert!(checked == unchecked, "{name}: checked and unchecked shaders differ");
+    if shares_loads(capabilities, build) {
+        let alone = run(&format!("{name} without lanes"), &gpus()[1], capabilities.with_lanes(1), build);
+        assert!(alone == unchecked, "{name}: lanes that share what they load compute something else");
+    }
 }
 
-fn run(name: &str, gpu: &Gpu, tier: Tier, build: &impl Fn(&mut Case)) -> Vec<Vec<u8>> {
-    let mut case = Case::new(gpu.capabilities().with_tier(tier));
+fn shares_loads(capabilities: Capabilities, build: &impl Fn(&mut Case)) -> bool {
+    let mut case = Case::new(capabilities);
+    build(&mut case);
+    let dispatches = case.rec.finish().dispatches;
+    dispatches.iter().any(|dispatch| dispatch.kernel.features().any(|feature| feature == "shuffled"))
+}
+
+fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &impl Fn(&mut Case)) -> Vec<Vec<u8>> {
+    let mut case = Case::new(capabilities);
     build(&mut case);
     let Case { persistents, contents, rec, expectations, .. } = case;
     let recording = rec.finish();

@@ -1,0 +1,29 @@
+// Does a workgroup of LANES invocations share what it loads, as lib/lanes assumes? Asked once of an adapter.
+//
+//   heard (LANES, 4) f32 written: row i is how many lanes invocation i heard rightly, in four columns
+//
+// Lane s says its number and three others made of it. The loop has a bound that the driver does not know, as in the kernels.
+
+import package::lib::lanes::share_of;
+import package::tile::LANES;
+
+struct Params {
+    lanes: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> heard: array<vec4<f32>>;
+
+@compute @workgroup_size(LANES)
+fn hear_lanes(@builtin(local_invocation_index) lane: u32) {
+    let said = words_of(lane);
+    var count = vec4<f32>(0.0);
+    for (var s = 0u; s < params.lanes; s++) {
+        count += select(vec4<f32>(0.0), vec4<f32>(1.0), share_of(said, s) == words_of(s));
+    }
+    heard[lane] = count;
+}
+
+fn words_of(lane: u32) -> vec4<f32> {
+    return f32(lane) + vec4<f32>(0.25, 32.5, -64.0, 128.0);
+}

@@ -1,0 +1,18 @@
+// How the invocations of a workgroup share what they load, where the workgroup is one subgroup.
+//
+// On a CPU adapter a load in a loop costs the same whether the invocations read one address or LANES different ones: the
+// driver reads lane by lane. So each lane reads something else that all of them need, and hands it round in registers.
+
+@if(shuffled) import package::tile::LANES;
+
+// How many places one load reads that all lanes want.
+@if(shuffled) const SHARED: u32 = LANES;
+@if(!shuffled) const SHARED: u32 = 1u;
+
+// Which of those places this lane reads.
+@if(shuffled) fn own_share(lane: u32) -> u32 { return lane; }
+@if(!shuffled) fn own_share(lane: u32) -> u32 { return 0u; }
+
+// What lane `share` has read, for every lane; `share` is the same for all of them.
+@if(shuffled) fn share_of(value: vec4<f32>, share: u32) -> vec4<f32> { return subgroupShuffle(value, share); }
+@if(!shuffled) fn share_of(value: vec4<f32>, share: u32) -> vec4<f32> { return value; }
