@@ -20,7 +20,8 @@ const LATEST: u64 = 2;
 /// A run of 100 steps, one evaluation and one checkpoint in it.
 #[test]
 fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
-    let setup = Setup::new("steady", "").with(&["--train_dataset.eval_fraction=0.3"]);
+    let mut setup = Setup::new("steady", "").with(&["--train_dataset.eval_fraction=0.3"]);
+    setup.gpu_options.ahead = Some(3); // as on a GPU
     let (plan, data, length) = setup.data();
     let eval = data.eval.as_ref().expect("evaluation data");
     let gpu = setup.gpu();

@@ -5,7 +5,7 @@ use super::encoder::Encoder;
 use super::lanes;
 use super::pipelines::Pipelines;
 use super::slices::SUBMISSION_TIME;
-use super::submissions::Submissions;
+use super::submissions::{MAX_AHEAD, Submissions};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Limits, Tier};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,10 @@ pub struct GpuOptions {
     /// How long one submission may take: longer programs are cut, as their first replay measures. By default 0.2 s on a GPU,
     /// which may drive a display, and any time on a software adapter.
     pub submission_time: Option<Duration>,
+    /// How many submissions the host may run ahead of the device. By default 3 on a GPU, and none on a software adapter, which
+    /// executes a submission while it is submitted: there is nothing to gain, and wgpu lets nobody poll while it submits,
+    /// so that a result would be seen, and its time taken, a step later.
+    pub ahead: Option<usize>,
 }
 
 /// An adapter, opened.
@@ -83,11 +87,12 @@ impl Gpu {
             buffer_bytes: report.buffer_bytes.min(1 << 30),
         };
         let tier = options.tier.unwrap_or(report.preferred_tier());
+        let ahead = options.ahead.unwrap_or(if report.is_software { 0 } else { MAX_AHEAD });
         let mut gpu = Self {
             pipelines: Pipelines::new(&device, &adapter.get_info(), features, options.checked_shaders),
             has_timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             capabilities: Capabilities { tier, limits, lanes: 1 },
-            submissions: Submissions::new(&device, &fault),
+            submissions: Submissions::new(&device, ahead, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,
             queue,

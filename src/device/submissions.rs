@@ -1,7 +1,7 @@
 //! Work handed to the queue: how much is in flight, when it is done, and what it was if the device fails.
 //!
-//! One thread polls the device, and nothing else does: whoever waits is a future that this thread wakes. Callbacks of
-//! wgpu run there too. In a browser the event loop does both.
+//! One thread waits for the device, and nothing else does: whoever waits is a future that this thread wakes. Callbacks of
+//! wgpu run there, or where one is asked for after the fact. In a browser the event loop does both.
 
 use super::gpu::Fault;
 use crate::error::{Error, Result};
@@ -13,14 +13,17 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The host runs at most this many submissions ahead of the device: enough to keep it busy, few enough that an
-/// interrupt, a metric or an error is never far behind.
-const MAX_IN_FLIGHT: usize = 3;
+/// The host runs at most this many submissions ahead of a GPU: enough to keep it busy, few enough that an interrupt, a
+/// metric or an error is never far behind.
+pub(super) const MAX_AHEAD: usize = 3;
 
 /// A hang, not slowness: the slowest single submission we know, a large step on a software adapter, takes minutes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(super) struct Submissions {
+    device: wgpu::Device,
+    /// How many submissions the host may run ahead of the device.
+    ahead: usize,
     /// `None` only while dropped.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
@@ -33,8 +36,6 @@ enum Request {
     Finish(wgpu::SubmissionIndex),
     /// Wait until everything submitted has run.
     FinishAll,
-    /// Run the callbacks that are ready.
-    RunCallbacks,
 }
 
 /// Shared with the polling thread. Requests are numbered from 1 and answered in order.
@@ -50,17 +51,17 @@ struct Progress {
 }
 
 impl Submissions {
-    /// Starts the thread that polls `device`.
-    pub fn new(device: &wgpu::Device, fault: &Fault) -> Self {
+    /// Starts the thread that polls `device`; `ahead` submissions may be in flight when one is added.
+    pub fn new(device: &wgpu::Device, ahead: usize, fault: &Fault) -> Self {
         let (requests, inbox) = mpsc::channel();
         let progress = Arc::new(Mutex::new(Progress::default()));
-        let (device, fault, shared) = (device.clone(), fault.clone(), progress.clone());
+        let (polled, fault, shared) = (device.clone(), fault.clone(), progress.clone());
         let thread = std::thread::Builder::new().name("gristmill poll".into());
-        let thread = thread.spawn(move || answer(&device, &fault, &inbox, &shared)).ok();
+        let thread = thread.spawn(move || answer(&polled, &fault, &inbox, &shared)).ok();
         if thread.is_none() {
             lock(&progress).failure = Some("the thread that polls the device could not be started".into());
         }
-        Self { requests: Some(requests), thread, progress }
+        Self { device: device.clone(), ahead, requests: Some(requests), thread, progress }
     }
 
     /// Notes a submission.
@@ -75,7 +76,7 @@ impl Submissions {
     pub async fn room(&self) -> Result<()> {
         let number = {
             let progress = lock(&self.progress);
-            let excess = progress.in_flight.len().saturating_sub(MAX_IN_FLIGHT);
+            let excess = progress.in_flight.len().saturating_sub(self.ahead);
             excess.checked_sub(1).map(|last| progress.in_flight[last].0)
         };
         match number {
@@ -90,9 +91,9 @@ impl Submissions {
         self.answered(number).await
     }
 
-    /// Lets the callbacks run that are ready, soon: a mapping asked for after its submission has finished, for example.
+    /// Runs the callbacks that are ready: of a mapping asked for after its submission has finished, for example.
     pub fn run_callbacks(&self) {
-        self.ask(&mut lock(&self.progress), Request::RunCallbacks);
+        let _ = poll(&self.device, wgpu::PollType::Poll); // a device that fails says so to the thread too
     }
 
     /// The oldest unfinished submission: its first and last op.
@@ -142,14 +143,10 @@ impl Drop for Submissions {
 fn answer(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, progress: &Mutex<Progress>) {
     for (number, request) in (1..).zip(inbox) {
         let wait = |submission_index| wgpu::PollType::Wait { submission_index, timeout: Some(TIMEOUT) };
-        let polled = poll(
-            device,
-            match request {
-                Request::Finish(index) => wait(Some(index)),
-                Request::FinishAll => wait(None),
-                Request::RunCallbacks => wgpu::PollType::Poll,
-            },
-        );
+        let polled = match request {
+            Request::Finish(index) => poll(device, wait(Some(index))),
+            Request::FinishAll => poll(device, wait(None)),
+        };
         let mut progress = lock(progress);
         match polled {
             Ok(()) => progress.answered = number,
