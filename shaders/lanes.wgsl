@@ -4,7 +4,7 @@
 //
 // Lane s says its number and three others made of it. The loop has a bound that the driver does not know, as in the kernels.
 
-import package::lib::lanes::share_of;
+import package::lib::lanes::from_lane;
 import package::tile::LANES;
 
 struct Params {
@@ -19,7 +19,7 @@ fn hear_lanes(@builtin(local_invocation_index) lane: u32) {
     let said = words_of(lane);
     var count = vec4<f32>(0.0);
     for (var s = 0u; s < params.lanes; s++) {
-        count += select(vec4<f32>(0.0), vec4<f32>(1.0), share_of(said, s) == words_of(s));
+        count += select(vec4<f32>(0.0), vec4<f32>(1.0), from_lane(said, s) == words_of(s));
     }
     heard[lane] = count;
 }

@@ -8,12 +8,16 @@ use gristmill::reference;
 use lab::{Case, allowed, check};
 
 /// m, n, k: one, odd, tile edges, one past them.
-const MATMUL_SHAPES: [(u32, u32, u32); 8] = [
+const MATMUL_SHAPES: [(u32, u32, u32); 12] = [
     (1, 1, 1),
     (1, 31, 7),
     (33, 1, 31),
+    (8, 64, 16),
+    (9, 65, 33),
     (16, 128, 16),
     (17, 129, 33),
+    (24, 64, 5),
+    (33, 65, 3),
     (64, 64, 257),
     (130, 257, 12),
     (257, 31, 1),

@@ -113,7 +113,7 @@ fn variants() -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
         })
-        .chain(question_of_lanes(8).1.dispatches)
+        .chain([4, 8].into_iter().flat_map(|lanes| question_of_lanes(lanes, true).1.dispatches))
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }

@@ -1,4 +1,5 @@
-//! Programs that would keep a display waiting are cut into several submissions, and compute the same.
+//! Programs that would keep a display waiting are cut into several submissions, and compute the same. A software driver has
+//! none in flight when a step returns.
 
 mod runs;
 
@@ -57,4 +58,23 @@ fn cut_steps_compute_the_same() {
         cut.states
     );
     assert!(whole.weights == cut.weights, "the weights differ");
+}
+
+/// Its driver executes a step while it is submitted: the result is there at once, and so is the time it took.
+#[test]
+fn a_software_driver_s_result_comes_with_its_step() {
+    let setup = Setup::new("at once", "");
+    let (plan, data, length) = setup.data();
+    let gpu = setup.gpu();
+    if !gpu.report().is_software {
+        println!("{} is no software adapter: nothing to see here", gpu.report().name);
+        return;
+    }
+    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
+    for step in 1..=10 {
+        let first = (step - 1) * plan.gradient_accumulation_steps as u64;
+        block_on(trainer.step(step, &data.train, first)).expect("a step");
+        let finished = trainer.finished_steps().expect("states");
+        assert_eq!(finished.iter().map(|finished| finished.step).collect::<Vec<_>>(), [step]);
+    }
 }

@@ -5,12 +5,13 @@
 //   qkv (N, columns), dout (N, heads · 4 V4), lse and delta (N, heads) f32   read
 //   dqkv (N, columns), its columns of keys and values   written
 //
-// An invocation owns ROWS keys of one key head, LANES apart, and walks the group's heads and their queries alone,
+// An invocation owns ROWS keys of one key head, LANES apart, and walks the group's heads and their queries,
 // QUERIES at a time: the sums have one order, and no atomics. Neighbouring invocations own neighbouring keys and meet
 // the same queries at the same time.
 // windowed, segmented: as in attention/forward.wgsl; a key's document ends before ends[key]. The walk ends with the last
 // query that sees the block's last key.
 // dropout: dv = Σ mask p dout / (1 - p_drop), and dp as in attention/backward_q.wgsl.
+// shuffled (CPUs): each lane reads one of LANES queries, and hears the others, as lib/lanes says.
 // shared_tile (GPUs): the workgroup first copies TILE queries and their dout to workgroup memory.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
@@ -20,7 +21,7 @@ import package::lib::attention::{LOG2_E, add_dot};
 import package::attention::queries::{params, qkv};
 @if(dropout) import package::lib::dropout::dropout_words;
 import package::lib::element::{Packed, load4, store4};
-@if(shuffled) import package::lib::lanes::share_of;
+@if(shuffled) import package::lib::lanes::from_lane;
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
 
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
@@ -224,17 +225,17 @@ fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {
 
 @if(shuffled)
 fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return share_of(own_query[c], place);
+    return from_lane(own_query[c], place);
 }
 
 @if(shuffled)
 fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return share_of(own_dout[c], place);
+    return from_lane(own_dout[c], place);
 }
 
 @if(shuffled)
 fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> {
-    return share_of(own_statistics, place);
+    return from_lane(own_statistics, place);
 }
 
 // or all of them into workgroup memory.

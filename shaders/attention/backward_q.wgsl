@@ -5,8 +5,8 @@
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// As in attention/forward.wgsl, `windowed` and `segmented` too: an invocation owns ROWS queries of one head and walks the keys, KEYS at a time. It also
-// leaves delta, which is Σ p dp, for the gradient of keys and values.
+// As in attention/forward.wgsl, `windowed`, `segmented`, `shuffled` and `shared_tile` too: an invocation owns ROWS queries of
+// one head and walks the keys, KEYS at a time. It also leaves delta, which is Σ p dp, for the gradient of keys and values.
 // dropout: dp = mask dout · v / (1 - p_drop) with the mask of the forward pass; delta holds it already, through out.
 // Numerics: f32; p comes back by one exponential, without a running maximum, and is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.

@@ -3,9 +3,10 @@
 //   qkv (N, columns) read      a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = batch · T
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
 //
-// An invocation owns ROWS queries of one head, LANES apart, and walks the keys alone, KEYS at a time, with the running
+// An invocation owns ROWS queries of one head, LANES apart, and walks the keys, KEYS at a time, with the running
 // maximum and sum of the online softmax; no matrix of scores exists. What is loaded of a key serves ROWS queries: on a
 // CPU adapter loads cost most. Neighbouring invocations own neighbouring queries and meet the same keys together.
+// shuffled (CPUs): each lane reads one of LANES keys, and hears the others, as lib/lanes says.
 // shared_tile (GPUs): the workgroup first copies TILE keys and values to workgroup memory, 16 · TILE · (D4 + V4) bytes.
 // windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], where its
 // document begins. The walk begins where the block's first query sees its first key.

@@ -6,8 +6,8 @@
 
 @if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4};
-@if(shuffled) import package::lib::lanes::share_of;
-import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
+@if(shuffled) import package::lib::lanes::from_lane;
+import package::tile::{D4, LANES, ROWS, TILE, V4};
 
 struct Params {
     tokens: u32, // T
@@ -115,12 +115,12 @@ fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {
 
 @if(shuffled)
 fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
-    return share_of(own_key[c], key % TILE);
+    return from_lane(own_key[c], key % TILE);
 }
 
 @if(shuffled)
 fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
-    return share_of(own_value[c], key % TILE);
+    return from_lane(own_value[c], key % TILE);
 }
 
 // or all of them into workgroup memory.

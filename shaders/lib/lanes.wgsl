@@ -13,6 +13,6 @@
 @if(shuffled) fn own_share(lane: u32) -> u32 { return lane; }
 @if(!shuffled) fn own_share(lane: u32) -> u32 { return 0u; }
 
-// What lane `share` has read, for every lane; `share` is the same for all of them.
-@if(shuffled) fn share_of(value: vec4<f32>, share: u32) -> vec4<f32> { return subgroupShuffle(value, share); }
-@if(!shuffled) fn share_of(value: vec4<f32>, share: u32) -> vec4<f32> { return value; }
+// What `lane` has read, for every lane; `lane` is the same for all of them.
+@if(shuffled) fn from_lane(value: vec4<f32>, lane: u32) -> vec4<f32> { return subgroupShuffle(value, lane); }
+@if(!shuffled) fn from_lane(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }

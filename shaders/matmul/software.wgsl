@@ -4,18 +4,17 @@
 //   b_transposed    a (M, K), b (N, K)      y  = x Wᵀ
 //   a_transposed    a (K, M), b (K, N)      dW = dyᵀ x
 //
-// One invocation owns ROWS rows by COLUMNS4 groups of 4 columns and walks K alone: no barrier, no workgroup memory (both
-// are slow where a core plays a GPU). Neighbouring invocations own neighbouring groups of columns and the same rows, so
-// they share what they load of `a`, as lib/lanes says. Loads are most of the time all the same, which is why an invocation
-// owns more than one group of columns.
-// Indices past the edge are clamped, not branched around: control flow would make loads divergent.
-// Sums are arrays of arrays, indexed by loop counters: drivers unroll such loops, and keep no array in memory. Only their way
-// out is through memory: code for each sum's last steps would be most of the kernel, and of the time to compile it.
-// What does not change is computed before the loop over K, since these drivers do not move it there.
+// One invocation owns ROWS rows by COLUMNS4 groups of 4 columns and walks K without a barrier, which is slow where a core
+// plays a GPU. Neighbouring invocations own neighbouring groups of columns and the same rows, so they share what they load of
+// `a`, as lib/lanes says. Loads are most of the time all the same, which is why an invocation owns more than one group of
+// columns. Indices past the edge are clamped, not branched around: every lane must have what the others want to hear.
+// Sums are arrays of arrays, indexed by loop counters: drivers unroll such loops, and keep no array in memory. Only their
+// way out is through workgroup memory, 256 ROWS bytes: code for each sum's last steps would be most of the kernel, and of
+// the time to compile it. What does not change is computed before the loop over K: these drivers do not move it there.
 // Numerics: f32 sums over k in ascending order.
 
 import package::lib::element::load4;
-import package::lib::lanes::{SHARED, own_share, share_of};
+import package::lib::lanes::{SHARED, own_share, from_lane};
 import package::matmul::operands::{a, a_start, b, b_start, params, size_k, size_m};
 import package::matmul::operands::{bias_of, destination, epilogue};
 @if(grouped) import package::matmul::operands::pick_group;
@@ -78,7 +77,7 @@ fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
         for (var g = 0u; g < ROWS / SHARED; g++) {
             let x = load4(a[rows[g] + k4]);
             for (var s = 0u; s < SHARED; s++) {
-                let row = share_of(x, s);
+                let row = from_lane(x, s);
                 for (var c = 0u; c < COLUMNS4; c++) {
                     sums[g * SHARED + s][c] = add_four(row, b[c], sums[g * SHARED + s][c]);
                 }
@@ -108,7 +107,7 @@ fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
         for (var g = 0u; g < ROWS / SHARED / 4u; g++) {
             let loaded = load4(a[place(in_a, k, rows4[g])]);
             for (var s = 0u; s < SHARED; s++) {
-                let x = share_of(loaded, s);
+                let x = from_lane(loaded, s);
                 let r = 4u * (g * SHARED + s);
                 for (var c = 0u; c < COLUMNS4; c++) {
                     sums[r][c] = fma(vec4<f32>(x.x), b[c], sums[r][c]);

@@ -56,10 +56,10 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
     );
     let wrong = test_tiers(&gpu).await?;
     say!(
-        "roofs      matrix products {:.1} GFLOP/s, memory {:.1} GB/s (tier {})",
+        "roofs      matrix products {:.1} GFLOP/s, memory {:.1} GB/s ({})",
         probe_matmul_rate(&gpu).await? / 1e9,
         probe_memory_rate(&gpu).await? / 1e9,
-        gpu.capabilities().tier.name()
+        gpu.capabilities()
     );
     say!("{}", largest_model(&gpu, arguments.memory)?);
     match wrong.is_empty() {

@@ -56,7 +56,7 @@ impl<'gpu> Encoder<'gpu> {
         self.commands.copy_buffer_to_buffer(from, at, to, to_at, Some(bytes));
     }
 
-    /// Hands the commands to the queue. Completes at once unless too much is in flight already.
+    /// Hands the commands to the queue. Completes when the host may go on: on a GPU at once, unless too much is in flight.
     ///
     /// # Errors
     /// A device that fails.

@@ -2,7 +2,7 @@
 
 use super::adapter::{self, AdapterReport};
 use super::encoder::Encoder;
-use super::lanes;
+use super::lanes::{hear_each_other, subgroup_size};
 use super::pipelines::Pipelines;
 use super::slices::SUBMISSION_TIME;
 use super::submissions::{MAX_AHEAD, Submissions};
@@ -25,9 +25,9 @@ pub struct GpuOptions {
     /// How long one submission may take: longer programs are cut, as their first replay measures. By default 0.2 s on a GPU,
     /// which may drive a display, and any time on a software adapter.
     pub submission_time: Option<Duration>,
-    /// How many submissions the host may run ahead of the device. By default 3 on a GPU, and none on a software adapter, which
-    /// executes a submission while it is submitted: there is nothing to gain, and wgpu lets nobody poll while it submits,
-    /// so that a result would be seen, and its time taken, a step later.
+    /// How many submissions the host may run ahead of the device, at most 3. By default 3 on a GPU, and none on a software
+    /// adapter, which executes a submission while it is submitted: there is nothing to gain, and wgpu lets nobody poll while
+    /// it submits, so that a result would be seen, and its time taken, a step later.
     pub ahead: Option<usize>,
 }
 
@@ -63,12 +63,39 @@ pub struct GpuCounters {
 
 impl Gpu {
     /// Opens an adapter with the limits it has.
+    ///
+    /// # Errors
+    /// No adapter, none of that name, or one that cannot be opened.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
         let instance = adapter::instance();
         let adapter = adapter::choose(&instance, options.device_name.as_deref()).await?;
         let report = AdapterReport::of(&adapter);
-        let wanted =
-            wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SUBGROUP;
+        // Only kernels for CPU adapters share between lanes; a GPU's driver would compile all others differently, too.
+        let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
+        let mut gpu = Self::open(&adapter, options, lanes > 1).await?;
+        if lanes > 1 {
+            match hear_each_other(&gpu, lanes).await {
+                Ok(true) => gpu.capabilities.lanes = lanes,
+                Ok(false) => tracing::warn!(
+                    "{}: a workgroup of {lanes} is no subgroup; kernels do without",
+                    report.name
+                ),
+                Err(error) => {
+                    tracing::warn!(
+                        "{}: lanes cannot hear each other ({error}); kernels do without",
+                        report.name
+                    );
+                    gpu = Self::open(&adapter, options, false).await?;
+                }
+            }
+        }
+        Ok(gpu)
+    }
+
+    async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
+        let report = AdapterReport::of(adapter);
+        let mut wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+        wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
         let features = adapter.features() & wanted;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("gristmill"),
@@ -87,8 +114,8 @@ impl Gpu {
             buffer_bytes: report.buffer_bytes.min(1 << 30),
         };
         let tier = options.tier.unwrap_or(report.preferred_tier());
-        let ahead = options.ahead.unwrap_or(if report.is_software { 0 } else { MAX_AHEAD });
-        let mut gpu = Self {
+        let ahead = options.ahead.unwrap_or(if report.is_software { 0 } else { MAX_AHEAD }).min(MAX_AHEAD);
+        Ok(Self {
             pipelines: Pipelines::new(&device, &adapter.get_info(), features, options.checked_shaders),
             has_timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
             capabilities: Capabilities { tier, limits, lanes: 1 },
@@ -98,19 +125,7 @@ impl Gpu {
             queue,
             report,
             fault,
-        };
-        gpu.capabilities.lanes = gpu.lanes(lanes::subgroup_size(&adapter)).await?;
-        Ok(gpu)
-    }
-
-    /// How many invocations hand values to each other, on an adapter with subgroups of `size`. Only kernels for CPU
-    /// adapters ask for it.
-    async fn lanes(&self, size: u32) -> Result<u32> {
-        if size == 1 || !self.report.is_software || lanes::hear_each_other(self, size).await? {
-            return Ok(if self.report.is_software { size } else { 1 });
-        }
-        tracing::warn!("{}: a workgroup of {size} is no subgroup; kernels do without", self.report.name);
-        Ok(1)
+        })
     }
 
     /// The adapter it opened.

@@ -32,7 +32,7 @@ pub(super) fn subgroup_size(adapter: &wgpu::Adapter) -> u32 {
 /// # Errors
 /// A device that fails.
 pub(super) async fn hear_each_other(gpu: &Gpu, lanes: u32) -> Result<bool> {
-    let (persistents, recording, heard) = question(lanes);
+    let (persistents, recording, heard) = question(lanes, true);
     let buffers = gpu.make_persistent(&persistents).await?;
     let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off).await?;
     let mut encoder = gpu.encoder();
@@ -42,12 +42,13 @@ pub(super) async fn hear_each_other(gpu: &Gpu, lanes: u32) -> Result<bool> {
     Ok(F32.decode(&bytes).iter().all(|&count| count == lanes as f32))
 }
 
-/// What the adapter is asked, and where it answers.
-pub fn question(lanes: u32) -> (Persistents, Recording, Tensor) {
+/// What the adapter is asked, and where it answers. Lanes that are not `is_shuffled` hear themselves only.
+pub fn question(lanes: u32, is_shuffled: bool) -> (Persistents, Recording, Tensor) {
     let mut persistents = Persistents::new();
     let heard = persistents.tensor("heard", lanes, 4, F32);
     let mut rec = Recorder::new("lanes", Capabilities::software());
-    let kernel = Kernel::new("lanes", "hear_lanes", F32).feature("shuffled", true).constant("LANES", lanes);
+    let kernel =
+        Kernel::new("lanes", "hear_lanes", F32).feature("shuffled", is_shuffled).constant("LANES", lanes);
     rec.dispatch(kernel, &[(1, heard.binding())], &Params { lanes }, [1, 1, 1]);
     (persistents, rec.finish(), heard)
 }

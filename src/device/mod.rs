@@ -19,6 +19,7 @@ mod upload;
 pub use adapter::{AdapterReport, list_adapters};
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
+#[doc(hidden)] // for the tests of shaders
 pub use lanes::question as question_of_lanes;
 pub use prepare::{Buffers, Guard, Prepared, Program};
 pub use profile::DispatchTime;

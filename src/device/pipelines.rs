@@ -117,7 +117,9 @@ impl Pipelines {
     fn save_cache(&self) {
         let Some((cache, path)) = &self.cache else { return };
         let Some(data) = cache.get_data() else { return };
-        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+        static SAVES: AtomicUsize = AtomicUsize::new(0); // devices of one process may save at the same time
+        let number = SAVES.fetch_add(1, Ordering::Relaxed);
+        let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
         let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         let written = written.and_then(|()| std::fs::write(&temporary, data));
         if written.and_then(|()| std::fs::rename(&temporary, path)).is_err() {

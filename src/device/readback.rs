@@ -9,7 +9,7 @@ use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Staging buffers that carry some small buffers to the host, a step or two late and never waited for.
+/// Staging buffers that carry some small buffers to the host, of a GPU a step or two late and never waited for.
 pub struct ReadbackRing {
     free: Vec<wgpu::Buffer>,
     pending: VecDeque<Pending>,

@@ -30,7 +30,7 @@ pub(super) struct Submissions {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// What the polling thread is asked for.
+/// What the waiting thread is asked for.
 enum Request {
     /// Wait until this submission has run.
     Finish(wgpu::SubmissionIndex),
@@ -38,7 +38,7 @@ enum Request {
     FinishAll,
 }
 
-/// Shared with the polling thread. Requests are numbered from 1 and answered in order.
+/// Shared with the waiting thread. Requests are numbered from 1 and answered in order.
 #[derive(Default)]
 struct Progress {
     asked: u64,
@@ -51,15 +51,16 @@ struct Progress {
 }
 
 impl Submissions {
-    /// Starts the thread that polls `device`; `ahead` submissions may be in flight when one is added.
+    /// Starts the thread that waits for `device`; `ahead` submissions may be in flight when one is added.
     pub fn new(device: &wgpu::Device, ahead: usize, fault: &Fault) -> Self {
         let (requests, inbox) = mpsc::channel();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let (polled, fault, shared) = (device.clone(), fault.clone(), progress.clone());
-        let thread = std::thread::Builder::new().name("gristmill poll".into());
+        let thread = std::thread::Builder::new().name("gristmill wait".into());
         let thread = thread.spawn(move || answer(&polled, &fault, &inbox, &shared)).ok();
         if thread.is_none() {
-            lock(&progress).failure = Some("the thread that polls the device could not be started".into());
+            lock(&progress).failure =
+                Some("the thread that waits for the device could not be started".into());
         }
         Self { device: device.clone(), ahead, requests: Some(requests), thread, progress }
     }

@@ -3,7 +3,7 @@
 /// A family of kernels written for one class of machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// CPU adapters: barriers and workgroup memory are slow there, so one invocation owns a whole register tile.
+    /// CPU adapters: barriers are slow there, so one invocation owns a whole register tile.
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
@@ -58,6 +58,11 @@ impl Capabilities {
         }
     }
 
+    /// Invocations of a workgroup of the software tier: those that hand values to each other, or a vector of 8.
+    pub const fn software_workgroup(self) -> u32 {
+        if self.lanes > 1 { self.lanes } else { 8 }
+    }
+
     /// The same adapter with another tier forced.
     pub const fn with_tier(self, tier: Tier) -> Self {
         Self { tier, ..self }
@@ -71,5 +76,16 @@ impl Capabilities {
     /// The same adapter with no binding, and so no tensor, larger than `bytes`.
     pub const fn with_binding_bytes(self, bytes: u64) -> Self {
         Self { limits: Limits { binding_bytes: bytes, ..self.limits }, ..self }
+    }
+}
+
+impl std::fmt::Display for Capabilities {
+    /// What decides which kernels run: `tier software, 8 lanes`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "tier {}", self.tier.name())?;
+        match (self.tier, self.lanes) {
+            (Tier::Software, 2..) => write!(f, ", {} lanes", self.lanes),
+            _ => Ok(()),
+        }
     }
 }

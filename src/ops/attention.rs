@@ -268,7 +268,7 @@ fn plan(
             // What an invocation hears of a key serves all its rows, but the driver compiles longer the more there are. One
             // key at a time compiles fastest and runs as fast as two. A tile is a key for each lane.
             let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
-            (rows, 8, 1, 8)
+            (rows, capabilities.software_workgroup(), 1, capabilities.software_workgroup())
         }
         Tier::Portable => {
             // What fits in 16 KiB, in whole steps of the walk; more than 32 gains nothing.
@@ -279,7 +279,7 @@ fn plan(
     let kernel = Kernel::new(file, entry, element)
         .feature("causal", is_causal)
         .feature("shared_tile", capabilities.tier == Tier::Portable)
-        .feature("shuffled", capabilities.tier == Tier::Software && capabilities.lanes == lanes)
+        .feature("shuffled", capabilities.tier == Tier::Software && capabilities.lanes > 1)
         .feature("windowed", shape.window.is_some())
         .feature("segmented", is_segmented)
         .feature("dropout", shape.dropout.is_some())

@@ -117,8 +117,10 @@ pub(crate) enum Tile {
     Software {
         /// A multiple of the lanes, of four times the lanes where a is transposed.
         rows: u32,
-        /// Invocations that share what they load; 1 if they do not.
+        /// Invocations of the workgroup.
         lanes: u32,
+        /// Whether they share what they load.
+        is_shuffled: bool,
     },
     /// A square whose side is 64 times `width4`, 1 or 2.
     Portable {
@@ -132,15 +134,15 @@ impl Tile {
     pub fn of(problem: Problem, count: u32, capabilities: Capabilities) -> Self {
         let lanes = capabilities.lanes;
         match capabilities.tier {
-            Tier::Software if lanes == 1 => Self::Software { rows: 16, lanes },
             Tier::Software => {
                 let rows = match problem.layout {
+                    _ if lanes == 1 => 16,
                     Layout::Tn => 4 * lanes,
                     // Decoding has a row for each text: no larger tile than that for few of them.
                     _ if problem.m <= lanes => lanes,
                     _ => 3 * lanes, // faster than twice, and four times compile longer
                 };
-                Self::Software { rows, lanes }
+                Self::software(rows, capabilities)
             }
             Tier::Portable => {
                 // Small products take the small tile, so that more than a handful of workgroups run.
@@ -148,6 +150,11 @@ impl Tile {
                 Self::Portable { width4: if tiles(128) * count as u64 >= 64 { 2 } else { 1 } }
             }
         }
+    }
+
+    /// So many rows, on a CPU adapter.
+    pub fn software(rows: u32, capabilities: Capabilities) -> Self {
+        Self::Software { rows, lanes: capabilities.software_workgroup(), is_shuffled: capabilities.lanes > 1 }
     }
 
     /// Its rows.
@@ -174,11 +181,11 @@ impl Tile {
     /// The kernel with this tile.
     pub fn kernel(self, layout: Layout, element: Element) -> Kernel {
         let kernel = match self {
-            Self::Software { rows, lanes } => Kernel::new("matmul/software", "matmul", element)
-                .feature("shuffled", lanes > 1)
+            Self::Software { rows, lanes, is_shuffled } => Kernel::new("matmul/software", "matmul", element)
+                .feature("shuffled", is_shuffled)
                 .constant("ROWS", rows)
-                .constant("COLUMNS4", SOFTWARE_COLUMNS / 4 / software_invocations(lanes))
-                .constant("LANES", software_invocations(lanes)),
+                .constant("COLUMNS4", SOFTWARE_COLUMNS / 4 / lanes)
+                .constant("LANES", lanes),
             Self::Portable { width4 } => Kernel::new("matmul/portable", "matmul", element)
                 .constant("TM4", width4)
                 .constant("TN4", width4)
@@ -188,10 +195,5 @@ impl Tile {
     }
 }
 
-/// Invocations of a workgroup on CPU adapters: the subgroup that shares, or one vector of 8.
-fn software_invocations(lanes: u32) -> u32 {
-    if lanes > 1 { lanes } else { 8 }
-}
-
-/// Columns that they own together.
+/// Columns that the invocations of a workgroup own together on CPU adapters.
 const SOFTWARE_COLUMNS: u32 = 64;

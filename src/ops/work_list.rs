@@ -102,7 +102,7 @@ fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
 /// mostly pad a large tile get the small one.
 fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     match capabilities.tier {
-        Tier::Software => Tile::Software { rows: 16, lanes: capabilities.lanes },
+        Tier::Software => Tile::software(16, capabilities),
         Tier::Portable => Tile::Portable { width4: if rows / experts >= 512 { 2 } else { 1 } },
     }
 }

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Writes every shader variant that training as the file at `config` says would use into `folder`, and trains nothing.
-/// Returns the files. Where the configuration names a tier no adapter is needed; else the one that the run would take
-/// decides.
+/// Returns the files. Where the configuration names a tier no adapter is needed, and `software` is taken to have 8 lanes;
+/// else the one that the run would take decides. Lanes share by `subgroupShuffle`; `enable subgroups;`, which tools other
+/// than naga want for it, is not written, because naga does not know it yet.
 ///
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.

@@ -125,7 +125,7 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops
 
 fn report(plan: &RunPlan, data: &Dataset, gpu: &Gpu, trainer: &Trainer<'_>, matmul_rate: f64) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
-    tracing::info!("adapter: {}, tier {}", gpu.report(), gpu.capabilities().tier.name());
+    tracing::info!("adapter: {}, {}", gpu.report(), gpu.capabilities());
     tracing::info!(
         "model: {} parameters, {:.3} GFLOP a token to train; {} tokens a step",
         count::parameters(&plan.model),

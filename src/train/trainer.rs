@@ -27,7 +27,7 @@ pub(super) const DECODE: usize = 4;
 
 /// A model in training on one device.
 ///
-/// [`step`](Self::step) and [`evaluate`](Self::evaluate) submit work and return; results come a step or two later from
+/// [`step`](Self::step) and [`evaluate`](Self::evaluate) submit work and return, on a GPU before it is done; results come when they are there, from
 /// [`finished_steps`](Self::finished_steps) and [`finished_evaluations`](Self::finished_evaluations).
 pub struct Trainer<'gpu> {
     pub(super) gpu: &'gpu Gpu,

@@ -1,0 +1,41 @@
+//! Lanes that share what they load: an adapter that can is known to, and asking can be answered with no.
+
+use gristmill::device::{Gpu, GpuOptions, Guard, Reader, question_of_lanes};
+use gristmill::element::Element::F32;
+use pollster::block_on;
+
+fn gpu() -> Gpu {
+    block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Without lanes every kernel is right, and half as fast: no other test would notice.
+#[test]
+fn llvmpipe_has_lanes() {
+    let gpu = gpu();
+    let (name, lanes) = (&gpu.report().name, gpu.capabilities().lanes);
+    println!("{name}: {lanes}");
+    assert!(!name.contains("llvmpipe") || lanes > 1, "{name} was found to have no lanes");
+    assert!(gpu.report().is_software || lanes == 1, "lanes are for software adapters");
+}
+
+#[test]
+fn lanes_that_hand_nothing_round_hear_themselves_only() {
+    let gpu = gpu();
+    let lanes = gpu.capabilities().lanes;
+    for (is_shuffled, wanted) in [(false, 1), (true, lanes)] {
+        if is_shuffled && lanes == 1 {
+            continue; // an adapter without subgroups does not know the kernel
+        }
+        let (persistents, recording, heard) = question_of_lanes(lanes.max(4), is_shuffled);
+        let counts = block_on(async {
+            let buffers = gpu.make_persistent(&persistents).await?;
+            let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;
+            let mut encoder = gpu.encoder();
+            encoder.replay(&prepared.programs[0]).await?;
+            encoder.submit().await?;
+            Reader::new(&gpu, heard.bytes()).tensor(&gpu, &buffers, &prepared, 0, &heard).await
+        });
+        let counts = F32.decode(&counts.unwrap_or_else(|e| panic!("{e}")));
+        assert!(counts.iter().all(|&count| count == wanted as f32), "{is_shuffled}: {counts:?}");
+    }
+}
