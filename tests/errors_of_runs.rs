@@ -38,6 +38,15 @@ fn folders_that_cannot_be_used() {
             "choose another --output_dir",
         ],
     );
+    let summary = format!("--callbacks=[{{type: SummaryMonitor, summary_dir: {}}}]", config.display());
+    place.refuses(
+        "an unwritable place for what experts chose",
+        &["--moe_config={expert_num: 2, save_token_distribution: True}", &summary, "--run_name=summarised"],
+        &[
+            "cannot create the folder: a part of this path is a file, not a folder",
+            "choose another summary_dir of SummaryMonitor",
+        ],
+    );
     let busy = std::fs::File::open(place.run().join("run.lock")).expect("the lock");
     busy.lock().expect("the lock");
     place.refuses(

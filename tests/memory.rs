@@ -169,3 +169,22 @@ fn what_cannot_be_split_is_an_error_that_names_it() {
         }
     }
 }
+
+/// A grid has 65,535 tiles of 16 rows along an axis: a choice of each token is a row.
+#[test]
+fn more_rows_of_experts_than_a_launch_can_have_are_refused() {
+    let moe = "--moe_config={expert_num: 8, num_experts_chosen: 8, use_gmm: True, moe_intermediate_size: 4}";
+    let recorded = |batch_size: u32| {
+        let batch_size = format!("--batch_size={batch_size}");
+        let plan = Setup::new("too many rows", "")
+            .with(&[moe, &batch_size, "--gradient_accumulation_steps=1"])
+            .plan();
+        record(&plan, Capabilities::software().with_binding_bytes(1 << 30))
+    };
+    // 24 tokens a window.
+    let line = recorded(65_535 * 16 / 8 / 24 + 1).err().expect("an error").to_string();
+    println!("{line}");
+    assert!(line.contains("rows of 8 experts are more than a launch can have"), "{line}");
+    assert!(line.contains("lower runner_config.batch_size"), "{line}");
+    recorded(65_535 * 16 / 8 / 24 - 10).unwrap_or_else(|error| panic!("{error}"));
+}

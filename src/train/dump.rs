@@ -1,6 +1,6 @@
 //! The shaders of a run as files: what a driver gets to compile, for reading, for other tools and for bug reports.
 
-use super::durable::{create_folder, write_atomically};
+use super::durable::{create_folder_of, write_atomically};
 use super::recordings::Recordings;
 use super::run::open_device;
 use crate::config::{Override, RunConfig, RunPlan};
@@ -35,7 +35,7 @@ pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Re
 pub fn write_shaders(recordings: &[&Recording], folder: &Path) -> Result<Vec<PathBuf>> {
     let dispatches = recordings.iter().flat_map(|recording| &recording.dispatches);
     let kernels: BTreeMap<String, &Kernel> = dispatches.map(|d| (d.kernel.to_string(), &d.kernel)).collect();
-    create_folder(folder)?;
+    create_folder_of("folder", folder)?;
     let write = |(name, kernel): (&String, &&Kernel)| {
         let path = folder.join(file_name(name));
         write_atomically(&path, format!("// {name}\n{}", compose(kernel)?.wgsl).as_bytes())?;

@@ -13,26 +13,25 @@ pub const UNFINISHED: &str = ".tmp";
 pub const USE_ANOTHER: &str =
     "use another checkpoint, or delete the folder of this one to resume from the one before it";
 
-/// An I/O error about `path` as one line that names the cause and the remedy; `doing` says what was tried
-/// ("write", "create the folder").
+/// An I/O error about `path`, which --output_dir chose, as one line that names the cause and the remedy; `doing` says what
+/// was tried ("write", "create the folder").
 pub fn io_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
-    let remedy = match error.kind() {
-        ErrorKind::StorageFull => "disk full: free space there, or choose another --output_dir",
-        ErrorKind::QuotaExceeded => "disk quota exceeded: free space there, or choose another --output_dir",
-        ErrorKind::PermissionDenied => {
-            "no permission: choose another --output_dir, or change who may write it"
-        }
-        ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another --output_dir",
-        ErrorKind::NotADirectory => {
-            "a part of this path is a file, not a folder: choose another --output_dir"
-        }
-        ErrorKind::FileTooLarge => {
-            "the file would pass the size limit: raise `ulimit -f`, or choose another --output_dir"
-        }
-        ErrorKind::NotFound => "no such file or folder",
+    io_error_of("--output_dir", path, doing, error)
+}
+
+/// The same about a path that `setting` chose.
+fn io_error_of(setting: &str, path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
+    let cause = match error.kind() {
+        ErrorKind::StorageFull => "disk full: free space there, or",
+        ErrorKind::QuotaExceeded => "disk quota exceeded: free space there, or",
+        ErrorKind::PermissionDenied => "no permission: change who may write it, or",
+        ErrorKind::ReadOnlyFilesystem => "the file system is read-only:",
+        ErrorKind::NotADirectory => "a part of this path is a file, not a folder:",
+        ErrorKind::FileTooLarge => "the file would pass the size limit: raise `ulimit -f`, or",
+        ErrorKind::NotFound => return Error::file(path, format!("cannot {doing}: no such file or folder")),
         _ => return Error::file(path, format!("cannot {doing}: {error}")),
     };
-    Error::file(path, format!("cannot {doing}: {remedy}"))
+    Error::file(path, format!("cannot {doing}: {cause} choose another {setting}"))
 }
 
 /// Writes `bytes` to `path` so that a reader, now or after a crash, finds the old content or the new, never a part.
@@ -59,8 +58,13 @@ pub fn replace_atomically(path: &Path, fill: impl FnOnce(&mut File) -> io::Resul
 /// Creates a folder and the parents it lacks, each with its name on the disk: else a power cut could take a whole
 /// folder of synced files away.
 pub fn create_folder(path: &Path) -> Result<()> {
+    create_folder_of("--output_dir", path)
+}
+
+/// The same for a folder that `setting` chose: an error names that.
+pub fn create_folder_of(setting: &str, path: &Path) -> Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
-    fs::create_dir_all(path).map_err(|error| io_error(path, "create the folder", &error))?;
+    fs::create_dir_all(path).map_err(|error| io_error_of(setting, path, "create the folder", &error))?;
     missing
         .iter()
         .rev()

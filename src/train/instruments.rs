@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::durable::create_folder;
+use super::durable::create_folder_of;
 use super::expert_load::{LayerLoad, MixtureReport};
 use super::metrics::StepMetrics;
 use super::npy;
@@ -50,7 +50,9 @@ impl ExpertInstruments {
     /// # Errors
     /// It cannot be made.
     pub fn prepare(&self) -> Result<()> {
-        self.distribution.as_ref().map_or(Ok(()), |distribution| create_folder(&distribution.folder))
+        self.distribution.as_ref().map_or(Ok(()), |distribution| {
+            create_folder_of("summary_dir of SummaryMonitor", &distribution.folder)
+        })
     }
 
     /// Shows `report` of step number `step`: logs the drop rates where asked for, and writes the distribution where the step
@@ -90,9 +92,13 @@ pub fn drop_rate_line(load: &LayerLoad) -> String {
 }
 
 impl TokenDistribution {
+    fn create_folder(&self) -> Result<()> {
+        create_folder_of("summary_dir of SummaryMonitor", &self.folder)
+    }
+
     /// One vector a layer: how often each expert was chosen. A float32 holds counts to 2^24 exactly.
     fn write(&self, step: u64, report: &MixtureReport) -> Result<()> {
-        create_folder(&self.folder)?;
+        self.create_folder()?;
         for layer in &report.layers {
             let counts: Vec<f32> = layer.chosen.iter().map(|count| *count as f32).collect();
             npy::write(&self.folder.join(format!("layer-{}_{step}.npy", layer.layer)), &counts)?;
