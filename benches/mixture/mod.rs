@@ -169,6 +169,17 @@ pub fn permutations(c: &mut Criterion) {
     }
 }
 
+/// What a router has left behind.
+fn given(row: &mut Row, shape: &Route) -> Routed {
+    Routed {
+        ids: row.tensor(1, N * shape.chosen, F32),
+        gates: row.tensor(N, shape.chosen, F32),
+        scores: row.tensor(N, shape.experts, F32),
+        statistics: row.tensor(N, 4, F32),
+        unbiased: None,
+    }
+}
+
 /// A small router and one of DeepSeek-V3's kind.
 pub fn routing(c: &mut Criterion) {
     let gpu = gpu();
@@ -190,26 +201,14 @@ pub fn routing(c: &mut Criterion) {
             let [logits, d_logits] = [0; 2].map(|_| row.tensor(N, shape.experts, F32));
             let (step, d_gates) = (row.tensor(1, 12, F32), row.tensor(N, shape.chosen, F32));
             let pull = Some(row.tensor(N / 128, shape.experts, F32));
-            let routed = Routed {
-                ids: row.tensor(1, N * shape.chosen, F32),
-                gates: row.tensor(N, shape.chosen, F32),
-                scores: row.tensor(N, shape.experts, F32),
-                statistics: row.tensor(N, 4, F32),
-                unbiased: None,
-            };
+            let routed = given(row, &shape);
             let gradient = BalanceGradient { balance: losses, pull, step };
-            let (given, losses) = (Some(d_gates), Some(&gradient));
-            route_backward(&mut row.rec, &shape, &routed, logits, given, losses, d_logits);
+            let (d_gates, losses) = (Some(d_gates), Some(&gradient));
+            route_backward(&mut row.rec, &shape, &routed, logits, d_gates, losses, d_logits);
             bytes(2.0)
         });
         row(c, &gpu, &format!("balance losses {name}"), |row| {
-            let routed = Routed {
-                ids: row.tensor(1, N * shape.chosen, F32),
-                gates: row.tensor(N, shape.chosen, F32),
-                scores: row.tensor(N, shape.experts, F32),
-                statistics: row.tensor(N, 4, F32),
-                unbiased: None,
-            };
+            let routed = given(row, &shape);
             let tally = row.tensor(1, tally_columns(shape.experts), F32);
             balance(&mut row.rec, &shape, &losses, &routed, Some(tally));
             bytes(1.0)

@@ -1,7 +1,7 @@
 // How the invocations of a workgroup share what they load, where the workgroup is one subgroup.
 //
-// On a CPU adapter a load in a loop costs the same whether the invocations read one address or LANES different ones: the
-// driver reads lane by lane. So each lane reads something else that all of them need, and hands it round in registers.
+// On llvmpipe of Mesa 22 a load in a loop costs the same whether the invocations read one address or LANES different ones:
+// it reads lane by lane. Newer ones and SwiftShader gain less. So each lane reads something else that all of them need, and hands it round in registers.
 
 @if(shuffled) import package::tile::LANES;
 

@@ -8,8 +8,8 @@
 // plays a GPU. Neighbouring invocations own neighbouring groups of columns and the same rows, so they share what they load of
 // `a`, as lib/lanes says. Loads are most of the time all the same, which is why an invocation owns more than one group of
 // columns. Indices past the edge are clamped, not branched around: every lane must have what the others want to hear.
-// Sums are arrays of arrays, indexed by loop counters: drivers unroll such loops, and keep no array in memory. Only their
-// way out is through workgroup memory, 256 ROWS bytes: code for each sum's last steps would be most of the kernel, and of
+// Sums are arrays of arrays, and loop counters alone index them: drivers unroll such loops, and keep no array in memory. Their
+// way out alone is through workgroup memory, 256 ROWS bytes: code for each sum's last steps would be most of the kernel, and of
 // the time to compile it. What does not change is computed before the loop over K: these drivers do not move it there.
 // Numerics: f32 sums over k in ascending order.
 
