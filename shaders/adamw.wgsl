@@ -1,12 +1,18 @@
-// AdamW over one arena segment, whatever tensors lie in it:
+// AdamW over one arena segment, regardless of the tensors in it:
 //
-//   m ← β1 m + (1 − β1) g,   v ← β2 v + (1 − β2) g²,   g = gradient · grad_factor (unscaled and clipped)
-//   p ← p (1 − lr · decay) − lr · m̂ / (sqrt(v̂) + ε),   m̂ = m / (1 − β1^t),  v̂ = v / (1 − β2^t)
+//   g = gradient · grad_factor (unscaled and clipped)
+//   m ← β1 m + (1 − β1) g,   v ← β2 v + (1 − β2) g²,   m̂ = m / (1 − β1^t),   v̂ = v / (1 − β2^t)
+//   p ← p (1 − lr · decay) − lr · m̂ / (sqrt(v̂) + ε)
 //
-// An optimizer that corrects no bias finds corrections of 1 in the step's state. With `corrects_epsilon` the divisor is
-// (sqrt(v) + ε) / sqrt(1 − β2^t). lr is the segment's own: a column of the schedule.
-// Does nothing on overflow or while the run is halted: weights, moments and global_step stay as they were.
-// One invocation owns 4 parameters. Pads are zero and stay zero. All in f32.
+//   gradients (4 · count4)                                     read
+//   weights, first_moments, second_moments (4 · count4)        updated in place
+//   state: StepState                                           read: grad_factor, bias corrections, flags
+//   schedule (schedule_rows, schedule_stride)                  read: column rate_column is this segment's learning rate
+//
+// With `corrects_epsilon` the divisor is (sqrt(v) + ε) / sqrt(1 − β2^t). An optimizer without bias correction has
+// corrections of 1 in its schedule.
+// On overflow, or while the run is halted, weights and moments are left unchanged.
+// One invocation updates 4 parameters. Padding is zero and stays zero. Numerics: f32 throughout.
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
 
 import package::lib::grid::linear_index;

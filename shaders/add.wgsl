@@ -1,6 +1,7 @@
-// y [+]= factor · x, element by element: what remains of residuals and sums that no other kernel takes along.
+// Scaled copy or sum:   y = factor · x,   with `accumulate` y += factor · x                    x, y (rows, 4 · cols4)
 //
-// One invocation owns 4 elements. Rows may lie further apart in x than in y.
+// For the residuals and gradient sums that no other kernel fuses. One invocation computes 4 elements; x and y have
+// their own offsets and strides. Numerics: f32 between load and store.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;

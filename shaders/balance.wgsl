@@ -1,16 +1,19 @@
-// Losses that keep experts equally busy, from the choices and scores of a micro-batch of B sequences of T tokens
+// Load-balancing losses of a mixture layer, over a micro-batch of B sequences of T tokens, N = B · T
 //
-//   f_e: share of the choices that fell on e;   p_e: mean over tokens of its score, the scores of a token summing to 1
-//   expert loss E Σ_e f_e p_e over all tokens;   sequence loss: of each sequence, averaged;   z loss: mean lse²
+//   f_e = fraction of the choices routed to expert e;   p_e = mean over tokens of e's score, where each token's scores
+//   are normalised to a sum of 1
+//   expert loss = E Σ_e f_e p_e over all tokens;   sequence loss: the same per sequence, averaged;  z loss = mean(lse²)
 //
-//   sum_choices   choices (u32) and scores of each expert, over a block of tokens of one sequence: (blocks, E)
-//   balance       one workgroup folds them: pull (B, E), the gradient of factor · expert loss + factor · sequence loss with
-//                 respect to p of any token of that sequence, f held; with `accumulate` the three losses, before their
-//                 factors and divided by the number of micro-batches, are added to the tally
+//   sum_choices   from ids (N·k), scores (N, E) and statistics (N, 4): per block of tokens of one sequence and per
+//                 expert, the number of choices (u32) and the sum of normalised scores, (B · blocks, E) each
+//   balance       reduces those to pull (B, E), the gradient of expert_factor · expert loss + sequence_factor ·
+//                 sequence loss with respect to the normalised scores of any token of a sequence, f held constant.
+//                 With `accumulate` it adds the three losses, unweighted and divided by the number of micro-batches,
+//                 to the tally
 //
-// In sum_choices an invocation owns an expert and a block; the order of every sum is fixed.
-// Sources: Fedus et al., "Switch Transformers", 2021, section 2.2; DeepSeek-V3, 2024, equation 17; Zoph et al., "ST-MoE",
-// 2022, equation 5.
+// sum_choices: one invocation per (block, expert). balance: a single workgroup. All sums have a fixed order.
+// Sources: Fedus et al., "Switch Transformers", 2021, section 2.2; DeepSeek-V3, 2024, equation 17; Zoph et al.,
+// "ST-MoE", 2022, equation 5.
 
 import package::lib::grid::linear_index;
 import package::lib::reduce::row_sum;
@@ -19,12 +22,12 @@ import package::tile::{CHOSEN, LANES};
 struct Params {
     tokens: u32,
     experts: u32,
-    stride: u32, // of scores, of what is summed over blocks, and of pull
-    sequences: u32,
-    sequence: u32, // tokens of one
-    block: u32, // tokens of one; the last of a sequence may have fewer
-    blocks: u32, // of a sequence
-    tally_losses: u32, // where in the tally the losses are
+    stride: u32, // row stride of scores, choices, sums and pull
+    sequences: u32, // B
+    sequence: u32, // T
+    block: u32, // tokens per block; the last block of a sequence may have fewer
+    blocks: u32, // per sequence
+    tally_losses: u32, // index of the first of the three losses in the tally row
     expert_scale: f32, // E / (k N²)
     sequence_scale: f32, // E / (B k T²)
     expert_factor: f32,
@@ -35,9 +38,9 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> ids: array<u32>; // (N · k)
 @group(0) @binding(2) var<storage, read> scores: array<f32>; // (N, E)
-@group(0) @binding(3) var<storage, read> statistics: array<vec4<f32>>; // lse, Σ scores, -, -
-@group(0) @binding(4) var<storage, read_write> choices: array<u32>; // (blocks, E)
-@group(0) @binding(5) var<storage, read_write> sums: array<f32>; // (blocks, E)
+@group(0) @binding(3) var<storage, read> statistics: array<vec4<f32>>; // (N): lse, Σ scores, unused, unused
+@group(0) @binding(4) var<storage, read_write> choices: array<u32>; // (B · blocks, E)
+@group(0) @binding(5) var<storage, read_write> sums: array<f32>; // (B · blocks, E)
 
 @group(0) @binding(1) var<storage, read> choices_in: array<u32>;
 @group(0) @binding(2) var<storage, read> sums_in: array<f32>;
@@ -46,7 +49,7 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn sum_choices(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let columns = (params.stride + LANES - 1u) / LANES; // workgroups that a block takes
+    let columns = (params.stride + LANES - 1u) / LANES; // workgroups per block
     let index = linear_index(workgroup);
     let block = index / columns;
     let expert = index % columns * LANES + lane;

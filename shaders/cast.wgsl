@@ -1,4 +1,9 @@
-// Between f32 and the element's type, whole tensors at a time: `widen` and `narrow` (rounds to nearest even).
+// Conversion of whole tensors between f32 and the storage type:
+//
+//   widen    packed -> widened, exact
+//   narrow   wide -> narrowed, rounded to nearest even
+//
+// Both sides have 4 · count4 elements, padding included. One invocation converts 4 elements.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;

@@ -1,8 +1,8 @@
-// Sums over rows:   y (P, D) [+]= Σ of each block of ROWS rows of x (N, D),   P = N / ROWS rounded up
+// Sum over rows:   y (P, D) [+]= Σ over each block of `block` consecutive rows of x (N, D),   P = ceil(N / block)
 //
-// Two launches make a bias' gradient: rows to partials, partials (one block) to the gradient. An invocation owns 4
-// columns of one block and adds its rows in order, so the result is the same from run to run.
-// The result is f32; x is too with `gradient` (it holds partials), else it has the element's type.
+// A bias gradient takes two launches: rows to partials, then the partials (as one block) to the gradient. An invocation
+// owns 4 columns of one block and adds its rows in ascending order, so results are the same from run to run.
+// y is f32. x is f32 with `gradient` (it holds partials), otherwise it has the storage type.
 
 import package::lib::element::{Packed, load4};
 import package::lib::reduce::column_block;

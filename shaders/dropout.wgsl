@@ -1,12 +1,12 @@
-// Dropout:   y [+]= residual + mask x / (1 - p)      mask 0 with probability p, else 1
+// Inverted dropout:   y [+]= residual + mask · x / (1 − p)      mask is 0 with probability p, else 1
 //
-//   dropout            x, residual, y (N, D)
-//   random_words       words (N, D) u32: what dropout compares with its threshold
-//   count_micro_step   one invocation, at the start of each micro-batch: which one it is
+//   dropout            x, residual, y (rows, cols)
+//   random_words       words (rows, cols) u32: the words that dropout compares with its threshold; for tests
+//   count_micro_step   one invocation, launched at the start of each micro-batch: advances DropoutState
 //
-// The backward is the same kernel on the gradient: the mask is drawn again from the element's number and from the
-// micro-batch's, so it depends on no stored mask and no history, and a resumed run draws what the first would have drawn.
-// One invocation owns 4 elements.
+// The backward pass is the same kernel applied to the gradient: the mask is redrawn from seed, op, step, micro-batch
+// and element index. No mask is stored, and a resumed run draws the same masks.
+// One invocation processes 4 elements. Numerics: f32 between load and store.
 // Source: Srivastava et al., "Dropout", 2014, with the scaling moved from evaluation to training.
 
 import package::lib::dropout::{DropoutState, dropout_words};
@@ -22,7 +22,7 @@ struct Params {
     x_stride: u32, // strides count groups of 4
     y_stride: u32,
     residual_stride: u32,
-    op: u32,
+    op: u32, // number of this dropout in the model
     seed_low: u32,
     seed_high: u32,
     threshold: u32, // 2^32 p
@@ -71,7 +71,7 @@ fn words_of(index: u32) -> vec4<u32> {
 
 @compute @workgroup_size(1)
 fn count_micro_step() {
-    // A state that starts as zero belongs to no step; neither does that of another step.
+    // Steps are numbered from 1 here, so a zero-filled state matches no step; a new step restarts the count at 0.
     let number = step.step + 1u;
     state_out.micro_step = select(0u, state_out.micro_step + 1u, state_out.step == number);
     state_out.step = number;

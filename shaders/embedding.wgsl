@@ -1,13 +1,12 @@
-// Table look-up:   y[n] = table[id[n]]                                              table (V, D), id (N), y (N, D)
+// Embedding look-up:   y[n] = table[ids[n]]                                     table (V, D), ids (N) u32, y (N, D)
 //
-//   embedding            gather, or add what is gathered to y (`accumulate`)
-//   embedding_backward   dtable[v] += Σ of dy[n] over the tokens n with id v
+//   embedding            gathers rows; with `accumulate` adds them to y
+//   embedding_backward   dtable[v] += Σ dy[n] over the tokens n with ids[n] = v;   dy (N, D), dtable (V, D) f32
 //
-// A table too large for one binding comes as several parts, one launch each: a launch handles the ids of its part and
-// leaves the others alone.
-// The backward walks `order`, the token positions sorted by id (made with the batch). The invocation that meets the
-// first token of an id owns that row of the table and adds the id's tokens in order: no atomics, the same sum each run.
-// Invocations side by side own neighbouring columns of one row.
+// A table over the binding limit is split into parts of whole rows, one launch each, which skips ids outside its part.
+// The backward pass walks `order` (N), the token positions sorted by id (prepared with the batch). The invocation at
+// the first token of a run of equal ids owns that row of the table and sums the run in order: no atomics, the same bits
+// each run. One invocation per token and group of 4 columns, columns fastest. Numerics: sums in f32.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -29,14 +28,14 @@ struct Params {
 @group(0) @binding(3) var<storage, read> dy: array<Packed>; // (N, D)
 @group(0) @binding(4) var<storage, read_write> dtable: array<vec4<f32>>; // (rows, D)
 
-// One token and one group of 4 columns for each invocation, columns first.
+// The token and group of 4 columns of an invocation; columns vary fastest.
 struct Place {
     token: u32,
     column4: u32,
 }
 
 fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
-    let groups = (params.stride4 + LANES - 1u) / LANES; // workgroups a row takes
+    let groups = (params.stride4 + LANES - 1u) / LANES; // workgroups per row
     let index = linear_index(workgroup);
     return Place(index / groups, (index % groups) * LANES + lane);
 }
@@ -47,7 +46,7 @@ fn embedding(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     if (place.token >= params.tokens || place.column4 >= params.stride4) {
         return;
     }
-    let row = ids[place.token] - params.first_row; // wraps below the part, and is then past its end
+    let row = ids[place.token] - params.first_row; // ids below the part wrap around and fail the test
     if (row < params.rows) {
         let at = place.token * params.stride4 + place.column4;
         let value = table[row * params.stride4 + place.column4];

@@ -1,16 +1,17 @@
-// Gaussian error linear unit:   y = x · Φ(x)                                                          x, y (N, F)
-//   exact   Φ is the normal distribution function, (1 + erf(x / √2)) / 2
-//   else    Φ(x) = s(2u),   u = √(2/π) · (x + 0.044715 x³),   s(a) = 1 / (1 + e^-a):   the tanh form, (1 + tanh u) / 2
+// Gaussian error linear unit:   y = x · Φ(x)                                                       x, y, dy, dx (N, F)
+//   exact     Φ is the standard normal CDF, (1 + erf(x / √2)) / 2
+//   default   the tanh approximation: Φ(x) = (1 + tanh u) / 2 = 1 / (1 + e^-2u),   u = √(2/π) · (x + 0.044715 x³)
 //
 //   gelu            writes y
 //   gelu_backward   writes dx = dy · (Φ(x) + x · Φ'(x))
 //
-// One invocation owns 4 columns of one row; a workgroup lies within a row.
-// Numerics: f32 between load and store. Φ(-z) = e^(-z²/2) · R(z) for z ≥ 0, so that the lower tail has full relative
-// precision; R is a polynomial in 1 / (1 + 0.3 z), off by at most 3.3e-8 of its value. Where Φ is 0 or 1 to the last bit
-// x is bounded first, which keeps every power finite. Pads need no mask: zeros give zeros.
-// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016. The form of R is that of Abramowitz and Stegun,
-// 26.2.17; its coefficients interpolate R at 96 Chebyshev nodes, computed with 50 digits.
+// One invocation computes 4 columns of one row; a workgroup stays within a row.
+// Numerics: f32 between load and store. exact: Φ(−z) = e^(−z²/2) · R(z) for z ≥ 0, which keeps full relative precision
+// in the lower tail; R is a polynomial in 1 / (1 + 0.3 z) with a relative error of at most 3.3e-8. Where Φ has
+// saturated to 0 or 1 in f32, x is clamped first, so that no power overflows. Padding needs no mask: zeros map to
+// zeros.
+// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016. R has the form of Abramowitz and Stegun, 26.2.17;
+// its coefficients interpolate R at 96 Chebyshev nodes, computed with 50 digits.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -19,7 +20,7 @@ import package::tile::LANES;
 struct Params {
     rows: u32,
     columns4: u32, // groups of 4 in a row
-    chunks: u32, // workgroups to a row
+    chunks: u32, // workgroups per row
     x_offset: u32, // offsets and strides count groups of 4 elements
     x_stride: u32,
     y_offset: u32, // y or dy
@@ -83,7 +84,7 @@ fn distribution(x: vec4<f32>) -> Distribution {
     return Distribution(select(tail, 1.0 - tail, x > vec4<f32>(0.0)), INVERSE_SQRT_TAU * density);
 }
 
-// R(z) / t at v = 2 t - 1, from -1 (z = ∞) to 1 (z = 0): centred, so that the terms do not cancel.
+// R(z) / t as a polynomial in v = 2 t - 1, which runs from -1 (z = ∞) to 1 (z = 0); centring avoids cancellation.
 @if(exact)
 fn ratio(v: vec4<f32>) -> vec4<f32> {
     var sum = vec4<f32>(-8.877314083e-06);
@@ -104,11 +105,11 @@ fn distribution(x: vec4<f32>) -> Distribution {
     let u = SQRT_2_OVER_PI * (x + 0.044715 * x * x * x);
     let e = exp(-2.0 * u);
     let s = 1.0 / (1.0 + e);
-    // s' = s · (1 - s), and e · s is 1 - s without its cancellation where s is nearly 1.
+    // s' = s · (1 - s); e · s equals 1 - s without cancellation where s is close to 1.
     return Distribution(s, 2.0 * (e * s) * s * SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x));
 }
 
-// Comparisons instead of `clamp`, which may turn a NaN into a bound and hide an overflow.
+// select instead of clamp, which may replace a NaN by a bound and hide an overflow.
 fn bounded(x: vec4<f32>) -> vec4<f32> {
     let below = bounded_below(x);
     return select(below, vec4<f32>(BOUND), below > vec4<f32>(BOUND));

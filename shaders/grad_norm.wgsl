@@ -1,13 +1,17 @@
-// The gradients' global norm, their overflow flag, and what the step does about both.
+// Global gradient norm, overflow detection, and the StepState that the optimizer reads
 //
-//   square_sum    each row of BLOCK groups of 4 of one arena segment: partial = (Σ (g / loss_scale)², any non-finite)
-//   finish_step   one workgroup folds all partials and fills in the step's state: norm, flag, clip coefficient,
-//                 learning rate and bias corrections of this step; advances global_step unless the flag is set
+//   square_sum    per row of BLOCK groups of 4 of one arena segment: partial = (Σ (g / loss_scale)², non-finite groups)
+//   finish_step   one workgroup reduces all partials and writes norm, overflow flag, clip factor / loss_scale, learning
+//                 rate and bias corrections to the step's state; advances global_step unless the step overflowed or the
+//                 run is halted
 //
-// Squares are taken after unscaling, so they overflow no sooner than the gradient itself does at scale 1. The flag
-// comes from the raw bits (exponent all ones): shader compilers may assume that no value is NaN and drop `g != g`.
-// Clipping: factor = min(1, max_norm / (norm + 1e-6)), PyTorch's rule.
-// The order of both folds is fixed, whatever the number of tensors: the same norm from run to run.
+//   gradients (4 · count4) f32, partials (P, 2) f32, schedule (schedule_rows, 4 · schedule_stride4) f32
+//
+// square_sum: one workgroup per row; software tier: one invocation (lib/reduce). Reductions have a fixed order that
+// does not depend on tensor boundaries, so the norm is the same from run to run.
+// Numerics: gradients are unscaled before squaring, so the loss scale cannot make the squares overflow. Overflow is
+// tested on the raw bits (exponent all ones): shader compilers may assume that no value is NaN and drop `g != g`.
+// Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
 import package::lib::grid::linear_index;
 import package::lib::reduce::{row_sum, share_of};
@@ -16,14 +20,14 @@ import package::tile::{BLOCK, LANES};
 
 struct Params {
     count4: u32, // groups of 4 in the segment
-    rows: u32, // of BLOCK groups; or, for finish_step, partials
+    rows: u32, // square_sum: rows of BLOCK groups; finish_step: number of partials
     first_partial: u32,
     max_norm: f32, // 0: no clipping
     schedule_rows: u32,
     schedule_stride4: u32,
 }
 
-// learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), rate of group 1, ...; by global_step
+// By global_step: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), learning rate of parameter group 1, ...
 alias ScheduleRow = vec4<f32>;
 
 @group(0) @binding(0) var<uniform> params: Params;

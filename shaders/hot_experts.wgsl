@@ -1,11 +1,12 @@
-// How many rows each expert has where the busiest have more than the others:
+// Row capacities of experts, when the busiest ones get more rows than the others           counts, capacities (E) u32
 //
 //   capacities[e] = capacity if fewer than `hot` experts are busier than e, else cold_capacity
 //
-// f is busier than e if it was chosen more often, or as often and comes first. Chosen anew at the end of the steps that
-// are powers of two below update_step, multiples of update_step, or checkpoint_step; at others the capacities stay.
-// One invocation has an expert and counts those that are busier: no sort, no exchange. `state.step` counts steps done,
-// the one under way included, since finish_step of grad_norm ran before.
+// Expert f is busier than e if it was chosen more often in the step, or equally often and f < e. Capacities are
+// reassigned at the end of steps that are powers of two below update_step, multiples of update_step, or
+// checkpoint_step; other steps leave them unchanged. `state.step` already includes the current step: finish_step of
+// grad_norm ran before.
+// One invocation per expert counts the busier ones: E² comparisons, but no sort and no barrier.
 
 import package::lib::grid::linear_index;
 import package::lib::step_state::StepState;
@@ -17,12 +18,12 @@ struct Params {
     capacity: u32,
     cold_capacity: u32,
     update_step: u32,
-    checkpoint_step: u32, // 0: there is none
-    counts_offset: u32, // words
+    checkpoint_step: u32, // 0: none
+    counts_offset: u32, // in 32-bit words
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> counts: array<u32>; // (E), of the step
+@group(0) @binding(1) var<storage, read> counts: array<u32>; // (E), over the step
 @group(0) @binding(2) var<storage, read> state: StepState;
 @group(0) @binding(3) var<storage, read_write> capacities: array<u32>; // (E)
 

@@ -1,8 +1,9 @@
-// Does a workgroup of LANES invocations share what it loads, as lib/lanes assumes? Asked once of an adapter.
+// Capability probe, run once per adapter: is a workgroup of LANES invocations one subgroup, as lib/lanes assumes?
 //
-//   heard (LANES, 4) f32 written: row i is how many lanes invocation i heard rightly, in four columns
+//   heard (LANES, 4) f32 written: row i counts, per component, the lanes from which invocation i got the right value
 //
-// Lane s says its number and three others made of it. The loop has a bound that the driver does not know, as in the kernels.
+// Lane s contributes four values derived from its index. With working shuffles all counts are LANES; without `shuffled`
+// each lane only sees its own value and counts 1. The loop bound is a uniform, as in the kernels that rely on this.
 
 import package::lib::lanes::from_lane;
 import package::tile::LANES;

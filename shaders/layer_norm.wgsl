@@ -1,16 +1,16 @@
 // Layer normalisation:   y = x̂ · w + b,   x̂ = (x − mean(x)) · rstd,   rstd = 1 / sqrt(var(x) + eps)
-//                                                                             x, y (N, D), w and b (D), mean, rstd (N)
+//                                                             x, y, dy, dx (N, D); w, b (D); mean, rstd (N) f32
 // Backward, with h = dy · w:   dx = rstd · (h − mean(h) − x̂ · mean(h · x̂)),   dw = Σ_rows dy · x̂,   db = Σ_rows dy
 //
 //   layer_norm                   writes y, mean and rstd
-//   layer_norm_backward          writes dx, or adds to it (`accumulate`): the residual's gradient is already there
-//   layer_norm_backward_weight   sums a block of ROWS rows into one row of partials each of w and b (N / ROWS, D);
-//                                column_sum folds those
+//   layer_norm_backward          writes dx; with `accumulate` adds to it (it holds the residual's gradient)
+//   layer_norm_backward_weight   sums each block of ROWS rows into one row of partials each for w and b,
+//                                (ceil(N / ROWS), D) f32; column_sum reduces them
 //
-// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce). In the weights' pass an
-// invocation owns 4 columns of one block.
-// Numerics: statistics and sums in f32, in a fixed order. The variance is summed over x − mean in a pass of its own: the
-// difference of mean(x²) and mean(x)² would cancel where the mean is large.
+// One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
+// columns of one block of rows.
+// Numerics: statistics and sums in f32, in a fixed order. The variance takes a second pass over x − mean: the
+// difference mean(x²) − mean(x)² would cancel where the mean is large.
 // Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
 
 import package::lib::element::{Packed, load4, store4};
@@ -22,7 +22,7 @@ import package::tile::{LANES, ROWS};
 struct Params {
     rows: u32,
     cols: u32,
-    stride4: u32, // of x, y, dy and dx, in groups of 4
+    stride4: u32, // row stride of x, y, dy and dx, in groups of 4
     epsilon: f32,
 }
 
@@ -50,7 +50,7 @@ fn layer_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
     let start = share.row * params.stride4;
     var values = 0.0;
     for (var i = share.first; i < params.stride4; i += share.step) {
-        values += dot(load4(x[start + i]), vec4<f32>(1.0)); // the pad is zero
+        values += dot(load4(x[start + i]), vec4<f32>(1.0)); // padding is zero
     }
     let center = row_sum(values, lane) / f32(params.cols);
     var squares = 0.0;
@@ -78,8 +78,8 @@ fn layer_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(loc
     let start = share.row * params.stride4;
     let center = mean[share.row];
     let scale = rstd[share.row];
-    var sums = 0.0; // of h: the pads of dy and w are zero
-    var products = 0.0; // of h · x̂
+    var sums = 0.0; // Σ h; the padding of dy and w is zero
+    var products = 0.0; // Σ h · x̂
     for (var i = share.first; i < params.stride4; i += share.step) {
         let h = load4(dy[start + i]) * load4(w[i]);
         sums += dot(h, vec4<f32>(1.0));

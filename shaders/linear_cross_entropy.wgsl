@@ -1,15 +1,15 @@
-// Softmax cross-entropy over rows of logits:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
+// Softmax cross-entropy over rows of logits z:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
 //
-//   count_targets           counts the tokens that are not ignored; writes seed = factor · loss_scale / (accumulation · count)
-//   softmax_cross_entropy   a chunk of rows: losses (N), and with `gradient` the logits become their own gradient,
-//                           dz = seed · (softmax(z) − onehot(target)), zero where the target is ignored
-//   sum_losses              folds losses (N) into the loss state
+//   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count)
+//   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` the logits (rows, V) are overwritten by
+//                           their gradient dz = seed · (softmax(z) − onehot(target)), zero where the target is ignored
+//   sum_losses              adds losses (N) to LossState
 //
-// The host records logits = h Wᵀ, this, dh = dz W and dW += dzᵀ h for one chunk of rows after the other, so the logits
-// of all tokens never exist at once. The seed is known before the first chunk because only targets decide it.
-// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce). The two folds take one
-// workgroup each, on every adapter; their order is fixed.
-// Numerics: the row's maximum is subtracted before exp; sums in f32.
+// For each chunk of rows the host records logits = h Wᵀ, this kernel, dh = dz W and dW += dzᵀ h, so the logits of all
+// tokens never exist at once. The seed depends on the targets alone and is known before the first chunk.
+// One workgroup per row; software tier: one invocation per row (lib/reduce). count_targets and sum_losses are
+// single-workgroup reductions on every tier. All sums have a fixed order.
+// Numerics: the row maximum is subtracted before exp; sums in f32.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -19,16 +19,16 @@ import package::lib::step_state::{LossState, StepState};
 import package::tile::LANES;
 
 struct Params {
-    rows: u32, // of this chunk, or all tokens for the folds
+    rows: u32, // of this chunk; in the two reductions N, all tokens
     vocab: u32,
     stride4: u32,
     first_token: u32, // of this chunk
-    ignore: u32,
+    ignore: u32, // target id that is not counted
     inverse_accumulation: f32,
-    factor: f32, // what the mean loss counts in the objective
+    factor: f32, // weight of the mean loss in the objective
 }
 
-const LOWEST: f32 = -3.4028234e38; // stands for minus infinity
+const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> targets: array<u32>; // (N)
@@ -103,7 +103,7 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
     }
 }
 
-// Four logits; beyond the vocabulary, values that no maximum and no sum notices.
+// Four logits; columns past the vocabulary are LOWEST, which changes neither the maximum nor the sum of exponentials.
 fn load_logits(start: u32, column4: u32) -> vec4<f32> {
     let index = vec4<u32>(4u * column4) + vec4<u32>(0u, 1u, 2u, 3u);
     return select(vec4<f32>(LOWEST), load4(logits[start + column4]), index < vec4<u32>(params.vocab));

@@ -1,36 +1,38 @@
-// Muon on one matrix (rows, cols): momentum whose singular values are made equal before it is taken as the update.
+// Muon on one matrix (rows, cols): the update is the momentum, orthogonalised by Newton-Schulz iteration
 //
-//   direction    m ← μ m + g,  x = g + μ m (Nesterov) or m,  g = gradient · grad_factor; partial sums of x²
-//   inverse_norm scale = 1 / (‖x‖ + 1e-7), Frobenius, so that no singular value passes 1
-//   normalise    x ← scale · x
-//   polynomial   y ← a I + b s + c y, s the shorter side's Gram matrix (n, n) and y = s s: times x it is one
-//                Newton-Schulz step a x + b (x xᵀ) x + c (x xᵀ)² x
-//   apply        w ← w (1 − lr · decay) − lr · scale · x
+//   direction      m ← μ m + g,  x = g + μ m (Nesterov) or m,  g = gradient · grad_factor; partials[row] = Σ x²
+//   inverse_norm   norm = 1 / (‖x‖ + 1e-7), Frobenius, which bounds every singular value of norm · x by 1
+//   normalise      x ← norm · x
+//   polynomial     y ← a I + b s + c y, where s (n, n) is the Gram matrix of the shorter side and y = s s; the product
+//                  with x is one Newton-Schulz step, a x + b (x xᵀ) x + c (x xᵀ)² x
+//   apply          w ← w (1 − lr · decay) − lr · scale · x
 //
-// The products between are matmul's. On overflow or while the run is halted moments and weights stay as they were; x is
-// then zero. All in f32: a step may blow up a small singular value's error by a = 3.44, five steps by 485.
-// Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the scale of updates that
-// matches AdamW's: Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2.
+// matmul computes the products in between. direction: one workgroup per row (software tier: one invocation);
+// inverse_norm: a single workgroup; the others: 4 elements per invocation. On overflow, or while the run is halted,
+// moments and weights are unchanged and x is zero.
+// Numerics: all in f32; each step may amplify the error of a small singular value by a = 3.44, five steps by 485.
+// Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the update scale that
+// matches AdamW's RMS: Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2.
 
 import package::lib::grid::linear_index;
 import package::lib::reduce::{row_sum, share_of};
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
-// They take every singular value in (0, 1] into about 0.7 to 1.2 within five steps.
+// Five steps take singular values from (0, 1] to about 0.7 to 1.2, except for those that are nearly zero.
 const A: f32 = 3.4445;
 const B: f32 = -4.775;
 const C: f32 = 2.0315;
 
 struct Params {
     rows: u32,
-    cols4: u32, // groups of 4 in a row, which is also the stride everywhere
+    cols4: u32, // groups of 4 in a row; also the row stride of every operand
     offset: u32, // of the gradient or the weights, in groups of 4
     moments_offset: u32,
     momentum: f32,
     is_nesterov: u32,
     decay: f32,
-    scale: f32,
+    scale: f32, // rms · sqrt(max(rows, cols))
     rate_column: u32,
     schedule_rows: u32,
     schedule_stride: u32,
@@ -43,7 +45,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> moments: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> x: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> partials: array<f32>; // one a row
+@group(0) @binding(4) var<storage, read_write> partials: array<f32>; // (rows)
 
 // inverse_norm and normalise
 @group(0) @binding(1) var<storage, read> partials_in: array<f32>;

@@ -1,10 +1,13 @@
-// Query and key normalisation: rms_norm over each head of the packed rows q | k | v, one weight for all q heads and one
-// for all k heads; v is copied.            x, y (N, cols), wq, wk (head_dim), rstd (N, heads + kv_heads)
+// Query-key normalisation: RMSNorm of every q and k head of the packed rows q | k | v; v is copied.
+//   y = x · rstd · w,   rstd = 1 / sqrt(mean(x²) + eps), per head; gradients as in rms_norm.wgsl
 //
-//   qk_norm                   one invocation per head of a token; a v head is copied
-//   qk_norm_backward          in place on the packed gradient: the invocation owns its head, reads it whole, then writes
+//   x, y, dy (N, cols); wq for all q heads, wk for all k heads (head_dim); rstd (N, heads + kv_heads) f32
+//
+//   qk_norm                   one invocation per token and head, v heads included
+//   qk_norm_backward          dy to dx in place on the packed gradient; one invocation per head, which no other touches
 //   qk_norm_backward_weight   one invocation per block of ROWS tokens and group of 4 columns of a head: partials
-//                             (N / ROWS, head_dim) for q or for k; run before the in-place pass, which overwrites dy
+//                             (ceil(N / ROWS), head_dim) f32, for q or for k, which column_sum reduces. Must run before
+//                             qk_norm_backward, which overwrites dy
 //
 // Numerics: f32 statistics; sums in a fixed order.
 // Source: Henry et al., "Query-Key Normalization for Transformers", 2020; with RMSNorm as in Qwen3.
@@ -42,7 +45,7 @@ struct Params {
 struct Place {
     token: u32,
     head: u32, // q heads, then k heads, then v heads
-    start: u32, // of the head, in groups of 4
+    start: u32, // offset of the head, in groups of 4
 }
 
 fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
@@ -90,7 +93,7 @@ fn qk_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
 fn qk_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let place = place_of(workgroup, lane);
     if (place.token >= params.tokens || place.head >= params.heads + params.kv_heads) {
-        return; // v's gradient passes through
+        return; // the gradient of v is unchanged
     }
     var products = 0.0;
     for (var i = 0u; i < params.head4; i++) {

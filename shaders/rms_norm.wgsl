@@ -1,13 +1,14 @@
-// Root mean square normalisation:   y = x · rstd · w,   rstd = 1 / sqrt(mean(x²) + eps)       x, y (N, D), w (D)
-//
+// Root mean square normalisation:   y = x · rstd · w,   rstd = 1 / sqrt(mean(x²) + eps)
+//                                                                          x, y, dy, dx (N, D); w (D); rstd (N) f32
 // Backward, with h = dy · w:   dx = rstd · (h − x · rstd² · mean(h · x)),   dw = Σ_rows dy · x · rstd
 //
-//   rms_norm                   writes y and rstd (N)
-//   rms_norm_backward          writes dx, or adds to it (`accumulate`): the residual's gradient is already there
-//   rms_norm_backward_weight   sums a block of ROWS rows into one row of partials (N / ROWS, D); column_sum folds those
+//   rms_norm                   writes y and rstd
+//   rms_norm_backward          writes dx; with `accumulate` adds to it (it holds the residual's gradient)
+//   rms_norm_backward_weight   sums each block of ROWS rows into one row of partials (ceil(N / ROWS), D) f32, which
+//                              column_sum reduces
 //
-// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce). In the weight's pass an
-// invocation owns 4 columns of one block.
+// One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
+// columns of one block of rows.
 // Numerics: statistics and sums in f32, in a fixed order: weight gradients are the same from run to run.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
@@ -20,7 +21,7 @@ import package::tile::{LANES, ROWS};
 struct Params {
     rows: u32,
     cols: u32,
-    stride4: u32, // of x, y, dy and dx, in groups of 4
+    stride4: u32, // row stride of x, y, dy and dx, in groups of 4
     epsilon: f32,
 }
 
@@ -45,7 +46,7 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     var squares = 0.0;
     for (var i = share.first; i < params.stride4; i += share.step) {
         let value = load4(x[start + i]);
-        squares += dot(value, value); // the pad is zero
+        squares += dot(value, value); // padding is zero
     }
     let scale = inverseSqrt(row_sum(squares, lane) / f32(params.cols) + params.epsilon);
     if (share.first == 0u) {

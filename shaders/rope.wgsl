@@ -1,15 +1,15 @@
-// Rotary position embedding, in place:   (a, b) -> (a cos φ - b sin φ, a sin φ + b cos φ)   for every pair of a head
+// Rotary position embedding, in place:   (a, b) -> (a cos φ − b sin φ, a sin φ + b cos φ)   for every pair of a head
 //
-//   qkv (N, columns)           read and written: its first `items / UNITS` heads, the queries and keys
-//   positions (N) u32          read
-//   table (positions, 2 · pairs) f32   read: cos φ, sin φ of each pair in turn
+//   qkv (N, columns)                      read and written: its first `items / UNITS` heads, the queries and keys
+//   positions (N) u32                     read
+//   table (positions, 2 · pairs) f32      read: cos φ and sin φ of each pair, interleaved
 //
-//   interleaved                pairs (2i, 2i+1): an invocation owns one group of 4 elements
-//   default                    pairs (i, i + pairs) in whole groups: it owns a group and its partner
-//   straddling                 pairs (i, i + pairs) that cut groups: it owns a head, and goes pair by pair
+//   interleaved   pairs (2i, 2i+1): one invocation per group of 4 elements
+//   default       pairs (i, i + pairs), `pairs` a multiple of 4: one invocation per group and its partner group
+//   straddling    pairs (i, i + pairs), `pairs` not a multiple of 4: one invocation per head, pair by pair
 //
-// A workgroup lies within a token, so the position is loaded once for all. Backward turns by -φ (`direction`).
-// Numerics: f32 between load and store; angles come from the host, where they are computed in f64.
+// A workgroup stays within one token, so the position is uniform. The backward pass rotates by −φ (`direction`).
+// Numerics: f32 between load and store; the host computes the table in f64.
 // Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, section 3.4.2.
 
 import package::lib::element::{Packed, load4, store4};
@@ -18,13 +18,13 @@ import package::tile::{LANES, UNITS};
 
 struct Params {
     tokens: u32,
-    items: u32, // invocations to a token: heads · UNITS
-    chunks: u32, // workgroups to a token
+    items: u32, // invocations per token: heads · UNITS
+    chunks: u32, // workgroups per token
     head_stride: u32, // offsets and strides count groups of 4 elements
-    pairs: u32, // in a head
+    pairs: u32, // per head
     qkv_offset: u32,
     qkv_stride: u32,
-    positions_offset: u32, // counts single ones
+    positions_offset: u32, // in elements
     table_offset: u32,
     table_stride: u32,
     table_rows: u32,
@@ -57,7 +57,7 @@ fn rotate(head: u32, unit: u32, angles: u32) {
     let c = turn.xxzz;
     let s = params.direction * turn.yyww;
     let y = x * c + x.yxwz * s * vec4<f32>(-1.0, 1.0, -1.0, 1.0);
-    // The last group may hold one pair only; what follows it stays.
+    // The last group may hold a single pair; its other elements are not rotated.
     let pair = vec4<u32>(2u * unit) + vec4<u32>(0u, 0u, 1u, 1u);
     qkv[head + unit] = store4(select(x, y, pair < vec4<u32>(params.pairs)));
 }
@@ -89,7 +89,7 @@ fn rotate(head: u32, unit: u32, angles: u32) {
     }
 }
 
-// Element `i` of a head becomes `value`; the group's others are stored as they were loaded, which is exact.
+// Replaces element `i` of a head; the other three of its group are stored back unchanged, which is exact.
 @if(!interleaved && straddling)
 fn replace(head: u32, i: u32, value: f32) {
     let is_it = vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(i % 4u);

@@ -1,18 +1,19 @@
-// The router: which k of E experts a token visits, and how much each counts          logits z (N, E), bias b (E)
+// Mixture-of-experts router: top k of E experts per token, and their gates          logits z (N, E), bias b (E), all
+// f32
 //
-//   score s = softmax(z), or 1 / (1 + e^-z) with `sigmoid`;   choices: the k best s + b;   gate_j = s[choice_j]
-//   normalised: gate / (Σ gates + 1e-9);   at last gate · scaling
+//   score s = softmax(z), or sigmoid(z) with `sigmoid`;   chosen: top k of s + b;   gate_j = s[chosen_j]
+//   gates are divided by (Σ gates + 1e-9) if `normalises` is set, then multiplied by `scaling`
 //
-//   route            scores (N, E), statistics (N, 4), ids (N·k), gates (N, k)
-//   choose           only the ids, from scores (without a bias: what the balance losses count)
-//   route_backward   dz (N, E): through the gates (`gradient`), plus the losses that keep experts equally busy (`balance`:
-//                    pull (B, E), their gradient with respect to the normalised scores of a sequence) and logits small
-//                    (`z_loss`), both times loss scale / accumulation
+//   route            writes scores (N, E), statistics (N, 4), ids (N·k) u32, gates (N, k)
+//   choose           writes ids only, from given scores (without the bias: the choices that the balance losses count)
+//   route_backward   writes dz (N, E): through the gates (`gradient`), plus the gradients of the balance losses
+//                    (`balance`: pull (B, E), with respect to the normalised scores of a sequence's tokens) and of the
+//                    z loss (`z_loss`), both times loss_scale / accumulation
 //
-// `group_limited`: experts lie in groups, and only those of the best groups may be chosen. A group is as good as its best
-// expert or as the sum of its best two. Of equals, experts or groups, the lower index comes first (lib/best).
-// A workgroup shares a token, or on CPU adapters each invocation has one of its own. All in f32; a row's maximum is
-// subtracted before exp. Sources: Shazeer et al., 2017; DeepSeek-V2 and V3, 2024 (groups, sigmoid, bias).
+// `group_limited`: experts form contiguous groups, and only those in the best groups are eligible. A group's score is
+// that of its best expert or the sum of its best two. Ties between experts or groups go to the lower index (lib/best).
+// One workgroup per token; software tier: one invocation. Numerics: f32; the row maximum is subtracted before exp.
+// Sources: Shazeer et al., 2017; DeepSeek-V2 and V3, 2024 (groups, sigmoid, bias).
 
 import package::lib::best::{Best, FIRST, LAST, better, is_before, key_of, row_best};
 import package::lib::grid::linear_index;
@@ -23,7 +24,7 @@ import package::tile::{CHOSEN, LANES};
 struct Params {
     tokens: u32,
     experts: u32,
-    stride: u32, // of logits, scores and dz
+    stride: u32, // row stride of logits, scores and dz
     gates_stride: u32,
     groups: u32,
     groups_chosen: u32,
@@ -31,19 +32,19 @@ struct Params {
     takes_best_two: u32,
     normalises: u32,
     scaling: f32,
-    sequence: u32, // tokens of one
+    sequence: u32, // tokens per sequence
     pull_stride: u32,
     inverse_accumulation: f32,
     z_factor: f32, // 2 · factor / tokens
 }
 
 const EPSILON: f32 = 1e-9;
-const LOWEST: f32 = -3.4028234e38; // stands for minus infinity
+const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> logits: array<f32>; // (N, E)
 @group(0) @binding(2) var<storage, read_write> scores: array<f32>; // (N, E)
-@group(0) @binding(3) var<storage, read_write> statistics: array<vec4<f32>>; // lse, Σ scores, Σ chosen scores
+@group(0) @binding(3) var<storage, read_write> statistics: array<vec4<f32>>; // (N): lse, Σ scores, Σ chosen scores, 0
 @group(0) @binding(4) var<storage, read_write> ids: array<u32>; // (N · k)
 @group(0) @binding(5) var<storage, read_write> gates: array<f32>; // (N, k)
 @if(bias) @group(0) @binding(6) var<storage, read> bias: array<f32>; // (E)
@@ -132,8 +133,8 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     let start = share.row * params.stride;
     let statistic = statistics_in[share.row]; // lse, Σ scores, Σ chosen scores
 
-    // d_gate_j becomes the gradient of a chosen score, factor · (d_gate_j - mean). Of a softmax' row all scores are
-    // pulled down by what the chosen ones gain.
+    // The gradient of a chosen score is factor · (d_gate_j - mean); `mean` comes from normalising the gates. `loss` is
+    // the Σ s · ds that the softmax, or the division by Σ s, subtracts from the gradient of every score.
     var mean = 0.0;
     var loss = 0.0;
     @if(gradient) let factor = gate_factor(statistic.z);
@@ -177,9 +178,9 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
         d_logits[start + e] = value;
     }
     @if(gradient) {
-        row_barrier(); // what is added to below was written by another invocation
+        row_barrier(); // adds below to elements that other invocations have written
         for (var j = share.first; j < CHOSEN; j += share.step) {
-            let at = start + ids_in[share.row * CHOSEN + j]; // choices of a token differ
+            let at = start + ids_in[share.row * CHOSEN + j]; // a token's choices are distinct
             let score = scores_in[at];
             var slope = score;
             @if(sigmoid) { slope *= 1.0 - score; }
@@ -188,7 +189,7 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     }
 }
 
-// What a chosen score is multiplied with to be a gate.
+// The factor that turns a chosen score into its gate.
 fn gate_factor(chosen_sum: f32) -> f32 {
     var factor = params.scaling;
     if (params.normalises != 0u) {
@@ -197,7 +198,7 @@ fn gate_factor(chosen_sum: f32) -> f32 {
     return factor;
 }
 
-// A comparison instead of `max`, which may turn a NaN into -80 and hide an overflow.
+// select instead of max, which may replace a NaN by -80 and hide an overflow.
 fn logistic(z: f32) -> f32 {
     return 1.0 / (1.0 + exp(-select(z, -80.0, z < -80.0)));
 }
@@ -216,7 +217,7 @@ fn selection_score(start: u32, expert: u32) -> f32 {
     return scores[start + expert];
 }
 
-// The k experts that come first in the order of lib/best, best first.
+// The first k eligible experts in the order of lib/best, best first.
 fn choose_experts(share: Share, lane: u32) -> array<u32, CHOSEN> {
     let start = share.row * params.stride;
     @if(group_limited) let last_group = choose_groups(share, lane);
@@ -238,7 +239,7 @@ fn choose_experts(share: Share, lane: u32) -> array<u32, CHOSEN> {
     return chosen;
 }
 
-// The last group, in the order of lib/best, whose experts may be chosen; the keys of all groups are left in memory.
+// The last eligible group in the order of lib/best; also writes the keys of all groups to group_keys.
 @if(group_limited)
 fn choose_groups(share: Share, lane: u32) -> Best {
     let start = share.row * params.stride;

@@ -1,11 +1,11 @@
-// A gate for each row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)                          x, y (N, D), g (N, 1)
+// Gate per row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)      x, y, residual, dy, dx (N, D); g, dg (N, 1)
 //
 //   row_gate            writes y
-//   row_gate_backward   dx = dy · s(g), written or added to what is there (`accumulate`);  dg = s (1 − s) Σ_d dy · x
+//   row_gate_backward   dx = dy · s(g), with `accumulate` added to dx;   dg = s (1 − s) Σ_d dy · x
 //
-// A workgroup shares a row, or on CPU adapters each invocation has one of its own (lib/reduce).
-// Numerics: f32 between load and store. A gate below -80 counts as -80, so that e^-g stays finite.
-// Source: Qwen2-MoE's gate of the expert that every token visits, "Qwen2 technical report", 2024.
+// One workgroup per row; software tier: one invocation per row (lib/reduce).
+// Numerics: f32 between load and store. g is clamped to at least -80, so that e^-g stays finite.
+// Source: the gate of the shared expert in Qwen2-MoE, "Qwen2 technical report", 2024.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -16,7 +16,7 @@ import package::tile::LANES;
 struct Params {
     rows: u32,
     cols: u32,
-    x_stride4: u32, // strides count groups of 4 elements; that of g and dg is 1
+    x_stride4: u32, // strides count groups of 4 elements; g and dg have a stride of 1
     y_stride4: u32, // of y or dy
     other_stride4: u32, // of the residual or dx
 }
@@ -67,7 +67,7 @@ fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     }
 }
 
-// A comparison instead of `max`, which may turn a NaN into -80 and hide an overflow.
+// select instead of max, which may replace a NaN by -80 and hide an overflow.
 fn logistic(g: f32) -> f32 {
     return 1.0 / (1.0 + exp(-select(g, -80.0, g < -80.0)));
 }

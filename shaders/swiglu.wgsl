@@ -1,14 +1,14 @@
-// The gated activation:   out = silu(gate) · up,   silu(x) = x · s(x),   s(x) = 1 / (1 + e^-x)
+// SwiGLU activation:   out = silu(gate) · up,   silu(x) = x · s(x),   s(x) = 1 / (1 + e^-x)
 //
-//   swiglu             packed (N, 2 F) read, out (N, F) written
-//   swiglu_backward    packed (N, 2 F) and dout (N, F) read, d_packed (N, 2 F) written:
+//   swiglu             reads packed (N, 2 F), writes out (N, F)
+//   swiglu_backward    reads packed (N, 2 F) and dout (N, F), writes d_packed (N, 2 F):
 //                      d_up = dout · silu(gate),   d_gate = dout · up · (s + silu(gate) · (1 - s))
 //
-// A row of `packed` is gate, then up from the next multiple of 4 columns on. With `two_tensors` gate and up are tensors of
-// their own, (N, F) each, and so are their gradients. One invocation owns 4 columns of one row of out and the two groups
-// that belong to them. A workgroup lies within a row: finding the row costs one scalar division.
-// Numerics: f32 between load and store. A gate below -80 counts as -80, so that e^-x stays finite; silu is zero there to
-// the precision of any storage type. Pads need no mask: both formulas turn zeros into zeros.
+// A row of `packed` is gate, then up, which starts at the next multiple of 4 columns. With `two_tensors` gate and up
+// are separate (N, F) tensors, and so are their gradients. One invocation computes 4 columns of one row of out; a
+// workgroup stays within a row, so finding the row costs one scalar division.
+// Numerics: f32 between load and store. gate is clamped to at least -80, so that e^-x stays finite; |silu| is below
+// 1.5e-33 there. Padding needs no mask: both formulas map zeros to zeros.
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
 import package::lib::element::{Packed, load4, store4};
@@ -18,7 +18,7 @@ import package::tile::LANES;
 struct Params {
     rows: u32,
     columns4: u32, // groups of 4 in a row of out
-    chunks: u32, // workgroups to a row
+    chunks: u32, // workgroups per row
     gate_offset: u32, // offsets and strides count groups of 4 elements
     gate_stride: u32,
     up_offset: u32,
@@ -89,7 +89,7 @@ fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(-x));
 }
 
-// A comparison instead of `max`, which may turn a NaN into -80 and hide an overflow.
+// select instead of max, which may replace a NaN by -80 and hide an overflow.
 fn bounded(gate: vec4<f32>) -> vec4<f32> {
     return select(gate, vec4<f32>(-80.0), gate < vec4<f32>(-80.0));
 }

@@ -1,12 +1,13 @@
-// What a mixture layer's experts did in a step, and the bias that evens it out                         counts (E), u32
+// Routing statistics of a mixture layer over a step, and the loss-free balancing bias             counts, capacities
+// (E) u32
 //
-//   tally         adds a micro-batch to the layer's row: choices per expert, how many there were, how many were dropped
-//   update_bias   b_e += rate · sign(mean choices − choices_e), once a step; nothing where a gradient overflowed, where the
-//                 run is halted, or where nothing was chosen
+//   tally         adds a micro-batch to the layer's tally row: choices per expert, total choices, dropped choices
+//   update_bias   b_e += rate · sign(mean choices − choices_e), once per step; skipped on overflow, while the run is
+//                 halted, or if nothing was chosen
 //
-// The layout of the row is that of `ops::tally::TallyColumns`. One workgroup does either: E is at most 512.
-// The mean is not an integer. With q = ⌊Σ / E⌋: choices_e is above Σ / E exactly if it is above q, and below exactly if it
-// is below q, or equal to q where E does not divide Σ. No product is formed that could pass 32 bits.
+// The layout of the row is `ops::tally::TallyColumns`. Each entry point is a single workgroup: E is at most 512.
+// Numerics: exact, in integers. The mean Σ / E may be fractional; with q = ⌊Σ / E⌋, choices_e is above the mean iff it
+// is above q, and below it iff it is below q, or equal to q where E does not divide Σ. No product can exceed 32 bits.
 // Source: Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024, algorithm 1.
 
 import package::lib::best::row_count;
@@ -15,8 +16,8 @@ import package::tile::LANES;
 
 struct Params {
     experts: u32,
-    last: u32, // where in the row the last micro-batch's choices are
-    totals: u32, // and where the totals: dropped, choices
+    last: u32, // column where the choices of the last micro-batch start
+    totals: u32, // column of the totals: dropped, then choices
     rate: f32,
 }
 

@@ -1,13 +1,14 @@
-// What runs where no fused kernel does: one pass over memory for each operator. Benches measure the fused kernels against
-// compositions of these, and a test computes the same both ways; training uses none of them.
+// Unfused baselines, one pass over memory per operator                                      x, y (rows, 4 · columns4)
 //
 //   silu          y = x · s(x),   s(x) = 1 / (1 + e^-x)
-//   multiply      y = x · factors; factors repeat down and across, as a table of angles does over sequences and heads
-//   rotate_half   y = (-b, a) where a head of x is (a, b)
-//   softmax       y = softmax(scale · y) in each row of a square, columns past the diagonal hidden
+//   multiply      y = x · factors; factors (factor_rows, 4 · factor_columns4) repeat down and across, as a rotary table
+//                 does over sequences and heads
+//   rotate_half   y = (−b, a) where a head of x is (a, b)
+//   softmax       y = softmax(scale · y) in place, per row of a square score matrix, causally masked
 //
-// silu, multiply, rotate_half: an invocation owns 4 elements. softmax: an invocation or a workgroup has a row, see
-// lib/reduce. Numerics: f32 between load and store.
+// Benches measure the fused kernels against compositions of these, and a test checks that both agree; training uses
+// none. silu, multiply, rotate_half: one invocation per 4 elements. softmax: one workgroup per row; software tier: one
+// invocation per row (lib/reduce). Numerics: f32 between load and store.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -16,14 +17,14 @@ import package::tile::LANES;
 
 struct Params {
     rows: u32,
-    columns4: u32, // offsets, strides and counts of columns are in groups of 4 elements
+    columns4: u32, // columns, offsets and strides count groups of 4 elements
     x_offset: u32,
     x_stride: u32,
     y_offset: u32,
     y_stride: u32,
     factor_rows: u32,
     factor_columns4: u32,
-    half4: u32, // of a head
+    half4: u32, // half a head
     scale: f32,
 }
 
@@ -83,7 +84,7 @@ fn softmax(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
     }
 }
 
-// Scores past the diagonal are finite and so low that their exponential is zero.
+// Masked scores are finite, and low enough that their exponential is zero.
 fn score(row: u32, column: u32) -> vec4<f32> {
     let index = vec4<u32>(4u * column) + vec4<u32>(0u, 1u, 2u, 3u);
     return select(vec4<f32>(-1e30), params.scale * load4(y[y_at(Place(row, column))]), index <= vec4<u32>(row));
@@ -91,7 +92,7 @@ fn score(row: u32, column: u32) -> vec4<f32> {
 
 struct Place {
     row: u32,
-    column: u32, // of a group of 4
+    column: u32, // in groups of 4
 }
 
 fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {

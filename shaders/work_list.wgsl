@@ -1,19 +1,19 @@
-// What a grouped product has to do, from how many rows each expert has: tiles of at most HEIGHT rows, none of two experts.
+// Work list of grouped products: the rows of each expert, cut into tiles of at most HEIGHT rows of one expert
 //
-//   offsets    (E + 1)    the first row of each expert, and the end of the last one's; ascending
-//   tiles      (T, 4)     (expert, first row, end row, 0), ordered by row; only as many as there are
-//   grids      (C, 4)     (c + 1, number of tiles, 1, 0): the grid of a product with c + 1 tiles side by side
+//   offsets (E + 1) u32     read: first row of each expert, and the end of the last one's rows; ascending
+//   tiles (T, 4) u32        written: (expert, first row, end row, 0), ordered by row; undefined past the last tile
+//   grids (C, 4) u32        written: (c + 1, number of tiles, 1, 0), the grid of a product that is c + 1 tiles wide
 //
-// One workgroup. Each lane counts the tiles of neighbouring experts, and adds to its own sums what the lanes before it
-// counted; then lanes take turns with the tiles and look up, by bisection, whose each is. So neither one expert with all
-// rows nor many with none makes a lane work alone. An expert without rows has no tile.
-// Work: sum over experts of ceil(rows / HEIGHT), at most rows / HEIGHT + E.
+// There are Σ_e ceil(rows_e / HEIGHT) ≤ rows / HEIGHT + E tiles; an expert without rows has none.
+// One workgroup. Each lane counts the tiles of SHARE consecutive experts and offsets them by the counts of the lanes
+// before it. Then the lanes take tiles in turn and find the expert of each by binary search, so the work stays balanced
+// whether one expert has all rows or most have none.
 
 import package::tile::{HEIGHT, LANES, EXPERTS, SHARE};
 
 struct Params {
-    tiles: u32, // there is room for
-    grids: u32,
+    tiles: u32, // T, the capacity of the list
+    grids: u32, // C
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -22,11 +22,11 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> grids: array<vec4<u32>>;
 
 var<workgroup> counts: array<u32, LANES>; // tiles of each lane's experts
-var<workgroup> ends: array<u32, EXPERTS>; // tiles of all experts up to this one
+var<workgroup> ends: array<u32, EXPERTS>; // inclusive prefix sum of tiles over experts
 
 @compute @workgroup_size(LANES)
 fn work_list(@builtin(local_invocation_index) lane: u32) {
-    let first = min(lane * SHARE, EXPERTS); // this lane's experts: SHARE of them, fewer at the end
+    let first = min(lane * SHARE, EXPERTS); // experts first..end are this lane's
     let end = min(first + SHARE, EXPERTS);
     var count = 0u;
     for (var expert = first; expert < end; expert++) {
@@ -43,7 +43,7 @@ fn work_list(@builtin(local_invocation_index) lane: u32) {
         ends[expert] = sum;
     }
     workgroupBarrier();
-    // Never more than there is room for, whatever the offsets say.
+    // Clamped to the capacity, whatever the offsets contain.
     let total = min(ends[EXPERTS - 1u], params.tiles);
     for (var tile = lane; tile < total; tile += LANES) {
         let expert = owner(tile);
@@ -60,7 +60,7 @@ fn tiles_of(expert: u32) -> u32 {
     return (offsets[expert + 1u] - offsets[expert] + HEIGHT - 1u) / HEIGHT;
 }
 
-// The first expert up to which there are more than `tile` tiles; it has some itself.
+// The expert that owns `tile`: the first one whose inclusive prefix sum exceeds it.
 fn owner(tile: u32) -> u32 {
     var low = 0u;
     var high = EXPERTS - 1u;

@@ -1,18 +1,18 @@
-// Gradient of attention for keys and values, from the saved log-sum-exp (p, dp and ds as in attention/backward_q.wgsl):
+// Attention backward, keys and values, from the saved log-sum-exp (p, dp and ds as in attention/backward_q.wgsl):
 //
-//   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, of every head in the key's group
+//   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
 //   qkv (N, columns), dout (N, heads · 4 V4), lse and delta (N, heads) f32   read
 //   dqkv (N, columns), its columns of keys and values   written
 //
-// An invocation owns ROWS keys of one key head, LANES apart, and walks the group's heads and their queries,
-// QUERIES at a time: the sums have one order, and no atomics. Neighbouring invocations own neighbouring keys and meet
-// the same queries at the same time.
-// windowed, segmented: as in attention/forward.wgsl; a key's document ends before ends[key]. The walk ends with the last
-// query that sees the block's last key.
-// dropout: dv = Σ mask p dout / (1 - p_drop), and dp as in attention/backward_q.wgsl.
-// shuffled (CPUs): each lane reads one of LANES queries, and hears the others, as lib/lanes says.
-// shared_tile (GPUs): the workgroup first copies TILE queries and their dout to workgroup memory.
+// An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries,
+// QUERIES at a time: a fixed summation order and no atomics. Neighbouring invocations own neighbouring keys and visit
+// the same queries together.
+// windowed, segmented: as in attention/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
+// the last query that sees the last key of the block.
+// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/backward_q.wgsl.
+// shuffled (software): each lane loads one of LANES queries and shares it by shuffles (lib/lanes).
+// shared_tile (portable): the workgroup stages TILE queries and their dout in workgroup memory.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
@@ -60,7 +60,7 @@ fn attention_backward_kv(
         }
     }
 
-    @if(causal) let first = block; // no earlier query sees a key of this block
+    @if(causal) let first = block; // causal: earlier queries see no key of this block
     @if(!causal) let first = 0u;
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
@@ -86,9 +86,9 @@ fn attention_backward_kv(
     }
 }
 
-// Adds what QUERIES queries from `query` on contribute; `place` is the first one's number in its tile.
+// Adds the contribution of QUERIES queries starting at `query`; `place` is the index of the first one in its tile.
 fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
-    var p: array<array<f32, QUERIES>, ROWS>; // the scores first
+    var p: array<array<f32, QUERIES>, ROWS>; // holds the scores first
     for (var c = 0u; c < D4; c++) {
         for (var i = 0u; i < QUERIES; i++) {
             let q = query_part(sequence, head, query + i, place + i, c);
@@ -98,7 +98,7 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         }
     }
 
-    var ds: array<array<f32, QUERIES>, ROWS>; // dp first
+    var ds: array<array<f32, QUERIES>, ROWS>; // holds dp first
     for (var c = 0u; c < V4; c++) {
         for (var i = 0u; i < QUERIES; i++) {
             let dy = dout_part(sequence, head, query + i, place + i, c);
@@ -155,7 +155,7 @@ fn sees(r: u32, query: u32, key: u32) -> bool {
     return key <= query && query < end_of[r];
 }
 
-// One past the last query that sees `key`; it never falls as `key` rises.
+// One past the last query that sees `key`; non-decreasing in `key`.
 @if(windowed || segmented)
 fn end_seen(sequence: u32, key: u32) -> u32 {
     var end = params.tokens;
@@ -164,8 +164,8 @@ fn end_seen(sequence: u32, key: u32) -> u32 {
     return end;
 }
 
-// What dropout multiplied the weight of `key` with, in the query and head of number `index`. Of the 4 words drawn a key
-// uses 1: neighbouring keys are other invocations'.
+// Dropout factor of the weight of `key`; `index` numbers the query and head. Only 1 of the 4 words drawn is used:
+// the neighbouring keys belong to other invocations.
 @if(dropout)
 fn mask_of(index: u32, key: u32) -> f32 {
     let seed = vec2<u32>(params.seed_low, params.seed_high);
@@ -181,14 +181,14 @@ fn dout_at(sequence: u32, head: u32, query: u32) -> u32 {
     return params.dout_offset + (sequence + min(query, params.tokens - 1u)) * params.dout_stride + head * V4;
 }
 
-// The log-sum-exp of a query, times log2 e, and its delta.
+// (log2 e · log-sum-exp, delta) of a query.
 fn read_statistics(sequence: u32, head: u32, query: u32) -> vec4<f32> {
     let row = sequence + min(query, params.tokens - 1u);
     let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
     return vec4<f32>(lse_of, delta[row * params.delta_stride + head], 0.0, 0.0);
 }
 
-// How a tile is read: each query where it is needed,
+// Three ways to read a tile of queries. (1) No staging: each query is loaded where it is used.
 @if(!shared_tile && !shuffled)
 fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {}
 
@@ -207,7 +207,7 @@ fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> 
     return read_statistics(sequence, head, query);
 }
 
-// one query by each lane (TILE is LANES), which all of them hear,
+// (2) Each lane loads one query (TILE is LANES) and shares it by shuffles.
 @if(shuffled) var<private> own_query: array<vec4<f32>, D4>;
 @if(shuffled) var<private> own_dout: array<vec4<f32>, V4>;
 @if(shuffled) var<private> own_statistics: vec4<f32>;
@@ -238,13 +238,13 @@ fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> 
     return from_lane(own_statistics, place);
 }
 
-// or all of them into workgroup memory.
+// (3) The workgroup stages the tile in workgroup memory.
 @if(shared_tile) const WIDTH: u32 = D4 + V4; // a query and its dout
 @if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
 
 @if(shared_tile)
 fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {
-    workgroupBarrier(); // nobody still reads the tile before
+    workgroupBarrier(); // all reads of the previous tile are done
     for (var i = lane; i < TILE * WIDTH; i += LANES) {
         let query = first + i / WIDTH;
         let c = i % WIDTH;

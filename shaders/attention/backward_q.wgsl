@@ -1,14 +1,15 @@
-// Gradient of attention for the queries, from the saved log-sum-exp:
+// Attention backward, queries, from the saved log-sum-exp:
 //
-//   p = exp(scale · q·k - lse),   delta = dout · out,   dp = dout · v,   ds = p (dp - delta),   dq = scale Σ ds k
+//   p = exp(scale · q·k − lse),   delta = dout · out,   dp = dout · v,   ds = p (dp − delta),   dq = scale Σ ds k
 //
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// As in attention/forward.wgsl, `windowed`, `segmented`, `shuffled` and `shared_tile` too: an invocation owns ROWS queries of
-// one head and walks the keys, KEYS at a time. It also leaves delta, which is Σ p dp, for the gradient of keys and values.
-// dropout: dp = mask dout · v / (1 - p_drop) with the mask of the forward pass; delta holds it already, through out.
-// Numerics: f32; p comes back by one exponential, without a running maximum, and is set to zero where masked.
+// Work assignment, `windowed`, `segmented`, `shuffled` and `shared_tile` as in attention/forward.wgsl: an invocation
+// owns ROWS queries of one head and walks the keys, KEYS at a time. delta, which equals Σ p dp, is stored for
+// backward_kv.
+// dropout: dp = mask dout · v / (1 − p_drop) with the mask of the forward pass; delta includes it already, through out.
+// Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::queries::{BLOCK, params, qkv};
@@ -39,7 +40,7 @@ fn attention_backward_q(
     let head = workgroup.y;
     let kv_head = head / params.group;
     let sequence = workgroup.z * params.tokens;
-    // The last queries see the most keys: they go first.
+    // Last blocks first, as in the forward pass.
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
     for (var r = 0u; r < ROWS; r++) {
@@ -51,7 +52,7 @@ fn attention_backward_q(
 
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
-    // Whole tiles from key 0 on, whatever is seen: sums group the same keys with a window and without.
+    // The walk starts at a multiple of TILE, so that sums group the same keys with a window and without.
     @if(windowed || segmented) let first = first_seen(sequence, block) / TILE * TILE;
     @if(!windowed && !segmented) let first = 0u;
     @if(causal) let end = min(params.tokens, block + BLOCK);
@@ -74,7 +75,7 @@ fn attention_backward_q(
                 dqkv[at + c] = store4(params.scale * dq[r][c]);
             }
             delta[row * params.delta_stride + head] = delta_of[r];
-            // A bound that is known: a loop that stays one would keep the loop over r, and so the registers, in memory.
+            // Constant bound: an inner loop that is not unrolled keeps the loop over r, and so its arrays, in memory.
             for (var pad = 1u; pad < 4u; pad++) {
                 if (head == params.heads - 1u && head + pad < params.delta_stride) {
                     delta[row * params.delta_stride + head + pad] = 0.0;
@@ -98,9 +99,9 @@ fn load_query(r: u32, row: u32, head: u32) {
     lse_of[r] = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
 }
 
-// Adds what KEYS keys from `key` on contribute.
+// Adds the contribution of KEYS keys starting at `key`.
 fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
-    var ds: array<array<f32, KEYS>, ROWS>; // dp first
+    var ds: array<array<f32, KEYS>, ROWS>; // holds dp first
     for (var c = 0u; c < V4; c++) {
         for (var j = 0u; j < KEYS; j++) {
             let v = value_part(values, key + j, c);

@@ -1,17 +1,17 @@
-// One new token of each sequence, against the keys and values that are kept of those before it.
+// Attention decoding: one new token per sequence against its KV cache
 //
-//   qkv (B, columns) read       a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4), of the new token
-//   cache (B · T, columns - q)  k | v of every token so far: row b · T + t is token t of sequence b
-//   positions (B) u32 read      where in its sequence the new token stands
-//   out (B, heads · 4 V4)       written
+//   qkv (B, columns) read        a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4) of the new token
+//   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b
+//   positions (B) u32 read       position of the new token in its sequence
+//   out (B, heads · 4 V4)        written
 //
-//   append    copies k and v of the new tokens to their rows; an invocation owns 4 columns
-//   decode    out = softmax(scale · q kᵀ) v over the keys 0 to position, `window` of them at most
+//   append    copies k and v of the new tokens to their cache rows; one invocation per group of 4 columns
+//   decode    out = softmax(scale · q kᵀ) v over keys 0 to position, the last `window` of them at most
 //
-// decode: an invocation (CPU adapters) or a workgroup (shared_tile) has one head of one sequence. Each lane walks every
-// LANES-th key with an online softmax of its own; the lanes' results are joined under their common maximum.
-// Numerics: f32; scores carry log2 e, so that exp2 serves. Masked maxima are finite.
-// Source: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
+// decode: one workgroup (shared_tile) or one invocation (software tier) per head and sequence. Each lane walks every
+// LANES-th key with its own online softmax; the partial results are then rescaled to their common maximum and added.
+// Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite.
+// Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
@@ -21,11 +21,11 @@ import package::tile::{D4, LANES, V4};
 
 struct Params {
     sequences: u32, // B
-    tokens: u32, // T, rows of the cache to a sequence
+    tokens: u32, // T, cache rows per sequence
     window: u32,
     heads: u32,
-    group: u32, // query heads to a key and value head
-    copied4: u32, // columns of a cache row; these, offsets, starts and strides count groups of 4 elements
+    group: u32, // query heads per key and value head
+    copied4: u32, // columns of a cache row; columns, offsets, starts and strides count groups of 4 elements
     k_start: u32,
     qkv_offset: u32,
     qkv_stride: u32,
@@ -34,7 +34,7 @@ struct Params {
     cached_v_start: u32,
     out_offset: u32,
     out_stride: u32,
-    positions_offset: u32, // counts single ones
+    positions_offset: u32, // in elements
     scale: f32, // times log2 e
 }
 
@@ -84,7 +84,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             score = add_dot(score, q[c], load4(cache[keys + row + c]));
         }
         let top = max(highest, score);
-        let decay = exp2(highest - top); // of what was summed under a lower maximum
+        let decay = exp2(highest - top); // rescales the sums to the new maximum
         let p = exp2(score - top);
         for (var c = 0u; c < V4; c++) {
             sums[c] = fma(vec4<f32>(p), load4(cache[values + row + c]), sums[c] * decay);
@@ -105,7 +105,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
 }
 
-// A token past the end of the cache would overwrite another sequence's.
+// Clamped: a position past the end of the cache would address another sequence's rows.
 fn position_of(sequence: u32) -> u32 {
     return min(positions[params.positions_offset + sequence], params.tokens - 1u);
 }

@@ -1,19 +1,20 @@
-// Attention:   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ))   for every head
+// Attention forward:   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
 //
-//   qkv (N, columns) read      a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = batch · T
+//   qkv (N, columns) read              a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = B · T
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
 //
 // An invocation owns ROWS queries of one head, LANES apart, and walks the keys, KEYS at a time, with the running
-// maximum and sum of the online softmax; no matrix of scores exists. What is loaded of a key serves ROWS queries: on a
-// CPU adapter loads cost most. Neighbouring invocations own neighbouring queries and meet the same keys together.
-// shuffled (CPUs): each lane reads one of LANES keys, and hears the others, as lib/lanes says.
-// shared_tile (GPUs): the workgroup first copies TILE keys and values to workgroup memory, 16 · TILE · (D4 + V4) bytes.
-// windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], where its
-// document begins. The walk begins where the block's first query sees its first key.
-// dropout: a weight counts in the softmax's denominator and lse, but not in the sum, if its word is below the threshold.
-// Numerics: f32; scores carry log2 e, so that exp2 serves; lse is the natural logarithm. Masked scores are finite, and
-// lower than where the maximum starts.
-// Source: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
+// maximum and sum of the online softmax; the score matrix is never stored. Each loaded key serves ROWS queries, because
+// loads dominate on the software tier. Neighbouring invocations own neighbouring queries and visit the same keys
+// together.
+// shuffled (software): each lane loads one of LANES keys and shares it by shuffles (lib/lanes).
+// shared_tile (portable): the workgroup stages TILE keys and values in workgroup memory, 16 · TILE · (D4 + V4) bytes.
+// windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], the start
+// of its document. The walk begins at the tile with the first key that the first query of the block sees.
+// dropout: a dropped weight still counts in the softmax denominator and lse, but not in out.
+// Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
+// finite, and lower than the initial running maximum.
+// Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
 import package::attention::queries::{BLOCK, params, qkv};
 import package::attention::queries::{is_seen, key_part, load_tile, value_part};
@@ -36,7 +37,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let head = workgroup.y;
     let kv_head = head / params.group;
     let sequence = workgroup.z * params.tokens;
-    // The last queries see the most keys: they go first, so that no core is left alone with them.
+    // Last blocks first: they see the most keys, and starting with the longest work balances the tail.
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
     for (var r = 0u; r < ROWS; r++) {
@@ -52,7 +53,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
 
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
-    // Whole tiles from key 0 on, whatever is seen: sums group the same keys with a window and without.
+    // The walk starts at a multiple of TILE, so that sums group the same keys with a window and without.
     @if(windowed || segmented) let first = first_seen(sequence, block) / TILE * TILE;
     @if(!windowed && !segmented) let first = 0u;
     @if(causal) let end = min(params.tokens, block + BLOCK);
@@ -77,7 +78,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             }
             let lse_at = params.lse_offset + row * params.lse_stride;
             lse[lse_at + head] = (highest[r] + log2(total[r])) * LN_2;
-            // A bound that is known: a loop that stays one would keep the loop over r, and so the registers, in memory.
+            // Constant bound: an inner loop that is not unrolled keeps the loop over r, and so its arrays, in memory.
             for (var pad = 1u; pad < 4u; pad++) {
                 if (head == params.heads - 1u && head + pad < params.lse_stride) {
                     lse[lse_at + head + pad] = 0.0;
@@ -87,7 +88,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     }
 }
 
-// One step of the online softmax: KEYS keys from `key` on.
+// One step of the online softmax, over KEYS keys starting at `key`.
 fn attend(token: u32, keys: u32, values: u32, key: u32) {
     var p: array<array<f32, KEYS>, ROWS>;
     for (var c = 0u; c < D4; c++) {
@@ -99,7 +100,7 @@ fn attend(token: u32, keys: u32, values: u32, key: u32) {
         }
     }
 
-    var decay: array<f32, ROWS>; // of what was summed under a lower maximum
+    var decay: array<f32, ROWS>; // rescales the sums to the new maximum
     for (var r = 0u; r < ROWS; r++) {
         var top = highest[r];
         for (var j = 0u; j < KEYS; j++) {

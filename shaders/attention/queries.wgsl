@@ -1,8 +1,10 @@
-// What the kernels share whose invocations own ROWS queries of one head, LANES apart, and walk its keys (attention/forward and
-// attention/backward_q): which keys a query sees, what dropout draws for them, and how keys and values are read.
+// Shared by the kernels in which an invocation owns ROWS queries of one head, LANES apart, and walks its keys
+// (attention/forward and attention/backward_q): masking, dropout words, and loading of keys and values.
 //
-// The bindings that these need are declared here, with the numbers that they have in each kernel. The params are those of
-// attention/backward_kv too; the forward pass leaves those of dout, delta and dqkv unread.
+//   qkv (N, columns) read, starts (1, N) u32 read: index of the first token of each token's document in its sequence
+//
+// Binding numbers are those of both kernels. attention/backward_kv uses the same params; the forward pass does not read
+// those of dout, delta and dqkv.
 
 @if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
 import package::lib::element::{Packed, load4};
@@ -12,8 +14,8 @@ import package::tile::{D4, LANES, ROWS, TILE, V4};
 struct Params {
     tokens: u32, // T
     heads: u32,
-    group: u32, // query heads to a key and value head
-    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count single ones
+    group: u32, // query heads per key and value head
+    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count elements
     v_start: u32,
     qkv_offset: u32,
     qkv_stride: u32,
@@ -26,11 +28,11 @@ struct Params {
     delta_stride: u32,
     dqkv_offset: u32,
     dqkv_stride: u32,
-    scale: f32, // in the forward pass times log2 e
-    window: u32, // keys that a query sees, itself included; for `windowed`
-    starts_offset: u32,
+    scale: f32, // times log2 e in the forward pass
+    window: u32, // with `windowed`: keys that a query sees, itself included
+    starts_offset: u32, // in elements, as ends_offset
     ends_offset: u32,
-    op: u32, // of lib/dropout, with seed, threshold and factor 1 / (1 - p)
+    op: u32, // dropout: see lib/dropout; factor is 1 / (1 - p)
     seed_low: u32,
     seed_high: u32,
     threshold: u32,
@@ -46,10 +48,10 @@ const BLOCK: u32 = ROWS * LANES;
 
 @if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
 
-@if(dropout) var<private> mask_row: array<u32, ROWS>; // number of each query and head, by which words are drawn
-@if(dropout) var<private> words_of: array<vec4<u32>, ROWS>; // of 4 keys
+@if(dropout) var<private> mask_row: array<u32, ROWS>; // index of each query and head, from which words are drawn
+@if(dropout) var<private> words_of: array<vec4<u32>, ROWS>; // for 4 keys
 
-// A query that exists sees no key past the last token, for it sees none after itself.
+// No test against the last token: a valid query sees no key after itself.
 @if(causal && !windowed && !segmented)
 fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key <= token;
@@ -65,7 +67,7 @@ fn is_seen(r: u32, token: u32, key: u32) -> bool {
     return key <= token && key >= first_of[r];
 }
 
-// Draws the words of the next 4 keys for each query of this invocation.
+// Draws the dropout words of the 4 keys starting at `key`, for each query of this invocation.
 @if(dropout)
 fn draw_words(key: u32) {
     for (var r = 0u; r < ROWS; r++) {
@@ -74,7 +76,7 @@ fn draw_words(key: u32) {
     }
 }
 
-// The first key that query `token` sees; it never falls as `token` rises.
+// The first key that query `token` sees; non-decreasing in `token`.
 @if(windowed || segmented)
 fn first_seen(sequence: u32, token: u32) -> u32 {
     var first = 0u;
@@ -83,8 +85,8 @@ fn first_seen(sequence: u32, token: u32) -> u32 {
     return first;
 }
 
-// A walk goes tile by tile, and within a tile by 4 keys, whose words are drawn together. How a tile is read:
-// each key where it is needed,
+// The walk goes tile by tile, and within a tile by 4 keys, whose dropout words are drawn together. Three ways to read a
+// tile of keys. (1) No staging: each key is loaded where it is used.
 @if(!shared_tile && !shuffled)
 fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {}
 
@@ -98,7 +100,7 @@ fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
     return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
 }
 
-// one key by each lane (TILE is LANES), which all of them hear,
+// (2) Each lane loads one key and its value (TILE is LANES) and shares them by shuffles.
 @if(shuffled) var<private> own_key: array<vec4<f32>, D4>;
 @if(shuffled) var<private> own_value: array<vec4<f32>, V4>;
 
@@ -123,13 +125,13 @@ fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
     return from_lane(own_value[c], key % TILE);
 }
 
-// or all of them into workgroup memory.
+// (3) The workgroup stages the tile in workgroup memory.
 @if(shared_tile) const WIDTH: u32 = D4 + V4; // a key and its value
 @if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
 
 @if(shared_tile)
 fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {
-    workgroupBarrier(); // nobody still reads the tile before
+    workgroupBarrier(); // all reads of the previous tile are done
     for (var i = lane; i < TILE * WIDTH; i += LANES) {
         let row = min(first + i / WIDTH, params.tokens - 1u) * params.qkv_stride;
         let c = i % WIDTH;

@@ -1,12 +1,12 @@
-// What the three attention kernels share.
+// Constants and helpers of the attention kernels.
 
 const LOG2_E: f32 = 1.4426950408889634;
 const LN_2: f32 = 0.6931471805599453;
 
-// The score of a key that a query does not see. Finite, so that the difference of two such scores is a number.
+// Score of a masked key. Finite, so that the difference of two masked scores is 0 and not NaN.
 const MASKED: f32 = -1e30;
 
-// Where a running maximum starts: so far above MASKED that a masked score has no weight even before the first real one.
+// Initial running maximum: so far above MASKED that masked scores have weight 0 even before the first visible key.
 const LOWEST: f32 = -5e29;
 
 // sum + a · b

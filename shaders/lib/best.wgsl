@@ -1,7 +1,8 @@
-// A total order of scored things, and reductions of integers over the invocations that share a row (as lib/reduce).
+// A total order on (key, index) pairs for top-k selection, and integer reductions over the invocations that share a row
+// (see lib/reduce).
 //
-// One thing comes before another if its key is larger, or if the keys are equal and its index is smaller. Walking down
-// that order one by one finds the k best without a list of what was taken already.
+// A pair precedes another if its key is larger, or if the keys are equal and its index is smaller. Repeatedly taking
+// the first pair after the one taken last yields the top k without a list of what was taken.
 
 import package::tile::LANES;
 
@@ -10,10 +11,10 @@ struct Best {
     index: u32,
 }
 
-const FIRST: Best = Best(0xffffffffu, 0u); // before everything: no key is as large
-const LAST: Best = Best(0u, 0xffffffffu); // after everything: no key is as small
+const FIRST: Best = Best(0xffffffffu, 0u); // precedes every pair: key_of never returns this key
+const LAST: Best = Best(0u, 0xffffffffu); // follows every pair: key_of never returns this key
 
-// An integer that is larger where the score is. A NaN comes first, so that it is chosen and shows.
+// An integer with the order of the scores. NaN maps to the top, so that it is chosen and becomes visible.
 fn key_of(score: f32) -> u32 {
     let bits = bitcast<u32>(score);
     let ordered = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);

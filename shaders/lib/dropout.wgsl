@@ -1,16 +1,16 @@
-// Which elements dropout drops: those whose random word is below the threshold 2^32 p. No mask is stored; whoever needs
-// it draws it again from what identifies an element.
+// Random words of dropout. An element is dropped if its word is below the threshold 2^32 p. No mask is stored: every
+// pass that needs it redraws it from the element's coordinates.
 
 import package::lib::philox::philox;
 
-// The micro-batch under way, on the device: `train` records the kernel that counts it.
+// The current micro-batch, counted on the device by count_micro_step in dropout.wgsl.
 struct DropoutState {
     step: u32, // counted from 1
-    micro_step: u32, // of the step, counted from 0
+    micro_step: u32, // within the step, counted from 0
 }
 
-// Words for 4 neighbours: number `group` of vector `index`, in dropout number `op` of the model. The last counter is
-// the upper half of `random::DROPOUT_STREAM`, so no other use of the seed sees these words.
+// Words for the 4 elements of group `group` in vector `index`, for dropout number `op` of the model. The top bit of the
+// last counter word sets `random::DROPOUT_STREAM`, so no other use of the seed draws these words.
 fn dropout_words(index: u32, group: u32, op: u32, state: DropoutState, seed: vec2<u32>) -> vec4<u32> {
     let stream = 0x80000000u | (op << 16u) | (state.micro_step & 0xffffu);
     return philox(vec4<u32>(index, state.step, group, stream), seed);

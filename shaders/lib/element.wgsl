@@ -1,8 +1,8 @@
-// How four neighbouring elements of a tensor lie in memory, and as what they are computed with.
+// Storage of 4 consecutive elements of a tensor, and their conversion to and from f32.
 //
 // A binding is `array<Packed>`; `load4` widens to f32, `store4` rounds to nearest even and overflows to infinity.
-// Both 16-bit types are packed by integer arithmetic: WGSL leaves rounding and overflow of `pack2x16float` open, and
-// neither needs a device feature this way.
+// store4 packs both 16-bit types in integer arithmetic: WGSL leaves rounding and overflow of pack2x16float open, and no
+// device feature is needed this way.
 
 @if(f32) alias Packed = vec4<f32>;
 @if(f16 || bf16) alias Packed = vec2<u32>;
@@ -27,8 +27,8 @@ fn load4(packed: Packed) -> vec4<f32> {
 @if(bf16)
 fn store4(value: vec4<f32>) -> Packed {
     let bits = bitcast<vec4<u32>>(value);
-    // Round to nearest even on the lower half. A NaN keeps its upper half and becomes quiet: the carry could turn it
-    // into zero.
+    // Round to nearest even on the lower half. A NaN keeps its upper half and is made quiet, since the carry could turn
+    // it into zero.
     let rounded = (bits + vec4<u32>(0x7fffu) + ((bits >> vec4<u32>(16u)) & vec4<u32>(1u))) >> vec4<u32>(16u);
     let quiet = (bits >> vec4<u32>(16u)) | vec4<u32>(0x40u);
     let is_nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
@@ -59,7 +59,7 @@ fn half_bits(value: f32) -> u32 {
         return sign | 0x7c00u; // 65520 and above round to infinity
     }
     if (magnitude < 0x38800000u) {
-        // Subnormal: 0.5 has the spacing 2^-24 of subnormal halves, so the addition rounds where we want it.
+        // Subnormal: the ulp of 0.5f is 2^-24, the spacing of subnormal halves, so the addition rounds correctly.
         return sign | (bitcast<u32>(bitcast<f32>(magnitude) + 0.5) - 0x3f000000u);
     }
     let odd = (magnitude >> 13u) & 1u;

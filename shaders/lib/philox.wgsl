@@ -1,4 +1,4 @@
-// Random bits as a function of a counter and a key: Philox4x32-10. `Philox` in src/random.rs gives the same words.
+// Philox4x32-10: 128 random bits as a pure function of a counter and a key, the same as `Philox` in src/random.rs.
 //
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
@@ -14,7 +14,7 @@ fn philox(counter: vec4<u32>, key: vec2<u32>) -> vec4<u32> {
     return words;
 }
 
-// Lower and upper half of the 64 bits of a · b, by 16-bit halves: WGSL has no wider product.
+// (low, high) words of the 64-bit product a · b, from 16-bit halves: WGSL has no widening multiplication.
 fn wide_product(a: u32, b: u32) -> vec2<u32> {
     let low = (a & 0xffffu) * (b & 0xffffu);
     let cross = (a >> 16u) * (b & 0xffffu) + (low >> 16u); // at most (2^16 - 1)^2 + 2^16 - 1: no carry is lost

@@ -1,8 +1,8 @@
-// Sums and maxima over the invocations that share a row; and, at the end, who sums which columns.
+// Reductions over the invocations that share a row, and the assignment of rows and columns to invocations.
 //
-// With `shared_tile` a workgroup of LANES invocations shares the row and folds a tree in workgroup memory: the order is
-// fixed, so results are the same from run to run. Without it (CPU adapters) one invocation has the whole row, and there
-// is nothing to fold. LANES is a power of two.
+// With `shared_tile` a workgroup of LANES invocations shares a row and reduces over a tree in workgroup memory, in a
+// fixed order, so results are the same from run to run. Without it (software tier) one invocation processes the whole
+// row and the reductions are the identity. LANES is a power of two.
 
 import package::tile::LANES;
 
@@ -59,7 +59,7 @@ fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
 @if(!shared_tile) fn row_max(value: f32, lane: u32) -> f32 { return value; }
 @if(!shared_tile) fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }
 
-// Which row an invocation works on, where in the row it starts, and how far apart its elements are.
+// The row of an invocation, and its elements within it: first, first + step, ...
 struct Share {
     row: u32,
     first: u32,
@@ -76,7 +76,7 @@ fn share_of(workgroup: u32, lane: u32) -> Share {
     return Share(workgroup * LANES + lane, 0u, 1u);
 }
 
-// The 4 columns that an invocation sums over a block of rows, and the rows from `first` to before `end`.
+// The group of 4 columns that an invocation sums, over the rows first..end (exclusive).
 struct ColumnBlock {
     column4: u32,
     first: u32,

@@ -1,30 +1,31 @@
-// What one training step decides and the next one needs, on the device. `train::StepState` is the same struct in Rust.
+// State of a training step that lives on the device and that the kernels of the step share. `train::state` holds the
+// same structs in Rust.
 
 struct StepState {
-    loss_scale: f32, // of the step under way
+    loss_scale: f32, // of the current step
     global_step: u32, // optimizer steps done; does not advance on overflow
     is_overflow: u32, // 1 if a gradient of this step was not finite
-    grad_norm: f32, // of the unscaled gradients, before clipping
-    grad_factor: f32, // what AdamW multiplies gradients with: unscale · clip
+    grad_norm: f32, // norm of the unscaled gradients, before clipping
+    grad_factor: f32, // clip factor / loss_scale, which the optimizer applies to gradients
     learning_rate: f32,
     bias_correction1: f32, // 1 / (1 - beta1^t)
     bias_correction2: f32, // 1 / (1 - beta2^t)
     loss: f32, // mean over the step's micro-batches
-    is_halted: u32, // 1 stops updates until the host clears it
-    overflows: u32, // so far
+    is_halted: u32, // 1 suspends updates until the host clears it
+    overflows: u32, // steps that have overflowed so far
     step: u32, // steps done, overflowed ones included
 }
 
-// The schedule's row of the step under way, once grad_norm has advanced `global_step`; on overflow nobody asks.
+// Row of the schedule for the current step, after grad_norm has advanced `global_step`. Not used on overflow.
 fn schedule_row(global_step: u32, rows: u32) -> u32 {
     return clamp(global_step, 1u, rows) - 1u;
 }
 
-// The loss of the micro-batches since the host cleared it.
+// Loss over the micro-batches since the host last cleared it.
 struct LossState {
-    seed: f32, // gradient of the objective with respect to each token's loss
-    count: f32, // tokens that count, of the current micro-batch
+    seed: f32, // gradient of the scaled objective with respect to each token's loss
+    count: f32, // targets that are not ignored, in the current micro-batch
     loss_sum: f32, // over all micro-batches
-    token_sum: f32,
-    mean_sum: f32, // of each micro-batch's mean loss, divided by the number of micro-batches
+    token_sum: f32, // `count` over all micro-batches
+    mean_sum: f32, // sum over micro-batches of mean loss / number of micro-batches
 }

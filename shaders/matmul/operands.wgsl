@@ -1,9 +1,10 @@
-// What the matrix products of every tier share: operands, which rows and columns of them a workgroup works on, and how a sum
-// becomes a number of the result. The header of matmul/software says what each layout multiplies.
+// Operands, work assignment and epilogue shared by the matrix products of every tier. The header of
+// matmul/software.wgsl lists the operand layouts and their shapes.
 //
-// With `grouped` the rows of `a` belong to experts, each with a matrix of its own in a stack: b (E, ...), or y where a
-// is transposed. A workgroup's rows are a tile of the work list. Where a is transposed they are all of an expert's, whom
-// its x names, and its z counts columns.
+// With `grouped` the rows of `a` are sorted by expert, and each expert has its own matrix in a stack:
+//   a not transposed   the stack is b; workgroup.y selects a tile of the work list, whose rows belong to one expert
+//   a transposed       the stack is y; workgroup.x selects the expert, y and z the row and column tile of its matrix;
+//                      the workgroup sums over all rows of that expert
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::group::{Group, group_of_tile};
@@ -20,9 +21,9 @@ struct Params {
     b_stride: u32,
     y_stride: u32,
     residual_stride: u32,
-    @if(grouped) first_expert: u32, // of the part of the stack that is bound
+    @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
-    @if(grouped) matrix_stride: u32, // from one expert's matrix to the next
+    @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
 }
 
 @if(gradient) alias Output = vec4<f32>;
@@ -37,9 +38,9 @@ struct Params {
 @if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
 @if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
 
-@if(grouped) var<private> group: Group; // what this workgroup works on
+@if(grouped) var<private> group: Group; // the rows and expert of this workgroup
 
-// Where sums go. Read once, before any of them: a driver may read a uniform anew in every branch.
+// Location of the result. Read once, before the epilogues: drivers may reload a uniform in every branch.
 struct Destination {
     rows: u32,
     columns: u32,
@@ -52,11 +53,11 @@ fn destination() -> Destination {
     return Destination(size_m(), params.n, y_start(), params.y_stride, params.residual_stride);
 }
 
-// What the bias adds to four columns of every row; `column4` may lie past the end.
+// Bias of four columns; `column4` may be past the end.
 @if(bias) fn bias_of(column4: u32) -> vec4<f32> { return load4(bias[min(column4, (params.n - 1u) / 4u)]); }
 @if(!bias) fn bias_of(column4: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 
-// The sum of one row and four columns, on its way to the result; `added` is the bias of the columns.
+// Stores one row and four columns of the product, plus bias (`added`), residual and previous value.
 fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4: u32) {
     if (row < to.rows && 4u * column4 < to.columns) {
         let at = to.start + row * to.stride + column4;
@@ -79,8 +80,8 @@ fn pick_group(workgroup: vec3<u32>) {
     group = Group(first, offsets[params.first_expert + workgroup.x + 1u] - first, workgroup.x);
 }
 
-// Rows of the result and length of the sums. Rows of `a` are grouped: they are rows of the result, or, transposed, what
-// is summed over; a result that nobody adds to has no rows, and stays untouched.
+// Rows of the result (m) and length of the reduction (k). With `grouped` the group's rows are rows of the result or, if
+// `a` is transposed, the reduction dimension; a workgroup with an empty group has sizes of 0 and writes nothing.
 @if(!grouped) fn size_m() -> u32 { return params.m; }
 @if(grouped && a_transposed) fn size_m() -> u32 { return select(params.m, 0u, group.rows == 0u); }
 @if(grouped && !a_transposed) fn size_m() -> u32 { return group.rows; }
@@ -88,7 +89,7 @@ fn pick_group(workgroup: vec3<u32>) {
 @if(grouped && !a_transposed) fn size_k() -> u32 { return select(params.k, 0u, group.rows == 0u); }
 @if(grouped && a_transposed) fn size_k() -> u32 { return group.rows; }
 
-// Where each operand starts.
+// Offset of each operand.
 @if(!grouped) fn a_start() -> u32 { return params.a_offset; }
 @if(grouped) fn a_start() -> u32 { return params.a_offset + group.first * params.a_stride; }
 @if(!grouped) fn b_start() -> u32 { return params.b_offset; }
@@ -98,7 +99,7 @@ fn pick_group(workgroup: vec3<u32>) {
 @if(grouped && !a_transposed) fn y_start() -> u32 { return params.y_offset + group.first * params.y_stride; }
 @if(grouped && a_transposed) fn y_start() -> u32 { return params.y_offset + group.matrix * params.matrix_stride; }
 
-// A gradient is f32 whatever the element.
+// Parameter gradients are f32, whatever the storage type of the factors.
 @if(gradient) fn load_y(at: u32) -> vec4<f32> { return y[at]; }
 @if(!gradient) fn load_y(at: u32) -> vec4<f32> { return load4(y[at]); }
 @if(gradient) fn store_y(at: u32, value: vec4<f32>) { y[at] = value; }

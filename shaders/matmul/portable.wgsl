@@ -1,11 +1,12 @@
-// Matrix product for any GPU:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in matmul/software.wgsl)
+// Matrix product, portable tier:   y (M, N) [+]= a · b  [+ bias] [+ residual]      (operands as in
+// matmul/software.wgsl)
 //
-// A workgroup of 16 x 16 invocations owns a tile of y: 64·TM4 rows by 64·TN4 columns. It walks K in steps of DEPTH:
-// both operands' slices come to workgroup memory as [k][row / 4] and [k][column / 4], so the inner loop reads one vec4
-// of each and does 16 multiply-adds per pair, whatever the operands' layout. Copying works in blocks of 4 x 4, turned in
-// registers where the layout asks for it. Invocation (tx, ty) owns rows 4 (ty + 16 i) + 0..3, columns 4 (tx + 16 j) +
-// 0..3: neighbours read neighbouring vec4s.
-// `grouped`: see matmul/software.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge give zero.
+// A workgroup of 16 x 16 invocations computes a tile of 64·TM4 rows by 64·TN4 columns of y. It walks K in steps of
+// DEPTH: the slices of both operands are staged in workgroup memory as [k][row / 4] and [k][column / 4], so the inner
+// loop reads one vec4 of each and does 16 multiply-adds per pair, whatever the layout. Staging copies blocks of 4 x 4,
+// transposed in registers where the layout requires it. Invocation (tx, ty) owns rows 4 (ty + 16 i) + 0..3 and columns
+// 4 (tx + 16 j) + 0..3, so neighbouring invocations read neighbouring vec4s.
+// `grouped`: see matmul/operands.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge return zero.
 // Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
 
 import package::lib::element::load4;
@@ -30,7 +31,7 @@ fn matmul(
     @if(grouped) {
         pick_group(workgroup);
         if (group.rows == 0u) {
-            return; // what nobody adds to stays untouched
+            return; // an empty group has no result to write
         }
     }
     @if(!grouped || a_transposed) let first_row4 = workgroup.y * A_WIDTH;
@@ -71,7 +72,7 @@ fn matmul(
     }
 }
 
-// Both slices, cut into blocks of 4 k by 4 rows (or columns); the workgroup's invocations take turns.
+// Stages both slices, in blocks of 4 k by 4 rows (or columns) that the invocations take in turn.
 fn copy_tiles(lane: u32, first_row4: u32, first_column4: u32, k0: u32) {
     for (var block = lane; block < (DEPTH / 4u) * (A_WIDTH + B_WIDTH); block += SIDE * SIDE) {
         let k4 = block / (A_WIDTH + B_WIDTH);

@@ -1,16 +1,18 @@
-// Matrix product for CPU adapters:   y (M, N) [+]= a · b  [+ bias] [+ residual]
+// Matrix product, software tier:   y (M, N) [+]= a · b  [+ bias (N)] [+ residual (M, N)]
 //
 //   default         a (M, K), b (K, N)      dx = dy W
 //   b_transposed    a (M, K), b (N, K)      y  = x Wᵀ
 //   a_transposed    a (K, M), b (K, N)      dW = dyᵀ x
 //
-// One invocation owns ROWS rows by COLUMNS4 groups of 4 columns and walks K without a barrier, which is slow where a core
-// plays a GPU. Neighbouring invocations own neighbouring groups of columns and the same rows, so they share what they load of
-// `a`, as lib/lanes says. Loads are most of the time all the same, which is why an invocation owns more than one group of
-// columns. Indices past the edge are clamped, not branched around: every lane must have what the others want to hear.
-// Sums are arrays of arrays, and loop counters alone index them: drivers unroll such loops, and keep no array in memory. Their
-// way out alone is through workgroup memory, 256 ROWS bytes: code for each sum's last steps would be most of the kernel, and of
-// the time to compile it. What does not change is computed before the loop over K: these drivers do not move it there.
+// One invocation computes a register tile of ROWS rows by COLUMNS4 groups of 4 columns and walks K without barriers,
+// which are slow on a CPU. The invocations of a workgroup own neighbouring column groups of the same rows and share
+// their loads of `a` by shuffles (lib/lanes). Loads still dominate, hence more than one column group per invocation.
+// Indices past the edge are clamped, not branched around: every lane has to take part in the shuffles. `grouped`: see
+// matmul/operands.wgsl.
+// The sums are an array of arrays indexed by loop counters alone: drivers unroll such loops and keep the sums in
+// registers. They leave through workgroup memory (256 · ROWS bytes) and a rolled loop, because an unrolled epilogue per
+// sum would dominate the code and its compile time. Loop invariants are hoisted by hand: these drivers do not hoist
+// them.
 // Numerics: f32 sums over k in ascending order.
 
 import package::lib::element::load4;
@@ -21,7 +23,7 @@ import package::matmul::operands::{bias_of, destination, epilogue};
 import package::tile::{ROWS, COLUMNS4, LANES};
 
 alias Sums = array<array<vec4<f32>, COLUMNS4>, ROWS>;
-alias Columns = array<u32, COLUMNS4>; // which groups of 4
+alias Columns = array<u32, COLUMNS4>; // in groups of 4
 
 @compute @workgroup_size(LANES)
 fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -52,24 +54,24 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     }
 }
 
-// Each invocation reads what it wrote itself, so nobody waits.
+// Each invocation reads back only what it wrote, so no barrier is needed.
 var<workgroup> finished: array<vec4<f32>, COLUMNS4 * ROWS * LANES>;
 
 @if(!a_transposed)
 fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
-    var columns = clamped; // naga indexes a variable, not a value, by a loop's counter
+    var columns = clamped; // naga allows dynamic indexing of variables, not of values
     var sums: Sums;
     let in_a = Matrix(a_start(), params.a_stride);
     let in_b = Matrix(b_start(), params.b_stride);
     let size = size_k();
     @if(b_transposed) let last = params.n - 1u; // row of b
-    @if(!b_transposed) let last = size - 1u; // `a` is zero in its pad, so a clamped row of `b` counts for nothing
+    @if(!b_transposed) let last = size - 1u; // the padding of `a` is zero, so clamped rows of `b` contribute nothing
     var rows: array<u32, ROWS / SHARED>;
     for (var g = 0u; g < ROWS / SHARED; g++) {
         rows[g] = place(in_a, min(first_row + g * SHARED + share, size_m() - 1u), 0u);
     }
     for (var k4 = 0u; k4 < (size + 3u) / 4u; k4++) {
-        var b: array<mat4x4<f32>, COLUMNS4>; // a vector runs along the columns
+        var b: array<mat4x4<f32>, COLUMNS4>; // 4 rows along k; each vector holds 4 columns
         for (var c = 0u; c < COLUMNS4; c++) {
             @if(b_transposed) { b[c] = transpose(four_rows(in_b, 4u * columns[c], last, k4)); }
             @if(!b_transposed) { b[c] = four_rows(in_b, 4u * k4, last, columns[c]); }
@@ -89,7 +91,7 @@ fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
 
 @if(a_transposed)
 fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
-    var columns = clamped; // naga indexes a variable, not a value, by a loop's counter
+    var columns = clamped; // naga allows dynamic indexing of variables, not of values
     var sums: Sums;
     let in_a = Matrix(a_start(), params.a_stride);
     let in_b = Matrix(b_start(), params.b_stride);
@@ -121,13 +123,13 @@ fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
     return sums;
 }
 
-// sum + four steps along k, in ascending order.
+// Adds four steps along k to `sum`, in ascending order.
 fn add_four(x: vec4<f32>, b: mat4x4<f32>, sum: vec4<f32>) -> vec4<f32> {
     let two = fma(vec4<f32>(x.y), b[1], fma(vec4<f32>(x.x), b[0], sum));
     return fma(vec4<f32>(x.w), b[3], fma(vec4<f32>(x.z), b[2], two));
 }
 
-// Where an operand lies; both count groups of 4 elements.
+// Location of an operand, in groups of 4 elements.
 struct Matrix {
     start: u32,
     stride: u32,
@@ -141,7 +143,7 @@ fn load_b(in_b: Matrix, row: u32, column4: u32) -> vec4<f32> {
     return load4(b[place(in_b, row, column4)]);
 }
 
-// Rows from `row` on, none past `last`.
+// Rows `row` to `row` + 3, clamped to `last`.
 fn four_rows(in_b: Matrix, row: u32, last: u32, column4: u32) -> mat4x4<f32> {
     return mat4x4<f32>(
         load_b(in_b, row, column4),

@@ -1,5 +1,5 @@
-// What fused.wgsl does, from kernels of one purpose, each a pass over memory.                   choices (N·k, D): t·k + j
-//
+// The operations of fused.wgsl, composed from single-purpose kernels, one pass over memory each
+//                                               choice t·k + j is choice j of token t; tensors by choice are (N·k, D)
 //   repeat_rows      y[t·k + j] = x[t]
 //   gather_rows      y[r] = x[index[r]], 0 where index is NONE
 //   sum_choices      y[t] [+]= Σ_j x[t·k + j]
@@ -7,9 +7,9 @@
 //   scale_rows       y[t·k + j] = gate(t, j) · x[t·k + j]
 //   dot_rows         d_gates(t, j) = <x[t·k + j], z[t·k + j]>
 //
-// Each sum runs in the order of the fused kernel, so the bits are the same; what differs is memory: rows in the order of
-// choices are written and read, (N·k, D) at a time. dot_rows: see lib/reduce; the others: a workgroup has one row, an
-// invocation 4 columns. Numerics: f32 between load and store.
+// Each sum has the order of the fused kernel, so the bits are the same; the difference is memory traffic: intermediate
+// (N·k, D) tensors are written and read. dot_rows: one workgroup per row; software tier: one invocation (lib/reduce).
+// The others: a workgroup stays within one row, an invocation computes 4 columns. Numerics: f32 between load and store.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -19,7 +19,7 @@ import package::tile::LANES;
 const NONE: u32 = 0xffffffffu;
 
 struct Params {
-    rows: u32, // of the result; for dot_rows N·k
+    rows: u32, // of the result; N·k for dot_rows
     chosen: u32, // k
     stride4: u32,
     gates_stride: u32, // in elements
@@ -115,15 +115,15 @@ fn dot_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     }
 }
 
-// The row of a workgroup and the 4 columns of an invocation; past the end it repeats the last ones and stores nothing.
+// The row of a workgroup and the 4 columns of an invocation, clamped to the last ones; stores are skipped past the end.
 struct Place {
     row: u32,
-    column: u32, // of a group of 4
+    column: u32, // in groups of 4
     is_inside: bool,
 }
 
 fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
-    let groups = (params.stride4 + LANES - 1u) / LANES; // workgroups a row takes
+    let groups = (params.stride4 + LANES - 1u) / LANES; // workgroups per row
     let i = linear_index(workgroup);
     let row = i / groups;
     let column = (i % groups) * LANES + lane;

@@ -1,15 +1,16 @@
-// Between the order of tokens and that of experts' rows, one pass each.           x, y (N, D), rows (R, D), gates (N, k)
+// Permutation between token order and expert order, one pass each          x, y (N, D), rows (R, D), gates (N, k) f32
 //
-//   permute            rows[r] = x[t] where choice j of token t has row r, 0 where nobody has
+//   permute            rows[r] = x[t] where choice j of token t has row r, 0 where no choice has it
 //   permute_backward   dx[t] [+]= Σ_j d_rows[place(t, j)]
 //   combine            y[t] = Σ_j gate(t, j) · rows[place(t, j)] [+ residual[t]]
 //   combine_backward   d_rows[r] = gate(t, j) · dy[t];   d_gates(t, j) = <dy[t], rows[place(t, j)]>
 //
-// place and its inverse come from sort.wgsl; a dropped choice has none, adds nothing and gets no gradient. Sums over
-// choices run in the order of j, gathered, so no two invocations write the same place and each run gives the same bits.
-// permute, permute_backward, combine: a workgroup works on one row, an invocation on 4 columns, so places and gates are
-// read at addresses that the whole workgroup shares. combine_backward: see lib/reduce. Numerics: f32 between load and
-// store; products enter sums by fma, here and in composed.wgsl, so that both give the same bits.
+// `places` and its inverse `sources` come from sort.wgsl; a dropped choice has no place, adds nothing and gets no
+// gradient. Sums over choices are gathers in the order of j: no two invocations write one element, and each run gives
+// the same bits. permute, permute_backward, combine: a workgroup stays within one row and an invocation computes 4
+// columns, so places and gates are loaded from uniform addresses. combine_backward: one workgroup per row; software
+// tier: one invocation (lib/reduce). Numerics: f32 between load and store; products are added by fma here and in
+// composed.wgsl, so that both give the same bits.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -17,7 +18,7 @@ import package::lib::reduce::{row_sum, share_of};
 import package::tile::LANES;
 
 const NONE: u32 = 0xffffffffu;
-const CLEARED: u32 = 16u; // gates that one row past the last clears; ops/permute/fused.rs counts with it
+const CLEARED: u32 = 16u; // gates that each extra item of combine_backward clears; ops/permute/fused.rs has the same
 
 struct Params {
     tokens: u32, // N
@@ -95,7 +96,7 @@ fn combine(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
     }
 }
 
-// Items are the R rows, and after them groups of gates, of which those that no row writes become zero.
+// Items are the R rows, followed by groups of CLEARED gates: those that no row writes are set to zero.
 @compute @workgroup_size(LANES)
 fn combine_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let share = share_of(linear_index(workgroup), lane);
@@ -124,7 +125,7 @@ fn combine_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_
     }
 }
 
-// Pads, and gates of choices that were dropped.
+// Zeroes a gate gradient that is padding or belongs to a dropped choice.
 fn clear_gate(index: u32) {
     let token = index / params.gates_stride;
     let j = index % params.gates_stride;
@@ -140,15 +141,15 @@ fn clear_gate(index: u32) {
     }
 }
 
-// The row of a workgroup and the 4 columns of an invocation; past the end it repeats the last ones and stores nothing.
+// The row of a workgroup and the 4 columns of an invocation, clamped to the last ones; stores are skipped past the end.
 struct Place {
     row: u32,
-    column: u32, // of a group of 4
+    column: u32, // in groups of 4
     is_inside: bool,
 }
 
 fn place_of(workgroup: vec3<u32>, lane: u32, count: u32) -> Place {
-    let groups = (params.stride4 + LANES - 1u) / LANES; // workgroups a row takes
+    let groups = (params.stride4 + LANES - 1u) / LANES; // workgroups per row
     let index = linear_index(workgroup);
     let row = index / groups;
     let column = (index % groups) * LANES + lane;

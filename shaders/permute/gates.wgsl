@@ -1,10 +1,11 @@
-// The gates of a token's choices that were not dropped, made to sum to `scaling` again.         gates (N, k), f32
+// Gates renormalised over the choices that were not dropped, so that they sum to `scaling` again       gates (N, k) f32
 //
 //   renormalise_gates            g'_j = scaling · g_j / (S + 1e-9) where choice j was kept, else 0;   S = Σ kept g
-//   renormalise_gates_backward   dg_j = (scaling · dg'_j - Σ_i dg'_i g'_i) / (S + 1e-9) where kept, else 0
+//   renormalise_gates_backward   dg_j = (scaling · dg'_j − Σ_i dg'_i g'_i) / (S + 1e-9) where kept, else 0
 //
-// One invocation has the k gates of a token, k <= 16, and writes their pad. It reads them again instead of keeping them:
-// they are in the cache, and no array of k has to live in registers. Sums run in the order of j.
+// `places` (N·k) is NONE for dropped choices. One invocation processes the k ≤ 16 gates of a token and writes their
+// padding. It reloads gates instead of keeping an array of them in registers: they are in cache. Sums run in the order
+// of j.
 
 import package::lib::grid::linear_index;
 import package::tile::LANES;

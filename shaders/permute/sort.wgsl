@@ -1,17 +1,18 @@
-// Which row of the experts' rows each choice of a token gets: a stable counting sort by expert.
+// Stable counting sort of choices by expert: assigns each choice of a token a row among its expert's rows
 //
 //   histogram   n[b][e] = choices of expert e among the positions of block b
-//   scan        n[b][e] <- Σ n[b'][e] over the blocks b' before b;   counts[e] = Σ_b n[b][e];   offsets = Σ rows before e
-//   scatter     the choice of rank r in its expert has row offsets[e] + r, or NONE where the expert has no such row
+//   scan        n[b][e] <- Σ n[b'][e] over blocks b' before b;   counts[e] = Σ_b n[b][e];   offsets = Σ rows before e
+//   scatter     the choice of rank r within its expert gets row offsets[e] + r, or NONE if the expert has no such row
 //
-// A position is a place in the order in which choices are served: token by token, or with `by_choice` all tokens' first
-// choices, then all second ones. An expert has as many rows as choices and `extra` ones, or `capacity`, or what
-// `capacities` says. Rows that nobody got have the source NONE. Integers only: the same from run to run.
-// Software: an invocation walks a block and counts in the block's own row of n. Portable: a workgroup walks it in chunks
-// of LANES; an invocation's rank is the count of the chunks before plus the equal experts left of it, found by looking
-// at the whole chunk: LANES steps for LANES choices, and no atomics. scan is one workgroup, whose lane 0 adds over E.
-// Cost: three launches; O(N·k + blocks·E) reads. There are at most 256 blocks, so scan takes at most 256 steps for each
-// LANES experts. llvmpipe, two cores: 0.09 ms for N = 1024, k = 2, E = 8; 0.7 ms for 4096, 8, 256; 10 ms for 2^17, 8, 64.
+// Positions number the order in which choices are served: token by token, or with `by_choice` the first choices of all
+// tokens, then all second ones. An expert has as many rows as choices plus `extra`, or `capacity`, or capacities[e].
+// Rows that no choice claims have the source NONE. Integers only, so the same from run to run.
+// Software: an invocation walks a block and counts in the block's row of n. Portable: a workgroup walks it in chunks of
+// LANES; a choice's rank is its expert's count before the chunk plus the equal experts to its left, found by scanning
+// the chunk: LANES steps per LANES choices, no atomics. scan is one workgroup; its lane 0 accumulates the offsets over
+// E.
+// Cost: three launches, O(N·k + blocks·E) reads. At most 256 blocks, so scan takes at most 256 steps per LANES experts.
+// llvmpipe, two cores: 0.09 ms for N = 1024, k = 2, E = 8; 0.7 ms for 4096, 8, 256; 10 ms for 2^17, 8, 64.
 
 import package::lib::grid::linear_index;
 import package::tile::LANES;
@@ -24,13 +25,13 @@ struct Params {
     choices: u32, // N·k
     experts: u32, // E
     by_choice: u32, // 1: positions are choice-major
-    block: u32, // positions of a block
+    block: u32, // positions per block
     blocks: u32,
-    stride: u32, // words from one row of n to the next
+    stride: u32, // row stride of n, in words
     rows: u32, // R
-    capacity: u32, // rows of an expert; 0: as many as it was chosen, and `extra`
+    capacity: u32, // rows per expert; 0: as many as it has choices, plus `extra`
     extra: u32,
-    has_empty_rows: u32, // 1: some rows may be nobody's
+    has_empty_rows: u32, // 1: some rows may be unclaimed
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -125,7 +126,7 @@ fn scatter(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
     leave_empty(block, lane, LANES);
 }
 
-// One choice, its expert, and how many choices that expert has before it.
+// A choice, its expert, and its rank: the number of earlier choices of that expert.
 @if(shared_tile)
 struct Seat {
     choice: u32,
@@ -133,8 +134,8 @@ struct Seat {
     rank: u32,
 }
 
-// The seat of this invocation's position; counts the chunk in `running`. The barrier before the first use of `running`
-// is in here too.
+// The seat of this invocation's position; adds the chunk to `running`. Its first barrier also separates the
+// initialisation of `running` from its first use.
 @if(shared_tile)
 fn seat_of(position: u32, end: u32, lane: u32) -> Seat {
     let is_inside = position < end;
@@ -209,7 +210,7 @@ fn claim(choice: u32, expert: u32, rank: u32) {
     }
 }
 
-// Marks the rows that no choice claims, of this block's share of all rows.
+// Marks the unclaimed rows within this block's share of all rows.
 fn leave_empty(block: u32, first: u32, step: u32) {
     if (params.has_empty_rows == 0u) {
         return;
