@@ -1,9 +1,9 @@
-//! The name of one kernel variant; also the key of its pipeline.
+//! The identity of a kernel variant, which is also the key of its pipeline.
 
 use crate::element::Element;
 
-/// Every condition a shader may test with `@if(...)`. A name that is not here is an error when composing, so a
-/// misspelt condition cannot silently drop code.
+/// Every condition that a shader may test with `@if(...)`. Any other name is a composition error, so a misspelt
+/// condition cannot silently drop code.
 pub const FEATURES: [&str; 25] = [
     "f32",
     "f16",
@@ -32,30 +32,37 @@ pub const FEATURES: [&str; 25] = [
     "z_loss",
 ];
 
-/// One variant of one entry point: everything that decides what the driver compiles.
+/// One variant of one entry point: everything that determines the code the driver compiles.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
-    /// Path of the shader under `shaders/`, without the ending: `rms_norm`, `matmul/software`.
+    /// Path of the shader below `shaders/`, without extension: `rms_norm`, `matmul/software`.
     pub file: &'static str,
-    /// The entry point's name.
+    /// Name of the entry point.
     pub entry: &'static str,
-    /// Storage type of the tensors it works on.
+    /// Storage type of its tensors.
     pub element: Element,
-    /// Conditions that hold, besides the element's name. Sorted, so that equal variants compare equal.
+    /// Enabled conditions other than the element's name. Sorted, so that equal variants compare equal.
     features: Vec<&'static str>,
-    /// Constants of the virtual module `package::tile`. Sorted by name.
+    /// Constants of the virtual module `package::tile`, sorted by name.
     constants: Vec<(&'static str, u32)>,
 }
 
 impl Kernel {
-    /// The entry point `entry` of `shaders/{file}.wgsl`, with nothing switched on.
+    /// The entry point `entry` of `shaders/{file}.wgsl`, with no condition enabled.
     pub fn new(file: &'static str, entry: &'static str, element: Element) -> Self {
         Self { file, entry, element, features: Vec::new(), constants: Vec::new() }
     }
 
-    /// Switches the condition `name` on if `holds`.
+    /// Enables the condition `name` if `holds`.
+    ///
+    /// # Panics
+    /// If `name` is not one of [`FEATURES`].
+    #[track_caller]
     pub fn feature(mut self, name: &'static str, holds: bool) -> Self {
-        debug_assert!(FEATURES.contains(&name), "{name} is not in the list of shader conditions");
+        assert!(
+            FEATURES.contains(&name),
+            "{name} is not one of kernels::FEATURES: add it there or fix its spelling"
+        );
         if holds {
             self.features.push(name);
             self.features.sort_unstable();
@@ -71,7 +78,7 @@ impl Kernel {
         self
     }
 
-    /// The conditions that hold, the element's name among them.
+    /// The enabled conditions, the element's name included.
     pub fn features(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.features.iter().copied().chain([self.element.name()])
     }
@@ -83,7 +90,7 @@ impl Kernel {
 }
 
 impl std::fmt::Display for Kernel {
-    /// `rms_norm:rms_norm_backward bf16 +accumulate LANES=64`: enough to find the variant in a dump or a log.
+    /// `rms_norm:rms_norm_backward bf16 +accumulate LANES=64`: identifies the variant in dumps and logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{} {}", self.file, self.entry, self.element.name())?;
         self.features.iter().try_for_each(|name| write!(f, " +{name}"))?;
