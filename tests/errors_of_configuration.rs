@@ -110,7 +110,7 @@ fn what_the_configuration_gets_wrong() {
         (
             "an adapter that is not there",
             &["--device_name", "Voodoo 2"],
-            &["none is named like `Voodoo 2`; set context.device_name to one of: "],
+            &["no adapter name contains `Voodoo 2`; set context.device_name to one of: "],
         ),
         (
             "a memory cap",

@@ -1,6 +1,6 @@
 //! Lanes that share what they load: an adapter that can is known to, and asking can be answered with no.
 
-use gristmill::device::{Gpu, GpuOptions, Guard, Reader, question_of_lanes};
+use gristmill::device::{Gpu, GpuOptions, Guard, Reader, lane_probe};
 use gristmill::element::Element::F32;
 use pollster::block_on;
 
@@ -26,7 +26,7 @@ fn lanes_that_hand_nothing_round_hear_themselves_only() {
         if is_shuffled && lanes == 1 {
             continue; // an adapter without subgroups does not know the kernel
         }
-        let (persistents, recording, heard) = question_of_lanes(lanes.max(4), is_shuffled);
+        let (persistents, recording, heard) = lane_probe(lanes.max(4), is_shuffled);
         let counts = block_on(async {
             let buffers = gpu.make_persistent(&persistents).await?;
             let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;

@@ -4,7 +4,7 @@
 mod variants;
 
 use gristmill::config::{Override, RunConfig, RunPlan};
-use gristmill::device::question_of_lanes;
+use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
@@ -113,7 +113,7 @@ fn variants() -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
         })
-        .chain([4, 8].into_iter().flat_map(|lanes| question_of_lanes(lanes, true).1.dispatches))
+        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).1.dispatches))
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }

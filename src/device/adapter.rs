@@ -1,28 +1,28 @@
-//! Which adapters there are, and which one a run takes.
+//! Adapter enumeration and selection.
 
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
 
-/// The backends we ask for. GLES is left out: its software adapter would answer where Vulkan is merely not installed.
+/// The backends in use. GLES is left out: its software adapter would be picked where Vulkan is merely not installed.
 pub(super) const BACKENDS: wgpu::Backends =
     wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
 
-/// What is known of an adapter.
+/// Properties of an adapter, for selection and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterReport {
-    /// The adapter's name, as the driver gives it.
+    /// Name, as reported by the driver.
     pub name: String,
     /// `Vulkan`, `Metal`, `Dx12`.
     pub backend: String,
-    /// Driver and its version.
+    /// Driver name and version.
     pub driver: String,
-    /// Whether a CPU plays the GPU (llvmpipe, SwiftShader, WARP).
+    /// Whether it is a software adapter (llvmpipe, SwiftShader, WARP).
     pub is_software: bool,
-    /// Largest range one binding can cover, in bytes.
+    /// Largest range of a buffer that one binding can cover, in bytes.
     pub binding_bytes: u64,
     /// Largest buffer, in bytes.
     pub buffer_bytes: u64,
-    /// Its own memory, in bytes, where the driver tells.
+    /// Dedicated memory in bytes, where the driver reports it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl AdapterReport {
         }
     }
 
-    /// The tier such an adapter starts with.
+    /// The default tier of this adapter.
     pub fn preferred_tier(&self) -> Tier {
         if self.is_software { Tier::Software } else { Tier::Portable }
     }
@@ -60,13 +60,13 @@ impl std::fmt::Display for AdapterReport {
     }
 }
 
-/// The largest heap that is the device's own. WebGPU does not tell; Vulkan does.
+/// Size of the largest device-local heap. WebGPU does not report it; Vulkan does.
 #[cfg(not(any(target_vendor = "apple", target_family = "wasm")))]
 fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-    // SAFETY: the adapter is only asked for a property, and outlives the question.
+    // SAFETY: only properties are queried, while `adapter` is alive.
     let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
     let (instance, device) = (vulkan.shared_instance().raw_instance(), vulkan.raw_physical_device());
-    // SAFETY: the device was enumerated from this instance, and both live as long as the adapter.
+    // SAFETY: the physical device was enumerated from this instance, and both live as long as the adapter.
     let properties = unsafe { instance.get_physical_device_memory_properties(device) };
     let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
     heaps.iter().filter(|heap| heap.flags.as_raw() & 1 == 1).map(|heap| heap.size).max() // 1: DEVICE_LOCAL
@@ -80,24 +80,26 @@ fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
 pub(super) fn instance() -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: BACKENDS,
-        // Our kernels write the arguments of indirect dispatches; wgpu need not check them again on the GPU.
+        // Our own kernels write the arguments of indirect dispatches, so wgpu does not have to validate them on the
+        // GPU.
         flags: wgpu::InstanceFlags::VALIDATION.difference(wgpu::InstanceFlags::VALIDATION_INDIRECT_CALL),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     })
 }
 
-/// Every adapter wgpu can use here.
+/// All adapters that wgpu can use on this machine.
 pub async fn list_adapters() -> Vec<AdapterReport> {
     instance().enumerate_adapters(BACKENDS).await.iter().map(AdapterReport::of).collect()
 }
 
-/// The adapter whose name contains `name`, or the fastest kind there is.
+/// The adapter whose name contains `name`, ignoring case, or by default one of the fastest kind: discrete GPU first,
+/// software adapter last.
 pub(super) async fn choose(instance: &wgpu::Instance, name: Option<&str>) -> Result<wgpu::Adapter> {
     let mut adapters = instance.enumerate_adapters(BACKENDS).await;
     if adapters.is_empty() {
         return Err(Error::NoAdapter(
-            "Vulkan, Metal and DX12 were tried and none answered; on Linux run ./setup.sh (it installs a Vulkan \
-             loader and Mesa's software Vulkan), elsewhere update the GPU driver"
+            "Vulkan, Metal and DX12 were tried and none has an adapter; on Linux run ./setup.sh (it installs the Vulkan \
+             loader and Mesa's software Vulkan driver), elsewhere update the GPU driver"
                 .into(),
         ));
     }
@@ -116,7 +118,7 @@ pub(super) async fn choose(instance: &wgpu::Instance, name: Option<&str>) -> Res
         None => {
             let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
             Err(Error::NoAdapter(format!(
-                "none is named like `{name}`; set context.device_name to one of: {}",
+                "no adapter name contains `{name}`; set context.device_name to one of: {}",
                 names.join(", ")
             )))
         }

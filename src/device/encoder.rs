@@ -1,4 +1,4 @@
-//! Encodes submissions: copies in, programs, copies out.
+//! Encodes submissions: uploads, program replays, readbacks.
 
 use super::gpu::Gpu;
 use super::prepare::{Buffers, Launch, Program};
@@ -8,7 +8,7 @@ use crate::record::PersistentId;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Commands that run in the order they are added.
+/// Commands, executed in the order in which they are added.
 pub struct Encoder<'gpu> {
     gpu: &'gpu Gpu,
     pub(super) commands: wgpu::CommandEncoder,
@@ -20,11 +20,11 @@ impl<'gpu> Encoder<'gpu> {
         Self { gpu, commands: commands(gpu), ops: None }
     }
 
-    /// Adds every dispatch of `program`. Where it takes longer than one submission may, it is cut into several, and all
-    /// but the last are submitted here.
+    /// Adds every dispatch of `program`. If it takes longer than one submission may, it is split into several, all but
+    /// the last of which are submitted here. Its first replay on a GPU measures each dispatch for that purpose.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device failure.
     pub async fn replay(&mut self, program: &Program) -> Result<()> {
         let Some(budget) = self.gpu.submission_time() else {
             self.encode(program, 0..program.launches.len());
@@ -51,20 +51,21 @@ impl<'gpu> Encoder<'gpu> {
         self.commands.clear_buffer(&buffers.buffers[id.0 as usize], 0, None);
     }
 
-    /// Adds a copy between two buffers; sizes and offsets are multiples of 4.
+    /// Adds a copy between two buffers; size and offsets are multiples of 4 bytes.
     pub(super) fn copy(&mut self, from: &wgpu::Buffer, at: u64, to: &wgpu::Buffer, to_at: u64, bytes: u64) {
         self.commands.copy_buffer_to_buffer(from, at, to, to_at, Some(bytes));
     }
 
-    /// Hands the commands to the queue. Completes when the host may go on: on a GPU at once, unless too much is in flight.
+    /// Submits the commands to the queue. On a GPU the future completes at once, unless too many submissions are in
+    /// flight.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device failure.
     pub async fn submit(mut self) -> Result<()> {
         self.flush().await
     }
 
-    /// Submits what there is and starts afresh.
+    /// Submits the commands so far and starts a new encoder.
     async fn flush(&mut self) -> Result<()> {
         let ops = self.ops.take().map_or_else(|| "a copy".to_string(), |(a, b)| format!("{a} .. {b}"));
         let finished = std::mem::replace(&mut self.commands, commands(self.gpu)).finish();
@@ -91,7 +92,7 @@ impl<'gpu> Encoder<'gpu> {
         }
     }
 
-    /// Replays one launch at a time and says how long each took, submission included.
+    /// Replays the launches one by one, and returns how long each took, submission included.
     async fn replay_measured(&mut self, program: &Program) -> Result<Vec<Duration>> {
         self.flush().await?;
         self.gpu.wait().await?;
@@ -104,8 +105,8 @@ impl<'gpu> Encoder<'gpu> {
             times.push(start.elapsed());
             if start.elapsed() > Duration::from_secs(1) && !self.gpu.report().is_software {
                 tracing::warn!(
-                    "one launch of {}/{} takes {:.1} s: a GPU that drives a display may be reset after 2; smaller \
-                     micro-batches take less",
+                    "one dispatch of {}/{} takes {:.1} s, and a GPU that drives a display may be reset after 2 s; use \
+                     smaller micro-batches",
                     program.name,
                     launch.path,
                     start.elapsed().as_secs_f64()

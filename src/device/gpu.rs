@@ -1,8 +1,8 @@
-//! One opened device: its queue, its limits, and what went wrong on it.
+//! An open device: queue, limits, and the errors it has reported.
 
 use super::adapter::{self, AdapterReport};
 use super::encoder::Encoder;
-use super::lanes::{hear_each_other, subgroup_size};
+use super::lanes::{lanes_share_loads, subgroup_size};
 use super::pipelines::Pipelines;
 use super::slices::SUBMISSION_TIME;
 use super::submissions::{MAX_AHEAD, Submissions};
@@ -14,24 +14,25 @@ use std::time::Duration;
 /// How to open a device.
 #[derive(Clone, Debug, Default)]
 pub struct GpuOptions {
-    /// Part of the adapter's name; the fastest kind of adapter if none.
+    /// Part of the adapter's name; by default the fastest kind of adapter is used.
     pub device_name: Option<String>,
-    /// The tier to use instead of the adapter's preferred one.
+    /// Overrides the adapter's preferred tier.
     pub tier: Option<Tier>,
-    /// Keep the shader's bounds checks and loop bounds: for tests. Off in training, where recordings prove every index.
+    /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
+    /// shapes keep every index in bounds.
     pub checked_shaders: bool,
-    /// A lower binding limit than the adapter's: tests make small tensors span several segments with it.
+    /// Lowers the adapter's binding limit, in bytes; tests use it to split small arenas into several segments.
     pub binding_bytes: Option<u64>,
-    /// How long one submission may take: longer programs are cut, as their first replay measures. By default 0.2 s on a GPU,
-    /// which may drive a display, and any time on a software adapter.
+    /// Longest duration of one submission; longer programs are split according to the times of their first replay.
+    /// Default: 0.2 s on a GPU, which may drive a display, and unlimited on a software adapter.
     pub submission_time: Option<Duration>,
-    /// How many submissions the host may run ahead of the device, at most 3. By default 3 on a GPU, and none on a software
-    /// adapter, which executes a submission while it is submitted: there is nothing to gain, and wgpu lets nobody poll while
-    /// it submits, so that a result would be seen, and its time taken, a step later.
+    /// How many submissions may be in flight when the host continues, at most 3. Default: 3 on a GPU and 0 on a
+    /// software adapter. The latter executes a submission inside the submit call, so there is nothing to overlap, and
+    /// wgpu cannot be polled during submit, so results would arrive, and be timed, one step late.
     pub ahead: Option<usize>,
 }
 
-/// An adapter, opened.
+/// An open adapter: device, queue, pipelines and submissions in flight.
 pub struct Gpu {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
@@ -44,25 +45,25 @@ pub struct Gpu {
     fault: Fault,
 }
 
-/// The first error that the device reported.
+/// The first error that the device has reported.
 #[derive(Clone, Default)]
 pub(super) struct Fault(Arc<Mutex<Option<String>>>);
 
-/// What wgpu counts: what exists now, so a difference between two moments is what was made or dropped between them.
+/// wgpu's counters of live objects. The difference between two readings is what was created or dropped in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuCounters {
-    /// Compute pipelines alive.
+    /// Live compute pipelines.
     pub pipelines: isize,
-    /// Buffers alive, wgpu's own included.
+    /// Live buffers, wgpu's internal ones included.
     pub buffers: isize,
-    /// Bytes of those buffers.
+    /// Total bytes of those buffers.
     pub buffer_bytes: isize,
-    /// Bind groups alive.
+    /// Live bind groups.
     pub bind_groups: isize,
 }
 
 impl Gpu {
-    /// Opens an adapter with the limits it has.
+    /// Opens an adapter with its full limits, and probes whether its lanes can share loads.
     ///
     /// # Errors
     /// No adapter, none of that name, or one that cannot be opened.
@@ -70,19 +71,20 @@ impl Gpu {
         let instance = adapter::instance();
         let adapter = adapter::choose(&instance, options.device_name.as_deref()).await?;
         let report = AdapterReport::of(&adapter);
-        // Only kernels for CPU adapters share between lanes; a GPU's driver would compile all others differently, too.
+        // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
+        // kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
         let mut gpu = Self::open(&adapter, options, lanes > 1).await?;
         if lanes > 1 {
-            match hear_each_other(&gpu, lanes).await {
+            match lanes_share_loads(&gpu, lanes).await {
                 Ok(true) => gpu.capabilities.lanes = lanes,
                 Ok(false) => tracing::warn!(
-                    "{}: a workgroup of {lanes} is no subgroup; kernels do without",
+                    "{}: a workgroup of {lanes} is not one subgroup; kernels run without shuffles",
                     report.name
                 ),
                 Err(error) => {
                     tracing::warn!(
-                        "{}: lanes cannot hear each other ({error}); kernels do without",
+                        "{}: the subgroup probe failed ({error}); kernels run without shuffles",
                         report.name
                     );
                     gpu = Self::open(&adapter, options, false).await?;
@@ -128,22 +130,22 @@ impl Gpu {
         })
     }
 
-    /// The adapter it opened.
+    /// The adapter.
     pub fn report(&self) -> &AdapterReport {
         &self.report
     }
 
-    /// What plans may use on it.
+    /// The capabilities for kernel planning.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// Whether [`profile`](Self::profile) works.
+    /// Whether timestamps are available, which [`profile`](Self::profile) needs.
     pub fn has_timestamps(&self) -> bool {
         self.has_timestamps
     }
 
-    /// Commands to be submitted together.
+    /// A new encoder, whose commands are submitted together.
     pub fn encoder(&self) -> Encoder<'_> {
         Encoder::new(self)
     }
@@ -151,23 +153,23 @@ impl Gpu {
     /// Completes when everything submitted so far has run.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device failure.
     pub async fn wait(&self) -> Result<()> {
         self.submissions.all().await?;
         self.check()
     }
 
-    /// How many submissions there were since it was opened.
+    /// Number of submissions since the device was opened.
     pub fn submissions(&self) -> u64 {
         self.submissions.count()
     }
 
-    /// How long one submission may take, if that is limited.
+    /// Longest duration of one submission, if limited.
     pub(super) fn submission_time(&self) -> Option<Duration> {
         self.submission_time
     }
 
-    /// What wgpu counts at this moment.
+    /// wgpu's current counters.
     pub fn counters(&self) -> GpuCounters {
         let hal = self.device.get_internal_counters().hal;
         GpuCounters {
@@ -178,14 +180,17 @@ impl Gpu {
         }
     }
 
-    /// The error that the device reported since it was opened, if any.
+    /// Fails if the device has reported an error since it was opened.
+    ///
+    /// # Errors
+    /// The first error that was reported, with the oldest submission still in flight.
     pub fn check(&self) -> Result<()> {
         match self.fault.get() {
             None => Ok(()),
             Some(what) => {
                 let pending = self.submissions.oldest();
                 let pending =
-                    pending.map_or(String::new(), |ops| format!(" (oldest unfinished work: {ops})"));
+                    pending.map_or(String::new(), |ops| format!(" (oldest submission in flight: {ops})"));
                 Err(Error::Device(format!("{}: {what}{pending}", self.report.name)))
             }
         }
@@ -197,21 +202,21 @@ impl Fault {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps the first, which is the cause of the others.
+    /// Keeps the first error, which usually causes the others.
     fn keep(&self, what: &str) {
         let one_line = what.split_whitespace().collect::<Vec<_>>().join(" ");
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line);
     }
 }
 
-/// Errors arrive in callbacks; they are reported at the next check.
+/// Stores errors that arrive in callbacks; [`Gpu::check`] reports them.
 fn remember_faults(device: &wgpu::Device, fault: &Fault) {
     let slot = fault.clone();
-    device.on_uncaptured_error(Arc::new(move |error| slot.keep(&format!("the device reports: {error}"))));
+    device.on_uncaptured_error(Arc::new(move |error| slot.keep(&format!("device error: {error}"))));
     let slot = fault.clone();
     device.set_device_lost_callback(move |reason, what| {
         if reason != wgpu::DeviceLostReason::Destroyed {
-            slot.keep(&format!("the device was lost: {what}"));
+            slot.keep(&format!("device lost: {what}"));
         }
     });
 }

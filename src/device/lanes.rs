@@ -1,5 +1,5 @@
-//! Whether the invocations of a workgroup can hand values to each other: they can where the workgroup is one subgroup, which
-//! no specification promises, so the adapter is asked.
+//! Probes whether a workgroup is a single subgroup, so that its invocations can share loads by shuffles. No
+//! specification guarantees it, so a kernel tests it when an adapter is opened.
 
 use super::gpu::Gpu;
 use super::prepare::Guard;
@@ -15,10 +15,10 @@ crate::params! {
     }
 }
 
-/// Subgroups that the software tier has tiles for.
+/// Subgroup sizes for which the software tier has tiles.
 const SIZES: [u32; 2] = [4, 8];
 
-/// Invocations of a subgroup of `adapter`, if they are always as many and a tile is made for them; otherwise 1.
+/// The subgroup size of `adapter`, if it is fixed and one of [`SIZES`]; otherwise 1.
 pub(super) fn subgroup_size(adapter: &wgpu::Adapter) -> u32 {
     let info = adapter.get_info();
     let is_usable = adapter.features().contains(wgpu::Features::SUBGROUP)
@@ -27,12 +27,12 @@ pub(super) fn subgroup_size(adapter: &wgpu::Adapter) -> u32 {
     if is_usable { info.subgroup_min_size } else { 1 }
 }
 
-/// Whether every lane hears every other.
+/// Whether every lane of a workgroup of `lanes` receives the values that every other lane shuffles to it.
 ///
 /// # Errors
-/// A device that fails.
-pub(super) async fn hear_each_other(gpu: &Gpu, lanes: u32) -> Result<bool> {
-    let (persistents, recording, heard) = question(lanes, true);
+/// A device failure.
+pub(super) async fn lanes_share_loads(gpu: &Gpu, lanes: u32) -> Result<bool> {
+    let (persistents, recording, heard) = lane_probe(lanes, true);
     let buffers = gpu.make_persistent(&persistents).await?;
     let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off).await?;
     let mut encoder = gpu.encoder();
@@ -42,8 +42,9 @@ pub(super) async fn hear_each_other(gpu: &Gpu, lanes: u32) -> Result<bool> {
     Ok(F32.decode(&bytes).iter().all(|&count| count == lanes as f32))
 }
 
-/// What the adapter is asked, and where it answers. Lanes that are not `is_shuffled` hear themselves only.
-pub fn question(lanes: u32, is_shuffled: bool) -> (Persistents, Recording, Tensor) {
+/// The recording of the probe, its buffer, and its result (lanes, 4): row i counts, per component, the lanes from which
+/// lane i got the right value. Without `is_shuffled` that is only lane i itself.
+pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Persistents, Recording, Tensor) {
     let mut persistents = Persistents::new();
     let heard = persistents.tensor("heard", lanes, 4, F32);
     let mut rec = Recorder::new("lanes", Capabilities::software());

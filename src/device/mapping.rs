@@ -1,30 +1,30 @@
-//! Staging buffers on their way to the host.
+//! Mapping of staging buffers into host memory.
 
 use super::gpu::Gpu;
 use crate::error::{Error, Result};
 use futures_channel::oneshot::{Receiver, channel};
 use std::time::Instant;
 
-/// A buffer that has been asked to be mapped. The device does so when it has done what was submitted before, and then says
-/// when that was.
+/// A pending buffer mapping. It completes when all work submitted before it has run, and carries the time at which it
+/// did.
 pub(super) struct Mapping(Receiver<std::result::Result<Instant, wgpu::BufferAsyncError>>);
 
 impl Mapping {
-    /// Asks for the first `bytes` of `buffer`, after its last use was submitted.
+    /// Requests a mapping of the first `bytes` of `buffer`, whose last use must have been submitted.
     pub fn request(gpu: &Gpu, buffer: &wgpu::Buffer, mode: wgpu::MapMode, bytes: u64) -> Self {
         let (sender, receiver) = channel();
         buffer.map_async(mode, ..bytes, move |result| {
-            // Where nobody listens any more the ring was dropped.
+            // The receiver is gone if the ring was dropped.
             let _ = sender.send(result.map(|()| Instant::now()));
         });
-        gpu.submissions.run_callbacks(); // its last use may be done already
+        gpu.submissions.run_callbacks(); // the last use may have completed already
         Self(receiver)
     }
 
-    /// When it was mapped, if it is by now.
+    /// The time at which it was mapped, or `None` while it is pending.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device failure.
     pub fn done_at(&mut self) -> Result<Option<Instant>> {
         match self.0.try_recv() {
             Ok(None) => Ok(None),
@@ -33,12 +33,12 @@ impl Mapping {
         }
     }
 
-    /// Completes when it is mapped.
+    /// Completes when the buffer is mapped.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device failure.
     pub async fn done(self, gpu: &Gpu) -> Result<()> {
-        gpu.wait().await?; // a device that hangs or is lost says so here
+        gpu.wait().await?; // reports a device that hangs or is lost
         self.0.await.map_err(|_| failed())?.map_err(|_| failed()).map(drop)
     }
 }

@@ -1,7 +1,7 @@
-//! Where recordings run: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
+//! Execution of recordings: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
 //!
-//! The only place that names wgpu. Nothing here blocks its caller until the device is done: what waits is a future, and
-//! the binary that runs it decides how.
+//! The only module that uses wgpu. Nothing here blocks on the device: waiting is a future, and the binary decides how
+//! to run it.
 
 mod adapter;
 mod encoder;
@@ -19,8 +19,8 @@ mod upload;
 pub use adapter::{AdapterReport, list_adapters};
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
-#[doc(hidden)] // for the tests of shaders
-pub use lanes::question as question_of_lanes;
+#[doc(hidden)] // for tests
+pub use lanes::lane_probe;
 pub use prepare::{Buffers, Guard, Prepared, Program};
 pub use profile::DispatchTime;
 pub use readback::{Arrival, ReadbackRing, Reader};

@@ -1,4 +1,5 @@
-//! Compiles kernels, in parallel, once each, and remembers the results between runs where the adapter can.
+//! Compiles kernels, in parallel and once each; a pipeline cache on disk keeps the results between runs where the
+//! driver supports it.
 
 use super::gpu::Gpu;
 use crate::error::Result;
@@ -9,14 +10,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A compiled kernel and the layout its bind groups follow.
+/// A compiled kernel and the layout of its bind groups.
 pub(super) struct Pipeline {
     pub pipeline: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
     pub bindings: Vec<(u32, Access)>,
 }
 
-/// Pipelines by kernel.
+/// The compiled pipelines, by kernel.
 pub(super) struct Pipelines {
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     cache: Option<(wgpu::PipelineCache, PathBuf)>,
@@ -38,7 +39,7 @@ impl Pipelines {
         Self { compiled: Mutex::default(), cache, is_checked }
     }
 
-    /// The pipelines of `kernels`. Missing ones are compiled by all cores; nothing is compiled twice.
+    /// The pipelines of `kernels`. Missing ones are compiled on all cores; none is compiled twice.
     pub fn get(&self, gpu: &Gpu, kernels: &[&Kernel]) -> Result<HashMap<Kernel, Arc<Pipeline>>> {
         let missing: Vec<&Kernel> = {
             let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,8 +87,8 @@ impl Pipelines {
             true => wgpu::ShaderRuntimeChecks::checked(),
             false => wgpu::ShaderRuntimeChecks::unchecked(),
         };
-        // SAFETY: the kernels are ours; tests run each of them checked and unchecked, with guard zones around every
-        // binding, and no loop depends on data that could make it endless.
+        // SAFETY: the shaders are part of this crate. Tests run each of them checked and unchecked, with guard zones
+        // around every binding, and no loop bound depends on data in a way that could make it infinite.
         let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, checks) };
         let entries: Vec<_> =
             composed.bindings.iter().map(|&(binding, access)| layout_entry(binding, access)).collect();
@@ -105,7 +106,7 @@ impl Pipelines {
             module: &module,
             entry_point: Some(kernel.entry),
             compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: false, // every kernel writes before it reads
+                zero_initialize_workgroup_memory: false, // every kernel writes it before reading
                 ..Default::default()
             },
             cache: self.cache.as_ref().map(|(cache, _)| cache),
@@ -113,7 +114,7 @@ impl Pipelines {
         Ok(Pipeline { pipeline, layout, bindings: composed.bindings })
     }
 
-    /// Best effort: a cache that cannot be written costs the next start some seconds and nothing else.
+    /// Best effort: without the cache the next start only takes some seconds longer.
     fn save_cache(&self) {
         let Some((cache, path)) = &self.cache else { return };
         let Some(data) = cache.get_data() else { return };
@@ -142,7 +143,7 @@ fn layout_entry(binding: u32, access: Access) -> wgpu::BindGroupLayoutEntry {
     }
 }
 
-/// Where the driver's compiled code is kept: one file an adapter, in the user's cache folder.
+/// Path of the pipeline cache: one file per adapter, in the user's cache folder.
 fn cache_path(info: &wgpu::AdapterInfo) -> Option<PathBuf> {
     let key = wgpu::util::pipeline_cache_key(info)?;
     let root = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -153,7 +154,7 @@ fn cache_path(info: &wgpu::AdapterInfo) -> Option<PathBuf> {
 fn open_cache(device: &wgpu::Device, path: &std::path::Path) -> wgpu::PipelineCache {
     let data = std::fs::read(path).ok();
     let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
-    // SAFETY: the file holds what an earlier run got from `get_data`; wgpu and the driver check its header and start an
-    // empty cache (`fallback`) if it comes from another version.
+    // SAFETY: the file holds data that an earlier run got from `get_data`. wgpu and the driver validate its header, and
+    // start with an empty cache (`fallback`) if it comes from another version.
     unsafe { device.create_pipeline_cache(&descriptor) }
 }

@@ -1,4 +1,4 @@
-//! From written recordings to programs: pipelines compiled, buffers made, bind groups filled.
+//! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
 use super::gpu::Gpu;
 use super::pipelines::Pipeline;
@@ -8,16 +8,16 @@ use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, Persistents, Recor
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// Persistent buffers, by id. Zero-filled when made.
+/// The persistent buffers, by id. Zero-filled on creation.
 pub struct Buffers {
     pub(super) buffers: Vec<wgpu::Buffer>,
 }
 
-/// A recording, ready to be replayed: replay only encodes.
+/// A prepared recording: a replay only encodes.
 pub struct Program {
     pub(super) name: &'static str,
     pub(super) launches: Vec<Launch>,
-    /// Where its submissions end, once the first replay has measured it.
+    /// End of each submission, as launch indices, once the first replay has been measured.
     pub(super) slices: OnceLock<Vec<usize>>,
 }
 
@@ -30,20 +30,20 @@ pub(super) struct Launch {
 }
 
 pub(super) enum Grid {
-    /// Known since the recording was written.
-    Known([u32; 3]),
-    /// Read from a buffer, at this byte, by the device.
-    Read(wgpu::Buffer, u64),
+    /// Workgroups along x, y and z.
+    Direct([u32; 3]),
+    /// Read by the device from a buffer, at this byte offset.
+    Indirect(wgpu::Buffer, u64),
 }
 
-/// Zones around pool buffers, for tests.
+/// Guard zones around pool buffers, for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guard {
     /// None: training.
     #[default]
     Off,
-    /// 256 bytes of NaN before and after each pool buffer, and NaN in it: a kernel that reads what nobody wrote, or
-    /// writes where it should not, is seen.
+    /// 256 bytes of NaN before and after each pool buffer, and NaN as its initial contents, so that tests detect
+    /// kernels that read uninitialised memory or write out of bounds.
     Nan,
 }
 
@@ -66,7 +66,7 @@ pub struct Prepared {
 }
 
 impl Program {
-    /// How many kernel launches a replay encodes.
+    /// Number of dispatches that a replay encodes.
     pub fn launches(&self) -> usize {
         self.launches.len()
     }
@@ -77,19 +77,19 @@ impl Launch {
         pass.set_pipeline(&self.pipeline.pipeline);
         pass.set_bind_group(0, &self.bind_group, &[]);
         match &self.grid {
-            Grid::Known([x, y, z]) => pass.dispatch_workgroups(*x, *y, *z),
-            Grid::Read(buffer, offset) => pass.dispatch_workgroups_indirect(buffer, *offset),
+            Grid::Direct([x, y, z]) => pass.dispatch_workgroups(*x, *y, *z),
+            Grid::Indirect(buffer, offset) => pass.dispatch_workgroups_indirect(buffer, *offset),
         }
     }
 }
 
 impl Prepared {
-    /// Bytes of the pool.
+    /// Total bytes of the pool.
     pub fn pool_bytes(&self) -> u64 {
         self.plan.bytes()
     }
 
-    /// Where a transient of recording number `index` lies: the pool buffer and the first byte in it.
+    /// Location of a transient of recording `index`: its pool buffer and the byte offset of its data.
     pub(super) fn place(&self, index: usize, buffer: BufferId) -> Option<(&wgpu::Buffer, u64)> {
         let BufferId::Transient(id) = buffer else { return None };
         let slot = self.plan.assignments[index][id.0 as usize]?;
@@ -98,7 +98,10 @@ impl Prepared {
 }
 
 impl Gpu {
-    /// Makes the persistent buffers. Out of memory names the buffer and the largest of the list.
+    /// Allocates the persistent buffers.
+    ///
+    /// # Errors
+    /// A buffer over the size limit, or out of memory: the message names the buffer and the largest of the list.
     pub async fn make_persistent(&self, list: &Persistents) -> Result<Buffers> {
         let consumers = || {
             let all = list.buffers().iter();
@@ -114,7 +117,10 @@ impl Gpu {
         Ok(Buffers { buffers })
     }
 
-    /// Prepares recordings that never run at the same time: they share one pool.
+    /// Prepares recordings that never run concurrently; they share one pool.
+    ///
+    /// # Errors
+    /// A shader that does not compile, a buffer over the size limit, out of memory, or a device failure.
     pub async fn prepare(
         &self,
         recordings: &[&Recording],
@@ -140,7 +146,7 @@ impl Gpu {
             let program = self.program(index, recording, buffers, &prepared, &pipelines).await?;
             prepared.programs.push(program);
         }
-        self.queue.submit([]); // flushes the params that were written above
+        self.queue.submit([]); // flushes the params written above
         self.check()?;
         Ok(prepared)
     }
@@ -165,11 +171,11 @@ impl Gpu {
             let bind_group = self.bind_group(dispatch, &pipeline, &params, params_at, locate)?;
             params_at += dispatch.params_slot();
             let grid = match dispatch.arguments {
-                None => Grid::Known(dispatch.grid),
+                None => Grid::Direct(dispatch.grid),
                 Some(arguments) => {
-                    let fault = || fault(dispatch, "its grid has no buffer");
+                    let fault = || fault(dispatch, "its indirect arguments have no buffer");
                     let (buffer, start) = locate(arguments.buffer).ok_or_else(fault)?;
-                    Grid::Read(buffer.clone(), start + arguments.offset)
+                    Grid::Indirect(buffer.clone(), start + arguments.offset)
                 }
             };
             launches.push(Launch {
@@ -183,7 +189,7 @@ impl Gpu {
         Ok(Program { name: recording.name, launches, slices: OnceLock::new() })
     }
 
-    /// All params structs of a recording, in one uniform buffer.
+    /// One uniform buffer with all params structs of a recording.
     async fn params(&self, recording: &Recording) -> Result<wgpu::Buffer> {
         let mut bytes = Vec::new();
         for dispatch in &recording.dispatches {
@@ -217,7 +223,7 @@ impl Gpu {
                 range(params, params_at, dispatch.params.len() as u64)
             } else {
                 let given = dispatch.bindings.iter().find(|(i, _)| *i == index).map(|(_, binding)| binding);
-                let binding = given.ok_or_else(|| fault(format!("binding {index} is not given")))?;
+                let binding = given.ok_or_else(|| fault(format!("binding {index} is missing")))?;
                 let (buffer, start) =
                     locate(binding.buffer).ok_or_else(|| fault(format!("binding {index} has no buffer")))?;
                 range(buffer, start + binding.offset, binding.bytes)
@@ -240,11 +246,11 @@ impl Gpu {
         let limit = self.capabilities().limits.buffer_bytes;
         if bytes > limit {
             return Err(Error::Plan(format!(
-                "buffer `{label}` takes {bytes} bytes, over the limit of {limit}"
+                "buffer `{label}` takes {bytes} bytes, more than the limit of {limit}; make the batch or the model smaller"
             )));
         }
         let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        // Any pool buffer may hold the grid of a launch for a while: tensors share them by lifetime, not by kind.
+        // INDIRECT on all of them: pool buffers are assigned by lifetime, so any of them may hold indirect arguments.
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::INDIRECT | copied;
         self.buffer(label, bytes, usage, largest).await
     }
@@ -271,7 +277,7 @@ impl Gpu {
                 .map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0))
                 .collect();
             return Err(Error::Device(format!(
-                "out of memory making `{label}` of {bytes} bytes; the largest consumers: {}; make the \
+                "out of memory allocating `{label}` of {bytes} bytes; the largest consumers: {}; make the \
                  batch or the model smaller",
                 listed.join(", ")
             )));

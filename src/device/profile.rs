@@ -1,32 +1,32 @@
-//! How long each dispatch takes, by the device's own clock.
+//! Per-dispatch timing with GPU timestamps.
 
 use super::gpu::Gpu;
 use super::prepare::Program;
 use crate::error::{Error, Result};
 use std::time::Duration;
 
-/// The time of one dispatch.
+/// The duration of one dispatch.
 #[derive(Clone, Debug)]
 pub struct DispatchTime {
-    /// Which op asked for it.
+    /// Path of the op that recorded it.
     pub path: String,
-    /// What ran.
+    /// The kernel variant.
     pub kernel: String,
-    /// How long.
+    /// GPU time between the timestamps before and after it.
     pub time: Duration,
 }
 
-/// Timestamp pairs that one query set holds; WebGPU allows 4096 queries.
+/// Timestamp pairs per query set; WebGPU allows 4096 queries.
 const PAIRS: usize = 2048;
 
 impl Gpu {
-    /// Replays `program` with every dispatch in a pass of its own between two timestamps. Not for training.
+    /// Replays `program` with every dispatch in its own pass, between two timestamps. For profiling, not for training.
     ///
     /// # Errors
-    /// An adapter without timestamps; a device that fails.
+    /// An adapter without timestamps, or a device failure.
     pub async fn profile(&self, program: &Program) -> Result<Vec<DispatchTime>> {
         if !self.has_timestamps() {
-            return Err(Error::Device(format!("{} has no timestamps", self.report().name)));
+            return Err(Error::Device(format!("{} does not support timestamps", self.report().name)));
         }
         let mut times = Vec::new();
         for launches in program.launches.chunks(PAIRS) {

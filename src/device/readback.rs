@@ -1,4 +1,4 @@
-//! Data from the device: a ring for what each step reports, a reader for everything else.
+//! Readback: a ring for the state that each step reports, and a reader for everything else.
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
@@ -9,7 +9,8 @@ use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Staging buffers that carry some small buffers to the host, of a GPU a step or two late and never waited for.
+/// A ring of staging buffers that brings small buffers to the host without waiting; from a GPU they arrive a step or
+/// two late.
 pub struct ReadbackRing {
     free: Vec<wgpu::Buffer>,
     pending: VecDeque<Pending>,
@@ -18,13 +19,13 @@ pub struct ReadbackRing {
     bytes: u64,
 }
 
-/// A copy that has reached the host.
+/// A copy that has arrived on the host.
 pub struct Arrival {
-    /// What it was called.
+    /// The tag passed to [`ReadbackRing::copy`].
     pub tag: u64,
-    /// When the device had done everything before it.
+    /// When the copy, and so all work submitted before it, had completed.
     pub at: Instant,
-    /// The bytes.
+    /// The first bytes of each source, concatenated.
     pub bytes: Vec<u8>,
 }
 
@@ -35,17 +36,20 @@ struct Pending {
 }
 
 impl ReadbackRing {
-    /// `depth` slots for the first bytes of each of `sources`, one after the other.
+    /// A ring of `depth` slots. `sources` are (buffer, bytes): how many bytes to copy from the start of each.
     pub fn new(gpu: &Gpu, sources: &[(PersistentId, u64)], depth: usize) -> Self {
         let bytes = sources.iter().map(|(_, bytes)| bytes).sum();
         let free = (0..depth).map(|_| staging(gpu, bytes)).collect();
         Self { free, pending: VecDeque::new(), copied: None, sources: sources.to_vec(), bytes }
     }
 
-    /// Copies the sources out, after whatever `encoder` did so far; `tag` comes back with them. Call
-    /// [`request`](Self::request) once the encoder is submitted.
+    /// Appends copies of the sources to `encoder`; `tag` identifies their arrival. Call [`request`](Self::request) once
+    /// the encoder is submitted.
+    ///
+    /// # Errors
+    /// All slots are in use.
     pub fn copy(&mut self, encoder: &mut Encoder<'_>, tag: u64, buffers: &Buffers) -> Result<()> {
-        // More slots than submissions in flight: only a host that never collects gets here.
+        // There are more slots than submissions in flight, so the host has stopped collecting.
         let Some(slot) = self.free.pop() else {
             return Err(Error::Device("the readback ring is full: collect results after every step".into()));
         };
@@ -58,14 +62,17 @@ impl ReadbackRing {
         Ok(())
     }
 
-    /// Asks for the copied slot to be mapped when its copy has run.
+    /// Requests the mapping of the slot of the last [`copy`](Self::copy).
     pub fn request(&mut self, gpu: &Gpu) {
         let Some((tag, buffer)) = self.copied.take() else { return };
         let mapping = Mapping::request(gpu, &buffer, wgpu::MapMode::Read, self.bytes);
         self.pending.push_back(Pending { tag, buffer, mapping });
     }
 
-    /// What has arrived, oldest first. Never blocks.
+    /// The copies that have arrived, oldest first. Never blocks.
+    ///
+    /// # Errors
+    /// A device failure.
     pub fn collect(&mut self, gpu: &Gpu) -> Result<Vec<Arrival>> {
         gpu.check()?;
         let mut arrived = Vec::new();
@@ -78,32 +85,32 @@ impl ReadbackRing {
         Ok(arrived)
     }
 
-    /// How many copies have not arrived yet.
+    /// Number of copies that have not arrived yet.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 }
 
-/// Reads and writes whole persistent buffers through one staging buffer, made once: checkpoints and tests.
+/// Reads buffers of any size through one staging buffer, allocated once; for checkpoints, generation and tests.
 pub struct Reader {
     staging: wgpu::Buffer,
 }
 
 impl Reader {
-    /// A reader that moves at most `bytes` at a time.
+    /// A reader with a staging buffer of `bytes`.
     pub fn new(gpu: &Gpu, bytes: u64) -> Self {
         Self { staging: staging(gpu, bytes.next_multiple_of(4)) }
     }
 
-    /// Most bytes it moves at a time.
+    /// Size of the staging buffer in bytes.
     pub fn bytes(&self) -> u64 {
         self.staging.size()
     }
 
-    /// Hands `bytes` of a persistent buffer, from byte `at` on, to `take`, piece by piece.
+    /// Passes `bytes` bytes of a persistent buffer, starting at byte `at`, to `take`, piece by piece.
     ///
     /// # Errors
-    /// A device that fails; those of `take`.
+    /// A device failure, and those of `take`.
     pub async fn read(
         &self,
         gpu: &Gpu,
@@ -139,7 +146,10 @@ impl Reader {
         Ok(())
     }
 
-    /// The bytes of `tensor`, pads included. For a transient, `index` is the number of its recording.
+    /// The bytes of `tensor`, padding included. For a transient, `index` is the index of its recording.
+    ///
+    /// # Errors
+    /// A transient that its recording does not use, or a device failure.
     pub async fn tensor(
         &self,
         gpu: &Gpu,
@@ -151,7 +161,7 @@ impl Reader {
         self.around(gpu, buffers, prepared, index, tensor, 0).await
     }
 
-    /// The same with `margin` bytes on both sides: what a test of guard zones looks at.
+    /// As [`tensor`](Self::tensor), with `margin` bytes more on both sides: for tests of guard zones.
     pub async fn around(
         &self,
         gpu: &Gpu,
@@ -165,7 +175,7 @@ impl Reader {
             BufferId::Persistent(id) => (&buffers.buffers[id.0 as usize], 0),
             transient => prepared
                 .place(index, transient)
-                .ok_or_else(|| Error::Device("the tensor was never written by its recording".into()))?,
+                .ok_or_else(|| Error::Device("no dispatch of its recording uses the tensor".into()))?,
         };
         let mut all = Vec::new();
         let at = start + tensor.offset - margin;

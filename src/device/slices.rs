@@ -1,16 +1,16 @@
-//! Programs cut into submissions that are short enough.
+//! Splits programs into submissions below a time limit.
 //!
-//! A GPU that also drives a display is reset when one submission keeps it from the display for about two seconds. How
-//! long a kernel takes is known only to the adapter, so the first replay measures: each launch is a submission of its
-//! own, and is waited for. Later replays are cut by those times and wait for nothing.
+//! A GPU that drives a display is reset by its watchdog when one submission occupies it for about two seconds. Kernel
+//! times depend on the adapter, so the first replay measures them: each launch is submitted alone and waited for. Later
+//! replays are split by those times and wait for nothing.
 
 use std::time::Duration;
 
-/// How long one submission may take on a GPU: a tenth of what a display waits, for clocks that slow down and launches
-/// that take longer than they did.
+/// Longest submission on a GPU: a tenth of the watchdog's limit, as a margin for lower clocks and launches that take
+/// longer than measured.
 pub(super) const SUBMISSION_TIME: Duration = Duration::from_millis(200);
 
-/// Where slices of launches end, so that none but single launches takes more than `budget`.
+/// End indices of the slices of launches: each slice takes at most `budget`, unless it is a single launch.
 pub(super) fn cut(times: &[Duration], budget: Duration) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut taken = Duration::ZERO;

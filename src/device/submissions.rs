@@ -1,7 +1,7 @@
-//! Work handed to the queue: how much is in flight, when it is done, and what it was if the device fails.
+//! Submissions in flight: how many, when they complete, and which ops they contain if the device fails.
 //!
-//! One thread waits for the device, and nothing else does: whoever waits is a future that this thread wakes. Callbacks of
-//! wgpu run there, or where one is asked for after the fact. In a browser the event loop does both.
+//! One thread polls the device; all other waiting is a future that this thread wakes. wgpu's callbacks run on that
+//! thread, or on one that requests a callback for work already completed. In a browser the event loop does both.
 
 use super::gpu::Fault;
 use crate::error::{Error, Result};
@@ -13,24 +13,25 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The host runs at most this many submissions ahead of a GPU: enough to keep it busy, few enough that an interrupt, a
-/// metric or an error is never far behind.
+/// Most submissions in flight when the host continues: enough to keep a GPU busy, few enough that interrupts, metrics
+/// and errors are not far behind.
 pub(super) const MAX_AHEAD: usize = 3;
 
-/// A hang, not slowness: the slowest single submission we know, a large step on a software adapter, takes minutes.
+/// Timeout of one wait, after which the device is taken to hang. The slowest known submission, a large step on a
+/// software adapter, takes minutes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(super) struct Submissions {
     device: wgpu::Device,
-    /// How many submissions the host may run ahead of the device.
+    /// Most submissions in flight when the host continues.
     ahead: usize,
-    /// `None` only while dropped.
+    /// `None` only during drop.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
-    progress: Arc<Mutex<Progress>>,
+    state: Arc<Mutex<QueueState>>,
 }
 
-/// What the waiting thread is asked for.
+/// A request to the polling thread.
 enum Request {
     /// Wait until this submission has run.
     Finish(wgpu::SubmissionIndex),
@@ -38,93 +39,93 @@ enum Request {
     FinishAll,
 }
 
-/// Shared with the waiting thread. Requests are numbered from 1 and answered in order.
+/// State shared with the polling thread. Requests are numbered from 1 and completed in order.
 #[derive(Default)]
-struct Progress {
-    asked: u64,
-    answered: u64,
+struct QueueState {
+    requested: u64,
+    completed: u64,
     submitted: u64,
-    /// Submissions that have not finished, as far as is known: the request that waits for each, and its ops.
+    /// Submissions not known to have finished: the number of the request that waits for it, and its ops.
     in_flight: VecDeque<(u64, String)>,
     failure: Option<String>,
     waiting: Vec<Waker>,
 }
 
 impl Submissions {
-    /// Starts the thread that waits for `device`; `ahead` submissions may be in flight when one is added.
+    /// Starts the polling thread of `device`. Up to `ahead` submissions may be in flight when the host continues.
     pub fn new(device: &wgpu::Device, ahead: usize, fault: &Fault) -> Self {
         let (requests, inbox) = mpsc::channel();
-        let progress = Arc::new(Mutex::new(Progress::default()));
-        let (polled, fault, shared) = (device.clone(), fault.clone(), progress.clone());
+        let state = Arc::new(Mutex::new(QueueState::default()));
+        let (polled, fault, shared) = (device.clone(), fault.clone(), state.clone());
         let thread = std::thread::Builder::new().name("gristmill wait".into());
-        let thread = thread.spawn(move || answer(&polled, &fault, &inbox, &shared)).ok();
+        let thread = thread.spawn(move || serve(&polled, &fault, &inbox, &shared)).ok();
         if thread.is_none() {
-            lock(&progress).failure =
-                Some("the thread that waits for the device could not be started".into());
+            lock(&state).failure = Some("the thread that polls the device could not be started".into());
         }
-        Self { device: device.clone(), ahead, requests: Some(requests), thread, progress }
+        Self { device: device.clone(), ahead, requests: Some(requests), thread, state }
     }
 
-    /// Notes a submission.
+    /// Registers a submission; `ops` is its first and last op.
     pub fn add(&self, index: wgpu::SubmissionIndex, ops: String) {
-        let mut progress = lock(&self.progress);
-        let number = self.ask(&mut progress, Request::Finish(index));
-        progress.submitted += 1;
-        progress.in_flight.push_back((number, ops));
+        let mut state = lock(&self.state);
+        let number = self.request(&mut state, Request::Finish(index));
+        state.submitted += 1;
+        state.in_flight.push_back((number, ops));
     }
 
-    /// Completes when one more submission may be in flight.
+    /// Completes when at most `ahead` submissions are in flight.
     pub async fn room(&self) -> Result<()> {
         let number = {
-            let progress = lock(&self.progress);
-            let excess = progress.in_flight.len().saturating_sub(self.ahead);
-            excess.checked_sub(1).map(|last| progress.in_flight[last].0)
+            let state = lock(&self.state);
+            let excess = state.in_flight.len().saturating_sub(self.ahead);
+            excess.checked_sub(1).map(|last| state.in_flight[last].0)
         };
         match number {
             None => Ok(()),
-            Some(number) => self.answered(number).await,
+            Some(number) => self.completion(number).await,
         }
     }
 
     /// Completes when everything submitted so far has run.
     pub async fn all(&self) -> Result<()> {
-        let number = self.ask(&mut lock(&self.progress), Request::FinishAll);
-        self.answered(number).await
+        let number = self.request(&mut lock(&self.state), Request::FinishAll);
+        self.completion(number).await
     }
 
-    /// Runs the callbacks that are ready: of a mapping asked for after its submission has finished, for example.
+    /// Runs callbacks that are ready, for example of a mapping requested after its submission has finished.
     pub fn run_callbacks(&self) {
-        let _ = poll(&self.device, wgpu::PollType::Poll); // a device that fails says so to the thread too
+        let _ = poll(&self.device, wgpu::PollType::Poll); // the polling thread sees a device failure too
     }
 
-    /// The oldest unfinished submission: its first and last op.
+    /// First and last op of the oldest submission in flight.
     pub fn oldest(&self) -> Option<String> {
-        lock(&self.progress).in_flight.front().map(|(_, ops)| ops.clone())
+        lock(&self.state).in_flight.front().map(|(_, ops)| ops.clone())
     }
 
-    /// How many submissions there were.
+    /// Number of submissions so far.
     pub fn count(&self) -> u64 {
-        lock(&self.progress).submitted
+        lock(&self.state).submitted
     }
 
-    fn ask(&self, progress: &mut Progress, request: Request) -> u64 {
-        progress.asked += 1;
+    fn request(&self, state: &mut QueueState, request: Request) -> u64 {
+        state.requested += 1;
         if let Some(requests) = &self.requests {
-            let _ = requests.send(request); // a thread that ended has left its failure behind
+            let _ = requests.send(request); // a thread that has ended has stored its failure
         }
-        progress.asked
+        state.requested
     }
 
-    async fn answered(&self, number: u64) -> Result<()> {
+    /// Completes with request `number`.
+    async fn completion(&self, number: u64) -> Result<()> {
         poll_fn(|context| {
-            let mut progress = lock(&self.progress);
-            if progress.answered >= number {
+            let mut state = lock(&self.state);
+            if state.completed >= number {
                 return Poll::Ready(Ok(()));
             }
-            if let Some(failure) = &progress.failure {
+            if let Some(failure) = &state.failure {
                 return Poll::Ready(Err(Error::Device(failure.clone())));
             }
-            progress.waiting.push(context.waker().clone());
+            state.waiting.push(context.waker().clone());
             Poll::Pending
         })
         .await
@@ -140,50 +141,50 @@ impl Drop for Submissions {
     }
 }
 
-/// Answers requests until nobody can ask any more, or the device fails.
-fn answer(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, progress: &Mutex<Progress>) {
+/// The polling thread: completes requests in order until the channel closes or the device fails.
+fn serve(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, state: &Mutex<QueueState>) {
     for (number, request) in (1..).zip(inbox) {
         let wait = |submission_index| wgpu::PollType::Wait { submission_index, timeout: Some(TIMEOUT) };
         let polled = match request {
             Request::Finish(index) => poll(device, wait(Some(index))),
             Request::FinishAll => poll(device, wait(None)),
         };
-        let mut progress = lock(progress);
+        let mut state = lock(state);
         match polled {
-            Ok(()) => progress.answered = number,
+            Ok(()) => state.completed = number,
             Err(error) => {
-                let ops = progress.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
-                // A lost device says so itself, with more of a reason.
+                let ops = state.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
+                // The callback of a lost device has the better message.
                 let failure =
                     fault.get().unwrap_or_else(|| format!("the device did not finish {ops}: {error}"));
-                progress.failure = Some(failure);
+                state.failure = Some(failure);
             }
         }
-        while progress.in_flight.front().is_some_and(|(asked, _)| *asked <= progress.answered) {
-            progress.in_flight.pop_front();
+        while state.in_flight.front().is_some_and(|(number, _)| *number <= state.completed) {
+            state.in_flight.pop_front();
         }
-        progress.waiting.drain(..).for_each(Waker::wake);
-        if progress.failure.is_some() {
+        state.waiting.drain(..).for_each(Waker::wake);
+        if state.failure.is_some() {
             return;
         }
     }
 }
 
-/// wgpu panics when the device is lost while it is polled: that, too, is an error for whoever waits.
+/// Polls the device. wgpu panics if the device is lost during a poll; that becomes an error for the waiting futures.
 fn poll(device: &wgpu::Device, kind: wgpu::PollType) -> std::result::Result<(), String> {
     caught(|| device.poll(kind).map(drop).map_err(|error| error.to_string()))
 }
 
 fn caught(poll: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
-    // What the closure leaves behind is wgpu's, and is not used again after a panic.
+    // Unwind safe: only wgpu holds state across the panic, and the device is not used after it.
     std::panic::catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("the device is lost").to_string())
     })
 }
 
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Data for the device, through staging buffers of our own: nothing is allocated per step.
+//! Uploads through a ring of staging buffers, so that nothing is allocated per step.
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
@@ -7,7 +7,7 @@ use super::prepare::Buffers;
 use crate::error::{Error, Result};
 use crate::record::PersistentId;
 
-/// A few mapped buffers used in turn. One is writable again when the copy out of it has run.
+/// A ring of mapped staging buffers. A slot is writable again when the copy out of it has run.
 pub struct UploadRing {
     slots: Vec<Slot>,
     next: usize,
@@ -15,12 +15,12 @@ pub struct UploadRing {
 
 struct Slot {
     buffer: wgpu::Buffer,
-    /// On its way back to the host after a copy; `None` if it is there.
+    /// The pending remapping after a copy; `None` while the slot is mapped.
     mapping: Option<Mapping>,
 }
 
 impl UploadRing {
-    /// `depth` slots of `bytes` each: one more than the submissions in flight, so that none is waited for.
+    /// A ring of `depth` slots of `bytes` each. One slot more than there are submissions in flight never has to wait.
     pub fn new(gpu: &Gpu, bytes: u64, depth: usize) -> Self {
         let slot = |_| Slot {
             buffer: gpu.device.create_buffer(&wgpu::BufferDescriptor {
@@ -34,8 +34,11 @@ impl UploadRing {
         Self { slots: (0..depth).map(slot).collect(), next: 0 }
     }
 
-    /// Copies `data` to the start of persistent buffer `to`, before whatever `encoder` does next. Call
-    /// [`recycle`](Self::recycle) once the encoder is submitted.
+    /// Appends a copy of `data` to the start of the persistent buffer `to`. Call [`recycle`](Self::recycle) once the
+    /// encoder is submitted.
+    ///
+    /// # Errors
+    /// A device failure.
     pub async fn upload(
         &mut self,
         gpu: &Gpu,
@@ -59,7 +62,7 @@ impl UploadRing {
         Ok(())
     }
 
-    /// Asks for the slot that was last copied from to be mapped again, when its copy has run.
+    /// Requests the remapping of the slot that was last copied from.
     pub fn recycle(&mut self, gpu: &Gpu) {
         let last = (self.next + self.slots.len() - 1) % self.slots.len();
         let slot = &mut self.slots[last];
@@ -69,7 +72,8 @@ impl UploadRing {
 }
 
 impl Gpu {
-    /// Writes `data` at byte `at` of a persistent buffer. For set-up and tests: wgpu makes its own staging buffer.
+    /// Writes `data` at byte `at` of a persistent buffer. For set-up and tests: wgpu allocates a staging buffer per
+    /// call.
     pub fn write(&self, buffers: &Buffers, to: PersistentId, at: u64, data: &[u8]) {
         self.queue.write_buffer(&buffers.buffers[to.0 as usize], at, data);
     }

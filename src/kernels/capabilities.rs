@@ -1,19 +1,19 @@
-//! What an adapter can do, as far as choosing a kernel is concerned.
+//! The properties of an adapter that decide which kernel variants run on it.
 
 /// A family of kernels written for one class of machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// CPU adapters: barriers are slow there, so one invocation owns a whole register tile.
+    /// Software adapters (llvmpipe, WARP): barriers are slow, so one invocation computes a whole register tile.
     Software,
     /// Any GPU: f32 arithmetic, at most 16 KiB of workgroup memory and 256 invocations.
     Portable,
 }
 
 impl Tier {
-    /// Every tier that is written.
+    /// Every implemented tier.
     pub const ALL: [Self; 2] = [Self::Software, Self::Portable];
 
-    /// The name used by `--tier`, in logs and in benches.
+    /// The name in `--tier`, logs and benches.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Software => "software",
@@ -21,35 +21,35 @@ impl Tier {
         }
     }
 
-    /// The tier of that name.
+    /// The tier called `name`, if there is one.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tier| tier.name() == name)
     }
 }
 
-/// The sizes an adapter allows.
+/// Size limits of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest range one binding can cover, in bytes; no tensor or segment is larger.
+    /// Largest range of a buffer that one binding can cover, in bytes; no tensor or arena segment is larger.
     pub binding_bytes: u64,
-    /// Largest buffer we make, in bytes: min(adapter limit, 1 GiB).
+    /// Largest buffer that is allocated, in bytes: min(adapter limit, 1 GiB).
     pub buffer_bytes: u64,
 }
 
-/// What a plan may use. Tests change it to force any variant.
+/// What kernel planning may rely on. Tests modify it to force a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The tier plans choose from.
+    /// The tier of all kernels.
     pub tier: Tier,
-    /// The sizes plans respect.
+    /// Size limits.
     pub limits: Limits,
-    /// How many invocations of the software tier hand values to each other in registers: those of a subgroup, where each
-    /// workgroup of that size is one; 1 where nothing is handed round.
+    /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
+    /// if shuffles are not used.
     pub lanes: u32,
 }
 
 impl Capabilities {
-    /// A software adapter with llvmpipe's limits: what plans and tests use when no adapter is asked.
+    /// A software adapter with llvmpipe's limits: the default where no adapter is opened.
     pub const fn software() -> Self {
         Self {
             tier: Tier::Software,
@@ -58,7 +58,7 @@ impl Capabilities {
         }
     }
 
-    /// Invocations of a workgroup of the software tier: those that hand values to each other, or a vector of 8.
+    /// Workgroup size of the software tier: one subgroup if shuffles are used, otherwise 8, a vector of 256 bits.
     pub const fn software_workgroup(self) -> u32 {
         if self.lanes > 1 { self.lanes } else { 8 }
     }
@@ -68,7 +68,7 @@ impl Capabilities {
         Self { tier, ..self }
     }
 
-    /// The same adapter with subgroups of `lanes` invocations, or without (1).
+    /// The same adapter with shuffles across `lanes` invocations, or without shuffles (1).
     pub const fn with_lanes(self, lanes: u32) -> Self {
         Self { lanes, ..self }
     }
@@ -80,7 +80,7 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides which kernels run: `tier software, 8 lanes`.
+    /// Tier and lanes, which decide the variants that run: `tier software, 8 lanes`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         match (self.tier, self.lanes) {

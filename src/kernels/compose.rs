@@ -1,4 +1,5 @@
-//! From a [`Kernel`] to the module a driver compiles: WESL resolves imports and conditions, naga checks the result.
+//! Composes a [`Kernel`] into the module that the driver compiles: WESL resolves imports and conditions, naga
+//! validates.
 
 use super::kernel::{FEATURES, Kernel};
 use super::sources::SOURCES;
@@ -8,26 +9,29 @@ use wesl::{CompileOptions, EscapeMangler, Feature, Features, ModulePath, Virtual
 
 /// A composed and validated shader.
 pub struct Composed {
-    /// What the driver gets, as text (`dump-wgsl` writes it).
+    /// The WGSL text, as written by `dump-wgsl`.
     pub wgsl: String,
-    /// The same, parsed.
+    /// The parsed module.
     pub module: naga::Module,
-    /// The bindings that the entry point uses, in order of their index.
+    /// The bindings that the entry point uses, as (index, access), sorted by index.
     pub bindings: Vec<(u32, Access)>,
 }
 
-/// How an entry point uses a binding.
+/// How an entry point accesses a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The params struct.
     Uniform,
-    /// A tensor that is only read.
+    /// A read-only tensor.
     Read,
-    /// A tensor that is written, and perhaps read.
+    /// A tensor that is written and possibly read.
     ReadWrite,
 }
 
-/// Composes `kernel`. An error is a fault of a shader file, never of a user's input.
+/// Composes and validates `kernel`.
+///
+/// # Errors
+/// A defect in a shader file, never in a user's input.
 pub fn compose(kernel: &Kernel) -> Result<Composed> {
     let wgsl = wgsl(kernel)?;
     let fault = |what: String| Error::Device(format!("shader {kernel} does not compile: {what}"));
@@ -36,7 +40,7 @@ pub fn compose(kernel: &Kernel) -> Result<Composed> {
         naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
     let info = validator.validate(&module).map_err(|e| fault(e.emit_to_string(&wgsl)))?;
     let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
-    let entry = entry.ok_or_else(|| fault(format!("it has no entry point {}", kernel.entry)))?;
+    let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
     let usage = info.get_entry_point(entry);
     let mut bindings: Vec<(u32, Access)> = module
         .global_variables
@@ -69,7 +73,7 @@ fn wgsl(kernel: &Kernel) -> Result<String> {
         FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
     flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
     let options = CompileOptions {
-        validate: false, // naga does, and knows the extensions we use
+        validate: false, // naga validates, and knows the extensions in use
         keep_root: true,
         features: Features { default: Feature::Error, flags },
         ..CompileOptions::default()
@@ -79,7 +83,7 @@ fn wgsl(kernel: &Kernel) -> Result<String> {
     Ok(composed.to_string())
 }
 
-/// The numbers that size register arrays and workgroups, as a module that shaders import from.
+/// The text of the virtual module `package::tile`: the constants that size register arrays and workgroups.
 fn tile_module(kernel: &Kernel) -> String {
     kernel.constants().iter().map(|(name, value)| format!("const {name}: u32 = {value}u;\n")).collect()
 }

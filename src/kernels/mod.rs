@@ -1,7 +1,7 @@
-//! What can run: the sources of the kernels, how a variant of one is named, and what an adapter can do.
+//! Shader sources, kernel variants and their composition, and the capabilities of an adapter.
 //!
-//! Nothing here needs an adapter. A [`Kernel`] is a plain value: it names a shader file, an entry point and every
-//! choice made when the file is composed. The device turns it into a pipeline.
+//! Nothing here needs an adapter. A [`Kernel`] is a plain value: a shader file, an entry point and every choice made in
+//! composing them. The device compiles it into a pipeline.
 
 mod capabilities;
 mod compose;

@@ -1,8 +1,8 @@
-//! The shader files, embedded. `tests/tidy.rs` checks that none is missing.
+//! The embedded shader files. `tests/shaders.rs` checks that none is missing.
 
 macro_rules! shaders {
     ($($path:literal),* $(,)?) => {
-        /// Every shader file: its path under `shaders/` without the ending, and its text.
+        /// Every shader file: its path below `shaders/` without extension, and its text.
         pub const SOURCES: &[(&str, &str)] =
             &[$(($path, include_str!(concat!("../../shaders/", $path, ".wgsl")))),*];
     };

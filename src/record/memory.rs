@@ -1,33 +1,33 @@
-//! Which transient buffers share memory.
+//! The memory plan: which transient buffers share a pool buffer.
 
 use super::recording::{Recording, Transient};
 
-/// The pool: how many buffers of which size, and which transient of which recording lies in which.
+/// The sizes of the pool buffers, and the assignment of transients to them.
 ///
-/// Recordings never run at the same time, so they all draw from one pool; inside a recording, two transients share a
-/// buffer if their lifetimes do not meet. Each tensor has a whole buffer of its own while it lives: WebGPU tracks usage
-/// per buffer, so two ranges of one buffer could not be read and written by the same dispatch.
+/// Recordings never run concurrently, so all share one pool. Within a recording, transients with disjoint lifetimes may
+/// share a pool buffer. A live transient has a whole buffer to itself: WebGPU tracks usage per buffer, so one dispatch
+/// could not read one range of a buffer and write another.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryPlan {
-    /// Bytes of each pool buffer.
+    /// Size of each pool buffer in bytes.
     pub buffers: Vec<u64>,
-    /// `assignments[recording][transient]` is the index of its pool buffer; `None` for one that is never used.
+    /// `assignments[recording][transient]` is the index of its pool buffer; `None` if no dispatch uses it.
     pub assignments: Vec<Vec<Option<usize>>>,
 }
 
 /// One entry of a memory report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// Who made the buffer.
+    /// Path and name of the buffer.
     pub label: String,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
 impl MemoryPlan {
-    /// Assigns the transients of `recordings`, largest first, each to the first pool buffer that is free for its
-    /// lifetime (the "greedy by size" rule of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-    /// Inference", 2020, section 4.3).
+    /// Assigns the transients of each recording, largest first, to the smallest pool buffer that fits and is free
+    /// during their lifetime, or to a new one ("greedy by size": Pisarchyk and Lee, "Efficient Memory Management for
+    /// Deep Neural Net Inference", 2020, section 4.3).
     pub fn new(recordings: &[&Recording]) -> Self {
         let mut plan = Self::default();
         for recording in recordings {
@@ -55,8 +55,8 @@ impl MemoryPlan {
                     .iter()
                     .all(|&(first, last)| last < transient.first || transient.last < first)
         };
-        // The tightest fit, so that a small tensor does not occupy what a later recording needs for a large one. Of equal
-        // ones that which was last in use most recently: the idle time it leaves elsewhere is of one piece.
+        // Best fit, so that a small tensor does not occupy a buffer that a later recording needs for a large one. Break
+        // ties by most recently freed, which keeps the other slots' idle gaps contiguous.
         let idle = |slot: usize| {
             let before = lifetimes[slot].iter().filter(|(_, last)| *last < transient.first);
             before.map(|(_, last)| transient.first - last).min().unwrap_or(usize::MAX)
@@ -71,12 +71,12 @@ impl MemoryPlan {
         slot
     }
 
-    /// Bytes of the whole pool.
+    /// Total bytes of the pool.
     pub fn bytes(&self) -> u64 {
         self.buffers.iter().sum()
     }
 
-    /// The `count` largest transients of `recordings`, largest first: what to shrink when memory runs out.
+    /// The `count` largest transients of `recordings`, largest first, for out-of-memory reports.
     pub fn largest(recordings: &[&Recording], count: usize) -> Vec<Consumer> {
         let transients = recordings.iter().flat_map(|recording| &recording.transients);
         let mut all: Vec<Consumer> =
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_that_meet_never_share() {
+    fn overlapping_lifetimes_never_share() {
         let r = recording(&[(100, 0, 2), (100, 2, 4), (80, 3, 5), (100, 5, usize::MAX), (10, 0, 9)]);
         let plan = MemoryPlan::new(&[&r]);
         for (i, a) in r.transients.iter().enumerate() {
@@ -109,11 +109,11 @@ mod tests {
                 assert!(apart || plan.assignments[0][i] != plan.assignments[0][j], "{i} and {j} share");
             }
         }
-        assert_eq!(plan.bytes(), 210, "two buffers of 100 in turn, and the small one");
+        assert_eq!(plan.bytes(), 210, "two buffers of 100, reused, and the small one");
     }
 
     #[test]
-    fn recordings_draw_from_one_pool() {
+    fn recordings_share_one_pool() {
         let (a, b) = (recording(&[(64, 0, 1), (32, 0, 1)]), recording(&[(50, 0, 1)]));
         assert_eq!(MemoryPlan::new(&[&a, &b]).bytes(), 96);
     }

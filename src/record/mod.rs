@@ -1,8 +1,8 @@
-//! Recordings: what a step does, written down once as plain data and replayed by the device.
+//! Recordings: the dispatches of a step as plain data, recorded once and replayed by the device.
 //!
 //! A [`Recording`] lists dispatches over virtual buffers. It needs no adapter: the memory plan, the golden recordings
-//! and the counting of bytes and dispatches all work on it. The device prepares it once (pipelines, pool, bind groups)
-//! and then only encodes.
+//! and the byte and dispatch counts work on it. The device prepares it once (pipelines, pool, bind groups); a replay
+//! only encodes.
 
 mod memory;
 mod params;

@@ -1,9 +1,9 @@
-//! Params structs: the scalars of a dispatch, laid out alike in Rust and WGSL.
+//! Params structs: the scalars of a dispatch, with the same layout in Rust and WGSL.
 
-/// A struct that is uniform binding 0 of a kernel. Made by [`params!`](crate::params), never by hand: a test compares
-/// `FIELDS` with what naga reads in the shader.
+/// The uniform struct at binding 0 of a kernel. Defined with [`params!`](crate::params) only: a test compares `FIELDS`
+/// with the struct that naga finds in the shader.
 pub trait Params: bytemuck::NoUninit {
-    /// Name and byte offset of each field, in order.
+    /// (name, byte offset) of each field, in declaration order.
     const FIELDS: &'static [(&'static str, usize)];
 }
 

@@ -1,4 +1,4 @@
-//! Writes a recording, op by op.
+//! Builds a recording, op by op.
 
 use super::params::Params;
 use super::recording::{Binding, Dispatch, GridArguments, Recording, Transient};
@@ -7,7 +7,7 @@ use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Kernel};
 use std::collections::HashSet;
 
-/// A recording in the making.
+/// Builder of a [`Recording`].
 pub struct Recorder {
     name: &'static str,
     capabilities: Capabilities,
@@ -18,18 +18,18 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// An empty recording for adapters that can do at least `capabilities`.
+    /// An empty recording for adapters with at least `capabilities`.
     pub fn new(name: &'static str, capabilities: Capabilities) -> Self {
         let (scopes, dispatches, labels, kept) = Default::default();
         Self { name, capabilities, scopes, dispatches, labels, kept }
     }
 
-    /// What plans may use.
+    /// The capabilities that kernel planning may rely on.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// Runs `body` with `name` appended to the path of everything it records.
+    /// Runs `body` with `name` appended to the path of all it records.
     pub fn scope<T>(&mut self, name: impl Into<String>, body: impl FnOnce(&mut Self) -> T) -> T {
         self.enter(name);
         let result = body(self);
@@ -52,24 +52,27 @@ impl Recorder {
         self.scopes.join(".")
     }
 
-    /// Replaces the whole path (a backward runs under the path of its forward) and returns the old one.
+    /// Replaces the whole path and returns the old one. A backward pass is recorded under the path of its forward pass.
     pub fn set_path(&mut self, scopes: Vec<String>) -> Vec<String> {
         std::mem::replace(&mut self.scopes, scopes)
     }
 
-    /// The path as its parts.
+    /// The components of the path.
     pub fn scopes(&self) -> &[String] {
         &self.scopes
     }
 
-    /// A new transient tensor. Its contents are undefined until an op writes it.
+    /// A new transient tensor (rows, cols). Its contents are undefined until an op writes it.
+    ///
+    /// # Panics
+    /// If it is larger than one binding can cover.
     #[track_caller]
     pub fn tensor(&mut self, label: &str, rows: u32, cols: u32, element: Element) -> Tensor {
         let bytes = rows as u64 * stride_of(cols) as u64 * element.bytes();
         let limit = self.capabilities.limits.binding_bytes;
         assert!(
             bytes <= limit,
-            "{label} ({rows} x {cols}) takes {bytes} bytes, over the adapter's binding limit of {limit}"
+            "{label} ({rows} x {cols}) takes {bytes} bytes, more than the adapter's binding limit of {limit}"
         );
         let id = TransientId(self.labels.len() as u32);
         let path = self.path();
@@ -78,14 +81,15 @@ impl Recorder {
         Tensor::new(BufferId::Transient(id), 0, rows, cols, element)
     }
 
-    /// Lets a transient tensor survive the recording, so that it can be read afterwards.
+    /// Keeps a transient tensor alive to the end of the recording, so that it can be read back afterwards.
     pub fn keep(&mut self, tensor: Tensor) {
         if let BufferId::Transient(id) = tensor.buffer {
             self.kept.insert(id);
         }
     }
 
-    /// Appends one kernel launch. `bindings` are (index, range); `params` is the struct at binding 0.
+    /// Appends a dispatch. `bindings` are (index, range); `params` is the struct at binding 0; `grid` counts
+    /// workgroups.
     #[track_caller]
     pub fn dispatch<P: Params>(
         &mut self,
@@ -97,9 +101,9 @@ impl Recorder {
         self.append(kernel, bindings, params, grid, None);
     }
 
-    /// Appends one kernel launch whose grid the device reads when it runs: the first three integers of `arguments`, each at
-    /// most what `bound` says. Any of them may be 0: nothing runs then. The kernel must not read `num_workgroups`, which
-    /// DX12 does not know in such a launch, and binds no tensor that shares the buffer of `arguments`.
+    /// Appends an indirect dispatch: the device reads its grid from the first three integers of `arguments`, each at
+    /// most that of `bound`. If any of them is 0, nothing runs. The kernel must not read `num_workgroups`, which DX12
+    /// does not provide in indirect dispatches, and must not bind the buffer of `arguments`.
     #[track_caller]
     pub fn dispatch_indirect<P: Params>(
         &mut self,
@@ -109,10 +113,13 @@ impl Recorder {
         arguments: Tensor,
         bound: [u32; 3],
     ) {
-        assert!(arguments.rows == 1 && arguments.cols >= 3, "a grid is read from a row of three integers");
+        assert!(
+            arguments.rows == 1 && arguments.cols >= 3,
+            "indirect arguments are one row of at least three integers"
+        );
         let arguments = GridArguments { buffer: arguments.buffer, offset: arguments.offset };
         let apart = bindings.iter().all(|(_, binding)| binding.buffer != arguments.buffer);
-        assert!(apart, "{kernel} binds the buffer that its grid is read from");
+        assert!(apart, "{kernel} binds the buffer of its indirect arguments");
         self.append(kernel, bindings, params, bound, Some(arguments));
     }
 
@@ -125,8 +132,15 @@ impl Recorder {
         grid: [u32; 3],
         arguments: Option<GridArguments>,
     ) {
-        assert!(bindings.len() <= 8, "{kernel} binds {} buffers; WebGPU promises 8", bindings.len());
-        assert!(grid.iter().all(|n| (1..=65535).contains(n)), "{kernel} has the grid {grid:?}");
+        assert!(
+            bindings.len() <= 8,
+            "{kernel} binds {} storage buffers; WebGPU guarantees 8",
+            bindings.len()
+        );
+        assert!(
+            grid.iter().all(|n| (1..=65535).contains(n)),
+            "{kernel} has the grid {grid:?}; each dimension is 1 to 65535"
+        );
         let params = bytemuck::bytes_of(params).to_vec();
         self.dispatches.push(Dispatch {
             path: self.path(),
@@ -139,7 +153,7 @@ impl Recorder {
         });
     }
 
-    /// The finished recording, every buffer with its first and last use.
+    /// The finished recording, with the lifetime of every transient.
     pub fn finish(self) -> Recording {
         let mut uses = vec![(usize::MAX, 0); self.labels.len()];
         for (index, dispatch) in self.dispatches.iter().enumerate() {
@@ -161,7 +175,7 @@ impl Recorder {
     }
 }
 
-/// Folds a one-dimensional grid so that no dimension passes WebGPU's 65,535; `lib/grid.wgsl` unfolds it.
+/// Folds a one-dimensional grid into two dimensions below WebGPU's limit of 65,535; `lib/grid.wgsl` unfolds it.
 #[track_caller]
 pub fn fold_grid(workgroups: u64) -> [u32; 3] {
     const ROW: u64 = 32768;
@@ -170,6 +184,6 @@ pub fn fold_grid(workgroups: u64) -> [u32; 3] {
         return [workgroups as u32, 1, 1];
     }
     let rows = workgroups.div_ceil(ROW);
-    assert!(rows <= 65535, "{workgroups} workgroups are more than a grid can hold");
+    assert!(rows <= 65535, "{workgroups} workgroups exceed the largest grid, {}", ROW * 65535);
     [ROW as u32, rows as u32, 1]
 }

@@ -1,86 +1,86 @@
-//! A finished recording: plain data.
+//! A finished recording, as plain data.
 
 use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
 use crate::kernels::Kernel;
 
-/// A range of a buffer, bound to a kernel.
+/// A range of a buffer that a dispatch binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The buffer.
     pub buffer: BufferId,
-    /// Its first byte, a multiple of 256.
+    /// Byte offset, a multiple of [`BINDING_ALIGNMENT`].
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// Where the device reads a launch's grid when it runs it: three `u32`, workgroups along x, y and z.
+/// Arguments of an indirect dispatch: three `u32`, the workgroups along x, y and z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridArguments {
-    /// The buffer; the launch binds it nowhere else, since WebGPU tracks usage by whole buffers.
+    /// The buffer. The dispatch must not bind it as well, because WebGPU tracks usage per buffer.
     pub buffer: BufferId,
-    /// The first byte, a multiple of 4.
+    /// Byte offset, a multiple of 4.
     pub offset: u64,
 }
 
-/// One kernel launch.
+/// One GPU dispatch of a kernel.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
-    /// Which op asked for it: `layers.3.feed_forward.w2`.
+    /// Path of the op that recorded it: `layers.3.feed_forward.w2`.
     pub path: String,
-    /// What runs.
+    /// The kernel variant.
     pub kernel: Kernel,
-    /// Tensors by binding index; the params struct is binding 0 and not among them.
+    /// (index, range) of each bound tensor. The params struct, binding 0, is not among them.
     pub bindings: Vec<(u32, Binding)>,
     /// The bytes of the params struct.
     pub params: Vec<u8>,
-    /// The struct's fields: name and byte offset.
+    /// (name, byte offset) of each field of the params struct.
     pub fields: &'static [(&'static str, usize)],
-    /// Workgroups along x, y, z; the most there can be, where the device reads how many there are.
+    /// Workgroups along x, y and z; an upper bound if the dispatch is indirect.
     pub grid: [u32; 3],
-    /// Where the device reads how many workgroups there are, if the host does not know.
+    /// Set if the dispatch is indirect: where the device reads the grid.
     pub arguments: Option<GridArguments>,
 }
 
 impl Dispatch {
-    /// Bytes that the params struct takes in the buffer that holds all of a recording's: uniform bindings start at
-    /// multiples of 256 bytes.
+    /// Bytes that the params struct occupies in the recording's uniform buffer, where each struct starts at a multiple
+    /// of [`BINDING_ALIGNMENT`].
     pub fn params_slot(&self) -> u64 {
         (self.params.len() as u64).next_multiple_of(BINDING_ALIGNMENT)
     }
 }
 
-/// A buffer that lives inside the recording only.
+/// A buffer that lives within one recording, from its first to its last use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transient {
-    /// Who made it, for memory reports.
+    /// Path and name, for memory reports.
     pub label: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Index of the first dispatch that uses it.
+    /// Index of the first dispatch that uses it; `usize::MAX` if none does.
     pub first: usize,
-    /// Index of the last one; `usize::MAX` if it must survive the recording.
+    /// Index of the last dispatch that uses it; `usize::MAX` if it stays alive to the end (see `Recorder::keep`).
     pub last: usize,
 }
 
-/// Dispatches in order, and the buffers they share.
+/// Dispatches in order, and their transient buffers.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// `micro_step`, `update`, `eval`.
+    /// `micro_step`, `update`, `eval`, `prefill`, `decode`.
     pub name: &'static str,
-    /// What runs, in order.
+    /// The dispatches, in order.
     pub dispatches: Vec<Dispatch>,
-    /// Buffers by [`TransientId`].
+    /// The transient buffers, indexed by [`TransientId`].
     pub transients: Vec<Transient>,
 }
 
 impl Recording {
-    /// The transient buffer of that id.
+    /// The transient buffer `id`.
     pub fn transient(&self, id: TransientId) -> &Transient {
         &self.transients[id.0 as usize]
     }
 
-    /// A text that changes whenever the recording does: one line a dispatch. Golden files hold it.
+    /// One line per dispatch: path, kernel variant and grid. Golden files hold this text.
     pub fn listing(&self) -> String {
         let bound = |d: &Dispatch| if d.arguments.is_some() { "at most " } else { "" };
         let line = |d: &Dispatch| format!("{}: {} {}{:?}\n", d.path, d.kernel, bound(d), d.grid);

@@ -1,52 +1,52 @@
-//! A tensor as a recording knows it: rows of numbers in a buffer that does not exist yet.
+//! Tensors of a recording: views of buffers that are allocated later.
 
 use super::recording::Binding;
 use crate::element::{Element, stride_of};
 
-/// A buffer that outlives a recording: an arena, the batch, the step's state.
+/// Index of a buffer that outlives a recording: an arena, the batch, the step's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PersistentId(pub u32);
 
-/// A buffer that lives between its first and last use in one recording.
+/// Index of a buffer that lives between its first and last use in one recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TransientId(pub u32);
 
-/// Where a tensor lies.
+/// The buffer of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BufferId {
-    /// Given to the device when a recording is prepared.
+    /// Allocated before recordings are prepared.
     Persistent(PersistentId),
-    /// Assigned from the pool when a recording is prepared.
+    /// Assigned a pool buffer when the recording is prepared.
     Transient(TransientId),
 }
 
-/// Offsets of bindings are multiples of this many bytes: the largest `min_storage_buffer_offset_alignment` there is.
+/// Byte alignment of binding offsets: the largest `min_storage_buffer_offset_alignment` that WebGPU allows an adapter.
 pub const BINDING_ALIGNMENT: u64 = 256;
 
-/// A matrix: `rows` rows of `cols` elements, `stride` elements apart (the pad between is zero).
+/// A row-major matrix view: `rows` rows of `cols` elements, `stride` elements apart; the padding of a row is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// The buffer it lies in.
+    /// The buffer that holds it.
     pub buffer: BufferId,
-    /// Bytes from the buffer's start to the first element; a multiple of 4 elements.
+    /// Byte offset of the first element; a multiple of the size of 4 elements.
     pub offset: u64,
     /// Number of rows.
     pub rows: u32,
-    /// Elements in a row.
+    /// Elements per row.
     pub cols: u32,
-    /// Elements from one row to the next: a multiple of 4, at least `cols`.
+    /// Elements from the start of one row to the next: a multiple of 4, at least `cols`.
     pub stride: u32,
-    /// How an element is stored.
+    /// Storage type.
     pub element: Element,
 }
 
 impl Tensor {
-    /// A tensor at `offset` of `buffer`, its rows as close as they may be.
+    /// A tensor at byte `offset` of `buffer`, with the smallest stride.
     pub fn new(buffer: BufferId, offset: u64, rows: u32, cols: u32, element: Element) -> Self {
         Self { buffer, offset, rows, cols, stride: stride_of(cols), element }
     }
 
-    /// Bytes from the first element to the end of the last row's pad.
+    /// Bytes from the first element to the end of the last row's padding.
     pub fn bytes(&self) -> u64 {
         let gap = (self.stride - stride_of(self.cols)) as u64;
         (self.rows as u64 * self.stride as u64 - gap.min(self.rows as u64 * self.stride as u64))
@@ -69,20 +69,24 @@ impl Tensor {
         Self { offset: self.offset + first as u64 * self.element.bytes(), cols: count, ..*self }
     }
 
-    /// Stride in groups of 4, as shaders count.
+    /// Stride in groups of 4 elements, the unit of the shaders.
     pub fn stride4(&self) -> u32 {
         self.stride / 4
     }
 
-    /// The binding for a kernel that takes no offset.
+    /// The binding for a kernel without an offset parameter; the tensor must be aligned to [`BINDING_ALIGNMENT`].
     #[track_caller]
     pub fn binding(&self) -> Binding {
         let (binding, offset4) = self.offset_binding();
-        assert!(offset4 == 0, "a tensor at byte {} cannot be bound without an offset", self.offset);
+        assert!(
+            offset4 == 0,
+            "a tensor at byte {} is not aligned to 256 bytes and cannot be bound without an offset",
+            self.offset
+        );
         binding
     }
 
-    /// An aligned binding that covers the tensor, and where in it the tensor starts, in groups of 4 elements.
+    /// An aligned binding that covers the tensor, and the offset of the tensor within it, in groups of 4 elements.
     pub fn offset_binding(&self) -> (Binding, u32) {
         let start = self.offset / BINDING_ALIGNMENT * BINDING_ALIGNMENT;
         let rest = self.offset - start;
