@@ -1,4 +1,4 @@
-//! Tokens, one after the other, of several sequences at once.
+//! Batched autoregressive generation.
 
 use super::recordings::GenerateRecordings;
 use super::sampling::Sampling;
@@ -9,45 +9,45 @@ use crate::record::{BufferId, Tensor};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-/// The stream of random numbers that samples draw from; parameters use the small ones.
+/// The random stream of sampling; initialisation uses the small stream numbers.
 const STREAM: u64 = 1 << 40;
 
-/// What is asked for.
+/// Settings of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Most new tokens of each sequence.
+    /// Maximum number of new tokens per sequence.
     pub tokens: usize,
-    /// How they are drawn.
+    /// How tokens are drawn.
     pub sampling: Sampling,
-    /// Of the draws.
+    /// Seed of the draws; sequence i uses seed + i.
     pub seed: u64,
-    /// The token that ends a sequence, if there is one.
+    /// End-of-sequence token, if any.
     pub stop: Option<u32>,
 }
 
-/// A model on a device, ready to write.
+/// A model on a device, ready to generate.
 pub struct Generator<'a> {
     /// The device.
     pub gpu: &'a Gpu,
-    /// The model's weights and the caches.
+    /// Weights and KV caches.
     pub buffers: &'a Buffers,
-    /// Where the programs are.
+    /// The prepared programs.
     pub prepared: &'a Prepared,
-    /// Numbers of the programs `prefill` and `step` among the prepared ones.
+    /// Indices of the programs `prefill` and `step` in `prepared`.
     pub programs: (usize, usize),
-    /// What they were made of.
+    /// The recordings that they were prepared from.
     pub recordings: &'a GenerateRecordings,
-    /// Brings the logits back.
+    /// Reads the logits back.
     pub reader: &'a Reader,
 }
 
-/// One sequence being written.
+/// A sequence in progress.
 struct Sequence {
     /// Prompt and continuation.
     tokens: Vec<u32>,
-    /// The different tokens among them.
+    /// The distinct tokens among them, for the repetition penalty.
     seen: BTreeSet<u32>,
-    /// The tokens from here on are the model's context.
+    /// Index of the first token in the model's context.
     start: usize,
     random: Philox,
     written: usize,
@@ -55,25 +55,30 @@ struct Sequence {
 }
 
 impl Generator<'_> {
-    /// Continues each of `prompts` by up to `settings.tokens` tokens and returns the continuations. `on_token` gets each
-    /// token as it is drawn, the prompt's number and the token, and may end it all with a break. An empty prompt is continued as if it were token 0.
+    /// Continues each of `prompts` by up to `settings.tokens` tokens and returns the continuations. `on_token` is
+    /// called with (prompt index, token) as each token is drawn, and stops the generation of all sequences with a
+    /// break. An empty prompt is replaced by token 0.
     ///
-    /// A sequence depends on its own prompt, place and settings: beside others it is continued as it is alone, with its
-    /// number added to the seed, but for roundings. One that outgrows the model's window goes on from the last half of it,
-    /// and then all caches are filled anew.
+    /// The continuation of prompt i does not depend on the other prompts, except for rounding: alone, with seed + i, it
+    /// would be the same. A sequence that exceeds the model's window keeps the last half of the window as context, and
+    /// all caches are prefilled again.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device failure.
     ///
     /// # Panics
-    /// With other than as many prompts as the recordings were written for.
+    /// If the number of prompts differs from that of the recordings.
     pub async fn generate(
         &self,
         prompts: &[Vec<u32>],
         settings: &Settings,
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Vec<u32>>> {
-        assert_eq!(prompts.len(), self.recordings.sequences as usize, "one prompt a sequence");
+        assert_eq!(
+            prompts.len(),
+            self.recordings.sequences as usize,
+            "the recordings take one prompt per sequence"
+        );
         let window = self.recordings.window as usize;
         let begin = |(number, prompt): (u64, &Vec<u32>)| Sequence {
             tokens: if prompt.is_empty() { vec![0] } else { prompt.clone() },
@@ -115,14 +120,14 @@ impl Generator<'_> {
         Ok(sequences.into_iter().map(Sequence::continuation).collect())
     }
 
-    /// Runs every sequence's context through the model at once.
+    /// Runs the contexts of all sequences through the model in one pass, filling the caches.
     async fn prefill(&self, sequences: &[Sequence]) -> Result<()> {
         let recordings = self.recordings;
         let window = recordings.window as usize;
         let (mut tokens, mut positions, mut last_rows) = (Vec::new(), Vec::new(), Vec::new());
         for (number, sequence) in sequences.iter().enumerate() {
             let context = sequence.context();
-            // One that is done may have one token too many; nobody reads what follows from it.
+            // A finished sequence may exceed the window by one token; its logits are not used.
             let context = &context[..context.len().min(window)];
             tokens.extend(context);
             tokens.resize((number + 1) * window, 0);
@@ -135,10 +140,10 @@ impl Generator<'_> {
         self.replay(self.programs.0).await
     }
 
-    /// Runs every sequence's newest token.
+    /// Runs the newest token of every sequence.
     async fn step(&self, sequences: &[Sequence]) -> Result<()> {
         let newest = |sequence: &Sequence| *sequence.context().last().unwrap_or(&0);
-        // A sequence that is done stands still at the end of its context.
+        // A finished sequence keeps recomputing the last position of its context.
         let place = |sequence: &Sequence| {
             (sequence.context().len() - 1).min(self.recordings.window as usize - 1) as u32
         };
@@ -153,7 +158,7 @@ impl Generator<'_> {
         encoder.submit().await
     }
 
-    /// What the model says comes next in each sequence.
+    /// The logits (V) of the next token of each sequence.
     async fn logits(&self) -> Result<Vec<Vec<f32>>> {
         let tensor = self.recordings.logits;
         let bytes =

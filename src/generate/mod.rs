@@ -1,4 +1,4 @@
-//! Text from a model: its keys and values are kept on the device, so that a new token costs one row, not a window.
+//! Text generation with a KV cache on the device, so that a new token costs one row and not a whole window.
 
 mod generator;
 mod recordings;

@@ -1,4 +1,4 @@
-//! What generation runs: the prompt in one pass, then one token of each sequence at a time.
+//! The recordings of generation: prefill of the prompts in one pass, then decoding of one token per sequence.
 
 use crate::element::Element;
 use crate::kernels::Capabilities;
@@ -11,34 +11,34 @@ use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{Persistents, Recorder, Recording, Tensor};
 use crate::tape::{Parameter, Tape};
 
-/// Two recordings for B sequences of at most T tokens, and the tensors they share.
+/// The prefill and decode recordings for B sequences of at most T tokens, and the tensors they share.
 pub struct GenerateRecordings {
-    /// B.
+    /// B, the batch size.
     pub sequences: u32,
-    /// T: the model's window.
+    /// T, the model's context window in tokens.
     pub window: u32,
-    /// V.
+    /// V, the size of the vocabulary.
     pub vocab_size: u32,
-    /// The prompts' tokens (1, B·T), padded with anything behind their ends.
+    /// Tokens of the prompts (1, B·T) u32; the padding after a prompt may be any token.
     pub prompt: Tensor,
-    /// Where each stands in its sequence (1, B·T).
+    /// Position of each of them in its sequence (1, B·T) u32.
     pub prompt_positions: Tensor,
-    /// Rows (1, B) of the prompts' last tokens, whose logits are wanted.
+    /// Row of each prompt's last token (1, B) u32, for which logits are computed.
     pub last_rows: Tensor,
-    /// The newest token (1, B) of each sequence.
+    /// The newest token of each sequence (1, B) u32.
     pub token: Tensor,
-    /// Where it stands (1, B).
+    /// Its position in the sequence (1, B) u32.
     pub position: Tensor,
-    /// What comes next (B, V), f32.
+    /// Logits of the next token (B, V) f32.
     pub logits: Tensor,
-    /// Fills the caches and `logits` from the prompts.
+    /// Computes caches and `logits` from the prompts.
     pub prefill: Recording,
-    /// Adds the newest token to the caches and fills `logits`.
+    /// Appends the newest token to the caches and computes `logits`.
     pub step: Recording,
 }
 
 impl GenerateRecordings {
-    /// Bytes of the largest tensor they have: none may pass what one binding holds.
+    /// Bytes of their largest tensor, which must not exceed the binding limit.
     pub fn largest_tensor(config: &ModelConfig, shape: &Shape, sequences: u32) -> u64 {
         let heads = shape.decode().layout;
         let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
@@ -50,7 +50,7 @@ impl GenerateRecordings {
         logits.max(4 * u64::from(tokens) * u64::from(widest)).max(experts)
     }
 
-    /// Writes the recordings for the model `gpt` of `config`.
+    /// Records both for the model `gpt` of `config`, and adds the tensors to `persistents`.
     pub fn new(
         persistents: &mut Persistents,
         gpt: &Gpt<Parameter>,
@@ -110,7 +110,7 @@ impl GenerateRecordings {
     }
 }
 
-/// Nothing is learned here, so nobody reads targets or the orders in which gradients are added up.
+/// Without a backward pass neither targets nor the summation orders of gradients are read.
 fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
     let unread = tokens;
     BatchTensors {
@@ -124,7 +124,7 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
     }
 }
 
-/// logits (B, V) of hidden states (B, D), part by part of the head.
+/// logits (B, V) of the hidden states h (B, D), one product per part of the head.
 fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, h: Tensor, logits: Tensor) {
     let mut column = 0;
     for part in &gpt.head_table().weight {

@@ -1,40 +1,40 @@
-//! Which token comes next, given the logits.
+//! Sampling of the next token from logits.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// How a token is drawn.
+/// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// The logits are divided by this: below 1 likely tokens become likelier; 0 takes the likeliest.
+    /// Divisor of the logits: values below 1 sharpen the distribution; 0 is greedy.
     pub temperature: f64,
-    /// Only the `top_k` likeliest tokens are drawn from; 0 is all.
+    /// Number of most likely tokens to sample from; 0: all.
     pub top_k: usize,
-    /// Only the likeliest tokens that together have this probability are drawn from; 1 is all (Holtzman et al., "The
-    /// Curious Case of Neural Text Degeneration", 2019).
+    /// Nucleus sampling: sample from the smallest set of most likely tokens with at least this total probability; 1:
+    /// all (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019).
     pub top_p: f64,
-    /// Logits of tokens that occurred already are divided by this where positive, multiplied where negative (Keskar et
-    /// al., "CTRL", 2019, section 4.1); 1 changes nothing.
+    /// Logits of tokens that have occurred are divided by this if positive and multiplied by it if negative (Keskar et
+    /// al., "CTRL", 2019, section 4.1); 1: no penalty.
     pub repetition_penalty: f64,
 }
 
 impl Default for Sampling {
-    /// The model's own distribution.
+    /// The unmodified distribution of the model.
     fn default() -> Self {
         Self { temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 }
     }
 }
 
 impl Sampling {
-    /// The likeliest token, always.
+    /// Always the most likely token.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
 
-    /// What is wrong with the settings, if anything: the name of one and what was expected.
+    /// The first invalid parameter, if any: its name and what is expected.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let Self { temperature, top_p, repetition_penalty, .. } = *self;
         match () {
             () if !(temperature.is_finite() && temperature >= 0.0) => {
-                Some(("temperature", "a number from 0 up"))
+                Some(("temperature", "a number of at least 0"))
             }
             () if !(top_p > 0.0 && top_p <= 1.0) => Some(("top_p", "a number above 0, at most 1")),
             () if !(repetition_penalty.is_finite() && repetition_penalty > 0.0) => {
@@ -44,12 +44,12 @@ impl Sampling {
         }
     }
 
-    /// The token at `uniform` (from 0, below 1) of the distribution. `seen` are the tokens so far, each once, so that a draw
-    /// late in a text costs what an early one does. Of equal logits the
-    /// smaller token is taken first; logits that are no numbers are never drawn.
+    /// The token at quantile `uniform`, in [0, 1), of the distribution over tokens ordered from most to least likely;
+    /// ties go to the smaller token. `seen` holds the distinct tokens so far, a set, so that the cost of a draw does
+    /// not grow with the length of the text. NaN logits are never drawn; if all are NaN, the result is token 0.
     pub fn choose(&self, logits: &[f32], seen: &BTreeSet<u32>, uniform: f64) -> u32 {
         let mut candidates = self.penalised(logits, seen);
-        // Likeliest first; a total order, so that the choice is the same on every machine.
+        // Most likely first; a total order, so that the choice is the same on every machine.
         let likelier = |a: &(u32, f64), b: &(u32, f64)| {
             b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
         };
@@ -69,7 +69,7 @@ impl Sampling {
                 return token;
             }
         }
-        candidates.get(weights.len().saturating_sub(1)).map_or(0, |(token, _)| *token) // rounding at the very end
+        candidates.get(weights.len().saturating_sub(1)).map_or(0, |(token, _)| *token) // `rest` is 0 up to rounding
     }
 
     fn penalised(&self, logits: &[f32], seen: &BTreeSet<u32>) -> Vec<(u32, f64)> {
@@ -86,7 +86,8 @@ impl Sampling {
         (0..).zip(logits).filter(|(_, logit)| !logit.is_nan()).collect()
     }
 
-    /// Unnormalised probabilities of `candidates`, likeliest first, as many of them as `top_p` leaves.
+    /// Unnormalised probabilities of `candidates`, which are sorted from most likely, truncated to the nucleus of
+    /// `top_p`.
     fn weights(&self, candidates: &[(u32, f64)]) -> Vec<f64> {
         let largest = candidates.first().map_or(0.0, |(_, logit)| *logit);
         let mut weights: Vec<f64> =
@@ -94,7 +95,7 @@ impl Sampling {
         let wanted = self.top_p * weights.iter().sum::<f64>();
         if self.top_p < 1.0 {
             let mut sum = 0.0;
-            // The one that passes the limit is kept: at least the likeliest always is.
+            // The token that crosses the limit is included, so at least one is kept.
             let kept = weights.iter().take_while(|&&weight| {
                 let is_kept = sum < wanted;
                 sum += weight;
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn choice_follows_the_distribution() {
         let all = drawn(Sampling::default(), &[]);
-        assert_eq!(all, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3], "likeliest first");
+        assert_eq!(all, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3], "most likely first");
         assert_eq!(drawn(Sampling::GREEDY, &[]), [1; 16]);
         // At temperature 1/2 the weights are squared: 16, 4, 1, 1 of 22.
         let cold = drawn(Sampling { temperature: 0.5, ..Sampling::default() }, &[]);
@@ -152,9 +153,9 @@ mod tests {
     fn repetition_costs() {
         let penalty = Sampling { repetition_penalty: 1e3, ..Sampling::GREEDY };
         assert_eq!(penalty.choose(&[1.0, 4.0, 2.0], &set(&[1, 1]), 0.0), 2);
-        // A negative logit becomes more so.
+        // A negative logit becomes more negative.
         assert_eq!(penalty.choose(&[-1.0, -2.0], &set(&[0]), 0.0), 1);
-        assert_eq!(penalty.choose(&[1.0], &set(&[7]), 0.0), 0, "a token outside the vocabulary is nobody's");
+        assert_eq!(penalty.choose(&[1.0], &set(&[7]), 0.0), 0, "a token outside the vocabulary is ignored");
     }
 
     #[test]
