@@ -1,13 +1,13 @@
-//! How a number is stored, and how long a stored row is.
+//! Storage types of tensors, and the stride of their rows.
 
-/// Storage type of a tensor. Sums are always f32; only memory traffic and rounding differ.
+/// Storage type of a tensor. Kernels accumulate in f32 whatever it is; it affects memory traffic and rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     /// 32-bit floats, four to a `vec4<f32>`.
     F32,
     /// IEEE half precision, packed two to a `u32`.
     F16,
-    /// The upper half of an f32, packed two to a `u32`.
+    /// bfloat16, the upper half of an f32, packed two to a `u32`.
     Bf16,
 }
 
@@ -20,7 +20,7 @@ impl Element {
         }
     }
 
-    /// The name shaders know it by (a condition in `shaders/lib/element.wgsl`).
+    /// Its name, which is also its condition in `shaders/lib/element.wgsl`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -29,7 +29,7 @@ impl Element {
         }
     }
 
-    /// The bytes of one row of `cols` values, zero-padded to its stride.
+    /// Appends the bytes of one row of values to `out`, zero-padded to its stride.
     pub fn encode_row(self, values: &[f32], out: &mut Vec<u8>) {
         let pad = stride_of(values.len() as u32) as usize - values.len();
         let padded = values.iter().copied().chain(std::iter::repeat_n(0.0, pad));
@@ -40,7 +40,7 @@ impl Element {
         }
     }
 
-    /// The values of the bytes `encode_row` made, pads included.
+    /// The values in bytes written by [`encode_row`](Self::encode_row), padding included.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {
             Self::F32 => {
@@ -56,10 +56,10 @@ impl Element {
     }
 }
 
-/// Elements from the start of one row to the start of the next: `cols` rounded up to a multiple of 4.
+/// Row stride in elements: `cols` rounded up to a multiple of 4.
 ///
-/// Every kernel reads and writes whole groups of 4, owned by one invocation, so that 16-bit stores never share a
-/// word; it writes zeros into the pad.
+/// Every kernel reads and writes whole groups of 4, each owned by one invocation, so that two invocations never store
+/// to the same word of 16-bit elements. Kernels write zeros to the padding.
 pub const fn stride_of(cols: u32) -> u32 {
     cols.next_multiple_of(4)
 }

@@ -1,29 +1,29 @@
-//! The one error type of the crate: every message is a line that names the culprit and the remedy.
+//! The crate's error type. Every message is one line that names the culprit and the remedy.
 
 use std::path::{Path, PathBuf};
 
-/// A result whose error a user can act on.
+/// A result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Displayed as one line: the culprit, what was expected, what to do.
+/// An error that a user can act on. Displays as one line: the culprit, what was expected, what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No adapter that wgpu can use; the text lists what was tried and what to install.
+    /// No adapter that wgpu can use. The text says what was tried and what to install.
     #[error("no usable GPU adapter: {0}")]
     NoAdapter(String),
-    /// The device failed: lost, out of memory, or a shader it refuses.
+    /// The device failed: it was lost, ran out of memory, or rejected a shader.
     #[error("{0}")]
     Device(String),
-    /// A file or folder is missing, unreadable, unwritable or not what it should be.
+    /// A file or folder is missing, unreadable, unwritable or malformed.
     #[error("{}: {message}", path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it and what to do.
+        /// What is wrong and what to do.
         message: String,
     },
-    /// A key or value of the configuration, or a flag that overrides one.
+    /// An invalid configuration key or value, or an invalid flag.
     #[error("{origin}: {message}")]
     Config {
         /// `file:line: path.of.key`, or the flag.
@@ -31,7 +31,7 @@ pub enum Error {
         /// What was expected and what to do.
         message: String,
     },
-    /// The run cannot work as planned (a shape, a limit, a mismatch with the data).
+    /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
     #[error("{0}")]
     Plan(String),
 }

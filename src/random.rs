@@ -1,13 +1,13 @@
-//! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so nothing
-//! has state to save and any step can be repeated or resumed exactly.
+//! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so there is no generator
+//! state to save, and any step can be repeated or resumed exactly.
 //!
-//! Streams separate uses of one seed. The data order takes the streams from [`SHUFFLE_STREAM`] on, dropout those from
-//! [`DROPOUT_STREAM`] on; everything else (initialisation, sampling) numbers its own below them.
+//! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], dropout those from
+//! [`DROPOUT_STREAM`]; all other uses (initialisation, sampling) number their streams below these.
 
-/// The first stream that shuffling uses: epoch `e` is keyed by stream `SHUFFLE_STREAM + e`.
+/// First stream of shuffling: epoch `e` uses stream `SHUFFLE_STREAM + e`.
 pub const SHUFFLE_STREAM: u64 = 1 << 48;
 
-/// The first stream of dropout masks, drawn on the device: `shaders/lib/dropout.wgsl` numbers them.
+/// First stream of dropout masks, which are drawn on the device; see `shaders/lib/dropout.wgsl` for their numbering.
 pub const DROPOUT_STREAM: u64 = 1 << 63;
 
 /// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
@@ -24,7 +24,7 @@ pub struct Philox {
 }
 
 impl Philox {
-    /// The generator of `seed`; streams of one seed are independent.
+    /// The generator of `stream` under `seed`; streams of one seed are independent.
     pub fn new(seed: u64, stream: u64) -> Self {
         Self { key: halves(seed), stream: halves(stream) }
     }
@@ -35,13 +35,13 @@ impl Philox {
         philox4x32_10([low, high, self.stream[0], self.stream[1]], self.key)
     }
 
-    /// A number in [0, 1) with 53 random bits.
+    /// A uniform number in [0, 1) with 53 random bits.
     pub fn uniform(&self, counter: u64) -> f64 {
         let [a, b, _, _] = self.block(counter);
         unit(a, b)
     }
 
-    /// A standard normal number (Box–Muller in f64). Counters 2i and 2i + 1 are the two halves of one draw.
+    /// A standard normal number (Box–Muller in f64). Counters 2i and 2i + 1 are the pair from one transform.
     pub fn normal(&self, counter: u64) -> f64 {
         let [a, b, c, d] = self.block(counter / 2);
         // 1 - u is in (0, 1], so the logarithm is finite.
@@ -51,21 +51,21 @@ impl Philox {
     }
 }
 
-/// The words by which dropout decides, as the device draws them: the twin of `shaders/lib/dropout.wgsl`.
+/// The random words of dropout as the device draws them: the host version of `shaders/lib/dropout.wgsl`.
 #[derive(Clone, Copy, Debug)]
 pub struct DropoutWords {
     /// The run's seed.
     pub seed: u64,
-    /// The place in the model, below 32768.
+    /// Number of the dropout in the model, below 32768.
     pub op: u32,
     /// The step, counted from 1.
     pub step: u32,
-    /// The micro-batch of the step, counted from 0.
+    /// The micro-batch within the step, counted from 0.
     pub micro_step: u32,
 }
 
 impl DropoutWords {
-    /// Words for the 4 neighbours of number `group` in vector `index`.
+    /// Words for the 4 elements of group `group` in vector `index`.
     pub fn at(&self, index: u32, group: u32) -> [u32; 4] {
         let place = u64::from(self.op << 16 | self.micro_step & 0xffff);
         let stream = DROPOUT_STREAM | place << 32 | u64::from(group);
@@ -73,8 +73,8 @@ impl DropoutWords {
     }
 }
 
-/// A random order of `0..len` that needs no table: a keyed Feistel network over the next even number of
-/// bits, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+/// A pseudo-random permutation of `0..len` without a table: a keyed Feistel network over the next even number of bits,
+/// with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     len: u64,
@@ -82,17 +82,18 @@ pub struct Permutation {
     philox: Philox,
 }
 
-/// Four rounds make a pseudo-random permutation (Luby and Rackoff); small domains want a few more.
+/// Four rounds give a pseudo-random permutation (Luby and Rackoff); small domains benefit from a few more.
 const FEISTEL_ROUNDS: u64 = 6;
 
 impl Permutation {
-    /// The order of `0..len` that (seed, stream) chooses.
+    /// The permutation of `0..len` keyed by (seed, stream).
     pub fn new(len: u64, seed: u64, stream: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         Self { len, half_bits: bits.div_ceil(2).max(1), philox: Philox::new(seed, stream) }
     }
 
-    /// Where `index` goes. The domain is less than four times `len`, so this walks fewer than four times on average.
+    /// The image of `index`. The domain is less than four times `len`, so cycle walking takes fewer than four rounds on
+    /// average.
     ///
     /// # Panics
     /// If `index` is not below `len`.
@@ -110,7 +111,7 @@ impl Permutation {
         let mask = (1u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for round in 0..FEISTEL_ROUNDS {
-            // A half has at most 32 bits, so round and half fit one counter.
+            // A half has at most 32 bits, so (round, half) fits one counter.
             let [bits, ..] = self.philox.block((round << 32) | right);
             (left, right) = (right, left ^ (u64::from(bits) & mask));
         }
@@ -144,7 +145,7 @@ fn unit(low: u32, high: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// The three known answers that Random123 ships for philox4x32, 10 rounds.
+    /// The known-answer tests that Random123 ships for philox4x32, 10 rounds.
     #[test]
     fn known_answers() {
         let answer = |counter, key| philox4x32_10(counter, key);
