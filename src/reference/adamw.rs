@@ -2,7 +2,7 @@
 
 use super::vector::assert_len;
 
-/// The numbers of one AdamW step.
+/// The hyperparameters of one AdamW step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     /// Learning rate.
@@ -11,29 +11,30 @@ pub struct AdamW {
     pub beta1: f64,
     /// Decay of the second moment per step.
     pub beta2: f64,
-    /// Added to the root of the second moment, outside the root.
+    /// ε, added to √v̂ outside the root.
     pub eps: f64,
-    /// Share of a parameter that is taken away per unit of learning rate.
+    /// Decoupled weight decay, per unit of learning rate.
     pub weight_decay: f64,
-    /// What becomes of the moments' bias towards 0.
+    /// How the bias of the moments towards 0 is corrected.
     pub correction: Correction,
 }
 
-/// What becomes of the moments' bias towards their start at 0.
+/// The correction of the bias that the moments have from starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Correction {
     /// m̂ / (√v̂ + eps), as published.
     Published,
-    /// m / (√v + eps): none.
+    /// m / (√v + eps): no correction.
     Absent,
-    /// m̂ / ((√v + eps) / √(1−β₂ᵗ)): eps is corrected too.
+    /// m̂ / ((√v + eps) / √(1−β₂ᵗ)): eps is scaled by the correction too.
     WithEps,
 }
 
-/// Step `step` (counted from 1) on parameters p, given their gradients g, moments m and v; all of one length.
+/// Step `step` (counted from 1) on parameters p, given gradients g and moments m and v, all of one length. Updates p,
+/// m, v.
 ///
 /// m ← β₁·m + (1−β₁)·g, v ← β₂·v + (1−β₂)·g², m̂ = m / (1−β₁ᵗ), v̂ = v / (1−β₂ᵗ), and
-/// p ← p·(1 − lr·weight_decay) − lr·m̂ / (√v̂ + eps), or another quotient as `correction` says.
+/// p ← p·(1 − lr·weight_decay) − lr·m̂ / (√v̂ + eps), or the variant that `correction` selects.
 #[track_caller]
 pub fn adamw(settings: &AdamW, step: u32, p: &mut [f64], g: &[f64], m: &mut [f64], v: &mut [f64]) {
     let AdamW { lr, beta1, beta2, eps, weight_decay, correction } = *settings;

@@ -1,15 +1,15 @@
 //! Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762) with grouped queries (Ainslie et al.
-//! 2023, arXiv:2305.13245). Every row of scores is written out; nothing is tiled.
+//! 2023, arXiv:2305.13245). Whole rows of scores are computed; nothing is tiled.
 
 use std::ops::Range;
 
 use super::softmax::softmax;
 use super::vector::{add_scaled, assert_len, dot, rows_of};
 
-/// The sizes of an attention and what a query may see.
+/// Shapes and masking of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention<'a> {
-    /// T, the tokens of one sequence; sequences do not see each other.
+    /// T, tokens per sequence; attention does not cross sequences.
     pub tokens: usize,
     /// Query heads H.
     pub heads: usize,
@@ -19,22 +19,22 @@ pub struct Attention<'a> {
     pub head_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// A token sees itself and earlier tokens only.
+    /// Causal mask: a query sees its own token and earlier ones.
     pub causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f64,
-    /// A token sees this many tokens, itself and those before it; `None`: all of them. For causal attention.
+    /// Sliding window: a query sees this many tokens, its own included; `None`: unlimited. Causal attention only.
     pub window: Option<usize>,
-    /// For each of the B·T tokens the index within its sequence of its document's first token, before which it sees
-    /// nothing; `None`: a sequence is one document. For causal attention.
+    /// (B·T): for each token the index, within its sequence, of the first token of its document, before which it sees
+    /// nothing; `None`: each sequence is one document. Causal attention only.
     pub starts: Option<&'a [usize]>,
-    /// Dropout: what each weight is multiplied with after the softmax, (B·T, heads, T) by query, head and the key's index
-    /// in its sequence; `None`: nothing is dropped.
+    /// Dropout: factors of the weights after the softmax, (B·T, heads, T) by query, head and index of the key in its
+    /// sequence; `None`: no dropout.
     pub factors: Option<&'a [f64]>,
 }
 
 /// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
-/// and v (B·T, kv_heads·value_dim). B follows from the length of q.
+/// and v (B·T, kv_heads·value_dim). B is inferred from the length of q.
 ///
 /// For each head: sⱼ = scale·q·kⱼ over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
 /// lse = log Σⱼ e^sⱼ; with dropout out = Σⱼ mⱼ·pⱼ·vⱼ.
@@ -58,8 +58,8 @@ pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64
 
 /// (dq, dk, dv) of [`attention`], in the shapes of q, k and v, given dout (B·T, heads·value_dim).
 ///
-/// With p as in the forward pass (and mⱼ = 1 without dropout), dpⱼ = mⱼ·dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ − delta),
-/// dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ mⱼ·pⱼ·dout, the last two over all queries and heads
+/// With p as in the forward pass (and mⱼ = 1 without dropout), dpⱼ = mⱼ·dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ −
+/// delta), dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ mⱼ·pⱼ·dout, the last two over all queries and heads
 /// that use the key.
 #[track_caller]
 pub fn attention_backward(
@@ -92,7 +92,7 @@ pub fn attention_backward(
 }
 
 impl Attention<'_> {
-    /// B·T, once all lengths agree.
+    /// B·T, after checking all lengths.
     #[track_caller]
     fn rows(&self, q: &[f64], k: &[f64], v: &[f64]) -> usize {
         let Self { tokens, heads, kv_heads, head_dim, value_dim, .. } = *self;
@@ -118,7 +118,7 @@ impl Attention<'_> {
         document.max(window).max(first)..row + 1
     }
 
-    /// What dropout multiplies the weight of row `j` in the query of `row` with.
+    /// Dropout factor of the weight of key `j` for the query in `row`.
     fn factor(&self, row: usize, head: usize, j: usize) -> f64 {
         self.factors.map_or(1.0, |factors| factors[(row * self.heads + head) * self.tokens + j % self.tokens])
     }
@@ -132,22 +132,22 @@ impl Attention<'_> {
         (p, lse)
     }
 
-    /// Where q holds query head `head` of `row`.
+    /// Range in q of query head `head` of `row`.
     fn query(&self, row: usize, head: usize) -> Range<usize> {
         slot(row * self.heads + head, self.head_dim)
     }
 
-    /// Where k holds the key of `row` that query head `head` uses.
+    /// Range in k of the key of `row` that query head `head` uses.
     fn key(&self, row: usize, head: usize) -> Range<usize> {
         slot(row * self.kv_heads + self.kv_head(head), self.head_dim)
     }
 
-    /// Where v holds the value of `row` that query head `head` uses.
+    /// Range in v of the value of `row` that query head `head` uses.
     fn value(&self, row: usize, head: usize) -> Range<usize> {
         slot(row * self.kv_heads + self.kv_head(head), self.value_dim)
     }
 
-    /// Where the output of query head `head` of `row` goes.
+    /// Range in the output of query head `head` of `row`.
     fn output(&self, row: usize, head: usize) -> Range<usize> {
         slot(row * self.heads + head, self.value_dim)
     }
@@ -157,7 +157,7 @@ impl Attention<'_> {
     }
 }
 
-/// The elements of vector number `index` among vectors of `width` elements.
+/// Range of vector `index` among vectors of `width` elements.
 fn slot(index: usize, width: usize) -> Range<usize> {
     index * width..(index + 1) * width
 }
@@ -182,7 +182,7 @@ mod tests {
     };
     /// Documents of 1, 3 and 1 tokens, then of 4 and 1.
     const STARTS: [usize; 10] = [0, 1, 1, 1, 4, 0, 0, 0, 0, 4];
-    /// Two of three weights, multiplied by 1.5.
+    /// Two of every three weights, multiplied by 1.5.
     const FACTORS: [f64; 200] = {
         let mut factors = [1.5; 200];
         let mut i = 0;
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn two_tokens_by_hand() {
-        // Scores of the second token: 0.5·2·1 = 1 and 0.5·2·3 = 3. The first sees itself alone.
+        // Scores of the second token: 0.5·2·1 = 1 and 0.5·2·3 = 3. The first sees only itself.
         let shape = Attention {
             tokens: 2,
             heads: 1,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_and_documents_hide_what_lies_before() {
+    fn a_window_and_documents_mask_earlier_tokens() {
         let seen = |shape: Attention| -> Vec<Vec<usize>> {
             (0..10).map(|row| shape.visible(row).collect()).collect()
         };
@@ -280,7 +280,7 @@ mod tests {
             let [q, k, v, dout] = data(2, shape);
             let f = |q: &[f64], k: &[f64], v: &[f64]| dot(&attention(q, k, v, shape).0, &dout);
             let (dq, dk, dv) = attention_backward(&q, &k, &v, &dout, shape);
-            // A single token gives all its weight to itself: the scores have no say, and no gradient.
+            // With a single token the softmax is 1 whatever the score, so q and k have no gradient.
             if shape.tokens > 1 {
                 assert_gradient("dq", &dq, &q, |q| f(q, &k, &v));
                 assert_gradient("dk", &dk, &k, |k| f(&q, k, &v));

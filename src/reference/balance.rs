@@ -1,10 +1,10 @@
-//! Losses that keep experts equally busy, and the bias that does so without one.
+//! Load-balancing losses of a mixture, and the balancing bias that works without a loss.
 
 use super::route::{Route, scores, scores_backward};
 use super::softmax::softmax;
 use super::vector::{assert_len, dot, rows_of};
 
-/// What each balance loss counts in the objective.
+/// Weights of the balance losses in the objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
     /// The expert loss.
@@ -15,19 +15,19 @@ pub struct Factors {
     pub z: f64,
 }
 
-/// The values of the balance losses, before their factors.
+/// The balance losses, unweighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Losses {
-    /// E·Σ fₑ·pₑ over all tokens.
+    /// E·Σ fₑ·pₑ over all tokens (Fedus et al. 2021, arXiv:2101.03961, section 2.2).
     pub expert: f64,
-    /// The same over the tokens of each sequence, averaged over sequences.
+    /// The same per sequence, averaged over sequences (DeepSeek-V3 2024, arXiv:2412.19437).
     pub sequence: f64,
-    /// The mean over tokens of (log Σ e^logits)².
+    /// The mean over tokens of (log Σ e^logits)² (Zoph et al. 2022, arXiv:2202.08906).
     pub z: f64,
 }
 
 impl Losses {
-    /// What they count in the objective.
+    /// Their weighted sum, the term of the objective.
     pub fn objective(&self, factors: &Factors) -> f64 {
         factors.expert * self.expert + factors.sequence * self.sequence + factors.z * self.z
     }
@@ -35,8 +35,8 @@ impl Losses {
 
 /// The losses of logits (N, E) and choices (N, k), for sequences of `tokens` tokens.
 ///
-/// fₑ is the share of the choices that fell on expert e, pₑ the mean over tokens of its score, the scores of each token made
-/// to sum to 1.
+/// fₑ is the fraction of the choices routed to expert e; pₑ is the mean over tokens of its score, where the scores of
+/// each token are normalised to a sum of 1.
 ///
 /// # Examples
 ///
@@ -68,10 +68,10 @@ pub fn losses(logits: &[f64], ids: &[u32], tokens: usize, route: &Route) -> Loss
     }
 }
 
-/// The gradient of the [`objective`](Losses::objective) with respect to the logits (N, E); none passes through the shares.
+/// The gradient of the [`objective`](Losses::objective) with respect to the logits (N, E); f is held constant.
 ///
-/// With respect to a token's normalised scores it is E/N·(factor·fₑ over all tokens + factor·fₑ of its sequence); with
-/// respect to its logits, through the z loss, 2·factor/N·lse·softmax.
+/// With respect to a token's normalised scores it is E/N·(expert·fₑ over all tokens + sequence·fₑ of its sequence),
+/// with the factors of those names; the z loss adds 2·z/N·lse·softmax to the gradient of the logits.
 #[track_caller]
 pub fn losses_backward(
     logits: &[f64],
@@ -106,8 +106,8 @@ pub fn losses_backward(
     d_logits
 }
 
-/// The bias (E) of the choice after a step in which each expert was chosen so often: moved by `rate` towards those below the
-/// mean, away from those above (Wang et al. 2024, arXiv:2408.15664, algorithm 1). Nothing moves if nothing was chosen.
+/// The selection bias (E) after a step with `chosen` (E) choices per expert: raised by `rate` for experts below the
+/// mean, lowered for those above (Wang et al. 2024, arXiv:2408.15664, algorithm 1). Unchanged if nothing was chosen.
 ///
 /// # Examples
 ///
@@ -151,7 +151,7 @@ mod tests {
         Route { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: true, scaling: 1.0 };
 
     #[test]
-    fn equally_busy_experts_cost_one() {
+    fn a_balanced_load_costs_one() {
         let uniform = losses(&[0.5; 8 * 4], &[0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3, 0, 0, 1, 2, 3], 4, &ROUTE);
         assert!((uniform.expert - 1.0).abs() < 1e-14 && (uniform.sequence - 1.0).abs() < 1e-14);
         assert!((uniform.z - (0.5 + 4.0f64.ln()).powi(2)).abs() < 1e-14);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_expert_costs_as_much_as_there_are() {
+    fn one_busy_expert_costs_the_number_of_experts() {
         let route = Route { chosen: 1, ..ROUTE };
         let lonely = losses(&[50.0, 0.0, 0.0, 0.0], &[0], 1, &route);
         assert!((lonely.expert - 4.0).abs() < 1e-12);
@@ -195,12 +195,11 @@ mod tests {
         }
     }
 
-    /// Two micro-batches: target M/E = 2/4 against the sum of f, which is choices / (k·N).
     #[test]
-    fn the_bias_moves_towards_what_is_missing() {
+    fn the_bias_favours_experts_below_the_mean() {
         let bias = updated_bias(&[0.0; 4], &[10, 6, 8, 8], 0.001);
         assert_eq!(bias, [-0.001, 0.001, 0.0, 0.0]);
-        // A mean of 7.75 is met by nobody.
+        // With a mean of 7.75 every bias moves.
         assert_eq!(updated_bias(&[0.0; 4], &[7, 8, 8, 8], 1.0), [1.0, -1.0, -1.0, -1.0]);
         assert_eq!(updated_bias(&[0.5; 4], &[0; 4], 1.0), [0.5; 4]);
     }

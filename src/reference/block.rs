@@ -17,37 +17,37 @@ use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
 use super::vector::add;
 
-/// A block of a model, on a batch of N = B·T tokens.
+/// A block of a model, applied to a batch of N = B·T tokens.
 pub(super) struct Block<'a> {
     pub(super) shape: &'a Shape,
     pub(super) weights: &'a Weights,
-    /// Number of the block, which is part of its tensors' names.
+    /// Index of the block, part of the names of its tensors.
     pub(super) layer: usize,
     /// Position of every token, (N).
     pub(super) positions: &'a [u32],
     /// T.
     pub(super) sequence_length: usize,
-    /// What the router of this block remembers, where it is a mixture.
+    /// State of the router, if the block is a mixture.
     pub(super) memory: Option<&'a Memory>,
 }
 
-/// What the forward pass keeps for the backward pass. H query heads, K key and value heads of d elements; F
-/// is the width of the feed-forward network.
+/// Activations saved for the backward pass. H query heads, K key and value heads of d elements; F is the width of the
+/// feed-forward network.
 pub(super) struct Activations {
     /// Input of the block, (N, D).
     x: Vec<f64>,
     /// x after the first norm, (N, D).
     attention_input: Vec<f64>,
-    /// Queries and keys as projected, (N, H·d) and (N, K·d); only their own norm looks back at them.
+    /// Projected queries (N, H·d) and keys (N, K·d), which only the backward pass of their norm reads.
     q_projected: Vec<f64>,
     k_projected: Vec<f64>,
-    /// What attention saw: q (N, H·d), k (N, K·d), v (N, K·d).
+    /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·d).
     q: Vec<f64>,
     k: Vec<f64>,
     v: Vec<f64>,
-    /// What attention gave, (N, H·d).
+    /// Output of attention, (N, H·d).
     attended: Vec<f64>,
-    /// The residual between the two halves, (N, D).
+    /// The residual stream between attention and feed-forward network, (N, D).
     x_middle: Vec<f64>,
     /// x_middle after the second norm, (N, D).
     feed_forward_input: Vec<f64>,
@@ -93,8 +93,8 @@ impl Block<'_> {
         (out, saved)
     }
 
-    /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`. The losses of a
-    /// mixture have a part in it, `seed` times their factors.
+    /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`. It includes
+    /// the balance losses of a mixture, weighted by `seed` times their factors.
     #[track_caller]
     pub(super) fn backward(
         &self,
@@ -140,7 +140,7 @@ impl Block<'_> {
         }
     }
 
-    /// q (N, H·d), k and v (N, K·d): of three layers in Llama, of the thirds of one in GPT-2.
+    /// q (N, H·d), k and v (N, K·d): from three linear layers in Llama, from the thirds of one in GPT-2.
     #[track_caller]
     fn project_qkv(&self, x: &[f64]) -> [Vec<f64>; 3] {
         match self.shape.architecture {
@@ -175,8 +175,8 @@ impl Block<'_> {
         }
     }
 
-    /// The linear layer `name` of the block, with a bias where the weights hold one: x (N, k) -> (N, n).
-    /// Llama's weights are (n, k), those of GPT-2 (k, n).
+    /// The linear layer `name` of the block, with a bias if the weights contain one: x (N, k) -> (N, n). Weights are
+    /// (n, k) in Llama and (k, n) in GPT-2.
     #[track_caller]
     fn project(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &self.weights[&self.tensor(name, "weight")];
@@ -244,7 +244,7 @@ impl Block<'_> {
         }
     }
 
-    /// (m, n, k) of the linear layer w, of n·k weights, on x (m, k); there is a row per token.
+    /// (m, n, k) of the linear layer with n·k weights w on x (m, k), with one row per token.
     fn sizes(&self, x: &[f64], w: &[f64]) -> (usize, usize, usize) {
         let m = self.positions.len();
         let k = x.len() / m;
@@ -253,7 +253,7 @@ impl Block<'_> {
 }
 
 impl Shape {
-    /// RMSNorm or LayerNorm of the architecture, over rows as long as its weight.
+    /// The architecture's norm, RMSNorm or LayerNorm, over rows as long as its weight.
     #[track_caller]
     pub(super) fn norm(&self, weights: &Weights, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &weights[&format!("{name}.weight")];
@@ -290,7 +290,7 @@ impl Shape {
     }
 }
 
-/// What a block's layers are called where both architectures have them.
+/// Names of the layers of a block that both architectures have.
 struct Names {
     layers: &'static str,
     attention_norm: &'static str,

@@ -1,6 +1,6 @@
-//! Attention of one new token over the keys and values that are kept: the last row of [`attention`](super::attention).
+//! Attention of one new token over cached keys and values: the last row of [`attention`](super::attention).
 
-/// Sizes of one head.
+/// Shape and scale of one head.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     /// Elements of a query and of a key.
@@ -11,8 +11,7 @@ pub struct Head {
     pub scale: f64,
 }
 
-/// softmax(scale · q kᵀ) v of `query` (head_dim) over `keys` (S, head_dim) and `values` (S, value_dim): value_dim
-/// numbers.
+/// softmax(scale · q kᵀ) v (value_dim) of `query` (head_dim) over `keys` (S, head_dim) and `values` (S, value_dim).
 pub fn decode(query: &[f64], keys: &[f64], values: &[f64], head: &Head) -> Vec<f64> {
     let dot = |key: &[f64]| head.scale * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>();
     let scores: Vec<f64> = keys.chunks(head.head_dim).map(dot).collect();

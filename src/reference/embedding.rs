@@ -1,4 +1,4 @@
-//! The embedding: rows of a table, chosen by token ids.
+//! The embedding: rows of a table, looked up by token id.
 
 use super::vector::{add_scaled, assert_len, rows_of};
 
@@ -13,7 +13,7 @@ pub fn embedding(table: &[f64], ids: &[u32], cols: usize) -> Vec<f64> {
     y
 }
 
-/// dtable (rows, cols) of [`embedding`], given dy (N, cols): the rows of dy added up by id.
+/// dtable (rows, cols) of [`embedding`], given dy (N, cols): the rows of dy summed by id.
 #[track_caller]
 pub fn embedding_backward(dy: &[f64], ids: &[u32], rows: usize, cols: usize) -> Vec<f64> {
     assert_len("dy", dy, ids.len() * cols);
@@ -24,7 +24,7 @@ pub fn embedding_backward(dy: &[f64], ids: &[u32], rows: usize, cols: usize) -> 
     dtable
 }
 
-/// Where the row of `id` starts.
+/// Index of the first element of the row of `id`.
 #[track_caller]
 fn start(id: u32, rows: usize, cols: usize) -> usize {
     let row = id as usize;

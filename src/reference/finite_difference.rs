@@ -1,4 +1,4 @@
-//! Numerical gradients: the proof of every backward pass in this module.
+//! Numerical gradients, against which every backward pass of this module is tested.
 
 use super::vector::dot;
 
@@ -8,9 +8,9 @@ use super::vector::dot;
 ///
 /// ∂f/∂xᵢ = (8·(f(xᵢ+h) − f(xᵢ−h)) − (f(xᵢ+2h) − f(xᵢ−2h))) / 12h + O(h⁴)
 ///
-/// The two-point formula balances its two errors near 1e-10; here the truncation is below 1e-16 in units of
-/// the fifth derivative and what remains is the rounding of f over h. For smooth functions whose gradient is
-/// not much smaller than their value the result is good to 1e-8, usually to 1e-10.
+/// The two-point formula reaches about 1e-10 at best, where its truncation and rounding errors balance. Here truncation
+/// is below 1e-16 in units of the fifth derivative, and the rounding of f divided by h remains. For smooth functions
+/// whose gradient is not much smaller than their value the result is accurate to 1e-8, usually to 1e-10.
 ///
 /// # Examples
 ///
@@ -26,7 +26,7 @@ pub fn gradient(mut f: impl FnMut(&[f64]) -> f64, x: &[f64]) -> Vec<f64> {
     let mut moved = x.to_vec();
     (0..x.len())
         .map(|i| {
-            // An element far below the others moves by their magnitude: its own would drown in rounding.
+            // Small elements use the RMS of x as their magnitude: a step of their own size would drown in rounding.
             let magnitude = x[i].abs().max(rms);
             let h = if magnitude > 0.0 { 1e-4 * magnitude } else { 1e-4 };
             let mut at = |offset: f64| {
@@ -47,7 +47,7 @@ mod tests {
     use crate::reference::gradient_check::assert_close;
 
     #[test]
-    fn is_good_to_1e_8_at_any_magnitude() {
+    fn is_accurate_to_1e_8_at_any_magnitude() {
         for magnitude in [1e-3, 1.0, 1e3] {
             let x: Vec<f64> = [0.5, -1.25, 2.0, 0.0].iter().map(|x| x * magnitude).collect();
             let f =
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_from_zero_and_takes_nothing() {
+    fn accepts_zero_and_an_empty_vector() {
         assert_close("at zero", &gradient(|x| x[0].sin() + 2.0 * x[1], &[0.0, 0.0]), &[1.0, 2.0], 1e-10);
         assert!(gradient(|_| 1.0, &[]).is_empty());
     }

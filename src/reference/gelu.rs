@@ -4,10 +4,10 @@ use std::f64::consts::{FRAC_1_PI, TAU};
 
 use super::vector::assert_len;
 
-/// Which distribution function weighs x.
+/// Which form of Φ is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
-    /// The normal one: Φ(x) = (1 + erf(x/√2)) / 2.
+    /// The normal CDF: Φ(x) = (1 + erf(x/√2)) / 2.
     Exact,
     /// Φ(x) ≈ (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2.
     Tanh,
@@ -24,7 +24,7 @@ pub fn gelu_backward(x: &[f64], dy: &[f64], kind: Gelu) -> Vec<f64> {
     assert_len("dy", dy, x.len());
     let gradient = |(x, dy): (&f64, &f64)| {
         let (value, slope) = kind.distribution(*x);
-        // The slope is zero long before x overflows, but 0·∞ is no number.
+        // The slope underflows to zero long before x overflows, but 0·∞ would be NaN.
         dy * (value + if slope == 0.0 { 0.0 } else { x * slope })
     };
     x.iter().zip(dy).map(gradient).collect()
@@ -37,7 +37,7 @@ impl Gelu {
             Self::Exact => (normal_distribution(x), density(x)),
             Self::Tanh => {
                 let c = (2.0 * FRAC_1_PI).sqrt();
-                // (1 + tanh u) / 2 = 1 / (1 + e^−2u), which loses nothing where tanh u is close to −1.
+                // (1 + tanh u) / 2 = 1 / (1 + e^−2u), without cancellation where tanh u is close to −1.
                 let e = (-2.0 * c * (x + 0.044715 * x.powi(3))).exp();
                 let value = 1.0 / (1.0 + e);
                 // Φ′ = 2·u′·Φ·(1 − Φ)
@@ -48,7 +48,7 @@ impl Gelu {
     }
 }
 
-/// The normal density.
+/// The standard normal density.
 fn density(x: f64) -> f64 {
     (-0.5 * x * x).exp() / TAU.sqrt()
 }
@@ -87,7 +87,7 @@ mod tests {
         for (x, table) in x.into_iter().zip(table) {
             assert_close("Φ", &[normal_distribution(x)], &[table], 1e-9);
         }
-        // The two formulas meet.
+        // Both formulas agree where they meet.
         for z in [3.0f64, -3.0] {
             let (inside, outside) = (normal_distribution(z * (1.0 - 1e-13)), normal_distribution(z));
             assert!((inside / outside - 1.0).abs() < 1e-11);

@@ -1,6 +1,6 @@
-//! A whole language model, Llama as published (Touvron et al. 2023, arXiv:2302.13971) with the variations of
-//! Qwen, or GPT-2 (Radford et al. 2019): embedding, blocks, final norm, output projection, cross-entropy; and the
-//! gradients of all of it. Some of its blocks may be mixtures of experts.
+//! A whole language model, forward and backward: Llama (Touvron et al. 2023, arXiv:2302.13971) with the variations of
+//! Qwen, or GPT-2 (Radford et al. 2019): embedding, blocks, final norm, output projection, cross-entropy. Blocks of a
+//! Llama may be mixtures of experts.
 
 use std::collections::BTreeMap;
 
@@ -15,62 +15,62 @@ use super::objective::{Batch, Memories, with_seeds};
 use super::rope::Rope;
 use super::vector::{add, assert_len, rows_of};
 
-/// Tensors by their Hugging Face names, or the gradients or moments of those tensors.
+/// Tensors by Hugging Face name; also used for their gradients and moments.
 pub type Weights = BTreeMap<String, Vec<f64>>;
 
-/// The sizes and variations of a model.
+/// Sizes and variant of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// What the layers are made of.
+    /// Llama or GPT-2.
     pub architecture: Architecture,
     /// V, rows of the embedding and of the output projection.
     pub vocab_size: usize,
-    /// D, elements of a token between blocks.
+    /// D, width of the residual stream.
     pub hidden_size: usize,
-    /// Blocks.
+    /// Number of blocks, without those of multi-token prediction.
     pub num_layers: usize,
-    /// Query heads of a block.
+    /// Query heads.
     pub num_heads: usize,
-    /// Key and value heads of a block, a divisor of `num_heads`.
+    /// Key and value heads, a divisor of `num_heads`.
     pub num_kv_heads: usize,
     /// Elements of a head; `num_heads · head_dim` may differ from `hidden_size`.
     pub head_dim: usize,
     /// Width of the feed-forward network.
     pub intermediate_size: usize,
-    /// Added to every mean square or variance before its root.
+    /// ε of the norms, added to the mean square or variance before the root.
     pub norm_eps: f64,
-    /// Rotation of queries and keys in Llama; its `head_dim` is the one above.
+    /// Rotary embedding of queries and keys in Llama; its `head_dim` must equal the one above.
     pub rope: Rope,
-    /// The output projection is the embedding table.
+    /// The output projection uses the embedding table.
     pub tie_word_embeddings: bool,
     /// The projections to queries, keys and values have a bias, as in Qwen2.
     pub qkv_bias: bool,
     /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
     pub qk_norm: bool,
-    /// A token sees this many tokens, itself and those before it; `None`: all of them.
+    /// Sliding window: a token sees this many tokens, itself included; `None`: unlimited.
     pub window: Option<usize>,
-    /// What stands in the place of the feed-forward network in most layers; of Llama alone.
+    /// Replaces the feed-forward network from layer `first_dense_layers` on; Llama only.
     pub mixture: Option<Mixture>,
-    /// What predicts tokens further ahead; of Llama alone.
+    /// Multi-token prediction; Llama only.
     pub multi_token: Option<MultiToken>,
 }
 
-/// What the layers are made of, and what they are called.
+/// The kind of layers, and their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// RMSNorm, rotary positions, SwiGLU, no bias but where `qkv_bias` says.
+    /// RMSNorm, rotary positions, SwiGLU; no biases except those of `qkv_bias`.
     Llama,
-    /// LayerNorm, a learned table of positions, GELU, a bias on every linear layer; their weights are (in, out).
+    /// LayerNorm, learned positions, GELU, a bias on every linear layer; linear weights are stored (in, out).
     Gpt2 {
-        /// Rows of the table.
+        /// Rows of the position table.
         positions: usize,
         /// The activation.
         activation: Gelu,
     },
 }
 
-/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens. The routers of mixtures choose as
-/// they do before the first step, without a bias.
+/// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens. Routers are in their initial
+/// state, without a selection bias.
 #[track_caller]
 pub fn logits(
     shape: &Shape,
@@ -83,7 +83,7 @@ pub fn logits(
     linear(&last.normed, &weights[shape.head()], None, tokens.len(), shape.vocab_size, shape.hidden_size)
 }
 
-/// (loss_sum, count): the cross-entropy summed over targets (N) other than `ignore`, and how many those are.
+/// (loss_sum, count): the cross-entropy summed over targets (N) other than `ignore`, and the number of those.
 #[track_caller]
 pub fn loss(
     shape: &Shape,
@@ -99,12 +99,12 @@ pub fn loss(
     (loss_sum, count)
 }
 
-/// (loss_sum, count, gradients of seed·loss_sum), the first two as in [`loss`]. What an objective adds to the loss has no
-/// part in it: see [`outcome_and_gradients`](super::objective::outcome_and_gradients).
+/// (loss_sum, count, gradients of seed·loss_sum), the first two as in [`loss`]. The other terms of the objective are
+/// not included: see [`outcome_and_gradients`](super::objective::outcome_and_gradients).
 #[track_caller]
 #[expect(
     clippy::too_many_arguments,
-    reason = "the arguments of `loss` and a seed, so that both are called alike"
+    reason = "the arguments of `loss` and a seed, so that both have the same signature"
 )]
 pub fn loss_and_gradients(
     shape: &Shape,
@@ -122,18 +122,19 @@ pub fn loss_and_gradients(
 }
 
 impl Shape {
-    /// The mixture of a layer, unless that is dense. Layers from `num_layers` on predict further ahead.
+    /// The mixture of a layer, or `None` if it is dense. Layers from `num_layers` on are those of multi-token
+    /// prediction.
     pub fn mixture_of(&self, layer: usize) -> Option<&Mixture> {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
     }
 
-    /// What the routers remember before the first step.
+    /// The state of all routers before the first step.
     pub fn memories(&self) -> Memories {
         let layers = 0..self.num_layers + self.multi_token.map_or(0, |further| further.depth);
         layers.filter_map(|layer| Some((layer, Memory::new(self.mixture_of(layer)?)))).collect()
     }
 
-    /// A block on a batch.
+    /// Block `layer`, applied to a batch.
     pub(super) fn block<'a>(
         &'a self,
         weights: &'a Weights,
@@ -145,12 +146,12 @@ impl Shape {
         Block { shape: self, weights, layer, positions, sequence_length, memory: memories.get(&layer) }
     }
 
-    /// The name of the matrix that makes the logits.
+    /// The name of the output projection.
     pub(super) fn head(&self) -> &'static str {
         if self.tie_word_embeddings { self.embedding() } else { HEAD }
     }
 
-    /// The name of the table of tokens.
+    /// The name of the embedding table.
     pub(super) fn embedding(&self) -> &'static str {
         match self.architecture {
             Architecture::Llama => "model.embed_tokens.weight",
@@ -172,20 +173,19 @@ impl Shape {
         let parameters = self.parameters();
         for (name, count) in &parameters {
             let tensor = weights.get(name);
-            assert!(tensor.is_some(), "the weights should hold {name}.");
+            assert!(tensor.is_some(), "the weights should contain {name}.");
             assert_len(name, tensor.map_or(&[], Vec::as_slice), *count);
         }
         let unknown = weights.keys().find(|&held| parameters.iter().all(|(name, _)| name != held));
-        assert!(unknown.is_none(), "the weights hold {unknown:?}, which this shape does not have.");
+        assert!(unknown.is_none(), "the weights contain {unknown:?}, which this shape does not have.");
         assert!(self.rope.head_dim == self.head_dim, "rope.head_dim should be the head_dim of the model.");
         let is_plain = self.mixture.is_none() && self.multi_token.is_none();
         let is_llama = self.architecture == Architecture::Llama;
-        assert!(is_plain || is_llama, "only a Llama should be a mixture or predict further ahead.");
+        assert!(is_plain || is_llama, "only Llama supports mixtures and multi-token prediction.");
     }
 }
 
-/// Adds `gradient` to what `grads` already holds under `name`: a tied table is used twice, a weight by every
-/// micro-batch.
+/// Adds `gradient` to the entry `name` of `grads`: a tied table is used twice, and every weight once per micro-batch.
 pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
     let sum = match grads.get(name) {
         Some(held) => add(held, &gradient),
@@ -197,7 +197,7 @@ pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
 pub(super) const POSITIONS: &str = "transformer.wpe.weight";
 pub(super) const HEAD: &str = "lm_head.weight";
 
-/// What the forward pass leaves for the loss and for the backward pass.
+/// The results of the forward pass that the loss and the backward pass need.
 pub(super) struct Forward {
     pub(super) blocks: Vec<Activations>,
     /// Output of the last block (N, D).

@@ -1,4 +1,4 @@
-//! What the tests ask of a gradient: to be close, in norm, to the finite difference.
+//! Assertions of the tests: a gradient is close, in norm, to the finite difference.
 
 use super::finite_difference::gradient;
 use super::vector::{add_scaled, assert_len, dot};
@@ -9,7 +9,7 @@ pub(super) fn assert_gradient(name: &str, analytic: &[f64], x: &[f64], f: impl F
     assert_close(name, analytic, &gradient(f, x), 1e-6);
 }
 
-/// Panics unless ‖actual − expected‖ ≤ tolerance·‖expected‖; says which share of that was used.
+/// Panics unless ‖actual − expected‖ ≤ tolerance·‖expected‖; prints the fraction of the tolerance that was used.
 #[track_caller]
 pub(super) fn assert_close(name: &str, actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_len(name, actual, expected.len());

@@ -1,12 +1,12 @@
-//! The products of a mixture of experts: rows sorted by expert, each times its expert's matrix.
+//! Grouped products of a mixture of experts: rows sorted by expert, each multiplied by its expert's matrix.
 //!
-//! `offsets` has one entry for each expert, its first row, and one more, the end of the last one's rows.
+//! `offsets` (E + 1) holds the first row of each expert and, last, the end of the last expert's rows.
 
 use super::matmul::{matmul_nn, matmul_nt, matmul_tn};
 use super::vector::assert_len;
 
-/// y (R, out): y_r = x_r·W_eᵀ for the expert e with offsets\[e\] <= r < offsets\[e + 1\]; x (R, in), stack (E, out, in). Rows of
-/// no expert are 0.
+/// y (R, out): y_r = x_r·W_eᵀ for the expert e with offsets\[e\] <= r < offsets\[e + 1\]; x (R, in), stack (E, out,
+/// in). Rows without an expert are 0.
 #[track_caller]
 pub fn grouped_matmul(x: &[f64], stack: &[f64], offsets: &[usize], out: usize, inner: usize) -> Vec<f64> {
     let mut y = vec![0.0; x.len() / inner * out];
@@ -41,7 +41,7 @@ pub fn grouped_matmul_backward(
     (dx, d_stack)
 }
 
-/// Each expert's number and matrix.
+/// (index, matrix) of each expert.
 #[track_caller]
 fn experts<'w>(
     stack: &'w [f64],
@@ -67,8 +67,8 @@ mod tests {
     }
 
     #[test]
-    fn each_row_meets_its_own_expert() {
-        // Experts double, negate and (without rows) square nothing.
+    fn each_row_uses_the_matrix_of_its_expert() {
+        // Expert 0 doubles, expert 2 negates, expert 1 has no rows; the last row has no expert.
         let y = grouped_matmul(&[1.0, 2.0, 3.0, 7.0], &[2.0, 9.0, -1.0], &[0, 2, 2, 3], 1, 1);
         assert_eq!(y, [2.0, 4.0, -3.0, 0.0]);
     }
@@ -83,6 +83,6 @@ mod tests {
         let (dx, d_stack) = grouped_matmul_backward(&x, &stack, &offsets, &dy, out, inner);
         assert_gradient("dx", &dx, &x, |x| f(x, &stack));
         assert_gradient("d_stack", &d_stack, &stack, |stack| f(&x, stack));
-        assert!(d_stack[out * inner..2 * out * inner].iter().all(|&g| g == 0.0), "nobody asked expert 1");
+        assert!(d_stack[out * inner..2 * out * inner].iter().all(|&g| g == 0.0), "expert 1 has no rows");
     }
 }

@@ -9,7 +9,7 @@ use super::vector::{add_scaled, assert_len, dot, rows_of};
 /// ```
 /// use gristmill::reference::layer_norm::layer_norm;
 ///
-/// // The mean is 4 and the standard deviation 3; the weight doubles the second, the bias lifts the first.
+/// // The mean is 4 and the standard deviation 3; the weight doubles the second element, the bias raises the first.
 /// assert_eq!(layer_norm(&[1.0, 7.0], &[1.0, 2.0], &[5.0, 0.0], 2, 0.0), [4.0, 2.0]);
 /// ```
 #[track_caller]

@@ -1,4 +1,4 @@
-//! Cross-entropy of the next token, alone and together with the output projection that makes the logits.
+//! Cross-entropy of the next token, alone and fused with the output projection.
 
 use super::matmul::{linear, linear_backward};
 use super::softmax::softmax;
@@ -6,16 +6,15 @@ use super::vector::{assert_len, rows_of};
 
 /// (loss_sum, count, dlogits (N, vocab)) of logits (N, vocab) and targets (N).
 ///
-/// loss_sum = Σ (log Σ e^logits − logits\[target\]) over the rows whose target is not `ignore`; count is how
-/// many those are. dlogits = softmax(logits) − onehot(target) is the gradient of loss_sum, zero in the rows
-/// that are not counted.
+/// loss_sum = Σ (log Σ e^logits − logits\[target\]) over the rows whose target is not `ignore`; count is the number of
+/// those rows. dlogits = softmax(logits) − onehot(target) is the gradient of loss_sum, zero in ignored rows.
 ///
 /// # Examples
 ///
 /// ```
 /// use gristmill::reference::linear_cross_entropy::cross_entropy;
 ///
-/// // Four equal logits: each class has probability 1/4. The second row is not counted.
+/// // Four equal logits: each class has probability 1/4. The second row is ignored.
 /// let (loss_sum, count, dlogits) = cross_entropy(&[0.0; 8], &[1, 9], 4, 9);
 /// assert_eq!((loss_sum, count), (4.0_f64.ln(), 1));
 /// assert_eq!(dlogits, [0.25, -0.75, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0]);
@@ -41,10 +40,10 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize, ignore: u32)
     (loss_sum, count, dlogits)
 }
 
-/// What [`linear_cross_entropy`] returns.
+/// The result of [`linear_cross_entropy`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearCrossEntropy {
-    /// Sum of the losses of the counted rows.
+    /// Sum of the losses of the rows that are not ignored.
     pub loss_sum: f64,
     /// Rows whose target is not `ignore`.
     pub count: usize,
@@ -57,7 +56,7 @@ pub struct LinearCrossEntropy {
 /// [`cross_entropy`] of the logits h·wᵀ, and the gradients of `seed` times its sum: h (N, D), w (V, D),
 /// targets (N).
 ///
-/// N is the number of targets; D and V follow from the lengths of h and w.
+/// N is the number of targets; D and V are inferred from the lengths of h and w.
 #[track_caller]
 pub fn linear_cross_entropy(
     h: &[f64],
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counted_is_nothing_learned() {
+    fn ignored_rows_have_no_loss_and_no_gradient() {
         let (loss_sum, count, dlogits) = cross_entropy(&[1.0, 2.0], &[IGNORE], 2, IGNORE);
         assert_eq!((loss_sum, count, dlogits), (0.0, 0, vec![0.0; 2]));
     }

@@ -1,11 +1,11 @@
-//! Matrix products and the linear layer made of them.
+//! Matrix products and linear layers.
 //!
-//! The suffix says how each operand is stored, left then right: `n` as it is multiplied, `t` transposed. The
-//! result is always (m, n), and k is what is summed over.
+//! The suffix gives the storage of the left and the right operand: `n` as is, `t` transposed. The result is always (m,
+//! n), and k is the length of the reduction.
 
 use super::vector::{add_scaled, assert_len, dot};
 
-/// y = a·bᵀ: a (m, k), b (n, k) -> y (m, n). The product of a linear layer, whose weight is (out, in).
+/// y = a·bᵀ: a (m, k), b (n, k) -> y (m, n). The forward pass of a linear layer with weight (out, in).
 #[track_caller]
 pub fn matmul_nt(a: &[f64], b: &[f64], m: usize, n: usize, k: usize) -> Vec<f64> {
     assert_len("a", a, m * k);
@@ -31,7 +31,7 @@ pub fn matmul_nn(a: &[f64], b: &[f64], m: usize, n: usize, k: usize) -> Vec<f64>
     y
 }
 
-/// y = aᵀ·b: a (k, m), b (k, n) -> y (m, n). The product of a weight's gradient, which sums over rows.
+/// y = aᵀ·b: a (k, m), b (k, n) -> y (m, n). The weight gradient of a linear layer, which sums over rows.
 #[track_caller]
 pub fn matmul_tn(a: &[f64], b: &[f64], m: usize, n: usize, k: usize) -> Vec<f64> {
     assert_len("a", a, k * m);

@@ -1,10 +1,10 @@
-//! A mixture of experts: the whole layer that stands in the place of a feed-forward network (Shazeer et al. 2017,
-//! arXiv:1701.06538), with the losses that keep its experts busy.
+//! A mixture of experts: the layer that replaces a feed-forward network (Shazeer et al. 2017, arXiv:1701.06538), with
+//! its load-balancing losses.
 //!
-//! y = Σⱼ gateⱼ·expertⱼ(x) over the k experts that a token chose, + the shared expert's output. An expert is
-//! down_proj(silu(gate_proj·x)·up_proj·x). A router (E, D) makes the logits from which choices and gates follow.
+//! y = Σⱼ gateⱼ·expertⱼ(x) over the k experts that a token chose, plus the shared expert's output. An expert is
+//! down_proj(silu(gate_proj·x)·up_proj·x). A router (E, D) computes the logits that determine choices and gates.
 //!
-//! N tokens of width D, E experts of width F, k choices of a token: choice j of token t has the index t·k + j.
+//! N tokens of width D, E experts of width F, k choices per token; choice j of token t has index t·k + j.
 
 mod balance;
 mod choice;
@@ -16,121 +16,123 @@ pub use choice::{Choices, choose};
 pub use layer::{Layer, Visit};
 pub use slots::capacity_slots;
 
-/// The sizes and rules of a mixture.
+/// Sizes and routing rules of a mixture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixture {
-    /// E.
+    /// E, the number of experts.
     pub experts: usize,
-    /// k.
+    /// k, experts per token.
     pub chosen: usize,
-    /// From logits to scores.
+    /// The function from logits to scores.
     pub score: Score,
-    /// Groups of neighbouring experts of which only the best may be chosen from.
+    /// Group-limited routing: experts are chosen from the best groups only.
     pub groups: Option<Groups>,
     /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
     pub norm_top_k: bool,
-    /// What the gates are multiplied with at last.
+    /// Factor of the gates, applied last.
     pub scaling: f64,
-    /// By how much the bias of the choice moves after a step.
+    /// Update of the selection bias per step.
     pub bias_update_rate: f64,
-    /// F.
+    /// F, the width of an expert.
     pub intermediate_size: usize,
-    /// So many layers, the first ones, are no mixtures.
+    /// Number of leading layers that are dense.
     pub first_dense_layers: usize,
-    /// The expert that every token visits, if there is one.
+    /// The shared expert, if any.
     pub shared: Option<Shared>,
-    /// What the objective adds.
+    /// Factors of the balance losses in the objective.
     pub losses: Losses,
-    /// How many tokens an expert takes; `None`: all that chose it.
+    /// Expert capacity; `None`: dropless.
     pub capacity: Option<Capacity>,
 }
 
-/// From logits to scores.
+/// The function from logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
     /// e^logit / Σ e^logit.
     Softmax,
-    /// 1 / (1 + e^−logit), of each expert alone.
+    /// 1 / (1 + e^−logit), per expert.
     Sigmoid,
 }
 
-/// Groups of E / `count` neighbouring experts; a token chooses from the best `chosen` of them.
+/// Groups of E / `count` consecutive experts; a token chooses from the best `chosen` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many groups.
+    /// Number of groups.
     pub count: usize,
-    /// How many of them a token may choose from.
+    /// Number of groups that a token may choose from.
     pub chosen: usize,
-    /// A group is as good as the sum of so many of its best scores: 1 or 2.
+    /// A group is scored by the sum of this many of its best scores: 1 or 2.
     pub best: usize,
 }
 
-/// The expert that every token visits.
+/// The shared expert, which every token visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
     /// Its width.
     pub intermediate_size: usize,
-    /// Whether its output is multiplied with σ(x·w), w (D).
+    /// Whether its output is multiplied by σ(x·w), w (D).
     pub is_gated: bool,
 }
 
-/// The losses of a [`Visit`], or the factors with which the objective adds them.
+/// The balance losses of a [`Visit`], or their factors in the objective.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Losses {
     /// E·Σ f·p over the tokens of a micro-batch (Fedus et al. 2021, arXiv:2101.03961, section 2.2).
     pub expert: f64,
-    /// The mean over sequences of the same over the tokens of each (DeepSeek-V3 2024, arXiv:2412.19437, section 2.1).
+    /// The same per sequence, averaged over sequences (DeepSeek-V3 2024, arXiv:2412.19437, section 2.1).
     pub sequence: f64,
-    /// The mean of (log Σ e^logit)² (Zoph et al. 2022, arXiv:2202.08906, section 3.3).
+    /// The mean over tokens of (log Σ e^logit)² (Zoph et al. 2022, arXiv:2202.08906, section 3.3).
     pub z: f64,
 }
 
-/// How many tokens an expert takes.
+/// Expert capacity: choices beyond it are dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// See [`capacity_slots`].
+    /// Capacity factor, see [`capacity_slots`].
     pub factor: f64,
-    /// Whether slots go to all choices of a token before those of the next; otherwise all first choices come first.
+    /// Whether slots are assigned token by token; otherwise all first choices come before all second ones.
     pub is_token_major: bool,
-    /// Whether the gates of choices that found a slot are scaled to the sum that all would have.
+    /// Whether the gates of the choices that were kept are scaled to the sum of all gates of the token.
     pub renormalises: bool,
-    /// Experts with more slots than the others, if there are such.
+    /// Hot experts with more slots than the others, if any.
     pub hot: Option<Hot>,
 }
 
-/// Experts that were busiest lately keep all slots.
+/// Hot experts: the busiest ones keep all slots, the others have fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hot {
-    /// How many are hot.
+    /// Number of hot experts.
     pub count: usize,
-    /// Slots of the others, as a share.
+    /// Slots of a cold expert, as a fraction of a hot expert's.
     pub cold_token_share: f64,
-    /// The busiest are chosen anew every so many steps, before that at every power of two.
+    /// Hot experts are reassigned after every multiple of this many steps, and before the first after every power of
+    /// two.
     pub update_step: u32,
-    /// And after this step.
+    /// They are also reassigned after this step.
     pub checkpoint_step: Option<u32>,
 }
 
-/// What a router remembers between steps; no gradient reaches it.
+/// State of a router that persists between steps and has no gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// Added to the scores where experts are chosen, (E).
+    /// Selection bias (E), added to the scores when experts are chosen.
     pub bias: Vec<f64>,
-    /// The hot experts, where there are such.
+    /// The hot experts, if the mixture has any.
     pub hot: Vec<usize>,
 }
 
 impl Memory {
-    /// Before the first step: no bias, and the first experts are the hot ones.
+    /// The initial state: zero bias, and the first experts are hot.
     pub fn new(mixture: &Mixture) -> Self {
         let hot = mixture.capacity.and_then(|capacity| capacity.hot).map_or(0, |hot| hot.count);
         Self { bias: vec![0.0; mixture.experts], hot: (0..hot).collect() }
     }
 
-    /// After a step, given each micro-batch's choices of each expert (E).
+    /// Updates the state after a step, given the choices per expert (E) of each micro-batch.
     ///
     /// bias += rate·sign(mean − choices), over all micro-batches (Wang et al. 2024, arXiv:2408.15664). At the steps
-    /// where hot experts change they are those with most choices in the step, the first of equals.
+    /// where hot experts are reassigned, they become those with the most choices in the step; ties go to the lower
+    /// index.
     pub fn update(&mut self, mixture: &Mixture, step: u32, counts: &[Vec<usize>]) {
         let total = |expert: usize| counts.iter().map(|counts| counts[expert]).sum::<usize>() as f64;
         let mean = (0..mixture.experts).map(total).sum::<f64>() / mixture.experts as f64;
@@ -151,7 +153,7 @@ impl Memory {
 }
 
 impl Hot {
-    /// Whether the hot experts are chosen anew after that step, counted from 1.
+    /// Whether hot experts are reassigned after `step`, counted from 1.
     pub fn changes_at(&self, step: u32) -> bool {
         (step < self.update_step && step.is_power_of_two())
             || Some(step) == self.checkpoint_step
@@ -160,7 +162,7 @@ impl Hot {
 }
 
 impl Mixture {
-    /// Its tensors, by their names after the layer's `mlp.`, with the elements of each; tokens are `hidden` wide.
+    /// (name, number of elements) of its tensors, named relative to the layer's `mlp.`; `hidden` is D.
     pub fn parameters(&self, hidden: usize) -> Vec<(String, usize)> {
         let mut list = vec![(format!("{ROUTER}.weight"), self.experts * hidden)];
         let mut add = |path: &str, inner: usize| {
@@ -178,7 +180,7 @@ impl Mixture {
 }
 
 impl Shared {
-    /// DeepSeek's name, or Qwen2's, whose shared expert is the gated one.
+    /// Its name in DeepSeek, or in Qwen2 if it is gated.
     fn name(&self) -> &'static str {
         if self.is_gated { "shared_expert" } else { "shared_experts" }
     }

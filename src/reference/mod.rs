@@ -1,17 +1,16 @@
 //! The mathematics of the kernels in f64 on slices: forward and backward, written as the formulas.
 //!
-//! Tests compare every kernel with the function of the same name here, doc examples show what a kernel
-//! computes, and readers find the formula without the tiling. Nothing at run time uses this module, so
-//! nothing in it is fast: sums run in f64 in the plain order, every intermediate is a `Vec`, and no function
-//! reuses what another one computed.
+//! Tests compare every kernel with the function of the same name here, doc examples show what a kernel computes, and
+//! readers find the formula without the tiling. Training does not use this module, so nothing in it is optimised: sums
+//! run in f64 in the plain order, every intermediate is a `Vec`, and no function reuses the results of another.
 //!
 //! Conventions:
-//! - A matrix is a row-major slice without padding; its sizes are arguments, or follow from the lengths.
+//! - A matrix is a row-major slice without padding; its sizes are arguments, or inferred from the lengths.
 //! - `<name>_backward` takes the inputs of `<name>` and the gradient `dy` of the loss with respect to its
 //!   output, and returns the gradients with respect to the inputs, in the order of the inputs.
-//! - Every backward is proved against [`finite_difference::gradient`] of its forward, to 1e-6 of the norm.
+//! - Every backward is tested against [`finite_difference::gradient`] of its forward, to 1e-6 of the norm.
 //!
-//! Letters in shapes: B sequences of T tokens are N = B·T rows; D is the hidden size, V the vocabulary.
+//! Shapes: B sequences of T tokens are N = B·T rows; D is the hidden size, V the size of the vocabulary.
 
 pub mod adamw;
 pub mod attention;

@@ -1,12 +1,13 @@
-//! Prediction of tokens further ahead (DeepSeek-V3 2024, arXiv:2412.19437, section 2.2).
+//! Multi-token prediction, MTP (DeepSeek-V3 2024, arXiv:2412.19437, section 2.2).
 //!
-//! Block i of `depth`, which follows the last layer as layer L + i − 1, predicts i tokens further than the model:
+//! MTP module i of `depth`, stored as layer L + i − 1 after the model's L layers, predicts i tokens further than the
+//! model:
 //!
-//! h₀ is the output of the last layer, before the final norm; eᵢ the embedding of the tokens shifted left by i, with
-//! token 0 where the sequence ends. hᵢ = block(W·\[norm(eᵢ) ‖ norm(hᵢ₋₁)\]), W (D, 2·D), and the model's own head makes
-//! logits of norm(hᵢ). The targets are shifted by i too; those from beyond the end of the sequence do not count.
+//! h₀ is the output of the last layer, before the final norm; eᵢ is the embedding of the tokens shifted left by i, with
+//! token 0 past the end of the sequence. hᵢ = block(W·\[norm(eᵢ) ‖ norm(hᵢ₋₁)\]), W (D, 2·D), and the model's own head
+//! computes the logits of norm(hᵢ). Targets are shifted by i as well; those past the end of the sequence are ignored.
 //!
-//! The tokens' half comes first, as in the files of that model and of its relatives.
+//! The embedding's half comes first, as in the published checkpoints of DeepSeek-V3 and its relatives.
 
 use super::block::{Activations, Block};
 use super::embedding::{embedding, embedding_backward};
@@ -16,29 +17,29 @@ use super::matmul::{linear, linear_backward};
 use super::objective::{Batch, Memories};
 use super::vector::add;
 
-/// How many blocks predict further ahead, and what they count.
+/// Settings of multi-token prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MultiToken {
-    /// How many blocks.
+    /// Number of MTP modules.
     pub depth: usize,
-    /// What their mean loss counts in the objective.
+    /// Weight of their mean loss in the objective.
     pub loss_factor: f64,
 }
 
-/// The blocks of a model that predict further ahead, on a micro-batch.
-pub(super) struct Further<'a> {
+/// The MTP modules of a model, applied to a micro-batch.
+pub(super) struct MtpModules<'a> {
     pub(super) shape: &'a Shape,
     pub(super) weights: &'a Weights,
     pub(super) memories: &'a Memories,
     pub(super) batch: &'a Batch<'a>,
 }
 
-/// What the forward pass through one of them keeps.
-pub(super) struct Depth {
+/// Activations of one module, saved for the backward pass.
+pub(super) struct MtpActivations {
     /// eᵢ and hᵢ₋₁, (N, D) each.
     embedded: Vec<f64>,
     state: Vec<f64>,
-    /// Both after their norms, side by side (N, 2·D).
+    /// Both after their norms, concatenated (N, 2·D).
     joined: Vec<f64>,
     pub(super) block: Activations,
     /// hᵢ, and hᵢ after its norm, (N, D) each.
@@ -46,12 +47,12 @@ pub(super) struct Depth {
     normed: Vec<f64>,
 }
 
-impl Further<'_> {
-    /// Through all of them, from h₀ (N, D).
+impl MtpModules<'_> {
+    /// Runs all modules, given h₀ (N, D).
     #[track_caller]
-    pub(super) fn forward(&self, h: &[f64]) -> Vec<Depth> {
+    pub(super) fn forward(&self, h: &[f64]) -> Vec<MtpActivations> {
         let (rows, width) = (self.batch.tokens.len(), self.shape.hidden_size);
-        let mut depths: Vec<Depth> = Vec::new();
+        let mut depths: Vec<MtpActivations> = Vec::new();
         for ahead in 1..=self.depth() {
             let name = |of: &str| self.name(ahead, of);
             let state = depths.last().map_or(h, |depth| &depth.out).to_vec();
@@ -66,16 +67,17 @@ impl Further<'_> {
             let x = linear(&joined, fuse, None, rows, width, 2 * width);
             let (out, block) = self.block(ahead).forward(x);
             let normed = self.shape.norm(self.weights, &name(NORM), &out);
-            depths.push(Depth { embedded, state, joined, block, out, normed });
+            depths.push(MtpActivations { embedded, state, joined, block, out, normed });
         }
         depths
     }
 
-    /// (loss_sum, count) of each, and the gradient (N, D) of h₀ with `seed`; adds those of the weights to `grads`.
+    /// (loss_sum, count) of each module, and the gradient (N, D) of h₀ of `seed` times their term of the objective;
+    /// adds those of the weights to `grads`.
     #[track_caller]
     pub(super) fn backward(
         &self,
-        depths: &[Depth],
+        depths: &[MtpActivations],
         seed: f64,
         grads: &mut Weights,
     ) -> (Vec<(f64, usize)>, Vec<f64>) {
@@ -124,12 +126,12 @@ impl Further<'_> {
         self.shape.block(self.weights, self.memories, self.shape.num_layers + ahead - 1, self.batch)
     }
 
-    /// The full name of a layer beside the block.
+    /// The full name of one of the layers around the block.
     fn name(&self, ahead: usize, of: &str) -> String {
         format!("model.layers.{}.{of}", self.shape.num_layers + ahead - 1)
     }
 
-    /// Each sequence of `values` (N) moved to the left; `end` takes the place of what lies beyond it.
+    /// Each sequence of `values` (N) shifted left by `by`, filled with `end`.
     fn shifted(&self, values: &[u32], by: usize, end: u32) -> Vec<u32> {
         let sequences = values.chunks_exact(self.batch.sequence_length);
         let shift = |sequence: &[u32]| -> Vec<u32> {
@@ -140,13 +142,13 @@ impl Further<'_> {
 }
 
 impl MultiToken {
-    /// The tensors beside the blocks, by their names after the layer's number; tokens are `hidden` wide.
+    /// (name, number of elements) of the tensors around the block, named relative to the layer; `hidden` is D.
     pub(super) fn parameters(hidden: usize) -> [(&'static str, usize); 4] {
         [(TOKEN_NORM, hidden), (STATE_NORM, hidden), (FUSE, 2 * hidden * hidden), (NORM, hidden)]
     }
 }
 
-/// Rows of a followed by rows of b, both `width` wide.
+/// Each row of a concatenated with the row of b, both `width` wide.
 fn side_by_side(a: &[f64], b: &[f64], width: usize) -> Vec<f64> {
     a.chunks_exact(width).zip(b.chunks_exact(width)).flat_map(|(a, b)| [a, b].concat()).collect()
 }

@@ -1,31 +1,31 @@
-//! Muon: momentum made orthogonal (Jordan et al. 2024), its updates scaled as in Liu et al. 2025, arXiv:2502.16982.
+//! Muon: orthogonalised momentum (Jordan et al. 2024), with updates scaled as in Liu et al. 2025, arXiv:2502.16982.
 
 use super::matmul::{matmul_nn, matmul_nt};
 use super::vector::{assert_len, dot};
 
-/// The numbers of one Muon step.
+/// The hyperparameters of one Muon step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Muon {
     /// Learning rate.
     pub lr: f64,
-    /// What remains of the momentum from step to step.
+    /// μ, decay of the momentum per step.
     pub momentum: f64,
-    /// Whether the update looks one step ahead.
+    /// Nesterov momentum: the update uses g + μ·m instead of m.
     pub nesterov: bool,
-    /// Newton-Schulz steps.
+    /// Number of Newton-Schulz steps.
     pub steps: u32,
-    /// The root mean square of an update at learning rate 1.
+    /// RMS of an update at learning rate 1.
     pub rms: f64,
-    /// Share of a parameter that is taken away per unit of learning rate.
+    /// Decoupled weight decay, per unit of learning rate.
     pub weight_decay: f64,
 }
 
 /// The coefficients of the published Newton-Schulz iteration.
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.775, 2.0315];
 
-/// A step on the matrix p (rows, cols), given its gradient g and momentum m.
+/// One step on the matrix p (rows, cols), given its gradient g and momentum m. Updates p and m.
 ///
-/// m ← μ·m + g, u = g + μ·m with Nesterov's step and m without, and
+/// m ← μ·m + g, u = g + μ·m with Nesterov momentum and u = m without, and
 /// p ← p·(1 − lr·weight_decay) − lr·rms·√max(rows, cols)·[`orthogonalise`]\(u).
 #[track_caller]
 pub fn muon(settings: &Muon, p: &mut [f64], g: &[f64], m: &mut [f64], rows: usize, cols: usize) {
@@ -45,8 +45,8 @@ pub fn muon(settings: &Muon, p: &mut [f64], g: &[f64], m: &mut [f64], rows: usiz
     }
 }
 
-/// x (rows, cols) with all singular values near 1 and the same singular vectors: x / (‖x‖ + 1e-7), then `steps` times
-/// x ← a·x + (b·x·xᵀ + c·(x·xᵀ)²)·x, on the transpose where x is tall.
+/// x (rows, cols) with its singular values moved close to 1 and its singular vectors kept: x / (‖x‖ + 1e-7), then
+/// `steps` times x ← a·x + (b·x·xᵀ + c·(x·xᵀ)²)·x, on the transpose if rows > cols.
 #[track_caller]
 pub fn orthogonalise(x: &[f64], rows: usize, cols: usize, steps: u32) -> Vec<f64> {
     assert_len("x", x, rows * cols);
@@ -85,7 +85,7 @@ mod tests {
         s
     }
 
-    /// Singular values of x (rows, cols), rows ≤ cols: roots of the eigenvalues of x·xᵀ, by Jacobi's rotations.
+    /// Singular values of x (rows, cols), rows ≤ cols: roots of the eigenvalues of x·xᵀ, by Jacobi rotations.
     fn singular_values(x: &[f64], rows: usize, cols: usize) -> Vec<f64> {
         let mut s = matmul_nt(x, x, rows, rows, cols);
         for _ in 0..30 {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn singular_values_come_near_1_as_the_polynomial_says() {
+    fn singular_values_follow_the_polynomial_towards_1() {
         for (rows, cols) in [(8, 24), (24, 8), (12, 13)] {
             let x = Random::new(7).normal(rows * cols);
             let (short, long) = (rows.min(cols), rows.max(cols));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transpose_is_made_orthogonal_alike() {
+    fn orthogonalisation_commutes_with_the_transpose() {
         let x = Random::new(8).normal(5 * 9);
         let there = orthogonalise(&x, 5, 9, 5);
         let back = orthogonalise(&transpose(&x, 5, 9), 9, 5, 5);
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn one_number_by_hand() {
-        // Of one number only the sign remains, and what the polynomial makes of 1.
+        // A single number becomes its sign times the polynomial at 1.
         let settings = Muon { lr: 0.1, momentum: 0.5, nesterov: true, steps: 1, rms: 0.2, weight_decay: 0.3 };
         let (mut p, mut m) = (vec![2.0], vec![4.0]);
         muon(&settings, &mut p, &[-3.0], &mut m, 1, 1);
         assert_eq!(m, [-1.0]);
         let one: f64 = 3.4445 - 4.775 + 2.0315;
         assert_close("p", &p, &[2.0 * 0.97 + 0.1 * 0.2 * one], 1e-6);
-        // Without the look ahead 0.5 · 6 - 2 = 1 goes the other way than the gradient.
+        // Without Nesterov momentum u = 0.5 · 6 - 2 = 1, opposite to the gradient.
         let (mut p, mut m) = (vec![2.0], vec![6.0]);
         muon(&Muon { nesterov: false, ..settings }, &mut p, &[-2.0], &mut m, 1, 1);
         assert_close("p", &p, &[2.0 * 0.97 - 0.1 * 0.2 * one], 1e-6);

@@ -1,6 +1,7 @@
-//! What training makes smaller: the loss of the next token, of tokens further ahead, and what keeps experts busy.
+//! The training objective: next-token loss, balance losses of mixtures, and loss of multi-token prediction.
 //!
-//! objective = CE + Σ over mixtures of factors·losses + factor / depth · Σᵢ CEᵢ, each CE a mean over its counted targets.
+//! objective = CE + Σ over mixtures of factors·losses + factor / depth · Σᵢ CEᵢ, each CE a mean over its non-ignored
+//! targets.
 
 use std::collections::BTreeMap;
 
@@ -9,64 +10,64 @@ use super::embedding::embedding_backward;
 use super::gpt::{Architecture, POSITIONS, Shape, Weights, accumulate, forward};
 use super::linear_cross_entropy::linear_cross_entropy;
 use super::mixture::{Losses, Memory};
-use super::multi_token::Further;
+use super::multi_token::MtpModules;
 use super::vector::{add, assert_len};
 
-/// What the routers remember, by the numbers of their layers.
+/// Router states by layer index.
 pub type Memories = BTreeMap<usize, Memory>;
 
 /// A micro-batch of N tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// (N), whole sequences.
+    /// Token ids (N), whole sequences.
     pub tokens: &'a [u32],
-    /// The token after each, (N).
+    /// Target ids (N), the next token of each.
     pub targets: &'a [u32],
     /// Position of every token, (N).
     pub positions: &'a [u32],
-    /// T.
+    /// T, tokens per sequence.
     pub sequence_length: usize,
-    /// Targets of this value are not counted.
+    /// Target id that is ignored.
     pub ignore: u32,
 }
 
-/// What a micro-batch gives.
+/// Losses and routing statistics of a micro-batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Cross-entropy of the next token, summed over the counted targets.
+    /// Cross-entropy of the next token, summed over the targets that are not ignored.
     pub loss_sum: f64,
-    /// How many those are.
+    /// Number of those targets.
     pub count: usize,
-    /// The same two for each block that predicts further ahead.
+    /// (loss_sum, count) of each MTP module.
     pub further: Vec<(f64, usize)>,
-    /// The mixtures by the numbers of their layers.
+    /// Routing statistics of the mixtures, by layer index.
     pub mixtures: BTreeMap<usize, MixtureOutcome>,
 }
 
-/// What happened in a mixture.
+/// Routing statistics of a mixture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureOutcome {
-    /// Choices of each expert, those without a slot included, (E).
+    /// Choices per expert (E), dropped ones included.
     pub counts: Vec<usize>,
-    /// Choices that found no slot.
+    /// Dropped choices.
     pub dropped: usize,
-    /// Before their factors.
+    /// Balance losses, unweighted.
     pub losses: Losses,
 }
 
 impl Outcome {
-    /// The mean loss of the next token, which is what a run reports; 0 if no target counts.
+    /// The mean next-token loss, which a run reports; 0 if all targets are ignored.
     pub fn loss(&self) -> f64 {
         mean(self.loss_sum, self.count)
     }
 
-    /// The mean loss of the blocks that predict further ahead, before its factor; 0 without such.
+    /// The mean loss of the MTP modules, unweighted; 0 if there are none.
     pub fn further_loss(&self) -> f64 {
         let losses = self.further.iter().map(|&(loss_sum, count)| mean(loss_sum, count));
         losses.sum::<f64>() / self.further.len().max(1) as f64
     }
 
-    /// What training makes smaller.
+    /// The value of the objective.
     pub fn objective(&self, shape: &Shape) -> f64 {
         let further = shape.multi_token.map_or(0.0, |further| further.loss_factor * self.further_loss());
         let factors = shape.mixture.map_or(Losses::default(), |mixture| mixture.losses);
@@ -77,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// What a micro-batch gives, and the gradients of seed·objective.
+/// The outcome of a micro-batch, and the gradients of seed·objective.
 #[track_caller]
 pub fn outcome_and_gradients(
     shape: &Shape,
@@ -90,7 +91,7 @@ pub fn outcome_and_gradients(
     with_seeds(shape, weights, memories, batch, seed / count.max(1) as f64, seed)
 }
 
-/// What a micro-batch gives, and the gradients of loss_seed·loss_sum + seed·(objective − loss).
+/// The outcome of a micro-batch, and the gradients of loss_seed·loss_sum + seed·(objective − loss).
 #[track_caller]
 pub(super) fn with_seeds(
     shape: &Shape,
@@ -105,12 +106,12 @@ pub(super) fn with_seeds(
     assert_len("targets", targets, tokens.len());
     let mut grads = Weights::new();
     let last = forward(shape, weights, memories, tokens, positions, sequence_length);
-    let ahead = Further { shape, weights, memories, batch };
-    let depths = ahead.forward(&last.x);
+    let modules = MtpModules { shape, weights, memories, batch };
+    let depths = modules.forward(&last.x);
 
     let head = linear_cross_entropy(&last.normed, &weights[shape.head()], targets, ignore, loss_seed);
     accumulate(&mut grads, shape.head(), head.dw);
-    let (further, dx_ahead) = ahead.backward(&depths, seed, &mut grads);
+    let (further, dx_ahead) = modules.backward(&depths, seed, &mut grads);
     let mut dx = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
     dx = add(&dx, &dx_ahead);
     for (layer, saved) in last.blocks.iter().enumerate().rev() {

@@ -1,10 +1,11 @@
-//! The tensors of a model: their names and how many numbers each holds.
+//! Names and sizes of the tensors of a model.
 
 use super::gpt::{Architecture, HEAD, POSITIONS, Shape};
 use super::multi_token::MultiToken;
 
 impl Shape {
-    /// Every tensor of the model by name, with its number of elements: what [`Weights`](super::gpt::Weights) must hold, no more.
+    /// (name, number of elements) of every tensor of the model: exactly what [`Weights`](super::gpt::Weights) must
+    /// contain.
     pub fn parameters(&self) -> Vec<(String, usize)> {
         match self.architecture {
             Architecture::Llama => self.llama_parameters(),

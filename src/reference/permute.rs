@@ -1,42 +1,42 @@
-//! Between the order of tokens and the rows of experts.
+//! Permutation between token order and expert order.
 //!
-//! N tokens have k choices each; choice j of token t is number t·k + j. Expert e has the rows offsetsₑ..offsetsₑ₊₁.
+//! N tokens have k choices each; choice j of token t has index t·k + j. Expert e has the rows offsetsₑ..offsetsₑ₊₁.
 
 use super::vector::{add_scaled, assert_len, dot, rows_of};
 use std::cmp::Reverse;
 
-/// Which choice has which row.
+/// The assignment of choices to rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Choices of each expert (E), dropped ones included.
+    /// Choices per expert (E), dropped ones included.
     pub counts: Vec<usize>,
-    /// The first row of each expert, and the number of rows (E + 1).
+    /// The first row of each expert, then the number of rows (E + 1).
     pub offsets: Vec<usize>,
-    /// The row of each choice (N·k); none if it was dropped.
+    /// The row of each choice (N·k); `None` if it was dropped.
     pub places: Vec<Option<usize>>,
-    /// The choice of each row (R); none if the row is zero.
+    /// The choice of each row (R); `None` if the row is zero.
     pub sources: Vec<Option<usize>>,
 }
 
-/// Which rows experts have.
+/// How many rows experts have, and in which order choices fill them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// As many as choices, and `extra` zero rows behind them.
+    /// One row per choice, followed by `extra` zero rows.
     Dropless {
         /// 0 or 1.
         extra: usize,
     },
-    /// So many for each expert.
+    /// A fixed number of rows per expert.
     Capacity {
         /// Rows of each expert (E).
         capacities: Vec<usize>,
-        /// Whether all tokens' first choices come before any second one.
+        /// Whether the first choices of all tokens come before any second choice.
         by_choice: bool,
     },
 }
 
-/// Places choices: `ids` (N·k) holds the expert of each. An expert's choices fill its rows in order; the last ones find
-/// none.
+/// Assigns rows to choices; `ids` (N·k) holds the expert of each. The choices of an expert fill its rows in order, and
+/// those beyond its capacity are dropped.
 pub fn place(ids: &[usize], chosen: usize, experts: usize, rule: &Rule) -> Placement {
     let tokens = ids.len() / chosen;
     let by_choice = matches!(rule, Rule::Capacity { by_choice: true, .. });
@@ -64,7 +64,7 @@ pub fn place(ids: &[usize], chosen: usize, experts: usize, rule: &Rule) -> Place
     Placement { counts, offsets, places, sources }
 }
 
-/// rows (R, cols): the token of each row's choice, or zeros. x (N, cols).
+/// rows (R, cols) from x (N, cols): the token of each row's choice, or zeros.
 #[track_caller]
 pub fn permute(x: &[f64], placement: &Placement, chosen: usize, cols: usize) -> Vec<f64> {
     let tokens = rows_of("x", x, cols);
@@ -118,7 +118,8 @@ pub fn combine_backward(
     (d_rows, d_gates)
 }
 
-/// Gates (N, k) of choices that have a place, divided by their sum + 1e-9 and multiplied by `scaling`; zero for the others.
+/// Gates (N, k) of the choices that were kept, divided by their sum + 1e-9 and multiplied by `scaling`; zero for the
+/// others.
 pub fn renormalise_gates(gates: &[f64], placement: &Placement, chosen: usize, scaling: f64) -> Vec<f64> {
     let kept = kept_gates(gates, placement);
     kept.chunks(chosen).flat_map(|kept| kept.iter().map(|gate| scaling * gate / sum_of(kept))).collect()
@@ -143,7 +144,7 @@ pub fn renormalise_gates_backward(
     d_gates
 }
 
-/// The `hot` busiest experts, in order of their index; of equally busy ones the first.
+/// The `hot` busiest experts, in order of index; ties go to the lower index.
 pub fn hot_experts(counts: &[usize], hot: usize) -> Vec<usize> {
     let mut experts: Vec<usize> = (0..counts.len()).collect();
     experts.sort_by_key(|&expert| Reverse(counts[expert])); // stable
@@ -152,7 +153,7 @@ pub fn hot_experts(counts: &[usize], hot: usize) -> Vec<usize> {
     experts
 }
 
-/// Whether hot experts are chosen anew at the end of a step, counted from 1.
+/// Whether hot experts are reassigned at the end of `step`, counted from 1.
 pub fn chooses_hot_experts(step: u64, update_step: u64, checkpoint_step: Option<u64>) -> bool {
     (step < update_step && step.is_power_of_two())
         || checkpoint_step == Some(step)
@@ -203,7 +204,7 @@ mod tests {
         let placement = capacity(false);
         assert_eq!(placement.sources, [Some(1), Some(5), Some(0), Some(2), Some(3), None]);
         assert_eq!(placement.places[4], None, "expert 1 has two rows, and this is its third choice");
-        // With first choices first, a second choice of the first token comes behind a first of the last.
+        // In choice-major order the second choice of the first token comes after the first choice of the last.
         let ids = [0, 1, 1, 0, 1, 0];
         let by = |by_choice| {
             let capacities = vec![1, 2];
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn hot_experts_are_the_busiest_at_their_steps() {
         assert_eq!(hot_experts(&[3, 9, 3, 7], 2), [1, 3]);
-        assert_eq!(hot_experts(&[3, 9, 3, 7], 3), [0, 1, 3], "of equal ones the first");
+        assert_eq!(hot_experts(&[3, 9, 3, 7], 3), [0, 1, 3], "ties go to the lower index");
         assert_eq!(hot_experts(&[0; 4], 2), [0, 1]);
         let steps: Vec<u64> = (1..=30).filter(|&step| chooses_hot_experts(step, 10, Some(13))).collect();
         assert_eq!(steps, [1, 2, 4, 8, 10, 13, 20, 30], "16 is a power of two past the first ten steps");

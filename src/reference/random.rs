@@ -1,4 +1,4 @@
-//! Random data for the tests: the same numbers on every machine and in every run.
+//! Deterministic random data for the tests.
 
 use std::f64::consts::TAU;
 
@@ -6,12 +6,12 @@ use std::f64::consts::TAU;
 pub(super) struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers depend on `seed` alone.
+    /// A generator seeded with `seed`.
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// `count` standard normal numbers, by the transform of Box and Muller.
+    /// `count` standard normal numbers, by the Box–Muller transform.
     pub(super) fn normal(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| (-2.0 * self.uniform().ln()).sqrt() * (TAU * self.uniform()).cos()).collect()
     }
@@ -21,7 +21,7 @@ impl Random {
         (0..count).map(|_| ((1.0 - self.uniform()) * f64::from(bound)) as u32).collect()
     }
 
-    /// A number in (0, 1], from the 53 high bits; the low bits of such a generator repeat too soon.
+    /// A number in (0, 1], from the 53 high bits; the low bits of an LCG have short periods.
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 11) + 1) as f64 / (1_u64 << 53) as f64

@@ -3,25 +3,25 @@
 use super::rope_scaling::Scaling;
 use super::vector::assert_len;
 
-/// How the elements of a head are paired and how fast each pair turns.
+/// Pairing of the elements of a head, and the frequency of each pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Elements per head.
     pub head_dim: usize,
-    /// Leading elements of a head that are rotated, even and at most `head_dim`; the rest passes through.
+    /// Number of leading elements of a head that are rotated, even and at most `head_dim`; the rest is unchanged.
     pub rotary_dim: usize,
-    /// Base of the frequencies: pair i turns by theta^(−2i / rotary_dim) radians per position.
+    /// Base of the frequencies: pair i rotates by theta^(−2i / rotary_dim) radians per position.
     pub theta: f64,
     /// True: pairs (2i, 2i+1), as in GPT-J. False: pairs (i, i + rotary_dim / 2), as in GPT-NeoX and Llama.
     pub interleaved: bool,
-    /// What the frequencies become for longer contexts.
+    /// Frequency scaling for longer contexts.
     pub scaling: Scaling,
 }
 
 /// Rotates every head of x (tokens, heads, head_dim) in place, by the position of its token (tokens).
 ///
-/// Pair (a, b) at position p turns by φ = p·theta^(−2i / rotary_dim): (a·cos φ − b·sin φ, a·sin φ + b·cos φ). Where the
-/// frequencies are scaled, they are those of [`Scaling`], and the pair is multiplied by its magnitude.
+/// Pair (a, b) at position p is rotated by φ = p·theta^(−2i / rotary_dim): (a·cos φ − b·sin φ, a·sin φ + b·cos φ). With
+/// scaling the frequencies are those of [`Scaling`], and the pair is multiplied by its magnitude.
 #[track_caller]
 pub fn rope(x: &mut [f64], positions: &[u32], heads: usize, rope: &Rope) {
     rotate(x, positions, heads, rope, 1.0);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_depend_on_the_distance_alone() {
+    fn scores_depend_on_the_distance_only() {
         for mode in &MODES {
             let mut random = Random::new(31);
             let (q, k) = (random.normal(mode.head_dim), random.normal(mode.head_dim));

@@ -1,23 +1,23 @@
-//! Rotary frequencies stretched for longer contexts: what is put in the place of theta^(−2i / d), and what cos and sin are
-//! multiplied by.
+//! Scaling of rotary frequencies for longer contexts: the replacement of theta^(−2i / d), and the factor of cos and
+//! sin.
 
 use std::f64::consts::TAU;
 
-/// How the frequencies of [`super::rope::Rope`] are stretched. Lengths are in tokens.
+/// How the frequencies of [`super::rope::Rope`] are scaled. Lengths are in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// No scaling.
     #[default]
     None,
-    /// By parts (Peng et al. 2023, arXiv:2309.00071), with the ramp over pairs of the authors' code.
+    /// YaRN, "NTK by parts" (Peng et al. 2023, arXiv:2309.00071), with the ramp over pairs of the authors' code.
     Yarn {
-        /// How much longer the context is.
+        /// Ratio of the new context length to L.
         factor: f64,
-        /// L, the length that the model was first trained with.
+        /// L, the context length of the original training.
         original: f64,
-        /// A pair that turns more often than this over L is kept.
+        /// Pairs with more turns over L than this keep their frequency.
         beta_fast: f64,
-        /// A pair that turns less often than this over L is slowed by the whole factor.
+        /// Pairs with fewer turns over L than this are slowed by the full factor.
         beta_slow: f64,
         /// See [`Scaling::magnitude`].
         mscale: f64,
@@ -26,33 +26,33 @@ pub enum Scaling {
     },
     /// By wavelength, as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783).
     Llama3 {
-        /// How much longer the context is.
+        /// Ratio of the new context length to L.
         factor: f64,
-        /// L, the length that the model was first trained with.
+        /// L, the context length of the original training.
         original: f64,
-        /// A pair that turns less often than this over L is slowed by the whole factor.
+        /// Pairs with fewer turns over L than this are slowed by the full factor.
         low_freq_factor: f64,
-        /// A pair that turns more often than this over L is kept.
+        /// Pairs with more turns over L than this keep their frequency.
         high_freq_factor: f64,
     },
 }
 
 impl Scaling {
     /// Radians per position of pair `i` of `rotary_dim` elements: f_i (1 − s) + f_i s / factor, with f_i =
-    /// theta^(−2i / rotary_dim) and the share s, from 0 for pairs that are kept to 1 for those that are slowed.
+    /// theta^(−2i / rotary_dim) and the blend s, 0 for pairs that keep their frequency and 1 for those slowed in full.
     pub fn frequency(&self, i: usize, rotary_dim: usize, theta: f64) -> f64 {
         let (i, dim) = (i as f64, rotary_dim as f64);
         let frequency = theta.powf(-2.0 * i / dim);
         let (factor, share) = match *self {
             Self::None => return frequency,
             Self::Yarn { factor, original, beta_fast, beta_slow, .. } => {
-                // The pair, as a fraction, that turns `turns` times over L: L theta^(−2i / d) = 2π turns.
+                // The fractional index of the pair that makes `turns` turns over L: L theta^(−2i / d) = 2π turns.
                 let pair = |turns: f64| dim / 2.0 * (original / (TAU * turns)).ln() / theta.ln();
                 let first = pair(beta_fast).floor().max(0.0);
                 let last = pair(beta_slow).ceil().min(dim - 1.0);
                 assert!(
                     first < last,
-                    "the ramp of YaRN should have a width, not run from {first} to {last}."
+                    "the ramp of YaRN should have a positive width, but runs from {first} to {last}."
                 );
                 (factor, ((i - first) / (last - first)).clamp(0.0, 1.0))
             }
@@ -65,7 +65,7 @@ impl Scaling {
         frequency * (1.0 - share) + frequency * share / factor
     }
 
-    /// What cos and sin are multiplied by: for YaRN m(mscale) / m(mscale_all_dim), with m(s) = 1 + 0.1 s ln(factor).
+    /// Factor of cos and sin: for YaRN m(mscale) / m(mscale_all_dim), with m(s) = 1 + 0.1 s ln(factor); otherwise 1.
     pub fn magnitude(&self) -> f64 {
         match *self {
             Self::None | Self::Llama3 { .. } => 1.0,

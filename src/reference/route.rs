@@ -1,33 +1,33 @@
-//! The router: which experts a token visits, and how much each counts.
+//! The router: the choice of experts per token, and their gates.
 
 use super::softmax::softmax;
 use super::vector::{assert_len, dot, rows_of};
 
-/// How a router chooses.
+/// Settings of a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Route {
-    /// Experts (E).
+    /// E, the number of experts.
     pub experts: usize,
-    /// Experts that a token visits (k).
+    /// k, experts per token.
     pub chosen: usize,
-    /// Scores are a sigmoid of each logit alone, not a softmax over all.
+    /// Scores are the sigmoid of each logit instead of a softmax over all.
     pub is_sigmoid: bool,
-    /// Groups of neighbouring experts of which only the best may be chosen from.
+    /// Group-limited routing: experts are chosen from the best groups only.
     pub groups: Option<Groups>,
     /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
     pub norm_top_k: bool,
-    /// What the gates are multiplied with at last.
+    /// Factor of the gates, applied last.
     pub scaling: f64,
 }
 
-/// Groups of E / `count` neighbouring experts.
+/// Groups of E / `count` consecutive experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many groups.
+    /// Number of groups.
     pub count: usize,
-    /// How many of them a token may choose from.
+    /// Number of groups that a token may choose from.
     pub chosen: usize,
-    /// A group is as good as so many of its best experts together: 1 or 2.
+    /// A group is scored by the sum of this many of its best scores: 1 or 2.
     pub best: usize,
 }
 
@@ -64,8 +64,8 @@ pub fn scores_backward(logits: &[f64], d_scores: &[f64], route: &Route) -> Vec<f
 
 /// The experts that each row of scores (N, E) chooses, best first: (N, k).
 ///
-/// `bias` (E) is added to the scores for the choice. Of equals, experts or groups, the lower index is chosen; experts
-/// outside the groups that are kept are not chosen at all.
+/// `bias` (E) is added to the scores for the choice only. Ties between experts or groups go to the lower index; experts
+/// outside the chosen groups are never chosen.
 ///
 /// # Examples
 ///
@@ -74,9 +74,9 @@ pub fn scores_backward(logits: &[f64], d_scores: &[f64], route: &Route) -> Vec<f
 ///
 /// let route =
 ///     Route { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: true, scaling: 1.0 };
-/// // The last expert scores best; the first two are equal, so the first of them comes second.
+/// // The last expert has the highest score; the first two tie, so the first of them comes second.
 /// assert_eq!(choose(&[0.3, 0.3, 0.0, 0.4], None, &route), [3, 0]);
-/// // A bias decides who is chosen.
+/// // A bias changes the choice.
 /// assert_eq!(choose(&[0.3, 0.3, 0.0, 0.4], Some(&[0.0, 0.2, 0.0, 0.0]), &route), [1, 3]);
 /// ```
 #[track_caller]
@@ -106,8 +106,8 @@ pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &Route) -> Vec<u32> {
     ids
 }
 
-/// How much each choice (N, k) counts: gate = s, over Σ of the token's chosen s + 1e-9 if `norm_top_k` and k > 1, times
-/// `scaling`. No bias takes part.
+/// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` and k > 1,
+/// times `scaling`. The bias has no effect on them.
 #[track_caller]
 pub fn gates(logits: &[f64], ids: &[u32], route: &Route) -> Vec<f64> {
     let chosen = chosen_scores(&scores(logits, route), ids, route);
@@ -121,8 +121,8 @@ pub fn gates(logits: &[f64], ids: &[u32], route: &Route) -> Vec<f64> {
 
 /// The gradient with respect to the scores (N, E), given that with respect to the [`gates`] (N, k); choices held.
 ///
-/// With S the divisor of a token and c the scaling: ds = c / S·(dg − Σ dg·s / S) at the chosen ones, or c·dg where nothing
-/// is divided.
+/// With S the divisor of a token and c the scaling: ds = c / S·(dg − Σ dg·s / S) for the chosen experts, or c·dg
+/// without normalisation.
 #[track_caller]
 pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Route) -> Vec<f64> {
     assert_len("d_gates", d_gates, ids.len());
@@ -155,7 +155,7 @@ fn chosen_scores(scores: &[f64], ids: &[u32], route: &Route) -> Vec<f64> {
     ids.iter().enumerate().map(score).collect()
 }
 
-/// The first `count` of `candidates` by value, the largest first; of equals the lower index.
+/// The `count` candidates with the largest values, in descending order; ties go to the lower index.
 fn in_order(values: &[f64], mut candidates: Vec<usize>, count: usize) -> Vec<usize> {
     candidates.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
     candidates.truncate(count);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_as_good_as_its_best_or_its_best_two() {
+    fn a_group_is_scored_by_its_best_or_its_best_two() {
         // Best experts 0.9 and 0.6; best pairs 1.1 (last group) and 1.0 (first).
         let scores = [0.9, 0.1, 0.0, 0.0, 0.3, 0.2, 0.5, 0.6];
         assert_eq!(choose(&scores, None, &grouped(1, 1)), [0, 1]);
@@ -201,15 +201,15 @@ mod tests {
     }
 
     #[test]
-    fn exactly_so_many_groups_are_kept() {
-        // Groups 0, 2 and 3 are equal: the original would keep all three.
+    fn exactly_the_requested_groups_are_kept() {
+        // Groups 0, 2 and 3 tie: MindSpore Transformers would keep all three.
         let scores = [0.5, 0.1, 0.2, 0.2, 0.5, 0.4, 0.5, 0.45];
         assert_eq!(choose(&scores, None, &Route { chosen: 4, ..grouped(2, 1) }), [0, 4, 5, 1]);
     }
 
     #[test]
-    fn nobody_is_chosen_from_outside_the_groups() {
-        // All biased scores are below 0: the original's masked 0 would win.
+    fn no_expert_outside_the_groups_is_chosen() {
+        // All biased scores are negative: masking the others with 0, as MindSpore Transformers does, would choose them.
         let (scores, bias) = ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], [-1.0; 8]);
         assert_eq!(choose(&scores, Some(&bias), &grouped(1, 1)), [7, 6]);
     }

@@ -1,4 +1,4 @@
-//! A gate for each row, as the expert that every token visits may have one.
+//! A gate per row, as the shared expert of Qwen2-MoE has one.
 
 use super::vector::{assert_len, dot, rows_of};
 

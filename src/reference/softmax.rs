@@ -1,4 +1,4 @@
-//! Softmax and log-sum-exp of one row: what attention and cross-entropy share.
+//! Softmax and log-sum-exp of one row, used by attention, cross-entropy and the router.
 
 /// Replaces a row of scores x by e^x / Σ e^x and returns log Σ e^x.
 ///

@@ -1,5 +1,5 @@
-//! The whole training step in f64: gradient accumulation, clipping, AdamW, what routers remember. A run on the GPU must
-//! follow it.
+//! The whole training step in f64: gradient accumulation, clipping, AdamW or Muon, router states. Tests compare runs on
+//! the device with it.
 
 use super::adamw::{AdamW, Correction, adamw};
 use super::gpt::{Shape, Weights, accumulate};
@@ -12,68 +12,69 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A model in training.
 #[derive(Clone, Debug)]
 pub struct Trainer {
-    /// Sizes of the model.
+    /// Sizes and variant of the model.
     pub shape: Shape,
     /// The parameters.
     pub weights: Weights,
-    /// First moments, by the names of the parameters.
+    /// First moments, by parameter name.
     pub m: Weights,
-    /// Second moments, by the names of the parameters.
+    /// Second moments, by parameter name.
     pub v: Weights,
     /// Steps taken so far.
     pub step: u32,
-    /// Targets of this value are not counted; `u32::MAX` unless changed.
+    /// Target id that is ignored; `u32::MAX` unless changed.
     pub ignore: u32,
-    /// Whether weight decay acts on the tensor of a name; [`decays`] unless changed.
+    /// Whether weight decay applies to the tensor of that name; [`decays`] unless changed.
     pub decays: fn(&str) -> bool,
-    /// Learning rates of the tensors that have their own, at the step to come.
+    /// Learning rates at the next step of tensors with their own.
     pub rates: BTreeMap<String, f64>,
-    /// Weight decays of the tensors that have their own.
+    /// Weight decays of tensors with their own.
     pub weight_decays: BTreeMap<String, f64>,
-    /// Tensors that do not train.
+    /// Tensors that are not trained.
     pub frozen: BTreeSet<String>,
-    /// Moves the matrices of the layers by Muon; all else, and everything where absent, is AdamW's.
+    /// Optimizes the matrices of the layers with Muon; all other tensors, and all of them if `None`, use AdamW.
     pub muon: Option<MuonSettings>,
-    /// What the routers of mixtures remember: biases, hot experts.
+    /// Router states of the mixtures: biases, hot experts.
     pub memories: Memories,
 }
 
-/// What Muon needs beside the learning rate and the weight decay.
+/// Hyperparameters of Muon other than learning rate and weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MuonSettings {
-    /// What remains of the momentum from step to step.
+    /// Decay of the momentum per step.
     pub momentum: f64,
-    /// Whether the update looks one step ahead.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// Newton-Schulz steps.
+    /// Number of Newton-Schulz steps.
     pub steps: u32,
-    /// The root mean square of an update at learning rate 1.
+    /// RMS of an update at learning rate 1.
     pub rms: f64,
 }
 
-/// What AdamW needs beside the learning rate, which a schedule decides step by step.
+/// Hyperparameters of AdamW other than the learning rate, which a schedule sets for each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWSettings {
     /// Decay of the first moment per step.
     pub beta1: f64,
     /// Decay of the second moment per step.
     pub beta2: f64,
-    /// Added to the root of the second moment, outside the root.
+    /// ε, added to √v̂ outside the root.
     pub eps: f64,
     /// Decoupled weight decay of the tensors that decay.
     pub weight_decay: f64,
-    /// What becomes of the moments' bias towards 0.
+    /// How the bias of the moments towards 0 is corrected.
     pub correction: Correction,
 }
 
-/// What a step reports.
+/// The report of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepResult {
-    /// Mean over micro-batches of each one's mean loss, before the update. What the objective adds is not in it.
+    /// Mean over micro-batches of each one's mean next-token loss, before the update, without the other terms of the
+    /// objective.
     pub loss: f64,
-    /// Norm of all gradients together, before clipping.
+    /// Global gradient norm, before clipping.
     pub grad_norm: f64,
-    /// What each micro-batch gave.
+    /// The outcome of each micro-batch.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -83,7 +84,8 @@ pub fn decays(name: &str) -> bool {
     !name.ends_with("norm.weight") && !name.contains(".ln_") && !name.ends_with(".bias")
 }
 
-/// Neither a table, which is looked up by token, nor a router, whose rows score experts one by one, nor a vector.
+/// Whether Muon optimizes the tensor: projection matrices only. Excluded are the tables, which are looked up by token,
+/// routers, whose rows score experts individually, and vectors.
 fn is_layer_matrix(name: &str) -> bool {
     name.ends_with("_proj.weight")
 }
@@ -100,10 +102,10 @@ impl Trainer {
 
     /// One step on micro-batches of (tokens, targets), each of whole sequences with positions from 0.
     ///
-    /// The gradient is the mean over micro-batches of the gradient of each one's objective, a mean over its tokens, so a
-    /// token counts for more in a micro-batch that counts fewer. A micro-batch in which no target counts contributes a
-    /// loss of 0 and only the gradient of what keeps experts busy. The gradient is scaled to `max_grad_norm` where it is
-    /// longer, then AdamW moves every tensor. At last the routers remember what was chosen.
+    /// The gradient is the mean over micro-batches of the gradient of each one's objective, itself a mean over
+    /// non-ignored targets, so a token weighs more in a micro-batch with fewer of them. A micro-batch whose targets are
+    /// all ignored contributes a loss of 0 and the gradient of its balance losses only. The gradient is clipped to
+    /// `max_grad_norm`, the optimizer updates every tensor that is not frozen, and the router states are updated.
     #[track_caller]
     pub fn train_step<T: AsRef<[u32]>>(
         &mut self,
@@ -134,7 +136,7 @@ impl Trainer {
         StepResult { loss, grad_norm: norm, outcomes }
     }
 
-    /// Moves one tensor, given its clipped gradient.
+    /// Updates one tensor, given its clipped gradient.
     fn update(&mut self, name: &str, g: &[f64], lr: f64, settings: &AdamWSettings) {
         let AdamWSettings { beta1, beta2, eps, weight_decay, correction } = *settings;
         let lr = self.rates.get(name).copied().unwrap_or(lr);
@@ -147,7 +149,7 @@ impl Trainer {
         let [p, m, v] = [&mut self.weights, &mut self.m, &mut self.v].map(|tensors| {
             tensors
                 .get_mut(name)
-                .unwrap_or_else(|| panic!("{name} has a gradient, but is no tensor of the model."))
+                .unwrap_or_else(|| panic!("{name} has a gradient, but is not a tensor of the model."))
         });
         match self.muon {
             Some(MuonSettings { momentum, nesterov, steps, rms }) if is_layer_matrix(name) => {
@@ -158,7 +160,7 @@ impl Trainer {
         }
     }
 
-    /// Columns of the matrix of that name.
+    /// Columns of the matrix `name`.
     fn columns(&self, name: &str) -> usize {
         let Shape { hidden_size, num_heads, head_dim, .. } = self.shape;
         match name {
@@ -169,7 +171,7 @@ impl Trainer {
         }
     }
 
-    /// What each micro-batch gives, and the gradients of the mean of their objectives.
+    /// The outcome of each micro-batch, and the gradients of the mean of their objectives.
     #[track_caller]
     fn outcomes_and_gradients<T: AsRef<[u32]>>(
         &self,

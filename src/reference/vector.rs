@@ -1,4 +1,4 @@
-//! Arithmetic on whole vectors, from which the rest of the reference is built.
+//! Vector arithmetic and length checks for the rest of the reference.
 
 /// Σ aᵢ·bᵢ.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -12,7 +12,7 @@ pub(super) fn add_scaled(y: &mut [f64], scale: f64, x: &[f64]) {
     }
 }
 
-/// a + b: a residual connection, or two gradients that meet.
+/// a + b: a residual connection, or the sum of two gradients.
 pub(super) fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }

@@ -7,10 +7,10 @@ use crate::reference::mixture::{Layer, Mixture, Visit};
 use crate::reference::swiglu::{swiglu, swiglu_backward};
 use crate::reference::vector::add;
 
-/// What it keeps for the backward pass.
+/// Activations saved for the backward pass.
 pub(in crate::reference) enum FeedForward {
     Dense {
-        /// (N, F) each; without a gate the first is empty.
+        /// (N, F) each; `gate` is empty in GPT-2.
         gate: Vec<f64>,
         up: Vec<f64>,
         /// silu(gate)·up or gelu(up), (N, F).
@@ -58,7 +58,10 @@ impl Block<'_> {
                 return self.with_mixture(mixture, |layer| layer.backward(x, visit, dout, seed, grads));
             }
             (FeedForward::Dense { gate, up, activated }, None) => (gate, up, activated),
-            _ => panic!("layer {} should go back as it went forward.", self.layer),
+            _ => panic!(
+                "the saved activations of layer {} are of the other kind of feed-forward network.",
+                self.layer
+            ),
         };
         let dactivated = self.project_backward(self.names().down, activated, dout, grads);
         match self.shape.architecture {
@@ -76,10 +79,10 @@ impl Block<'_> {
         }
     }
 
-    /// Calls `f` on the layer as a mixture.
+    /// Calls `f` with the mixture layer of this block.
     #[track_caller]
     fn with_mixture<R>(&self, mixture: &Mixture, f: impl FnOnce(&Layer<'_>) -> R) -> R {
-        let Some(memory) = self.memory else { panic!("layer {} should come with its memory.", self.layer) };
+        let Some(memory) = self.memory else { panic!("layer {} should have a router state.", self.layer) };
         let (weights, sequence_length, path) = (self.weights, self.sequence_length, self.path("mlp"));
         f(&Layer { mixture, weights, path: &path, memory, sequence_length })
     }

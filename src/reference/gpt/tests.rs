@@ -1,4 +1,4 @@
-//! The model against finite differences and what follows from its formulas.
+//! The model against finite differences, and properties that follow from its formulas.
 
 use super::*;
 use crate::reference::gradient_check::{assert_close, assert_gradient};
@@ -88,7 +88,7 @@ fn every_gradient_is_the_finite_difference() {
 }
 
 #[test]
-fn without_an_output_projection_every_token_is_as_likely() {
+fn a_zero_output_projection_gives_a_uniform_distribution() {
     let (tokens, targets) = batch();
     let mut weights = weights(&LLAMA);
     weights.insert(HEAD.to_owned(), vec![0.0; 11 * 7]);
@@ -109,7 +109,7 @@ fn logits_see_earlier_tokens_of_their_own_sequence() {
 }
 
 #[test]
-fn only_the_distance_between_positions_counts() {
+fn only_distances_between_positions_matter() {
     let (tokens, _) = batch();
     let weights = weights(&QWEN2);
     let at = |positions: &[u32]| logits(&QWEN2, &weights, &tokens, positions, T);

@@ -1,19 +1,20 @@
-//! The losses that keep experts equally busy, and their gradients.
+//! The load-balancing losses and their gradients.
 //!
-//! f is an expert's share of the choices, counted as if there were no bias; p its mean probability. Only p has a gradient.
+//! f is an expert's fraction of the choices, made without the selection bias; p is its mean probability. Only p has a
+//! gradient.
 
 use super::{Choices, Losses, Mixture};
 use crate::reference::softmax::softmax;
 use crate::reference::vector::dot;
 
-/// How many choose each expert, (E).
+/// Choices per expert, (E).
 pub(super) fn counts(ids: &[usize], experts: usize) -> Vec<usize> {
     let mut counts = vec![0; experts];
     ids.iter().for_each(|&expert| counts[expert] += 1);
     counts
 }
 
-/// The losses before their factors; zero where the factor is.
+/// The unweighted losses; zero where the factor is zero.
 pub(super) fn losses(mixture: &Mixture, choices: &Choices, sequence_length: usize) -> Losses {
     let tokens = choices.ids.len() / mixture.chosen;
     let Losses { expert, sequence, z } = mixture.losses;
@@ -28,7 +29,7 @@ pub(super) fn losses(mixture: &Mixture, choices: &Choices, sequence_length: usiz
     }
 }
 
-/// seed·factors times the gradient of the first two losses with respect to the probabilities, (N, E).
+/// seed·factors times the gradient of the expert and sequence losses with respect to the probabilities, (N, E).
 pub(super) fn probabilities_backward(
     mixture: &Mixture,
     choices: &Choices,
@@ -41,7 +42,7 @@ pub(super) fn probabilities_backward(
     let each = shares(mixture, choices, sequence_length);
     let row = |token: usize| {
         let of_sequence = &each[token / sequence_length];
-        // p is a mean over tokens, and the second loss one over sequences: both have 1 / N.
+        // p is a mean over tokens, and the sequence loss a mean over sequences: both have the factor 1 / N.
         let scale = seed * mixture.experts as f64 / tokens as f64;
         let d = whole[0].iter().zip(of_sequence).map(move |(f, of)| scale * (expert * f + sequence * of));
         d.collect::<Vec<f64>>()
@@ -49,7 +50,7 @@ pub(super) fn probabilities_backward(
     (0..tokens).flat_map(row).collect()
 }
 
-/// seed·factor times the gradient of the third loss with respect to the logits, (N, E).
+/// seed·factor times the gradient of the z loss with respect to the logits, (N, E).
 pub(super) fn z_backward(mixture: &Mixture, choices: &Choices, seed: f64) -> Vec<f64> {
     let tokens = choices.ids.len() / mixture.chosen;
     let row = |logits: &[f64]| {
@@ -60,7 +61,7 @@ pub(super) fn z_backward(mixture: &Mixture, choices: &Choices, seed: f64) -> Vec
     choices.logits.chunks_exact(mixture.experts).flat_map(row).collect()
 }
 
-/// The mean of E·Σ f·p over groups of so many tokens.
+/// The mean of E·Σ f·p over groups of `tokens` tokens.
 fn mean_balance(mixture: &Mixture, choices: &Choices, tokens: usize) -> f64 {
     let shares = shares(mixture, choices, tokens);
     let groups = choices.probabilities.chunks_exact(tokens * mixture.experts);
@@ -74,7 +75,7 @@ fn mean_balance(mixture: &Mixture, choices: &Choices, tokens: usize) -> f64 {
     balance.sum::<f64>() / shares.len() as f64
 }
 
-/// f (E) of each group of so many tokens.
+/// f (E) of each group of `tokens` tokens.
 fn shares(mixture: &Mixture, choices: &Choices, tokens: usize) -> Vec<Vec<f64>> {
     let choices_of = tokens * mixture.chosen;
     let share = |ids: &[usize]| {

@@ -1,30 +1,31 @@
-//! Which experts the tokens choose, and how much each counts.
+//! Choice of experts, and their gates.
 
 use super::{Groups, Mixture, Score};
 use crate::reference::softmax::softmax;
 use crate::reference::vector::{assert_len, dot, rows_of};
 
-/// What a router decides for N tokens.
+/// The routing decisions for N tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
-    /// (N, k): the experts that each token chose, the best first.
+    /// (N, k): the chosen experts of each token, best first.
     pub ids: Vec<usize>,
-    /// (N, k): what the output of each is multiplied with, as long as none is dropped.
+    /// (N, k): the gates of the choices, before any is dropped.
     pub gates: Vec<f64>,
-    /// (N, E): the scores of each token, divided by their sum.
+    /// (N, E): the scores of each token, normalised to a sum of 1.
     pub probabilities: Vec<f64>,
-    /// (N, k): what would be chosen without the bias.
+    /// (N, k): the choices without the selection bias.
     pub unbiased: Vec<usize>,
-    /// (N, E).
+    /// Router logits, (N, E).
     pub(super) logits: Vec<f64>,
-    /// (N, E).
+    /// Unnormalised scores, (N, E).
     scores: Vec<f64>,
 }
 
-/// Added to the sum that gates are divided by.
+/// ε of the normalisation of gates.
 const EPSILON: f64 = 1e-9;
 
-/// The k best of `scores` (E), best first; of equal ones the first. With groups only those in the best groups count.
+/// The indices of the k best `scores` (E), best first; ties go to the lower index. With groups, only experts of the
+/// best groups are eligible.
 pub fn choose(scores: &[f64], groups: Option<Groups>, k: usize) -> Vec<usize> {
     let experts: Vec<usize> = match groups {
         None => (0..scores.len()).collect(),
@@ -42,7 +43,7 @@ pub fn choose(scores: &[f64], groups: Option<Groups>, k: usize) -> Vec<usize> {
     best(scores, experts, k)
 }
 
-/// The `count` best of the indices, which ascend, best first; of equal ones the first.
+/// The `count` best of the indices (ascending), best first; ties go to the lower index.
 fn best(scores: &[f64], indices: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
     let mut sorted: Vec<usize> = indices.into_iter().collect();
     sorted.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -51,9 +52,9 @@ fn best(scores: &[f64], indices: impl IntoIterator<Item = usize>, count: usize) 
 }
 
 impl Choices {
-    /// The choices that logits (N, E) lead to, with a bias (E) on the scores.
+    /// The choices for logits (N, E), with a selection bias (E) added to the scores.
     ///
-    /// The bias changes who is chosen, not by how much it counts: a gate is the score itself.
+    /// The bias affects the choice only; gates are computed from the scores without it.
     #[track_caller]
     pub fn new(mixture: &Mixture, logits: &[f64], bias: &[f64]) -> Self {
         mixture.assert_sound();
@@ -78,8 +79,8 @@ impl Choices {
         Self { ids, gates, probabilities, unbiased, logits: logits.to_vec(), scores }
     }
 
-    /// The gradient (N, E) of the logits, given those of the gates (N, k) and of the probabilities (N, E). Who is chosen
-    /// has no gradient.
+    /// The gradient (N, E) of the logits, given those of the gates (N, k) and of the probabilities (N, E). The choice
+    /// itself has no gradient.
     #[track_caller]
     pub fn backward(&self, mixture: &Mixture, dgates: &[f64], dprobabilities: &[f64]) -> Vec<f64> {
         let (experts, k) = (mixture.experts, mixture.chosen);
@@ -111,12 +112,12 @@ impl Choices {
 }
 
 impl Mixture {
-    /// Whether gates are divided by their sum.
+    /// Whether gates are normalised to a sum of 1.
     fn normalises(&self) -> bool {
         self.norm_top_k && self.chosen > 1
     }
 
-    /// Panics unless every token can choose as many experts as it should.
+    /// Panics unless k experts are eligible for every token.
     #[track_caller]
     fn assert_sound(&self) {
         let reachable = match self.groups {

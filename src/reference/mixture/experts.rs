@@ -1,4 +1,4 @@
-//! What an expert computes.
+//! The feed-forward network of an expert.
 
 use super::{Layer, SHARED_GATE, Shared};
 use crate::reference::gpt::{Weights, accumulate};
@@ -6,11 +6,11 @@ use crate::reference::matmul::{linear, linear_backward};
 use crate::reference::swiglu::{swiglu, swiglu_backward};
 use crate::reference::vector::{add, dot};
 
-/// The projections of an expert.
+/// Names of the projections of an expert.
 pub(super) const NAMES: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 impl Layer<'_> {
-    /// down_proj(silu(gate_proj·x)·up_proj·x) of the expert of that name, on rows x (M, D).
+    /// down_proj(silu(gate_proj·x)·up_proj·x) of the expert `name`, on rows x (M, D).
     pub(super) fn expert(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let [gate, up] = self.gate_up(name, x);
         self.project(name, NAMES[2], &swiglu(&gate, &up), self.width())
@@ -27,7 +27,7 @@ impl Layer<'_> {
         add(&dx, &self.project_backward(name, NAMES[1], x, &dup, inner, grads))
     }
 
-    /// The shared expert on x (N, D), times σ(x·w) where it is gated.
+    /// The shared expert on x (N, D), times σ(x·w) if it is gated.
     pub(super) fn shared(&self, shared: &Shared, x: &[f64]) -> Vec<f64> {
         let y = self.expert(shared.name(), x);
         let gates = self.shared_gates(shared, x);
@@ -62,7 +62,7 @@ impl Layer<'_> {
         add(&dx, &dx_gate)
     }
 
-    /// What the shared expert's output is multiplied with, (N).
+    /// Gates of the shared expert (N); 1 if it is not gated.
     fn shared_gates(&self, shared: &Shared, x: &[f64]) -> Vec<f64> {
         let tokens = x.len() / self.width();
         match shared.is_gated {
@@ -74,12 +74,12 @@ impl Layer<'_> {
         }
     }
 
-    /// silu's argument and what it is multiplied with, (M, F) each.
+    /// The outputs of gate_proj and up_proj, (M, F) each.
     fn gate_up(&self, name: &str, x: &[f64]) -> [Vec<f64>; 2] {
         [NAMES[0], NAMES[1]].map(|of| self.project(name, of, x, self.inner(name)))
     }
 
-    /// F of that expert.
+    /// F, the width of the expert `name`.
     fn inner(&self, name: &str) -> usize {
         self.weight(&format!("{name}.{}", NAMES[0])).1.len() / self.width()
     }

@@ -1,44 +1,44 @@
-//! The layer itself: router, experts, and back.
+//! The mixture layer: router and experts, forward and backward.
 
 use super::{Choices, Losses, Memory, Mixture, ROUTER, balance, slots};
 use crate::reference::gpt::{Weights, accumulate};
 use crate::reference::matmul::{linear, linear_backward};
 use crate::reference::vector::{add, add_scaled, dot};
 
-/// One layer that is a mixture.
+/// One mixture layer of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Layer<'a> {
-    /// Its sizes and rules.
+    /// Sizes and routing rules.
     pub mixture: &'a Mixture,
     /// Tensors of the model.
     pub weights: &'a Weights,
-    /// What the names of the layer's tensors start with: `model.layers.3.mlp`.
+    /// Prefix of the layer's tensor names: `model.layers.3.mlp`.
     pub path: &'a str,
-    /// What its router remembers.
+    /// State of the router.
     pub memory: &'a Memory,
-    /// T.
+    /// T, tokens per sequence.
     pub sequence_length: usize,
 }
 
-/// A forward pass through the layer, and what its backward pass needs.
+/// The result of a forward pass, with what the backward pass needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Visit {
     /// The output, (N, D).
     pub y: Vec<f64>,
-    /// Which experts the tokens chose.
+    /// The routing decisions.
     pub choices: Choices,
-    /// Whether each choice found a slot, (N·k).
+    /// Whether each choice was kept, (N·k).
     pub kept: Vec<bool>,
-    /// Choices of each expert, those without a slot included, (E).
+    /// Choices per expert (E), dropped ones included.
     pub counts: Vec<usize>,
-    /// The losses before their factors; only those with a factor are computed.
+    /// The unweighted balance losses; zero where the factor is zero.
     pub losses: Losses,
-    /// (N·k): what the output of each choice was multiplied with.
+    /// The gates after dropping, (N·k).
     gates: Vec<f64>,
 }
 
 impl Layer<'_> {
-    /// The output for x (N, D), whole sequences.
+    /// The output for x (N, D), which holds whole sequences.
     #[track_caller]
     pub fn forward(&self, x: &[f64]) -> Visit {
         let mixture = self.mixture;
@@ -61,8 +61,8 @@ impl Layer<'_> {
         Visit { y, choices, kept, counts, losses, gates }
     }
 
-    /// The gradient (N, D) of x, given that of y (N, D); adds those of the weights to `grads`. The losses have a part in
-    /// it, `seed` times their factors.
+    /// The gradient (N, D) of x, given that of y (N, D); adds those of the weights to `grads`. It includes the balance
+    /// losses, weighted by `seed` times their factors.
     #[track_caller]
     pub fn backward(&self, x: &[f64], visit: &Visit, dy: &[f64], seed: f64, grads: &mut Weights) -> Vec<f64> {
         let mixture = self.mixture;
@@ -98,39 +98,39 @@ impl Layer<'_> {
         add(&dx, &dx_router)
     }
 
-    /// What the router says, (N, E).
+    /// The router logits, (N, E).
     #[track_caller]
     pub fn logits(&self, x: &[f64]) -> Vec<f64> {
         let tokens = x.len() / self.width();
         linear(x, self.weight(ROUTER).1, None, tokens, self.mixture.experts, self.width())
     }
 
-    /// D.
+    /// D, the width of the tokens.
     pub(super) fn width(&self) -> usize {
         self.weight(ROUTER).1.len() / self.mixture.experts
     }
 
-    /// Name and numbers of a tensor of the layer.
+    /// Full name and values of a tensor of the layer.
     #[track_caller]
     pub(super) fn weight(&self, name: &str) -> (String, &[f64]) {
         let name = format!("{}.{name}.weight", self.path);
-        let tensor = self.weights.get(&name).unwrap_or_else(|| panic!("the weights should hold {name}."));
+        let tensor = self.weights.get(&name).unwrap_or_else(|| panic!("the weights should contain {name}."));
         (name, tensor)
     }
 
-    /// The rows of x of those choices' tokens, one after the other.
+    /// The rows of x of the tokens that made these choices, concatenated.
     fn rows_of(&self, x: &[f64], choices: &[usize]) -> Vec<f64> {
         let row = |choice: &usize| &x[choice / self.mixture.chosen * self.width()..][..self.width()];
         choices.iter().flat_map(row).copied().collect()
     }
 
-    /// The row of x of a choice's token.
+    /// The row of x of the token that made the choice.
     fn row_of<'x>(&self, x: &'x mut [f64], choice: usize) -> &'x mut [f64] {
         &mut x[choice / self.mixture.chosen * self.width()..][..self.width()]
     }
 }
 
-/// The choices of an expert that found a slot.
+/// The choices of an expert that were kept.
 fn visitors(ids: &[usize], kept: &[bool], expert: usize) -> Vec<usize> {
     (0..ids.len()).filter(|&choice| ids[choice] == expert && kept[choice]).collect()
 }

@@ -1,13 +1,13 @@
-//! Which choices find a slot where experts take a limited number of tokens, and what becomes of the gates.
+//! Expert capacity: which choices are kept, and their gates.
 
 use super::{Capacity, Hot, Mixture};
 use crate::reference::vector::{add_scaled, assert_len, dot};
 
-/// Added to the sum that gates are divided by.
+/// ε of the normalisation of gates.
 const EPSILON: f64 = 1e-9;
 
-/// Slots of an expert for `tokens` tokens of `chosen` choices: chosen·tokens·factor / experts, rounded up, at most one
-/// for each token.
+/// Slots per expert for `tokens` tokens with `chosen` choices each: ceil(chosen·tokens·factor / experts), at most
+/// `tokens`.
 ///
 /// # Examples
 ///
@@ -23,7 +23,7 @@ pub fn capacity_slots(chosen: usize, tokens: usize, factor: f64, experts: usize)
     (slots as usize).min(tokens)
 }
 
-/// Whether each of the choices (N, k) of an expert finds a slot.
+/// Whether each choice (N, k) finds a slot at its expert.
 pub(super) fn kept(mixture: &Mixture, ids: &[usize], hot: &[usize]) -> Vec<bool> {
     let Some(capacity) = mixture.capacity else { return vec![true; ids.len()] };
     let (k, tokens) = (mixture.chosen, ids.len() / mixture.chosen);
@@ -41,7 +41,7 @@ pub(super) fn kept(mixture: &Mixture, ids: &[usize], hot: &[usize]) -> Vec<bool>
     kept
 }
 
-/// Slots of each expert, (E): a cold one has a share of what a hot one has, but at least one.
+/// Slots per expert, (E): a cold expert has a fraction of a hot one's, but at least one.
 fn slots(mixture: &Mixture, capacity: &Capacity, tokens: usize, hot: &[usize]) -> Vec<usize> {
     let slots = capacity_slots(mixture.chosen, tokens, capacity.factor, mixture.experts);
     let cold_slots = match capacity.hot {
@@ -52,8 +52,8 @@ fn slots(mixture: &Mixture, capacity: &Capacity, tokens: usize, hot: &[usize]) -
     (0..mixture.experts).map(of).collect()
 }
 
-/// What the output of each choice (N, k) is multiplied with: its gate where it was `kept`, scaled so that a token's sum is
-/// what all its gates have, if the mixture says so.
+/// The gates (N, k) after dropping: zero where a choice was not `kept`, and with `renormalises` scaled to the sum of
+/// all gates of the token.
 pub(super) fn gates(mixture: &Mixture, gates: &[f64], kept: &[bool]) -> Vec<f64> {
     assert_len("kept", kept, gates.len());
     let rows = gates.chunks_exact(mixture.chosen).zip(kept.chunks_exact(mixture.chosen));
@@ -87,13 +87,13 @@ pub(super) fn gates_backward(mixture: &Mixture, gates: &[f64], kept: &[bool], dy
     (0..gates.len() / k).flat_map(row).collect()
 }
 
-/// The values that are kept, zero in the place of the others.
+/// `values` where `kept`, zero elsewhere.
 fn masked(values: &[f64], kept: &[bool]) -> Vec<f64> {
     values.iter().zip(kept).map(|(value, kept)| if *kept { *value } else { 0.0 }).collect()
 }
 
 impl Mixture {
-    /// Whether what is kept makes up for what is dropped.
+    /// Whether the gates of kept choices are scaled to the sum of all.
     fn renormalises(&self) -> bool {
         self.capacity.is_some_and(|capacity| capacity.renormalises)
     }

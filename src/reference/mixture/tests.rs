@@ -1,4 +1,4 @@
-//! The layer against finite differences, examples by hand, and what follows from its formulas.
+//! The layer against finite differences, examples by hand, and properties that follow from its formulas.
 
 use super::*;
 use crate::reference::gpt::Weights;
@@ -25,7 +25,7 @@ const PLAIN: Mixture = Mixture {
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
     capacity: None,
 };
-/// Every loss counts.
+/// All balance losses are in the objective.
 const LOSSES: Losses = Losses { expert: 0.7, sequence: 0.4, z: 0.3 };
 /// As DeepSeek-V3.
 const SIGMOID: Mixture = Mixture {
@@ -95,7 +95,7 @@ fn every_gradient_is_the_finite_difference() {
         let mut moved = weights.clone();
         for (name, tensor) in &weights {
             if name.ends_with("mlp.gate.weight") && mixture.experts == 1 {
-                // One expert has probability 1 whatever the router says; only the z loss sees it.
+                // A single expert has probability 1 whatever its logit; only the z loss depends on it.
                 assert_eq!(visit.choices.gates, [1.0; N]);
             }
             assert_gradient(&format!("mixture {number}, {name}"), &grads[name], tensor, |tensor| {
@@ -134,16 +134,16 @@ fn slots_for_all_drop_nothing() {
 #[test]
 fn choices_by_hand() {
     let groups = |count, chosen, best| Some(Groups { count, chosen, best });
-    // Equal scores: the first.
+    // Ties go to the lower index.
     assert_eq!(choose(&[0.3, 0.1, 0.3, 0.3], None, 2), [0, 2]);
     assert_eq!(choose(&[0.1, 0.3, 0.3, 0.2], None, 4), [1, 2, 3, 0]);
-    // By its best the second group wins, by its best two the first.
+    // The second group wins by its best score, the first by its best two.
     let scores = [0.5, 0.4, 0.1, 0.6, 0.2, 0.1];
     assert_eq!(choose(&scores, groups(2, 1, 1), 2), [3, 4]);
     assert_eq!(choose(&scores, groups(2, 1, 2), 2), [0, 1]);
-    // Equal groups: the first, and no more than asked for.
+    // Ties between groups go to the first, and no more groups are kept than requested.
     assert_eq!(choose(&[0.1, 0.2, 0.2, 0.1, 0.2, 0.1], groups(3, 2, 1), 3), [1, 2, 0]);
-    // Negative scores (a bias may make such) are chosen before anything outside the groups.
+    // Negative scores, which a bias may cause, still come before experts outside the groups.
     assert_eq!(choose(&[-0.5, -0.2, -3.0, -0.3], groups(2, 1, 1), 2), [1, 0]);
 }
 
@@ -157,7 +157,7 @@ fn gates_by_hand() {
     assert_close("gates", &plain.gates, &[5.0 / 9.0, 2.0 / 9.0], 1e-15);
     let normed = of(&Mixture { norm_top_k: true, scaling: 2.5, ..mixture }, &[0.0; 4]);
     assert_close("normalised", &normed.gates, &[2.5 * 5.0 / 7.0, 2.5 * 2.0 / 7.0], 1e-8);
-    // The bias chooses expert 3 first; its gate is its score, and f does not see the bias.
+    // The bias puts expert 3 first; its gate is its score, and f is computed without the bias.
     let biased = of(&mixture, &[0.0, 0.0, 0.0, 1.0]);
     assert_eq!((biased.ids.as_slice(), biased.unbiased.as_slice()), (&[3, 2][..], &[2, 0][..]));
     assert_close("biased", &biased.gates, &[1.0 / 9.0, 5.0 / 9.0], 1e-15);
@@ -180,14 +180,14 @@ fn slots_by_hand() {
     let mixture = |capacity| Mixture { experts: 3, capacity: Some(capacity), ..PLAIN };
     let ids = [1, 0, 0, 1, 0, 2];
     let kept = |capacity, hot: &[usize]| slots::kept(&mixture(capacity), &ids, hot);
-    // Choice by choice the two first choices come before the second one of the first token.
+    // Choice-major: both first choices come before the second choice of the first token.
     assert_eq!(kept(TIGHT, &[]), [true, false, true, true, true, true]);
     let token_major = Capacity { is_token_major: true, ..TIGHT };
     assert_eq!(kept(token_major, &[]), [true, true, true, true, false, true]);
     // Cold experts have one slot: expert 1 and 2 are cold.
     let hot = Capacity { hot: Some(HOT), ..TIGHT };
     assert_eq!(kept(hot, &[0]), [true, false, true, false, true, true]);
-    // A token whose choices are all dropped has an output of zero; others keep their gates, or their sum.
+    // A token without kept choices has an output of zero; others keep their gates, or the sum of them.
     let kept = [true, false, false, false];
     let gates = |capacity| slots::gates(&mixture(capacity), &[0.6, 0.2, 0.5, 0.3], &kept);
     assert_eq!(gates(TIGHT), [0.6, 0.0, 0.0, 0.0]);
@@ -201,7 +201,7 @@ fn slots_by_hand() {
 
 #[test]
 fn losses_by_hand() {
-    // Uniform choices and probabilities: 1, whatever the number of experts. One expert alone: as many as there are.
+    // Uniform choices and probabilities cost 1, whatever the number of experts; a single busy expert costs E.
     let mixture = Mixture { experts: 4, chosen: 1, losses: LOSSES, ..PLAIN };
     let even: Vec<f64> = (0..4 * 4).map(|i| if i / 4 == i % 4 { 1e-9 } else { 0.0 }).collect();
     let of = |logits: &[f64], tokens| {
@@ -219,7 +219,7 @@ fn losses_by_hand() {
 }
 
 #[test]
-fn memory_follows_the_load() {
+fn the_router_state_follows_the_load() {
     let mixture = Mixture { experts: 4, bias_update_rate: 0.1, ..PLAIN };
     let mut memory = Memory::new(&mixture);
     // Choices 6, 2, 4, 4 over two micro-batches: the mean is 4.
@@ -230,7 +230,7 @@ fn memory_follows_the_load() {
     assert_eq!(memory.hot, [0, 1]);
     memory.update(&hot, 3, &[vec![0, 0, 5, 5]]);
     assert_eq!(memory.hot, [0, 1]);
-    // 10, 12, 12 and 13 over the step; of equals the first.
+    // 10, 12, 12 and 13 over the step; ties go to the lower index.
     memory.update(&hot, 4, &[vec![9, 9, 0, 0], vec![1, 3, 12, 13]]);
     assert_eq!(memory.hot, [1, 3]);
     let changes: Vec<u32> = (1..=40).filter(|&step| HOT.changes_at(step)).collect();

@@ -1,4 +1,4 @@
-//! The whole objective against finite differences and what follows from its formulas.
+//! The whole objective against finite differences, and properties that follow from its formulas.
 
 use super::*;
 use crate::reference::gpt::{self, loss_and_gradients};
@@ -51,7 +51,7 @@ fn weights(shape: &Shape) -> Weights {
     shape.parameters().into_iter().map(|(name, count)| (name, tensor(count))).collect()
 }
 
-/// Two sequences; the fourth target does not count.
+/// Two sequences; the fourth target is ignored.
 fn data() -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let mut random = Random::new(112);
     let (tokens, mut targets) = (random.below(2 * T, 11), random.below(2 * T, 11));
@@ -105,7 +105,7 @@ fn every_gradient_is_the_finite_difference() {
 }
 
 #[test]
-fn the_loss_alone_is_what_it_was() {
+fn loss_and_gradients_excludes_the_other_terms() {
     let shape = Shape { multi_token: Some(AHEAD), ..SHAPE };
     let (weights, data) = (weights(&shape), data());
     let (tokens, targets, positions) = &data;
@@ -123,21 +123,21 @@ fn the_loss_alone_is_what_it_was() {
 }
 
 #[test]
-fn what_lies_beyond_the_sequence_does_not_count() {
+fn targets_past_the_end_of_the_sequence_are_ignored() {
     let shape = Shape { multi_token: Some(AHEAD), ..SHAPE };
     let (weights, data) = (weights(&shape), data());
     let outcome = |data: &(Vec<u32>, Vec<u32>, Vec<u32>)| {
         outcome_and_gradients(&shape, &weights, &shape.memories(), &batch(data), 1.0).0
     };
-    // Of 2·5 targets the fourth does not count; one and two more of each sequence lie beyond its end. That target is the
-    // third of the shift by one and the second of the shift by two.
+    // Of 2·5 targets the fourth is ignored, and one or two more of each sequence are past its end. The ignored target
+    // is the third with a shift of one and the second with a shift of two.
     let first = outcome(&data);
     assert_eq!((first.count, first.further[0].1, first.further[1].1), (9, 7, 5));
     assert_eq!(first.mixtures.keys().copied().collect::<Vec<usize>>(), [0, 1, 2, 3]);
     for mixture in first.mixtures.values() {
         assert_eq!((mixture.counts.iter().sum::<usize>(), mixture.dropped), (2 * 2 * T, 0));
     }
-    // The first block never predicts the first target of a sequence, the model does.
+    // The first module never predicts the first target of a sequence; the model does.
     let mut changed = data.clone();
     changed.1[T] = (changed.1[T] + 1) % 11;
     let second = outcome(&changed);
@@ -150,8 +150,8 @@ fn what_lies_beyond_the_sequence_does_not_count() {
 }
 
 #[test]
-fn predicting_with_a_block_that_does_nothing() {
-    // Without the block's and the state's part, what is left is the embedding of the shifted tokens.
+fn a_module_whose_block_is_the_identity() {
+    // Without the contributions of block and state, the embedding of the shifted tokens remains.
     let shape = Shape { mixture: None, multi_token: Some(MultiToken { depth: 1, ..AHEAD }), ..SHAPE };
     let (mut weights, data) = (weights(&shape), data());
     for name in ["self_attn.o_proj", "mlp.down_proj"] {

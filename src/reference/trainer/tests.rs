@@ -1,4 +1,4 @@
-//! The trainer against what follows from its formulas.
+//! Properties of the trainer that follow from its formulas.
 
 use super::*;
 use crate::reference::gpt::Architecture;
@@ -54,7 +54,7 @@ fn micro_batch(seed: u64) -> (Vec<u32>, Vec<u32>) {
 }
 
 #[test]
-fn the_step_runs_down_the_loss() {
+fn training_reduces_the_loss() {
     let mut trainer = trainer();
     let batch = [micro_batch(1)];
     let losses: Vec<f64> =
@@ -101,7 +101,7 @@ fn the_reported_norm_is_the_one_before_clipping() {
 
 #[test]
 fn matrices_decay_and_nothing_else() {
-    // Without a counted target there is no gradient: a tensor changes by decay or not at all.
+    // With all targets ignored there is no gradient: a tensor changes by decay only.
     let (tokens, _) = micro_batch(1);
     let batch = [(tokens, vec![IGNORE; 2 * T])];
     let (before, mut trainer) = (trainer(), trainer());
@@ -119,7 +119,7 @@ fn matrices_decay_and_nothing_else() {
 }
 
 #[test]
-fn tensors_have_rates_and_decays_of_their_own() {
+fn tensors_may_have_their_own_rates_and_decays() {
     let batch = [micro_batch(1)];
     let (embedding, norm) = ("model.embed_tokens.weight".to_string(), "model.norm.weight".to_string());
     let (mut plain, mut grouped) = (trainer(), trainer());
@@ -133,7 +133,7 @@ fn tensors_have_rates_and_decays_of_their_own() {
             .iter()
             .zip(&plain.weights[name])
             .map(|(before, after)| match name {
-                // Without the plain run's decay, twice as far, and with three times the decay.
+                // Twice the learning rate and three times the decay of the plain run.
                 _ if *name == embedding => {
                     before + 2.0 * (after - before * (1.0 - 0.01 * 0.1)) - 0.02 * 0.3 * before
                 }
@@ -146,7 +146,7 @@ fn tensors_have_rates_and_decays_of_their_own() {
 }
 
 #[test]
-fn frozen_tensors_stay_and_have_no_part_in_the_norm() {
+fn frozen_tensors_do_not_change_and_are_not_in_the_norm() {
     let batch = [micro_batch(1)];
     let mut trainer = trainer();
     let before = trainer.weights.clone();
@@ -162,7 +162,7 @@ fn frozen_tensors_stay_and_have_no_part_in_the_norm() {
 }
 
 #[test]
-fn muon_moves_the_matrices_of_layers_and_nothing_else() {
+fn muon_updates_only_the_matrices_of_layers() {
     let batch = [micro_batch(1)];
     let (mut plain, mut trainer) = (trainer(), trainer());
     trainer.muon = Some(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 });
@@ -172,7 +172,7 @@ fn muon_moves_the_matrices_of_layers_and_nothing_else() {
     for (name, p) in &trainer.weights {
         assert_eq!(*p == plain.weights[name], !is_layer_matrix(name), "{name}");
         if is_layer_matrix(name) {
-            // The update's root mean square: 0.2 times that of singular values near 1, some of which are 0.
+            // RMS of the update: 0.2 times that of a matrix with singular values near 1, except for some near 0.
             let moved: Vec<f64> = p.iter().zip(&before[name]).map(|(p, b)| p - b * 0.999).collect();
             let rms = (moved.iter().map(|x| x * x).sum::<f64>() / moved.len() as f64).sqrt();
             assert!((0.2..1.2).contains(&(rms / 0.002)), "{name}: {rms}");
@@ -183,7 +183,7 @@ fn muon_moves_the_matrices_of_layers_and_nothing_else() {
     assert!(losses[59] < 0.3 * losses[0], "from {} to {}", losses[0], losses[59]);
 }
 
-/// Two blocks of experts, one of them to predict further ahead.
+/// Two mixture blocks, one of them an MTP module.
 fn mixture_trainer(mixture: Mixture) -> Trainer {
     let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.5 });
     let shape = Shape { mixture: Some(mixture), multi_token, ..SHAPE };
@@ -225,7 +225,7 @@ fn experts_learn_by_either_optimizer() {
 }
 
 #[test]
-fn routers_remember_after_every_step() {
+fn router_states_are_updated_after_every_step() {
     let hot = Hot { count: 1, cold_token_share: 0.5, update_step: 100, checkpoint_step: None };
     let capacity = Capacity { factor: 1.5, is_token_major: false, renormalises: false, hot: Some(hot) };
     let mut trainer =
@@ -235,7 +235,7 @@ fn routers_remember_after_every_step() {
     let result = trainer.train_step(&[micro_batch(1), micro_batch(2)], T, 0.0, &SETTINGS, None);
     for (layer, memory) in &trainer.memories {
         let [first, last] = [0, 1].map(|i| &result.outcomes[i].mixtures[layer].counts);
-        // Two micro-batches of 2·3 tokens with two choices each: six for each of four experts.
+        // Two micro-batches of 2·3 tokens with two choices each: a mean of six for each of four experts.
         for (expert, bias) in memory.bias.iter().enumerate() {
             let load = first[expert] + last[expert];
             let expected = match load.cmp(&6) {
@@ -247,8 +247,8 @@ fn routers_remember_after_every_step() {
         }
         assert_eq!(Some(&last[memory.hot[0]]), last.iter().max());
     }
-    // With a learning rate of 0 only the biases make other choices: an expert that all 12 tokens choose, because its bias is
-    // above any score, is soon one among others.
+    // With a learning rate of 0 only the biases change the choices: an expert that all 12 tokens choose, because its
+    // bias exceeds any score, soon loses some of them.
     trainer.memories.values_mut().for_each(|memory| memory.bias = vec![1.0, 0.0, 0.0, 0.0]);
     let batch = [micro_batch(1), micro_batch(2)];
     let mut step = || {
