@@ -1,8 +1,8 @@
 //! Kernel microbenchmarks: one row each, GFLOP/s or GB/s from closed formulas.
 //!
 //! `cargo bench --bench kernels [-- FILTER]`; `TIER=portable` forces a tier; `HISTORY=1` appends to benches/history.csv.
-//! A row replays its recording, which holds the kernel REPEATS times, and divides: launching costs a software adapter
-//! more than a small kernel does. Where a kernel is fused, the row below it is its composition from separate kernels.
+//! A row replays a recording with REPEATS copies of the kernel and divides the time by REPEATS, because on a software
+//! adapter a submission costs more than a small kernel. The row after a fused kernel is its composition from unfused ones.
 
 mod common;
 mod mixture;
@@ -190,7 +190,7 @@ fn elementwise(c: &mut Criterion) {
             muon::Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: 0 };
         let matrix = muon::Matrix { weights, gradients, moments };
         muon::muon(&mut row.rec, &matrix, &StepTensors { state, loss, schedule }, &settings);
-        // A step is three products: of x with itself, of the result with itself, of the polynomial with x.
+        // Three products per Newton-Schulz step: x xᵀ, its square, and the polynomial times x.
         let (short, long) = (D as f64, F as f64);
         Work::Flops(5.0 * 2.0 * short * short * (2.0 * long + short))
     });
@@ -207,7 +207,7 @@ fn attentions(c: &mut Criterion) {
         [(128, None, 0.0), (1024, None, 0.0), (1024, Some(128), 0.0), (1024, None, 0.1)]
     {
         let shape = Attention { layout: LAYOUT, tokens, is_causal: true, scale: 0.18, window, dropout: None };
-        // Two products of head_dim per query, key and head; query i of T sees min(i, window) keys.
+        // FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
         let keys = f64::from(window.unwrap_or(tokens));
         let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
         let with_mask = |row: &mut Row| {

@@ -1,8 +1,8 @@
-//! Whole training steps of the reference model, on random tokens, as the programs of other projects do them.
+//! Whole training steps of the reference model on random tokens: the same work as the benchmarks of other projects.
 //!
 //! `cargo bench --bench train_step -- [V D L H F T B STEPS]`, by default `256 128 4 4 384 128 8 20`: vocabulary, width,
-//! layers, heads, feed-forward width, context, batch, steps. Prints one JSON line. The first step counts from the start
-//! of the process: adapter, recordings and pipelines included.
+//! layers, heads, feed-forward width, context, batch, steps. Prints one JSON line. The time of the first step is measured
+//! from process start and includes opening the adapter, recording and compiling pipelines.
 
 mod common;
 
@@ -47,7 +47,7 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
     let plan = RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"));
     let random = Philox::new(1, 1);
     let tokens = (b * t * (steps + 2) + 1) as u64;
-    // Byte tokens of any vocabulary from 256 up: random ones cost the same wherever they lie.
+    // Tokens are bytes even if V > 256: the cost of a step does not depend on the token ids.
     let bytes: Vec<u8> = (0..tokens).map(|i| (random.uniform(i) * v.min(256) as f64) as u8).collect();
     let stream = Arc::new(TokenStream::from_bytes(bytes));
     let data = Batches::new(stream, 0..tokens, plan.batch_spec(), None).expect("data");

@@ -1,4 +1,4 @@
-//! Trains a GPT from a YAML file on any Vulkan, Metal or DX12 adapter.
+//! Trains a GPT as configured by a YAML file, on any Vulkan, Metal or DX12 adapter.
 //!
 //! `cargo run --release --example train_gpt -- configs/tiny.yaml [--section.key=value ...]`
 

@@ -1,13 +1,13 @@
-//! Rows for `benches/history.csv`: what was measured, on what, at which commit.
-#![allow(dead_code)] // each bench uses its own part
+//! Rows of `benches/history.csv`: the measurement, the adapter and the commit.
+#![allow(dead_code)] // each bench uses a part of it
 
 use gristmill::device::Gpu;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Appends one row to `benches/history.csv` where the environment asks for it (`HISTORY=1 cargo bench`): a casual run
-/// shall not change a tracked file.
+/// Appends one row to `benches/history.csv` if `HISTORY` is set (`HISTORY=1 cargo bench`), so that a casual run does not
+/// modify a tracked file.
 pub fn append_history(gpu: &Gpu, bench: &str, metric: &str, value: f64) {
     if std::env::var_os("HISTORY").is_none() {
         return;
@@ -32,7 +32,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "'"))
 }
 
-/// The commit measured; `-dirty` if the code differs from it. Other files, this list of rows among them, do not count.
+/// The measured commit, with `-dirty` if code or dependencies differ from it; changes to other files do not matter.
 fn commit() -> String {
     let git = |arguments: &[&str]| Command::new("git").args(arguments).output();
     let name = git(&["rev-parse", "--short", "HEAD"]).ok().and_then(|o| String::from_utf8(o.stdout).ok());

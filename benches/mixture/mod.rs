@@ -1,4 +1,4 @@
-//! Rows of the kernels of a mixture of experts.
+//! Benchmark rows of the mixture-of-experts kernels.
 
 use super::row::{D, N, REPEATS, Ready, Row, Work, gpu, is_wanted, prepare, replay, row};
 use criterion::Criterion;
@@ -18,7 +18,7 @@ use pollster::block_on;
 use std::cell::Cell;
 use std::time::Instant;
 
-/// Rows of a mixture of experts, 1024 of them, 128 -> 256: grouped against plain products of as many FLOPs.
+/// Grouped products of 1024 rows, 128 -> 256 columns, against plain products with the same number of FLOPs.
 pub fn grouped(c: &mut Criterion) {
     let gpu = gpu();
     let (cols, out) = (D, 2 * D);
@@ -51,7 +51,7 @@ pub fn grouped(c: &mut Criterion) {
     };
     let by_list = |sizes: Vec<u32>, layout: Layout| {
         let experts = sizes.len() as u32;
-        // A layer's products share one list, and so do the launches of a row.
+        // One work list for all dispatches of the row, as for all products of a layer.
         let list: Cell<Option<WorkList>> = Cell::new(None);
         move |row: &mut Row| {
             let work = list.get().unwrap_or_else(|| {
@@ -81,7 +81,7 @@ pub fn grouped(c: &mut Criterion) {
     row(c, &gpu, "grouped, 8 experts, dw", by_list(balanced(8), Layout::Tn));
     row(c, &gpu, "grouped, 64 experts", by_list(balanced(64), Layout::Nt));
     row(c, &gpu, "grouped, 64 experts, one dispatch each", one_by_one(64));
-    // The same rows in turns, so that what else the machine does slows all of them alike.
+    // The same cases, interleaved, so that other load on the machine affects all of them equally.
     if is_wanted(&gpu, "grouped, in turns") {
         let all = [
             ("plain", prepare(&gpu, plain)),
@@ -98,7 +98,7 @@ pub fn grouped(c: &mut Criterion) {
     }
 }
 
-/// Replays each in turn and prints its best and median time, and the median of its ratio to the first one's beside it.
+/// Replays the cases in turn; prints the best and median time of each, and the median ratio to the first case of its round.
 fn in_turns(gpu: &Gpu, all: &[(&str, (Ready, Work))]) {
     const ROUNDS: usize = 60;
     let rounds: Vec<Vec<f64>> = (0..ROUNDS)
@@ -128,7 +128,7 @@ fn in_turns(gpu: &Gpu, all: &[(&str, (Ready, Work))]) {
     }
 }
 
-/// N tokens choose 2 of 8 experts; the last row is the sort alone where there is much to sort.
+/// The sort for three sizes, and permute and combine for N tokens that choose 2 of 8 experts.
 pub fn permutations(c: &mut Criterion) {
     let gpu = gpu();
     let routes = |tokens, chosen, experts, is_fused| {
@@ -169,7 +169,7 @@ pub fn permutations(c: &mut Criterion) {
     }
 }
 
-/// What a router has left behind.
+/// Tensors in place of the outputs of a router.
 fn given(row: &mut Row, shape: &Route) -> Routed {
     Routed {
         ids: row.tensor(1, N * shape.chosen, F32),
@@ -180,7 +180,7 @@ fn given(row: &mut Row, shape: &Route) -> Routed {
     }
 }
 
-/// A small router and one of DeepSeek-V3's kind.
+/// Routing and balance losses, for a small router and one as in DeepSeek-V3; and the gate of a shared expert.
 pub fn routing(c: &mut Criterion) {
     let gpu = gpu();
     let small =

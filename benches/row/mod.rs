@@ -1,4 +1,4 @@
-//! A row of the kernel benchmarks: a recording that holds a kernel REPEATS times, replayed and timed.
+//! A row of the kernel benchmarks: a recording with REPEATS copies of a kernel, replayed and timed.
 
 use criterion::{Criterion, Throughput};
 use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
@@ -8,22 +8,23 @@ use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
+/// Copies of the kernel in a recording.
 pub const REPEATS: u32 = 8;
 
-/// Tokens and width of the reference model of the comparison table: `256 128 4 4 384 128 8`.
+/// Tokens (N), width (D) and feed-forward width (F) of the reference model `256 128 4 4 384 128 8`.
 pub const N: u32 = 1024;
 pub const D: u32 = 128;
 pub const F: u32 = 384;
 
-/// What one launch of a row does.
+/// The work of one dispatch.
 pub enum Work {
     /// Floating-point operations.
     Flops(f64),
-    /// Bytes read and written, each once.
+    /// Bytes read and written, each counted once.
     Bytes(f64),
 }
 
-/// A row being set up: tensors and the recording they are used in.
+/// A row under construction: its tensors, their contents and the recording.
 pub struct Row {
     persistents: Persistents,
     contents: Vec<(Tensor, Vec<u32>)>,
@@ -42,7 +43,7 @@ impl Row {
     }
 }
 
-/// A row that can be replayed.
+/// A row that is ready to replay.
 pub struct Ready {
     prepared: Prepared,
     _buffers: Buffers,
@@ -54,7 +55,7 @@ pub fn gpu() -> Gpu {
     block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Whether the command line's filter, if it is plain text, leaves this row in: others are not even compiled.
+/// Whether the command line's filter, if it is plain text, selects this row. Kernels of other rows are not compiled.
 pub fn is_wanted(gpu: &Gpu, name: &str) -> bool {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let name = format!("{name}/{}", gpu.capabilities().tier.name());
