@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes this machine able to build and run Gristmill, and says what it does.
+# Installs what this machine lacks to build and run Gristmill, and reports what it does.
 #
 #   ./setup.sh          install what is missing (Debian, Ubuntu) or print the commands for it (elsewhere)
-#   ./setup.sh --check  install nothing, only look
+#   ./setup.sh --check  only check, install nothing
 #
-# What is needed: cargo, a C linker, and a graphics driver that wgpu can use. macOS and Windows bring the driver. On Linux
-# it takes the Vulkan loader and one Vulkan driver: that of the GPU, or Mesa's software Vulkan where there is no GPU.
-# It is harmless to run this twice. It ends with 0 if everything is there, else with 1.
+# Required: cargo, a C linker, and a graphics driver that wgpu can use. macOS and Windows include the driver. Linux needs
+# the Vulkan loader and one Vulkan driver: that of the GPU, or Mesa's software Vulkan driver on a machine without a GPU.
+# Running this again is harmless. The exit code is 0 if everything is available, otherwise 1.
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# ---- what is there ----------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------
 
 check_cargo() {
     command -v cargo >/dev/null && return 0
@@ -19,17 +19,17 @@ check_cargo() {
     if [[ -x "$home/bin/cargo" ]]; then
         say "cargo is installed but not on the PATH of this shell. Run: . \"$home/env\""
     else
-        say "cargo is missing. Install Rust as https://rustup.rs says, then run this again."
+        say "cargo is missing. Install Rust from https://rustup.rs, then run this again."
     fi
     return 1
 }
 
-# Is the shared library $1 (a name, or a path) where the dynamic linker finds it?
+# Whether the dynamic linker finds the shared library $1, a name or a path.
 has_library() {
     case "$1" in
         */*) [[ -e "$1" ]]; return ;;
     esac
-    # ldconfig is often not on a user's PATH. Its list is read whole, since a pipe closed early counts as a failure here.
+    # ldconfig is often not on a user's PATH. Its output is read in full: with pipefail a pipe closed early would fail.
     local known directory
     known="$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null || true)"
     [[ "$known" == *"$1 "* ]] && return 0
@@ -40,7 +40,7 @@ has_library() {
     return 1
 }
 
-# The manifests of installed Vulkan drivers, in the loader's places, one a line.
+# The manifests of installed Vulkan drivers, from the search path of the Vulkan loader, one per line.
 driver_manifests() {
     local chosen="${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}" place
     local IFS=:
@@ -56,7 +56,7 @@ driver_manifests() {
     done
 }
 
-# Can this user open a render node, of PCI vendor $1 if one is given? A node without a vendor is no PCI device: it counts.
+# Whether this user can open a render node, of PCI vendor $1 if given. Nodes without a vendor (not PCI) always match.
 has_render_node() {
     local node vendor
     for node in /dev/dri/renderD*; do
@@ -69,10 +69,10 @@ has_render_node() {
 
 has_nvidia_device() { compgen -G '/dev/nvidia[0-9]*' >/dev/null; }
 
-# Does the driver with library $1 have a device to drive here?
+# Whether this machine has a device for the driver with library $1.
 has_device_for() {
     case "${1##*/}" in
-        *lvp* | *swiftshader*) return 0 ;; # these compute on the CPU
+        *lvp* | *swiftshader*) return 0 ;; # software drivers
         *nvidia*) has_nvidia_device ;;
         *nouveau*) has_render_node 0x10de ;;
         *radeon* | *amdvlk*) has_render_node 0x1002 ;;
@@ -83,13 +83,13 @@ has_device_for() {
     esac
 }
 
-# The libraries of the Vulkan drivers that can work on this machine, one a line.
+# The libraries of the Vulkan drivers that are usable on this machine, one per line.
 usable_drivers() {
     local manifest library
     while IFS= read -r manifest; do
         [[ -f "$manifest" && -r "$manifest" ]] || continue
         case "$(uname -m) $manifest" in
-            x86_64*.i[3-6]86.json) continue ;; # for 32-bit programs
+            x86_64*.i[3-6]86.json) continue ;; # 32-bit driver
         esac
         library="$(sed -n 's/.*"library_path"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p' "$manifest")"
         case "$library" in
@@ -101,14 +101,14 @@ usable_drivers() {
     done < <(driver_manifests) | sort -u
 }
 
-# What `install` has to bring, in our words: loader, driver, linker.
+# The missing parts: a list of the words loader, driver, linker.
 missing_parts() {
     has_library libvulkan.so.1 || printf 'loader '
     [[ -n "$(usable_drivers)" ]] || printf 'driver '
     command -v cc >/dev/null || printf 'linker '
 }
 
-# The parts in $1, for people.
+# The parts in $1, as text for messages.
 described() {
     local text="$1"
     text="${text/loader /the Vulkan loader (libvulkan.so.1), }"
@@ -117,9 +117,9 @@ described() {
     printf '%s' "${text%, }"
 }
 
-# ---- what to do about it ----------------------------------------------------------------------------------------------
+# ---- installation ----------------------------------------------------------------------------------------------
 
-# The names that the distribution family $1 has for the parts $2...
+# The package names of the parts $2... in the distribution family $1.
 packages() {
     local family="$1" part
     shift
@@ -140,7 +140,7 @@ packages() {
     done
 }
 
-# The distribution family, from the ID and ID_LIKE of os-release.
+# The distribution family, from ID and ID_LIKE in os-release.
 family() {
     local ids=""
     # shellcheck source=/dev/null
@@ -155,7 +155,7 @@ family() {
     esac
 }
 
-# The command that installs the parts $2... on the family $1. The software driver runs anywhere; a GPU's is faster.
+# Prints the command that installs the parts $2... on the family $1: the software driver, which runs on any machine.
 print_commands() {
     local family="$1" list
     list="$(packages "$@")"
@@ -174,14 +174,14 @@ print_commands() {
         *)
             shift
             for family in debian fedora arch suse alpine; do
-                say "On $family and its kin:"
+                say "On $family and its derivatives:"
                 print_commands "$family" "$@"
             done
             ;;
     esac
 }
 
-# Prints the word that makes a command run as the superuser, or fails where this user may not.
+# Prints the prefix that runs a command as root (env or sudo), or fails if this user has no such rights.
 superuser() {
     if [[ "$(id -u)" == 0 ]]; then
         echo env
@@ -192,26 +192,26 @@ superuser() {
     fi
 }
 
-# Installs the Debian packages $2... with $1 (see superuser). A fresh or an old machine needs the lists of packages first.
+# Installs the Debian packages $2... with the prefix $1 (see superuser), updating the package lists first if needed.
 apt_install() {
     local as="$1"
     shift
     local install=("$as" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@")
     if apt-cache show "$@" >/dev/null 2>&1 && "${install[@]}"; then return 0; fi
-    say "Fetching the lists of packages (apt-get update)."
+    say "Updating the package lists (apt-get update)."
     "$as" apt-get update && "${install[@]}"
 }
 
-# Says what would make a GPU that stands idle usable.
+# Prints hints for a GPU that is present but not usable.
 gpu_hints() {
     local drivers="$1" node
     if has_nvidia_device && [[ "$drivers" != *nvidia* ]]; then
-        say "Note: there is an NVIDIA GPU, but not its Vulkan driver, which NVIDIA's proprietary driver brings."
+        say "Note: there is an NVIDIA GPU, but its Vulkan driver, part of NVIDIA's proprietary driver, is not installed."
         say "Note: in a container, pass NVIDIA_DRIVER_CAPABILITIES=all; the default leaves Vulkan out."
     fi
     for node in /dev/dri/renderD*; do
         if [[ -e "$node" && ! ( -r "$node" && -w "$node" ) ]]; then
-            say "Note: there is a GPU ($node) that this user may not open. Run: sudo usermod -aG render,video \"\$USER\""
+            say "Note: this user has no access to the GPU ($node). Run: sudo usermod -aG render,video \"\$USER\""
             say "Note: then log in again."
             break
         fi
@@ -225,7 +225,7 @@ report() {
     case "$drivers" in
         *lvp* | *swiftshader*)
             if [[ "$(wc -l <<<"$drivers")" == 1 ]]; then
-                say "That is a software driver: everything runs, on the CPU."
+                say "This is a software driver: everything runs, on the CPU."
             fi
             ;;
     esac
@@ -242,12 +242,12 @@ setup_linux() {
     fi
     say "Missing: $(described "$missing")."
     if [[ "$missing" == *driver* && -n "${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}" ]]; then
-        say "VK_DRIVER_FILES or VK_ICD_FILENAMES is set and hides every driver but those it names; none of them works here."
+        say "VK_DRIVER_FILES or VK_ICD_FILENAMES restricts the Vulkan loader to drivers that do not work on this machine."
         say "Unset it, then run this again."
         return 1
     fi
     distribution="$(family)"
-    # From here on $missing is a list of words.
+    # $missing is a list of words and is split on purpose.
     # shellcheck disable=SC2046,SC2086
     if [[ "$1" == check ]] || [[ "$distribution" != debian ]] || ! as="$(superuser)"; then
         say "Install it with:"
@@ -257,7 +257,7 @@ setup_linux() {
     else
         say "Installing: $(packages debian $missing)"
         apt_install "$as" $(packages debian $missing) || {
-            say "apt-get failed; its messages above say why."
+            say "apt-get failed; see its messages above."
             return 1
         }
     fi
@@ -271,13 +271,13 @@ setup_linux() {
 }
 
 setup_macos() {
-    say "macOS brings Metal; no driver is needed."
+    say "macOS includes Metal; no driver is needed."
     command -v cc >/dev/null && return 0
     say "The C linker is missing. Run: xcode-select --install"
     return 1
 }
 
-# The comment at the top of this file.
+# Prints the comment at the top of this file.
 usage() { sed -n '1d; /^set /q; s/^# \{0,1\}//p' "$0"; }
 
 main() {
@@ -298,7 +298,7 @@ main() {
     case "$(uname -s)" in
         Linux) setup_linux "$mode" || status=1 ;;
         Darwin) setup_macos || status=1 ;;
-        MINGW* | MSYS* | CYGWIN*) say "Windows brings DirectX 12; no driver is needed." ;;
+        MINGW* | MSYS* | CYGWIN*) say "Windows includes DirectX 12; no driver is needed." ;;
         *) say "Unknown system $(uname -s): wgpu needs a Vulkan loader and driver, Metal or DirectX 12." ;;
     esac
     return "$status"
