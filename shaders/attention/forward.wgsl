@@ -1,6 +1,6 @@
 // Attention forward:   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
 //
-//   qkv (N, columns) read              a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = B · T
+//   qkv (N, columns) read      a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = B · T
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
 //
 // An invocation owns ROWS queries of one head, LANES apart, and walks the keys, KEYS at a time, with the running
