@@ -10,7 +10,7 @@ import package::lib::grid::linear_index;
 import package::tile::LANES;
 
 struct Params {
-    count4: u32, // groups of 4 elements, pads included
+    count4: u32, // groups of 4 elements, padding included
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -109,7 +109,7 @@ fn distribution(x: vec4<f32>) -> Distribution {
     return Distribution(s, 2.0 * (e * s) * s * SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x));
 }
 
-// select instead of clamp, which may replace a NaN by a bound and hide an overflow.
+// clamp may replace a NaN by a bound, which would hide an overflow; select keeps it.
 fn bounded(x: vec4<f32>) -> vec4<f32> {
     let below = bounded_below(x);
     return select(below, vec4<f32>(BOUND), below > vec4<f32>(BOUND));

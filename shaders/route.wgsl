@@ -198,7 +198,7 @@ fn gate_factor(chosen_sum: f32) -> f32 {
     return factor;
 }
 
-// select instead of max, which may replace a NaN by -80 and hide an overflow.
+// max may replace a NaN by -80, which would hide an overflow; select keeps it.
 fn logistic(z: f32) -> f32 {
     return 1.0 / (1.0 + exp(-select(z, -80.0, z < -80.0)));
 }

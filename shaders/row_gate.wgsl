@@ -67,7 +67,7 @@ fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     }
 }
 
-// select instead of max, which may replace a NaN by -80 and hide an overflow.
+// max may replace a NaN by -80, which would hide an overflow; select keeps it.
 fn logistic(g: f32) -> f32 {
     return 1.0 / (1.0 + exp(-select(g, -80.0, g < -80.0)));
 }

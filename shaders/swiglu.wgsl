@@ -89,7 +89,7 @@ fn sigmoid(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(-x));
 }
 
-// select instead of max, which may replace a NaN by -80 and hide an overflow.
+// max may replace a NaN by -80, which would hide an overflow; select keeps it.
 fn bounded(gate: vec4<f32>) -> vec4<f32> {
     return select(gate, vec4<f32>(-80.0), gate < vec4<f32>(-80.0));
 }

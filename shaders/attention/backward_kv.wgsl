@@ -60,7 +60,7 @@ fn attention_backward_kv(
         }
     }
 
-    @if(causal) let first = block; // causal: earlier queries see no key of this block
+    @if(causal) let first = block; // earlier queries see no key of this block
     @if(!causal) let first = 0u;
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
