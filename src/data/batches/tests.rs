@@ -181,6 +181,29 @@ fn the_fingerprint_sees_what_changes_the_batches() {
     assert_ne!(plain, heavier(three(None, None)).fingerprint());
 }
 
+/// The numbers that checkpoints of version 0.1 hold: if one of them changes, those runs no longer resume.
+#[test]
+fn fingerprints_are_frozen() {
+    let none = DocumentRules::default();
+    let reset = DocumentRules {
+        eod: Some(0),
+        resets_positions: true,
+        isolates_documents: true,
+        ..DocumentRules::default()
+    };
+    let masked = DocumentRules { eod: Some(50_256), masks_eod_loss: true, ..DocumentRules::default() };
+    let padded = DocumentRules { pad: Some(u32::MAX - 1), ..DocumentRules::default() };
+    for (rules, expected) in [
+        (none, 0x0106_8800_5da8_e96c),
+        (reset, 0xf406_f5cf_b758_71df),
+        (masked, 0xa998_91bc_c274_1b98),
+        (padded, 0xd072_e05e_496f_211b_u64),
+    ] {
+        let got = batches(201, spec(4, 5), Some(9)).unwrap().with_rules(rules.clone()).fingerprint();
+        assert_eq!(got, expected, "{rules:?}: {got:#x}");
+    }
+}
+
 #[test]
 fn a_source_too_short_is_named() {
     let source = |name: &str, tokens: usize| {
