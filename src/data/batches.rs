@@ -179,7 +179,7 @@ impl Batches {
                 if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &source.weight.to_le_bytes()) };
         }
         if self.rules.need_eod() || self.rules.pad.is_some() {
-            hash = fnv1a(hash, format!("{:?}", self.rules).as_bytes());
+            hash = fnv1a(hash, self.rules.fingerprint_text().as_bytes());
         }
         if self.blend.is_some() {
             hash = fnv1a(hash, &self.windows.to_le_bytes());
