@@ -1,7 +1,7 @@
 //! `generate`: a trained model continues prompts, printed as it goes.
 
 use super::output::print;
-use crate::data::Decoding;
+use crate::data::DecodeStream;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
@@ -89,7 +89,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
     match &prompts[..] {
         [(text, _)] => {
-            let mut decoding = Decoding::new(&run.codec);
+            let mut decoding = DecodeStream::new(&run.codec);
             if print(text).is_break() {
                 return Ok(());
             }

@@ -1,19 +1,20 @@
 //! What the end of a document means to the model.
 
-/// How windows that hold several documents are treated. A document ends with the token `eod`, which belongs to it, as in
-/// Megatron.
+/// How windows that hold several documents are treated. A document ends with the token `eod`, which belongs to it, as
+/// in Megatron.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DocumentRules {
     /// Id of the token that ends a document; `None`: the one that the loader appends.
     pub eod: Option<u32>,
-    /// Id of the token that pads documents; the model reads token 0 in its place and never predicts it. `None`: no padding.
+    /// Id of the token that pads documents; the model reads token 0 in its place and never predicts it. `None`: no
+    /// padding.
     pub pad: Option<u32>,
     /// Positions restart after each end of a document (`reset_position_ids`, `eod_reset`).
     pub resets_positions: bool,
     /// A token attends only to its own document (`reset_attention_mask`, `eod_reset`).
     pub isolates_documents: bool,
-    /// The loss skips targets that follow the end of a document (`eod_mask_loss`). As in Megatron it is the *input* that
-    /// must be `eod`: the first token of the next document cannot be predicted from it.
+    /// The loss skips targets that follow the end of a document (`eod_mask_loss`). As in Megatron it is the *input*
+    /// that must be `eod`: the first token of the next document cannot be predicted from it.
     pub masks_eod_loss: bool,
 }
 
@@ -23,20 +24,22 @@ impl DocumentRules {
         self.resets_positions || self.isolates_documents || self.masks_eod_loss
     }
 
+    /// Whether `token` ends a document.
     pub(super) fn is_eod(&self, token: u32) -> bool {
         self.eod == Some(token)
     }
 
+    /// Whether `token` is padding.
     pub(super) fn is_pad(&self, token: u32) -> bool {
         self.pad == Some(token)
     }
 
-    /// The rules as text for the data fingerprint, for example `DocumentRules { eod: Some(0), pad: None, resets_positions:
-    /// true, isolates_documents: false, masks_eod_loss: false }`.
+    /// The rules as text for the data fingerprint, for example `DocumentRules { eod: Some(0), pad: None,
+    /// resets_positions: true, isolates_documents: false, masks_eod_loss: false }`.
     ///
-    /// Frozen format: checkpoints store a hash of it. The spelling is that of version 0.1, which hashed the derived `Debug`
-    /// output; it stays whatever happens to names. A new rule must be appended only where it is set, so that runs without
-    /// it keep their number.
+    /// Frozen format: checkpoints store a hash of it. The spelling is that of version 0.1, which hashed the derived
+    /// `Debug` output; it stays whatever happens to names. A new rule may be appended only when it is set, so that
+    /// runs without it keep their number.
     pub(super) fn fingerprint_text(&self) -> String {
         let Self { eod, pad, resets_positions, isolates_documents, masks_eod_loss } = self;
         let token = |id: &Option<u32>| id.map_or("None".to_string(), |id| format!("Some({id})"));
