@@ -1,4 +1,4 @@
-//! The command `gristmill`: train, plan, doctor, dump-wgsl.
+//! The binary `gristmill`; [`gristmill::cli`] has its commands.
 
 use std::process::ExitCode;
 

@@ -140,10 +140,10 @@ fn an_index_that_lies_is_refused() {
         (Vec::new(), "has 0 bytes, fewer than the header of an index"),
         (cut(33), "has 33 bytes, fewer than the header"),
         (cut(90), "promises 3 sequences and 3 document boundaries, which its 90 bytes do not hold"),
-        (with(&|idx| idx.magic[0] = b'X'), "is no index of a Megatron data set"),
-        (with(&|idx| idx.version = 2), "has version 2; known is 1"),
-        (with(&|idx| idx.code = 7), "stores elements of type 7 (floating point), which are no token ids"),
-        (with(&|idx| idx.code = 9), "stores elements of type 9, which are no token ids"),
+        (with(&|idx| idx.magic[0] = b'X'), "is not an index of a Megatron data set"),
+        (with(&|idx| idx.version = 2), "has version 2; only version 1 is supported"),
+        (with(&|idx| idx.code = 7), "stores elements of type 7 (floating point), which are not token ids"),
+        (with(&|idx| idx.code = 9), "stores elements of type 9, which are not token ids"),
         (with(&|idx| idx.sequences = 4), "promises 4 sequences"),
         (with(&|idx| idx.sequences = u64::MAX), "promises 18446744073709551615 sequences"),
         (with(&|idx| idx.sequences = u64::MAX / 12 + 1), "sequences and 3 document boundaries"),
@@ -195,11 +195,14 @@ fn a_writer_refuses_what_it_cannot_store() {
         result.map(drop).expect_err("an error").to_string()
     };
     assert!(
-        error(MegatronWriter::create(&prefix, TokenEncoding::U32, false)).contains("has no code for U32")
+        error(MegatronWriter::create(&prefix, TokenEncoding::U32, false)).contains("has no code for uint32")
     );
     let mut writer = MegatronWriter::create(&prefix, TokenEncoding::U8, false).expect("a writer");
     let error_of = writer.sequence(&[3, 256]).expect_err("too large").to_string();
-    assert!(error_of.ends_with("token 256 does not fit U8; write the file with a wider type"), "{error_of}");
+    assert!(
+        error_of.ends_with("token 256 does not fit uint8; write the file with a wider type"),
+        "{error_of}"
+    );
     drop(writer);
     assert_eq!(
         std::fs::read_dir(&folder).expect("a folder").count(),
@@ -301,11 +304,11 @@ fn blends_and_ids_outside_the_vocabulary() {
     let error = load(&format!("config: {{ data_path: '{prefix}' }}"), "")
         .map(|data| data.summary)
         .expect_err("no id");
-    assert!(error.starts_with("what stands at position 7 of the data is no token id"), "{error}");
+    assert!(error.starts_with("the value at position 7 of the data is not a token id"), "{error}");
     let empty = write(folder.path(), "empty", &[], &Idx::new(4, 4, &[], &[0]).bytes());
     let error =
         load(&format!("config: {{ data_path: '{empty}' }}"), "").map(|data| data.summary).expect_err("empty");
-    assert!(error.contains("empty.bin: holds no token"), "{error}");
+    assert!(error.contains("empty.bin: contains no tokens"), "{error}");
 }
 
 proptest::proptest! {

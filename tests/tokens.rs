@@ -111,13 +111,17 @@ fn what_is_no_tokenizer_is_refused_in_one_line() {
     let place = Place::new();
     let (path, _) = place.tokenizer();
     let whole = std::fs::read_to_string(&path).expect("a file");
-    let hint = "name a tokenizer.json of Hugging Face's format";
+    let hint = "name a tokenizer.json in Hugging Face's format";
     for (name, content, expected) in [
         ("half.json", &whole[..whole.len() / 2], "is not valid JSON: "),
         ("text.json", "once upon a time", "is not valid JSON: expected value at line 1 column 1; "),
-        ("object.json", "{\"vocab_size\": 3}", "is JSON but no tokenizer that can be read ("),
-        ("list.json", "[1, 2]", "is JSON but no tokenizer that can be read ("),
-        ("model.json", "{\"version\": \"1.0\", \"model\": {\"type\": \"Mill\"}}", "is JSON but no tokenizer"),
+        ("object.json", "{\"vocab_size\": 3}", "is JSON but not a readable tokenizer ("),
+        ("list.json", "[1, 2]", "is JSON but not a readable tokenizer ("),
+        (
+            "model.json",
+            "{\"version\": \"1.0\", \"model\": {\"type\": \"Mill\"}}",
+            "is JSON but not a readable tokenizer",
+        ),
     ] {
         let path = place.write(name, content);
         let error = Tokenizer::load(&path).expect_err(name).to_string();
@@ -196,7 +200,7 @@ fn tokenizing_and_loading_agree_with_encoding_while_training() {
     let data = place.load(&loader, &tokenizer_key).unwrap_or_else(|e| panic!("{e}"));
     assert!(expected.starts_with(&tokens(&data)));
     let sentence = format!(
-        "training data: {} tokens of {} bytes of text from 1 file in 8 documents (empty documents passed over: 8)",
+        "training data: {} tokens of {} bytes of text from 1 file in 8 documents (8 empty documents skipped)",
         expected.len(),
         4 * (16 + 47)
     );
@@ -218,7 +222,7 @@ fn outputs_are_whole_or_absent() {
     assert_eq!(
         summary.to_string(),
         format!(
-            "6 tokens in 1 document from 1 file (5 bytes) written to {}; binary files passed over: 1",
+            "6 tokens in 1 document from 1 file (5 bytes) written to {}; 1 binary file skipped",
             config.output.display()
         )
     );
@@ -247,11 +251,12 @@ fn outputs_are_whole_or_absent() {
     let onto_itself =
         TokenizeConfig { inputs: vec![own.display().to_string()], output: own.clone(), ..forced.clone() };
     assert!(
-        error(onto_itself).ends_with("own.txt: is read and would be written over; name another --output")
+        error(onto_itself)
+            .ends_with("own.txt: is an input and would be overwritten; choose another --output")
     );
     let empty = place.write("empty.txt", "").display().to_string();
     let nothing = TokenizeConfig { inputs: vec![empty.clone()], ..forced.clone() };
-    assert_eq!(error(nothing), format!("{empty}: hold no text (1 empty document); name files with text"));
+    assert_eq!(error(nothing), format!("{empty}: no text found (1 empty document); name files with text"));
     let blank = place.write("blank.txt", " \n\n").display().to_string();
     let learn = |inputs: &[&str]| {
         let inputs: Vec<String> = inputs.iter().map(|input| input.to_string()).collect();
@@ -260,7 +265,7 @@ fn outputs_are_whole_or_absent() {
         assert!(!output.exists(), "a tokenizer of nothing was written");
         error
     };
-    let remedy = "hold no text to learn from; name files with text";
+    let remedy = "no text to learn from; name files with text";
     assert_eq!(learn(&[&empty]), format!("{empty}: {remedy}"));
     assert_eq!(learn(&[&empty, &blank]), format!("{empty}, {blank}: {remedy}"));
     let json = place.write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": ").display().to_string();
@@ -297,7 +302,7 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
     };
     assert!(place.load(&loader, &section(END_OF_TEXT)).is_ok());
     let error = place.load(&loader, &section("</s>")).expect_err("no such token");
-    let expected = "has no token `</s>`; name the one that ends a document with `eos_token`";
+    let expected = "has no token `</s>`; set `eos_token` to the token that ends a document";
     assert_eq!(error, format!("{}: {expected}", path.display()));
 
     let broken = place.write("broken.txt", b"stone\nb\xffd");
@@ -417,7 +422,7 @@ fn the_ends_of_documents_reach_the_batches() {
 #[test]
 fn the_command_line_says_what_to_do() {
     use clap::Parser;
-    use gristmill::data::tokenize::{TokenizeArguments, TrainTokenizerArguments};
+    use gristmill::cli::{TokenizeArguments, TrainTokenizerArguments};
 
     #[derive(Parser)]
     enum Program {

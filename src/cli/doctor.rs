@@ -1,5 +1,5 @@
-//! `doctor`: what the adapters here can do, whether the kernels are right on the one a run would take, how fast it is,
-//! and how large a model it can train.
+//! `doctor`: lists the adapters, and for the one a run would use tests the kernels, measures its speed and says how
+//! large a model it can train.
 
 use super::output::say;
 use super::self_test::{ALLOWED, self_test};
@@ -16,15 +16,15 @@ use std::path::Path;
 /// The flags of `doctor`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The adapter to look at, by a part of its name
+    /// The adapter to test, by a part of its name
     #[arg(long, alias = "device_name", value_name = "NAME")]
     device_name: Option<String>,
-    /// Its memory in GiB, where the driver does not tell
+    /// Its memory in GiB, if the driver does not report it
     #[arg(long, value_name = "GIB")]
     memory: Option<f64>,
 }
 
-/// Layers, width and heads of models that people know, smallest first: GPT-2's four sizes and two of Llama's.
+/// Name, layers, width and heads of well-known model shapes, smallest first: GPT-2's four sizes and two of Llama's.
 const LADDER: [(&str, u32, u32, u32); 8] = [
     ("8 layers of 256", 8, 256, 4),
     ("8 layers of 512", 8, 512, 8),
@@ -39,7 +39,7 @@ const LADDER: [(&str, u32, u32, u32); 8] = [
 /// Prints the report.
 ///
 /// # Errors
-/// No adapter; a device that fails; a kernel whose results are wrong.
+/// If there is no adapter, the device fails, or a kernel computes wrong results.
 pub async fn doctor(arguments: &Arguments) -> Result<()> {
     let options = GpuOptions { device_name: arguments.device_name.clone(), ..GpuOptions::default() };
     let gpu = Gpu::request(&options).await?;
@@ -73,7 +73,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Tests every tier and returns what is wrong.
+/// Tests every tier. Returns the kernels that compute wrong results.
 async fn test_tiers(gpu: &Gpu) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for tier in Tier::ALL {
@@ -87,16 +87,17 @@ async fn test_tiers(gpu: &Gpu) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
+/// A line on the largest model of [`LADDER`] that fits the memory.
 fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
-    let told = gibibytes.map(|gib| (gib * (1u64 << 30) as f64) as u64);
-    let Some(memory) = told.or(gpu.report().memory_bytes) else {
+    let given = gibibytes.map(|gib| (gib * (1u64 << 30) as f64) as u64);
+    let Some(memory) = given.or(gpu.report().memory_bytes) else {
         return Ok(
-            "memory     not told by this driver: give it with --memory to learn which model fits".into()
+            "memory     not reported by this driver: give it with --memory to see which model fits".into()
         );
     };
     let mut best = None;
     for (name, layers, width, heads) in LADDER {
-        // A shape that no binding can hold does not fit either.
+        // A model whose tensors exceed the largest binding is an error: it does not fit either.
         if let Ok(forecast) = forecast(layers, width, heads, gpu.capabilities())
             && forecast.bytes() <= memory
         {
@@ -114,7 +115,7 @@ fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
     Ok(format!("memory     {}; {fits}", HumanBytes(memory)))
 }
 
-/// Of a Llama-shaped model with a vocabulary of 32,000.
+/// The forecast of a Llama-shaped model with a vocabulary of 32,000 and windows of 1024 tokens.
 fn forecast(layers: u32, width: u32, heads: u32, capabilities: Capabilities) -> Result<Forecast> {
     let yaml = format!(
         "model: {{ model_config: {{ vocab_size: 32000, hidden_size: {width}, num_layers: {layers}, num_heads: {heads}, \
@@ -132,9 +133,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ladder_rises_and_every_rung_can_be_planned() {
+    fn the_ladder_is_sorted_and_every_model_can_be_planned() {
         let bytes = |(_, layers, width, heads): (&str, u32, u32, u32)| {
-            // As on a GPU: a Llama 2 7B has matrices that llvmpipe's 128 MiB cannot hold.
+            // As on a GPU: llvmpipe's bindings of 128 MiB cannot hold the matrices of Llama 2 7B.
             let capabilities = Capabilities::software().with_binding_bytes(1 << 30).with_tier(Tier::Portable);
             forecast(layers, width, heads, capabilities).unwrap_or_else(|e| panic!("{e}")).bytes()
         };

@@ -1,7 +1,7 @@
-//! `generate`: a trained model continues prompts, printed as it goes.
+//! `generate`: a trained model continues prompts; the text is printed as it is generated.
 
 use super::output::print;
-use crate::data::Decoding;
+use crate::data::{Codec, DecodeStream};
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
@@ -10,7 +10,7 @@ use crate::train::trained::{TrainedModel, TrainedRun, prompt_tokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Texts that are written at once, at most: each has a cache of its own.
+/// Most texts that are generated at once: each has a cache of keys and values of its own.
 const MAX_SEQUENCES: usize = 4096;
 
 /// The flags of `generate`.
@@ -18,48 +18,51 @@ const MAX_SEQUENCES: usize = 4096;
 pub struct Arguments {
     /// The folder of a run (output/tiny: its newest checkpoint), or a checkpoint in one
     run: PathBuf,
-    /// What to continue; given several times, all are continued at once
+    /// The text to continue; if given several times, all are continued at once
     #[arg(long, value_name = "TEXT", default_value = "")]
     prompt: Vec<String>,
-    /// Continuations of each prompt
+    /// Number of continuations of each prompt
     #[arg(long, value_name = "N", default_value_t = 1)]
     samples: usize,
-    /// Most tokens of a continuation
+    /// Maximum number of tokens of a continuation
     #[arg(long, value_name = "N", default_value_t = 200)]
     tokens: usize,
-    /// Logits are divided by this; 0 takes the likeliest token, always
+    /// The logits are divided by this; 0 always takes the most likely token
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     temperature: f64,
-    /// Draw from the K likeliest tokens only; 0 is all
+    /// Sample from the K most likely tokens only; 0: from all
     #[arg(long, alias = "top_k", value_name = "K", default_value_t = 0)]
     top_k: usize,
-    /// Draw from the likeliest tokens that together have this probability
+    /// Sample from the most likely tokens whose probabilities add up to this
     #[arg(long, alias = "top_p", value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Make tokens that occurred already less likely; 1 changes nothing
+    /// Above 1, tokens that have occurred become less likely; 1 changes nothing
     #[arg(long, alias = "repetition_penalty", value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
-    /// Of the draws
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Write on where a document ends
+    /// Continue past the end of a document
     #[arg(long, alias = "ignore_eod")]
     ignore_eod: bool,
-    /// The tokenizer.json that the data went through, if the run does not name it
+    /// The tokenizer.json of the training data, if the run does not name it
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// The adapter to take, by a part of its name
+    /// The adapter to use, by a part of its name
     #[arg(long, alias = "device_name", value_name = "NAME")]
     device_name: Option<String>,
-    /// The kernels to take: software or portable
+    /// The kernels to use: software or portable
     #[arg(long, value_name = "TIER")]
     tier: Option<String>,
 }
 
-/// Writes the continuations to standard output, one text as it is drawn, several when all are done.
+/// A prompt as it was written, and its token ids.
+type Prompt<'a> = (&'a str, Vec<u32>);
+
+/// Prints the continuations: a single one as it is generated, several when all are complete.
 ///
 /// # Errors
-/// One line: no such run, a setting out of range, an adapter that fails.
+/// If there is no such run, a setting is out of range, or the adapter fails.
 pub async fn generate(arguments: &Arguments) -> Result<()> {
     let sampling = sampling(arguments)?;
     let tier = arguments.tier.as_deref().map(tier_named).transpose()?;
@@ -67,16 +70,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let overrides: Vec<String> =
         tokenizer.map(|file| format!("--train_dataset.tokenizer={}", file.display())).collect();
     let run = TrainedRun::open(&arguments.run, &overrides)?;
-    if arguments.samples == 0 || arguments.samples > MAX_SEQUENCES / arguments.prompt.len() {
-        let limit = MAX_SEQUENCES / arguments.prompt.len();
-        let message = format!("expected a whole number from 1 to {limit}, found `{}`", arguments.samples);
-        return Err(Error::config("--samples", message));
-    }
-    let mut prompts = Vec::new();
-    for text in &arguments.prompt {
-        let tokens = prompt_tokens(&run, text)?;
-        prompts.extend(std::iter::repeat_n((text.as_str(), tokens), arguments.samples));
-    }
+    let prompts = prompts(arguments, &run)?;
     let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
     let gpu = Gpu::request(&options).await?;
     let model = TrainedModel::load(&gpu, &run, prompts.len() as u32).await?;
@@ -86,29 +80,57 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
         seed: arguments.seed,
         stop: if arguments.ignore_eod { None } else { run.codec.eod().ok() },
     };
-    let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
     match &prompts[..] {
-        [(text, _)] => {
-            let mut decoding = Decoding::new(&run.codec);
-            if print(text).is_break() {
-                return Ok(());
-            }
-            let show = |_, token| match decoding.push(token).as_str() {
-                "" => ControlFlow::Continue(()),
-                part => print(part),
-            };
-            model.generate(&tokens, &settings, show).await?;
-            let _ = print(&(decoding.finish() + "\n"));
-        }
-        several => {
-            let go_on = |_, _| ControlFlow::Continue(());
-            let written = model.generate(&tokens, &settings, go_on).await?;
-            for (number, ((text, _), tokens)) in several.iter().zip(written).enumerate() {
-                let text = format!("--- {}\n{text}{}\n", number + 1, run.codec.decode(&tokens));
-                if print(&text).is_break() {
-                    break;
-                }
-            }
+        [prompt] => print_as_generated(&model, &run.codec, prompt, &settings).await,
+        several => print_when_complete(&model, &run.codec, several, &settings).await,
+    }
+}
+
+/// Every prompt as often as it is to be continued.
+fn prompts<'a>(arguments: &'a Arguments, run: &TrainedRun) -> Result<Vec<Prompt<'a>>> {
+    let limit = MAX_SEQUENCES / arguments.prompt.len();
+    if arguments.samples == 0 || arguments.samples > limit {
+        let message = format!("expected a whole number from 1 to {limit}, found `{}`", arguments.samples);
+        return Err(Error::config("--samples", message));
+    }
+    let mut prompts = Vec::new();
+    for text in &arguments.prompt {
+        let tokens = prompt_tokens(run, text)?;
+        prompts.extend(std::iter::repeat_n((text.as_str(), tokens), arguments.samples));
+    }
+    Ok(prompts)
+}
+
+async fn print_as_generated(
+    model: &TrainedModel<'_>,
+    codec: &Codec,
+    (text, tokens): &Prompt<'_>,
+    settings: &Settings,
+) -> Result<()> {
+    if print(text).is_break() {
+        return Ok(());
+    }
+    let mut stream = DecodeStream::new(codec);
+    let show = |_, token| match stream.push(token).as_str() {
+        "" => ControlFlow::Continue(()),
+        part => print(part),
+    };
+    model.generate(std::slice::from_ref(tokens), settings, show).await?;
+    let _ = print(&(stream.finish() + "\n"));
+    Ok(())
+}
+
+async fn print_when_complete(
+    model: &TrainedModel<'_>,
+    codec: &Codec,
+    prompts: &[Prompt<'_>],
+    settings: &Settings,
+) -> Result<()> {
+    let tokens: Vec<Vec<u32>> = prompts.iter().map(|(_, tokens)| tokens.clone()).collect();
+    let continuations = model.generate(&tokens, settings, |_, _| ControlFlow::Continue(())).await?;
+    for (number, ((text, _), tokens)) in (1..).zip(prompts.iter().zip(continuations)) {
+        if print(&format!("--- {number}\n{text}{}\n", codec.decode(&tokens))).is_break() {
+            break;
         }
     }
     Ok(())

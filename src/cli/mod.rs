@@ -1,7 +1,7 @@
-//! The command lines: of the binary `gristmill`, and of the example `train_gpt`, which is its `train` alone.
+//! The command lines of the binary `gristmill` and of the example `train_gpt`, which is its `train` and `dump-wgsl`.
 //!
-//! The outermost layer, and the only one that blocks: every command runs one future to its end and turns an error into
-//! one line on standard error and the exit code 2.
+//! The outermost layer, and the only one that blocks: each command runs one future to completion and turns an error
+//! into one line on standard error and exit code 2.
 
 mod doctor;
 mod generate;
@@ -11,9 +11,11 @@ mod plan;
 mod self_test;
 mod stacked_areas;
 mod token_distribution;
+mod tokenize;
 mod train;
 
-use crate::data::tokenize::{TokenizeArguments, TrainTokenizerArguments};
+pub use self::tokenize::{TokenizeArguments, TrainTokenizerArguments};
+
 use crate::error::Result;
 use clap::{Parser, Subcommand};
 use output::say;
@@ -33,33 +35,33 @@ enum Command {
     /// Train as a YAML file says
     #[command(after_help = train::OVERRIDES)]
     Train(Configured),
-    /// Say what a training run would be: parameters, work, memory, steps; needs no adapter
+    /// Show the parameters, work, memory and steps of a training run; needs no adapter
     #[command(after_help = train::OVERRIDES)]
     Plan(Configured),
-    /// Say what the adapters here can do, and test the kernels on the one that a run would take
+    /// List the adapters, and test the kernels on the one that a run would use
     Doctor(doctor::Arguments),
-    /// Let a trained model continue a text
+    /// Continue a text with a trained model
     Generate(generate::Arguments),
     /// Encode text files into a file of token ids
     Tokenize(TokenizeArguments),
-    /// Make a tokenizer from text files
+    /// Train a tokenizer on text files
     TrainTokenizer(TrainTokenizerArguments),
-    /// Plot how often each expert was chosen, and name the busiest
+    /// Plot how often each expert was chosen, and list the busiest
     TokenDistribution(token_distribution::Arguments),
-    /// Write the shaders of a run into a folder
+    /// Write the shaders of a run to a folder
     DumpWgsl {
-        /// Where to
+        /// The folder to write to
         folder: PathBuf,
         #[command(flatten)]
         configured: Configured,
     },
 }
 
-/// A configuration and what overrides it.
+/// A configuration and overrides of its keys.
 #[derive(clap::Args)]
 struct Configured {
     /// The configuration, for example configs/tiny.yaml
-    // A flag in its place is not clap's affair: it is answered like any file that is not there.
+    // A flag in its place is treated as a file that does not exist, which gives a better message than clap's.
     #[arg(allow_hyphen_values = true)]
     config: PathBuf,
     /// Overrides of its keys, for example --runner_config.batch_size=4
@@ -106,8 +108,7 @@ fn exit_code(done: Result<()>) -> ExitCode {
     }
 }
 
-/// The arguments with a request for help right behind the command, since whatever follows a configuration is taken for
-/// an override of it.
+/// Moves a request for help to just after the command: clap takes everything after a configuration for overrides.
 fn help_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut all: Vec<String> = arguments.collect();
     if let Some(place) = all.iter().skip(2).position(|argument| ["-h", "--help"].contains(&argument.as_str()))
@@ -118,11 +119,11 @@ fn help_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
     all
 }
 
-/// Where no desktop session is, a Vulkan layer of Mesa's looks for one and prints `error: XDG_RUNTIME_DIR is invalid` though
-/// nothing is wrong. It chooses a default GPU, which we do ourselves, so it can stay out.
+/// Disables a Vulkan layer of Mesa that chooses a default GPU, which we do ourselves: without a desktop session it
+/// prints `error: XDG_RUNTIME_DIR is invalid` though nothing is wrong.
 fn silence_device_select() {
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-        // SAFETY: the process has one thread yet.
+        // SAFETY: the process has only one thread so far.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
 }

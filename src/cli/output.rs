@@ -1,9 +1,9 @@
-//! Standard output, which may have been closed: a reader that has seen enough (`| head`) is no error.
+//! Standard output. That its reader has closed it (`| head`) is not an error.
 
 use std::io::Write;
 use std::ops::ControlFlow;
 
-/// Writes `text` at once, not when a line or a buffer is full; breaks where nobody reads any more.
+/// Writes `text` and flushes it; breaks if standard output is closed.
 pub fn print(text: &str) -> ControlFlow<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -12,7 +12,7 @@ pub fn print(text: &str) -> ControlFlow<()> {
     }
 }
 
-/// `println!` that does not mind a closed output: what remains of the command is short.
+/// `println!` that ignores a closed output, for commands that are nearly done.
 macro_rules! say {
     ($($text:tt)*) => {{
         let _ = $crate::cli::output::print(&format!("{}\n", format_args!($($text)*)));

@@ -1,13 +1,13 @@
-//! Command lines into arguments, with clap's errors in the form of ours: one line, the culprit and the remedy.
+//! Parses command lines, with clap's errors reduced to one line like ours.
 
 use crate::error::{Error, Result};
 use clap::Parser;
 use clap::error::ErrorKind;
 
-/// Reads a command line. Help and version, if asked for, are printed, and the process ends.
+/// Parses a command line. If it asks for help or the version, prints that and exits the process.
 ///
 /// # Errors
-/// What clap finds wrong, in one line.
+/// clap's, in one line.
 pub fn parse<T: Parser>(arguments: Vec<String>) -> Result<T> {
     T::try_parse_from(arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -27,12 +27,12 @@ pub fn parse<T: Parser>(arguments: Vec<String>) -> Result<T> {
     })
 }
 
-/// clap's message, whose paragraphs (what is wrong, a tip, the usage, where there is more) become parts of one sentence.
+/// Joins the paragraphs of clap's message (the error, a tip, the usage, a reference to the help) with semicolons.
 fn in_one_line(message: &str) -> String {
     let message = message.strip_prefix("error: ").unwrap_or(message);
     let paragraphs = message.split("\n\n").map(|paragraph| {
         let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        // The first letters of what follows a semicolon.
+        // Lower case after a semicolon.
         paragraph.replacen("Usage: ", "usage: ", 1).replacen("For more information, try", "see also", 1)
     });
     let parts: Vec<String> = paragraphs.filter(|paragraph| !paragraph.is_empty()).collect();

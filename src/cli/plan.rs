@@ -1,4 +1,4 @@
-//! `plan`: what a run would be.
+//! `plan`: the size and the work of a run, without running it.
 
 use super::output::{self, say};
 use crate::config::{Override, RunConfig, RunLength, RunPlan};
@@ -9,10 +9,13 @@ use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
 use std::path::Path;
 
-/// Steps whose rows in the schedule are counted where the data, and with it the number of steps, is not known.
+/// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
 const STEPS_IF_UNKNOWN: u64 = 1000;
 
-/// Prints the plan of the run that `config` and `overrides` ask for. Asks no adapter.
+/// Prints parameters, work, memory and steps of the run of `config` with `overrides`. Needs no adapter.
+///
+/// # Errors
+/// If the configuration is wrong.
 pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
     let plan = RunPlan::resolve(&config)?;
@@ -54,7 +57,7 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
     ];
     if forecast.active_parameters < forecast.parameters {
         let active = HumanCount(forecast.active_parameters as u64);
-        lines.insert(1, format!("experts  a token meets {active} of these parameters"));
+        lines.insert(1, format!("experts  a token uses {active} of these parameters"));
     }
     if let Some(length) = length {
         let total = length.total_steps * tokens;
@@ -82,12 +85,12 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
     lines.push(format!("kernels  tier {}, launches: {}", tier.name(), launches.join(", ")));
     let limit = Capabilities::software().limits.binding_bytes >> 20;
     lines.push(format!(
-        "         planned for tensors of at most {limit} MiB, the smallest limit of an adapter that we know"
+        "         planned for tensors of at most {limit} MiB, the smallest limit of all adapters we know"
     ));
     lines.join("\n") + "\n"
 }
 
-/// `5.3 G`: with the prefix that leaves one to three digits before the point.
+/// `5.3 G`: with the SI prefix that leaves one to three digits before the point.
 fn with_prefix(value: f64) -> String {
     const PREFIXES: [&str; 8] = ["", "k", "M", "G", "T", "P", "E", "Z"];
     let step = ((value.max(1.0).log10() / 3.0) as usize).min(PREFIXES.len() - 1);

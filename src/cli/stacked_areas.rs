@@ -1,72 +1,44 @@
-//! A plot of areas on top of each other, as SVG and as PNG. The only file that knows the plotting crate.
+//! A stacked area plot, as SVG and as PNG. Only this file and those of its folder know the plotting crate.
 
+mod axis;
+mod legend;
+
+use self::axis::Axis;
+use self::legend::Legend;
 use crate::error::{Error, Result};
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
-use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::register_font;
 use std::fmt::Display;
-use std::ops::Range;
 
-/// Columns of numbers from 0: how high each series stands at each place.
+/// A plot of several series of numbers, none below 0, stacked on each other.
 pub struct StackedAreas {
-    /// What stands above.
+    /// Caption of the plot.
     pub title: String,
-    /// What the places are.
+    /// Label of the horizontal axis.
     pub x_label: &'static str,
-    /// What is counted.
+    /// Label of the vertical axis.
     pub y_label: &'static str,
-    /// The legend's name of a series is this and its number.
+    /// The legend names series i `series_label-i`.
     pub series_label: &'static str,
-    /// Place and heights, one for each series; places rise, at least one.
+    /// Horizontal position, and the height of each series there. Positions rise; there is at least one, and all have
+    /// the same number of series.
     pub columns: Vec<(u64, Vec<f64>)>,
 }
 
-/// The original's 10 by 4 inches, at 100 units an inch.
+/// Width and height in units. The original's plots have 10 by 4 inches; a unit is 1/100 inch.
 const SIZE: (u32, u32) = (1000, 400);
 /// Pixels of the PNG to a unit.
 const PNG_SCALE: u32 = 2;
-/// The family that an SVG names; in a PNG it is the embedded font.
+/// The font family that an SVG names; in a PNG it is the embedded font.
 const FAMILY: &str = "sans-serif";
+/// Height of letters, in units.
 const TEXT: u32 = 13;
-/// Marks that an axis has at most between its ends.
-const MOST_STEPS: u64 = 10;
-/// Names that stand below each other in large letters; where there are more, letters are small.
-const LARGE: Legend = Legend { text: TEXT, line: 16, square: 11, column: 130, most_columns: 1 };
-const SMALL: Legend = Legend { text: 10, line: 12, square: 8, column: 78, most_columns: 5 };
-
-/// How large a legend is written.
-#[derive(Clone, Copy)]
-struct Legend {
-    text: u32,
-    line: u32,
-    square: u32,
-    column: u32,
-    most_columns: u32,
-}
-
-impl Legend {
-    /// The largest that has a place for each of `count` names.
-    fn of(count: usize) -> Self {
-        if count <= LARGE.rows() { LARGE } else { SMALL }
-    }
-
-    /// Names in a column.
-    fn rows(self) -> usize {
-        ((SIZE.1 - 60) / self.line) as usize
-    }
-
-    /// Columns of `count` names.
-    fn columns(self, count: usize) -> u32 {
-        (count.div_ceil(self.rows()) as u32).clamp(1, self.most_columns)
-    }
-}
 
 /// The plot as the text of an SVG file.
 ///
 /// # Errors
-/// The plotting crate's.
+/// If the plotting crate fails.
 pub fn svg(areas: &StackedAreas) -> Result<String> {
     let mut text = String::new();
     draw(SVGBackend::with_string(&mut text, SIZE), areas, 1)?;
@@ -76,7 +48,7 @@ pub fn svg(areas: &StackedAreas) -> Result<String> {
 /// The plot as the bytes of a PNG file.
 ///
 /// # Errors
-/// The plotting crate's.
+/// If the plotting crate fails.
 pub fn png(areas: &StackedAreas) -> Result<Vec<u8>> {
     let (width, height) = (PNG_SCALE * SIZE.0, PNG_SCALE * SIZE.1);
     let mut pixels = vec![0; 3 * (width * height) as usize];
@@ -95,20 +67,20 @@ fn failed(error: impl Display) -> Error {
     Error::Plan(format!("the plot cannot be drawn: {error}"))
 }
 
+/// Draws the areas with the legend to their right, at `scale` pixels a unit.
 fn draw<B: DrawingBackend>(backend: B, areas: &StackedAreas, scale: u32) -> Result<()>
 where
     B::ErrorType: 'static,
 {
-    // Hack (Source Foundry, MIT and Bitstream Vera): its numbers and names are all we write.
+    // Hack (Source Foundry, MIT and Bitstream Vera) has all letters that we write.
     register_font(FAMILY, FontStyle::Normal, epaint_default_fonts::HACK_REGULAR)
         .map_err(|_| failed("its font is broken"))?;
     let root = backend.into_drawing_area();
     root.fill(&WHITE).map_err(failed)?;
-    let count = series(areas);
-    let size = Legend::of(count);
-    let (plot, legend) = root.split_horizontally(scale * (SIZE.0 - size.column * size.columns(count)));
-    draw_areas(&plot, areas, scale)?;
-    draw_legend(&legend, areas, size, scale)?;
+    let legend = Legend::new(series_count(areas));
+    let (left, right) = root.split_horizontally(scale * (SIZE.0 - legend.width()));
+    draw_areas(&left, areas, scale)?;
+    legend.draw(&right, areas.series_label, scale)?;
     root.present().map_err(failed)
 }
 
@@ -117,9 +89,9 @@ where
     B::ErrorType: 'static,
 {
     let sums = running_sums(areas);
-    let first = sums.first().map_or(0, |(place, _)| *place);
-    // One place alone becomes a strip of width 1.
-    let last = sums.last().map_or(0, |(place, _)| *place).max(first + 1);
+    let first = sums.first().map_or(0, |(x, _)| *x);
+    // A single position becomes a strip of width 1.
+    let last = sums.last().map_or(0, |(x, _)| *x).max(first + 1);
     let highest = sums.iter().filter_map(|(_, heights)| heights.last()).fold(0.0f64, |a, b| a.max(*b)).ceil();
     let text = |size: u32| (FAMILY, scale * size).into_font();
     let mut chart = ChartBuilder::on(plot)
@@ -135,14 +107,14 @@ where
         .y_desc(areas.y_label)
         .label_style(text(TEXT))
         .axis_desc_style(text(TEXT))
-        .x_label_formatter(&whole)
-        .y_label_formatter(&whole)
+        .x_label_formatter(&axis::whole)
+        .y_label_formatter(&axis::whole)
         .draw()
         .map_err(failed)?;
-    // From the top down, so that each area covers what of the last one is below it.
-    for series in (0..series(areas)).rev() {
+    // From the top down: each area covers the lower part of the one before.
+    for series in (0..series_count(areas)).rev() {
         let mut points: Vec<(f64, f64)> =
-            sums.iter().map(|(place, heights)| (*place as f64, heights[series])).collect();
+            sums.iter().map(|(x, heights)| (*x as f64, heights[series])).collect();
         if let [(_, height)] = points[..] {
             points.push((last as f64, height));
         }
@@ -151,44 +123,11 @@ where
     Ok(())
 }
 
-/// Squares and names from the top down, column by column; what does not fit is counted.
-fn draw_legend<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    areas: &StackedAreas,
-    size: Legend,
-    scale: u32,
-) -> Result<()>
-where
-    B::ErrorType: 'static,
-{
-    let rows = size.rows();
-    let count = series(areas);
-    let places = rows * size.columns(count) as usize;
-    let shown = if count <= places { count } else { places - 1 };
-    let font = (FAMILY, scale * size.text).into_font();
-    let at = |number: usize, x: u32, y: u32| {
-        let (column, row) = ((number / rows) as u32, (number % rows) as u32);
-        ((scale * (column * size.column + x)) as i32, (scale * (row * size.line + 30 + y)) as i32)
-    };
-    let name_at = |number: usize| at(number, size.square * 3 / 2 + 1, 1);
-    for number in 0..shown {
-        let corners = [at(number, 0, 0), at(number, size.square, size.square)];
-        area.draw(&Rectangle::new(corners, colour(number).filled())).map_err(failed)?;
-        let name = format!("{}-{number}", areas.series_label);
-        area.draw(&Text::new(name, name_at(number), font.clone())).map_err(failed)?;
-    }
-    if shown < count {
-        let rest = format!("and {} more", count - shown);
-        area.draw(&Text::new(rest, name_at(shown), font)).map_err(failed)?;
-    }
-    Ok(())
-}
-
-fn series(areas: &StackedAreas) -> usize {
+fn series_count(areas: &StackedAreas) -> usize {
     areas.columns.first().map_or(0, |(_, heights)| heights.len())
 }
 
-/// The upper edge of every series at every place.
+/// The upper edge of each series at each position.
 fn running_sums(areas: &StackedAreas) -> Vec<(u64, Vec<f64>)> {
     let sums = |heights: &[f64]| {
         let running = heights.iter().scan(0.0, |sum, height| {
@@ -197,61 +136,21 @@ fn running_sums(areas: &StackedAreas) -> Vec<(u64, Vec<f64>)> {
         });
         running.collect()
     };
-    areas.columns.iter().map(|(place, heights)| (*place, sums(heights))).collect()
+    areas.columns.iter().map(|(x, heights)| (*x, sums(heights))).collect()
 }
 
-/// Neighbours differ in hue by the golden ratio, so that no two near ones are alike, however many there are. The nearest
-/// hues are then 13, 34 or 55 numbers apart, no multiples of 3: those differ in lightness.
+/// The colour of series `number`. The hues of neighbours differ by the golden ratio, which keeps them apart for any
+/// number of series. The most similar hues are 13, 34 or 55 numbers apart; those are not multiples of 3, so their
+/// lightness differs.
 fn colour(number: usize) -> HSLColor {
     let hue = (0.58 + 0.618_033_988_749_895 * number as f64).fract();
     HSLColor(hue, 0.55, [0.5, 0.65, 0.38][number % 3])
 }
 
-/// An axis with marks at whole numbers alone.
-struct Axis {
-    line: RangedCoordf64,
-    marks: Vec<f64>,
-}
-
-impl Axis {
-    fn new(first: u64, last: u64) -> Self {
-        Self { line: (first as f64..last as f64).into(), marks: whole_marks(first, last) }
-    }
-}
-
-impl Ranged for Axis {
-    type FormatOption = DefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        self.line.map(value, limit)
-    }
-
-    /// Bold lines at the marks, and no light ones between them.
-    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        if hint.weight().allow_light_points() { Vec::new() } else { self.marks.clone() }
-    }
-
-    fn range(&self) -> Range<f64> {
-        self.line.range()
-    }
-}
-
-fn whole(number: &f64) -> String {
-    format!("{number:.0}")
-}
-
-/// Whole numbers from `first` to `last`: multiples of 1, 2 or 5 times a power of ten.
-fn whole_marks(first: u64, last: u64) -> Vec<f64> {
-    let powers = (0..19).map(|exponent| 10u64.pow(exponent));
-    let mut steps = powers.flat_map(|power| [1, 2, 5].map(|digit| power.saturating_mul(digit)));
-    let step = steps.find(|step| (last - first) / step <= MOST_STEPS).unwrap_or(u64::MAX);
-    (first.div_ceil(step)..=last / step).map(|multiple| (multiple * step) as f64).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     fn areas(columns: &[(u64, &[f64])]) -> StackedAreas {
         StackedAreas {
@@ -319,15 +218,10 @@ mod tests {
             let names = text.lines().filter(|line| line.starts_with("expert-")).count();
             assert_eq!((names, text.contains(" more")), (count, false), "{count}");
         }
-        assert!(SMALL.column * SMALL.most_columns < SIZE.0 / 2, "the areas keep most of the plot");
     }
 
     #[test]
-    fn marks_are_whole_numbers() {
-        assert_eq!(whole_marks(1, 3), [1.0, 2.0, 3.0]);
-        assert_eq!(whole_marks(0, 11), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
-        assert_eq!(whole_marks(7, 93), [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0]);
-        assert_eq!(whole_marks(0, u64::MAX).len(), 10);
+    fn labels_are_whole_numbers() {
         let text = svg(&areas(&[(3, &[1.0, 1.0])])).unwrap();
         let is_fraction = |line: &str| line.contains('.') && line.parse::<f64>().is_ok();
         assert!(!text.lines().any(is_fraction), "{text}");

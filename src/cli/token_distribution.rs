@@ -1,26 +1,27 @@
-//! `token-distribution`: how the choices of each layer's experts changed over a run, as plots.
+//! `token-distribution`: plots of how often each expert of a layer was chosen over a run.
 
+use super::output::say;
 use super::stacked_areas::{self, StackedAreas};
 use crate::error::{Error, Result};
-use crate::train::durable::{create_folder, io_error};
+use crate::train::durable::create_folder_of;
 use crate::train::npy;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-/// The flags of the original's tool; those with hyphens mean the same.
+/// The flags of the original's tool, also accepted with hyphens.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Blocks of the model
+    /// Number of layers of the model
     #[arg(long = "num_layers", alias = "num-layers", value_name = "N")]
     num_layers: usize,
-    /// How many of each layer's busiest experts are named
+    /// Number of busiest experts to name for each layer
     #[arg(long = "hot_expert_num", alias = "hot-expert-num", value_name = "N", default_value_t = 1)]
     hot_expert_num: usize,
-    /// The folder to search for layer-L_STEP.npy, with all that is in it: the run's `summary`
+    /// The folder to search recursively for layer-L_STEP.npy: the run's `summary`
     #[arg(long = "npy_files_load_path", alias = "npy-files-load-path", value_name = "FOLDER")]
     npy_files_load_path: PathBuf,
-    /// What the names of the plots begin with; as the folder it names unless it ends in part of a name
+    /// Prefix of the plots' paths: a folder if it ends with a slash, otherwise a folder and the beginning of the names
     #[arg(
         long = "save_path_prefix",
         alias = "save-path-prefix",
@@ -28,12 +29,16 @@ pub struct Arguments {
         default_value = "./token_distribution/"
     )]
     save_path_prefix: String,
-    /// The first layer with experts, where those before it are dense
+    /// Number of the first layer with experts, from 0; those before it are dense
     #[arg(long = "first_layer", alias = "first-layer", value_name = "N", default_value_t = 0)]
     first_layer: usize,
 }
 
-/// Draws every layer into PREFIXlayer-L_token_distribution.svg and .png, and prints its busiest experts at the last step.
+/// Draws each layer into PREFIXlayer-L_token_distribution.svg and .png, and prints the busiest experts at its last
+/// step.
+///
+/// # Errors
+/// If a file is missing or malformed, a number does not fit the files, or a plot cannot be written.
 pub fn token_distribution(arguments: &Arguments) -> Result<()> {
     let Arguments { num_layers, hot_expert_num, npy_files_load_path, save_path_prefix, first_layer } =
         arguments;
@@ -43,44 +48,51 @@ pub fn token_distribution(arguments: &Arguments) -> Result<()> {
             format!("--first_layer {first_layer} leaves none of --num_layers {num_layers}; lower it");
         return Err(Error::Plan(message));
     }
-    // All is read before anything is drawn, so that an error leaves nothing half-done.
+    // Read everything before drawing anything, so that an error leaves no plots.
     let layers = (*first_layer..*num_layers)
         .map(|layer| read_layer(&files, layer, npy_files_load_path).map(|steps| (layer, steps)))
         .collect::<Result<Vec<_>>>()?;
-    let hot = layers
+    let busiest = layers
         .iter()
-        .map(|(layer, steps)| hottest(steps, *hot_expert_num, *layer))
+        .map(|(layer, steps)| busiest(steps, *hot_expert_num, *layer))
         .collect::<Result<Vec<_>>>()?;
     if let Some(folder) = Path::new(&format!("{save_path_prefix}x")).parent() {
-        create_folder(folder)?;
+        create_folder_of("--save_path_prefix", folder)?;
     }
     for (layer, steps) in layers {
-        let areas = StackedAreas {
-            title: format!("Layer-{layer}_Token_Distribution"),
-            x_label: "num of step",
-            y_label: "num of token",
-            series_label: "expert",
-            columns: steps.into_iter().collect(),
-        };
-        let path = |ending: &str| {
-            PathBuf::from(format!("{save_path_prefix}layer-{layer}_token_distribution.{ending}"))
-        };
-        write(&path("svg"), &stacked_areas::svg(&areas)?.into_bytes())?;
-        write(&path("png"), &stacked_areas::png(&areas)?)?;
-        println!("layer-{layer} token_distribution generate successful");
+        draw_layer(layer, steps, save_path_prefix)?;
+        say!("layer-{layer} token_distribution generate successful");
     }
-    // Two spaces, as Python's print sets a list behind a word that ends in one.
-    println!("hot_expert_index:  {hot:?}");
+    // Two spaces, as in the original's output: Python's print adds one after a text that ends with one.
+    say!("hot_expert_index:  {busiest:?}");
     Ok(())
 }
 
-/// Every .npy file below `folder`, in order of its path.
+/// Writes the plots of one layer.
+fn draw_layer(layer: usize, steps: BTreeMap<u64, Vec<f64>>, prefix: &str) -> Result<()> {
+    let areas = StackedAreas {
+        title: format!("Layer-{layer}_Token_Distribution"),
+        x_label: "num of step",
+        y_label: "num of token",
+        series_label: "expert",
+        columns: steps.into_iter().collect(),
+    };
+    let path = |ending: &str| PathBuf::from(format!("{prefix}layer-{layer}_token_distribution.{ending}"));
+    write(&path("svg"), stacked_areas::svg(&areas)?.as_bytes())?;
+    write(&path("png"), &stacked_areas::png(&areas)?)
+}
+
+/// Every .npy file below `folder`, sorted by path.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = vec![folder.to_path_buf()];
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(|error| io_error(&folder, "read", &error))? {
-            let path = entry.map_err(|error| io_error(&folder, "read", &error))?.path();
+        let unreadable = |error: io::Error| {
+            let message = format!("cannot be read: {error}; correct --npy_files_load_path");
+            Error::file(&folder, message)
+        };
+        for entry in fs::read_dir(&folder).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "npy") {
@@ -92,8 +104,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The counts of one layer's experts by step. Of two files for one step, as a resumed run of the original leaves them, the
-/// later by name counts.
+/// For each step how often each expert of a layer was chosen. A resumed run of the original may leave two files for a
+/// step: the last one in order counts.
 fn read_layer(files: &[PathBuf], layer: usize, folder: &Path) -> Result<BTreeMap<u64, Vec<f64>>> {
     let mark = format!("layer-{layer}_");
     let mut steps = BTreeMap::new();
@@ -105,7 +117,10 @@ fn read_layer(files: &[PathBuf], layer: usize, folder: &Path) -> Result<BTreeMap
         };
         let counts = npy::read(path)?;
         if counts.is_empty() || counts.iter().any(|count| !count.is_finite() || *count < 0.0) {
-            return Err(Error::file(path, "expected counts from 0, one for each expert; remove the file"));
+            return Err(Error::file(
+                path,
+                "expected counts of 0 or more, one for each expert; remove the file",
+            ));
         }
         steps.insert(step, counts);
     }
@@ -125,20 +140,23 @@ fn read_layer(files: &[PathBuf], layer: usize, folder: &Path) -> Result<BTreeMap
     Ok(steps)
 }
 
-/// The `count` busiest experts of the last step, the busiest first; the lower number of two equals.
-fn hottest(steps: &BTreeMap<u64, Vec<f64>>, count: usize, layer: usize) -> Result<Vec<usize>> {
+/// The `count` busiest experts of the last step, the busiest first; of equals the lower number first.
+fn busiest(steps: &BTreeMap<u64, Vec<f64>>, count: usize, layer: usize) -> Result<Vec<usize>> {
     let last = steps.last_key_value().map(|(_, counts)| counts.as_slice()).unwrap_or_default();
     if count > last.len() {
         let message = format!("--hot_expert_num {count}: layer {layer} has {} experts; lower it", last.len());
         return Err(Error::Plan(message));
     }
     let mut experts: Vec<usize> = (0..last.len()).collect();
-    // In full precision: in 16 bits, as the original compares, 2049 is 2048.
+    // The original compares in 16 bits, where 2049 equals 2048.
     experts.sort_by(|one, other| last[*other].total_cmp(&last[*one]));
     experts.truncate(count);
     Ok(experts)
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes).map_err(|error| io_error(path, "write", &error))
+    let unwritable = |error: io::Error| {
+        Error::file(path, format!("cannot be written: {error}; choose another --save_path_prefix"))
+    };
+    fs::write(path, bytes).map_err(unwritable)
 }

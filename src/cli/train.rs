@@ -1,4 +1,4 @@
-//! `train` and `dump-wgsl`, and the example `train_gpt`, which is both.
+//! `train` and `dump-wgsl`, and the example `train_gpt`, which can do both.
 
 use super::Configured;
 use super::output::say;
@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What `--help` says of overrides.
+/// The section of `--help` on overrides.
 pub const OVERRIDES: &str = "\
-Overrides set any key of the configuration by its path, behind the file: --lr_schedule.learning_rate=1e-3,
+Overrides follow the file and set any key of the configuration by its path: --lr_schedule.learning_rate=1e-3,
 --callbacks.0.per_print_times=1. Short forms:
-  --epochs N, --stop_step N                          how long
-  --batch_size N, --gradient_accumulation_steps N    how much at once
+  --epochs N, --stop_step N                          length of the run
+  --batch_size N, --gradient_accumulation_steps N    size of a step
   --train_dataset_dir PATH, --eval_dataset_dir PATH  the data
-  --device_name NAME                                 an adapter by a part of its name
-  --tier software|portable                           kernels for CPUs that play a GPU, or for any GPU
-  --resume_training                                  go on from the newest checkpoint of the run folder
-  --do_eval                                          take eval_loss now and then
+  --device_name NAME                                 the adapter, by a part of its name
+  --tier software|portable                           kernels for software adapters, or for any GPU
+  --resume_training                                  continue from the newest checkpoint of the run folder
+  --do_eval                                          compute eval_loss at intervals
 
 A run leaves config.yaml, metrics.jsonl, checkpoint/ and log.txt in output_dir/run_name (./output/tiny for
-configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one ends at once.";
+configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one exits at once.";
 
-/// What `--help` says of how it ends.
+/// The section of `--help` on exit codes.
 pub const EXIT_CODES: &str = "\
 Exit codes:
-  0    done, or interrupted and saved
+  0    complete, or interrupted and saved
   2    an error; the last line says what is wrong and what to do
   130  interrupted twice";
 
@@ -38,7 +38,7 @@ Examples:
   train_gpt configs/tiny.yaml --resume_training
   train_gpt configs/tiny.yaml --tier portable --dump-wgsl shaders_of_tiny";
 
-/// Trains a GPT from a YAML file, on any Vulkan, Metal or DX12 adapter.
+/// Trains a GPT as a YAML file says, on any Vulkan, Metal or DX12 adapter.
 #[derive(Parser)]
 #[command(
     name = "train_gpt",
@@ -48,24 +48,33 @@ Examples:
 struct Arguments {
     #[command(flatten)]
     configured: Configured,
-    /// Write the run's shaders there and train nothing; with --tier no adapter is asked
+    /// Write the run's shaders to this folder and do not train; with --tier this needs no adapter
     #[arg(long, value_name = "FOLDER")]
     dump_wgsl: Option<PathBuf>,
 }
 
-/// Trains as the file at `config` says. Blocks until the run is done or interrupted.
+/// Trains as the file at `config` says. Blocks until the run is complete or interrupted.
+///
+/// # Errors
+/// If the configuration, the data, a folder or the adapter cannot be used.
 pub fn train(config: &Path, overrides: &[String]) -> Result<()> {
     pollster::block_on(crate::train::run(config, overrides, interrupt_flag())).map(drop)
 }
 
-/// Writes the shaders of a run into `folder`.
+/// Writes the shaders of a run to `folder`.
+///
+/// # Errors
+/// If the configuration is wrong, there is no adapter and no tier, or the folder cannot be written.
 pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<()> {
     let files = pollster::block_on(crate::train::dump_wgsl(config, overrides, folder))?;
     say!("{} shaders written to {}", files.len(), folder.display());
     Ok(())
 }
 
-/// The example's command line.
+/// The command line of the example.
+///
+/// # Errors
+/// Those of [`train()`] and [`dump_wgsl`], and a wrong command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     let Arguments { configured, dump_wgsl: folder } = parse(options_first(arguments))?;
     let Configured { config, overrides } = configured;
@@ -75,7 +84,7 @@ pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     }
 }
 
-/// The arguments with our own options in front, since whatever follows the configuration is taken for an override.
+/// Moves the options of `train_gpt` to the front: clap takes everything after the configuration for overrides.
 fn options_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let (mut options, mut rest) = (Vec::new(), Vec::new());
     let mut arguments = arguments.peekable();
@@ -92,7 +101,8 @@ fn options_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
     options
 }
 
-/// Set by the first Ctrl-C or SIGTERM, which finishes the step and saves; the second ends at once.
+/// A flag that the first Ctrl-C or SIGTERM sets, upon which the run finishes its step and saves. The second exits the
+/// process.
 fn interrupt_flag() -> Arc<AtomicBool> {
     let interrupt = Arc::new(AtomicBool::new(false));
     let flag = interrupt.clone();
@@ -100,10 +110,10 @@ fn interrupt_flag() -> Arc<AtomicBool> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("finishing the step and saving; once more ends at once");
+        eprintln!("finishing the step and saving; interrupt again to exit at once");
     });
     if let Err(error) = handler {
-        eprintln!("warning: an interrupt will not save: {error}");
+        eprintln!("warning: an interrupt will not save the run: {error}");
     }
     interrupt
 }

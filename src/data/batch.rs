@@ -1,58 +1,59 @@
-//! One micro-batch and what follows from its tokens.
+//! One micro-batch: its tokens, and what is derived from them.
 
 use super::document_rules::DocumentRules;
 
-/// One micro-batch: `batch_size` rows of `seq_length`, row after row.
+/// One micro-batch: `B = batch_size` windows of `T = seq_length` tokens, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// What the model reads. (B T)
+    /// Token ids that the model reads. (B T)
     pub tokens: Vec<u32>,
-    /// What it should predict: the tokens one further, or the id that the loss ignores. (B T)
+    /// Token ids that it should predict: each the token after the input, or the id that the loss ignores. (B T)
     pub targets: Vec<u32>,
-    /// Position of each token in its window, or in its document where positions restart, for rotary embedding. (B T)
+    /// Position of each token in its window, or in its document if positions restart there. (B T)
     pub positions: Vec<u32>,
-    /// Index in its window of the first token that each token may see: that of its document where documents do not
-    /// see each other, else 0. (B T)
+    /// Index in its window of the first token that each token may attend to: the start of its document if documents are
+    /// isolated, otherwise 0. (B T)
     pub starts: Vec<u32>,
-    /// Index in its window one past the last token that may see it: where its document ends, else T. (B T)
+    /// Index in its window one past the last token that may attend to it: the end of its document if documents are
+    /// isolated, otherwise T. (B T)
     pub ends: Vec<u32>,
-    /// Indices into `tokens` sorted by token id, equal ids in order: the embedding's backward sums along it. (B T)
+    /// Indices into `tokens`, stably sorted by token id: the order in which the embedding's backward sums. (B T)
     pub order: Vec<u32>,
-    /// Indices into `tokens` sorted by position, equal positions in order: the same for a learned table of positions.
-    /// (B T), or empty where no model asks for it.
+    /// Indices into `tokens`, stably sorted by position: the same for learned positions. (B T), or empty if the model
+    /// has none.
     pub position_order: Vec<u32>,
-    /// The same tokens and targets further ahead, one place in the first, two in the second, and so on: as many as the model
-    /// predicts.
+    /// For multi-token prediction: the batch shifted by 1, 2, ... places, one for each prediction depth.
     pub ahead: Vec<Ahead>,
 }
 
-/// Tokens and targets of a batch, some places further ahead.
+/// Tokens and targets of a batch, shifted to the left within each window by some number of places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
-    /// Each window moved to the left; token 0 where it, or a document that sees no other, has ended. (B T)
+    /// Token ids that the model reads; 0 past the end of the window, or of the document if documents are isolated. (B
+    /// T)
     pub tokens: Vec<u32>,
-    /// Likewise; the id that the loss ignores at the ends. (B T)
+    /// Token ids that it should predict; past the same ends the id that the loss ignores. (B T)
     pub targets: Vec<u32>,
-    /// Indices into `tokens` sorted by token id, equal ids in order. (B T)
+    /// Indices into `tokens`, stably sorted by token id. (B T)
     pub order: Vec<u32>,
 }
 
 impl Batch {
-    /// The batch of given rows, for tests and generation.
+    /// A batch of the given windows, in which documents attend to each other; for tests and generation.
     ///
     /// # Panics
-    /// If `tokens` and `targets` differ in length or are no whole rows.
+    /// If `tokens` and `targets` differ in length, or their length is not a multiple of `seq_length`.
     #[track_caller]
     pub fn from_rows(tokens: Vec<u32>, targets: Vec<u32>, seq_length: usize) -> Self {
         assert_eq!(tokens.len(), targets.len(), "tokens and targets must have the same length");
-        assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole rows of {seq_length}");
+        assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole windows of {seq_length}");
         let mut batch = Self { tokens, targets, ..Self::default() };
         batch.resize(batch.tokens.len(), true);
-        batch.index(seq_length, &DocumentRules::default(), 0);
+        batch.derive(seq_length, &DocumentRules::default(), 0);
         batch
     }
 
-    /// Makes room for `len` tokens.
+    /// Resizes the buffers to `len` tokens, `position_order` only if it is wanted.
     pub(super) fn resize(&mut self, len: usize, sort_positions: bool) {
         self.position_order.resize(if sort_positions { len } else { 0 }, 0);
         for buffer in self.buffers() {
@@ -65,36 +66,36 @@ impl Batch {
         [tokens, targets, positions, starts, ends, order]
     }
 
-    /// Fills in what follows from the tokens: positions, documents and order. Targets that `rules` take out of the loss
+    /// Derives positions, ends of documents and orders from the tokens. Targets that `rules` exclude from the loss
     /// become `ignore_id`.
-    pub(super) fn index(&mut self, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
+    pub(super) fn derive(&mut self, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
         for row in 0..self.tokens.len() / seq_length {
-            self.index_row(row * seq_length, seq_length, rules, ignore_id);
+            self.derive_window(row * seq_length, seq_length, rules, ignore_id);
         }
         sort_by_id(&self.tokens, &mut self.order);
-        // Sorted like ids, because positions may start again within a row.
+        // Positions may restart within a window, so they have to be sorted like ids.
         sort_by_id(&self.positions, &mut self.position_order);
     }
 
-    /// Fills in `depth` batches further ahead.
+    /// Fills in `ahead` for `depth` predictions beyond the next token.
     pub(super) fn look_ahead(&mut self, depth: usize, seq_length: usize, ignore_id: u32) {
         self.ahead.resize(depth, Ahead::default());
         let Self { tokens, targets, ends, ahead, .. } = self;
-        for (by, Ahead { tokens: moved, targets: moved_targets, order }) in (1..).zip(ahead) {
-            for buffer in [&mut *moved, moved_targets, order] {
+        for (places, Ahead { tokens: shifted, targets: shifted_targets, order }) in (1..).zip(ahead) {
+            for buffer in [&mut *shifted, shifted_targets, order] {
                 buffer.resize(tokens.len(), 0);
             }
             for index in 0..tokens.len() {
-                let is_inside = index % seq_length + by < ends[index] as usize;
-                moved[index] = if is_inside { tokens[index + by] } else { 0 };
-                moved_targets[index] = if is_inside { targets[index + by] } else { ignore_id };
+                let is_inside = index % seq_length + places < ends[index] as usize;
+                shifted[index] = if is_inside { tokens[index + places] } else { 0 };
+                shifted_targets[index] = if is_inside { targets[index + places] } else { ignore_id };
             }
-            sort_by_id(moved, order);
+            sort_by_id(shifted, order);
         }
     }
 
-    /// One window, which starts at `first`. As in Megatron, a token that ends a document belongs to it.
-    fn index_row(&mut self, first: usize, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
+    /// The window that starts at index `first`. As in Megatron, the token that ends a document belongs to it.
+    fn derive_window(&mut self, first: usize, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
         let mut start = 0;
         self.ends[first..first + seq_length].fill(seq_length as u32);
         for column in 0..seq_length {
@@ -106,7 +107,7 @@ impl Batch {
                 self.targets[at] = ignore_id;
             }
             if rules.is_pad(token) {
-                self.tokens[at] = 0; // which the embedding has a row for, whatever the padding is
+                self.tokens[at] = 0; // `pad` may be outside the vocabulary
             }
             if rules.is_eod(token) {
                 if rules.isolates_documents {
@@ -118,11 +119,11 @@ impl Batch {
     }
 }
 
-/// `order`: indices into `ids` sorted by id, equal ids in order; or none, where it is empty.
+/// Fills `order` with the indices into `ids`, stably sorted by id; leaves it alone if it is empty.
 fn sort_by_id(ids: &[u32], order: &mut [u32]) {
     order.iter_mut().zip(0..).for_each(|(order, index)| *order = index);
-    // The index breaks ties, so the unstable sort, which needs no buffer, is a stable one. 16 Ki tokens take under
-    // a millisecond; a counting sort would walk the whole vocabulary for every micro-batch.
+    // The index breaks ties, which makes the unstable sort stable, and it needs no buffer. 16 Ki tokens take less than
+    // a millisecond; a counting sort would go through the whole vocabulary for every micro-batch.
     order.sort_unstable_by_key(|&index| (ids[index as usize], index));
 }
 
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_ahead_ends_with_the_window_and_with_a_document_that_sees_no_other() {
+    fn shifted_tokens_end_with_the_window_and_with_an_isolated_document() {
         let mut batch = Batch::from_rows(vec![5, 6, 9, 7, 1, 2, 3, 4], vec![6, 9, 7, 8, 2, 3, 4, 5], 4);
         batch.look_ahead(2, 4, 77);
         assert_eq!(batch.ahead[0].tokens, [6, 9, 7, 0, 2, 3, 4, 0]);
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(batch.ahead[1].tokens, [9, 7, 0, 0, 3, 4, 0, 0]);
         assert_eq!(batch.ahead[1].targets, [7, 8, 77, 77, 4, 5, 77, 77]);
         let rules = DocumentRules { eod: Some(9), isolates_documents: true, ..DocumentRules::default() };
-        batch.index(4, &rules, 77);
+        batch.derive(4, &rules, 77);
         batch.look_ahead(1, 4, 77);
         assert_eq!(batch.ahead[0].tokens, [6, 9, 0, 0, 2, 3, 4, 0]);
         assert_eq!(batch.ahead[0].targets, [9, 7, 77, 77, 3, 4, 5, 77]);
@@ -157,12 +158,12 @@ mod tests {
     /// EOD 9 ends two documents within the first row; the second row starts with one that ended before it.
     fn documents(rules: DocumentRules) -> Batch {
         let mut batch = Batch::from_rows(vec![1, 9, 2, 3, 9, 4, 9, 5, 9, 9, 6, 7], vec![8; 12], 6);
-        batch.index(6, &DocumentRules { eod: Some(9), ..rules }, 77);
+        batch.derive(6, &DocumentRules { eod: Some(9), ..rules }, 77);
         batch
     }
 
     #[test]
-    fn documents_see_each_other_unless_told_otherwise() {
+    fn documents_attend_to_each_other_by_default() {
         let batch = documents(DocumentRules::default());
         assert_eq!(batch.positions, [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]);
         assert_eq!((batch.starts, batch.ends, batch.targets), (vec![0; 12], vec![6; 12], vec![8; 12]));
@@ -191,7 +192,7 @@ mod tests {
     fn padding_is_neither_predicted_nor_read() {
         let rules = DocumentRules { pad: Some(500), ..DocumentRules::default() };
         let mut batch = Batch::from_rows(vec![1, 2, 500, 500], vec![2, 500, 500, 4], 4);
-        batch.index(4, &rules, 77);
+        batch.derive(4, &rules, 77);
         assert_eq!((batch.tokens, batch.targets), (vec![1, 2, 0, 0], vec![2, 77, 77, 4]));
         assert_eq!(batch.order, [2, 3, 0, 1]);
     }

@@ -1,4 +1,4 @@
-//! Windows of token streams dealt into micro-batches, each a pure function of its number.
+//! Token streams cut into windows and grouped into micro-batches, each a pure function of its number.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,64 +9,56 @@ use super::document_rules::DocumentRules;
 use super::source::Source;
 use super::statistics::{self, check_chunk, fnv1a};
 use super::stream::TokenStream;
+use super::windows::Windows;
 use crate::error::{Error, Result};
 use crate::random::{Permutation, SHUFFLE_STREAM};
 
-/// How windows are dealt.
+/// The shape of batches, and which part of each step this rank takes. No size may be 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchSpec {
-    /// Tokens a window feeds to the model.
+    /// Tokens of a window that the model reads.
     pub seq_length: usize,
     /// Windows in a micro-batch of one rank.
     pub batch_size: usize,
     /// Micro-batches in a step.
     pub gradient_accumulation_steps: usize,
-    /// Number of different tokens.
+    /// Size of the model's vocabulary: every token id must be below it.
     pub vocab_size: usize,
-    /// The target that the loss ignores.
+    /// Token id of targets that the loss skips.
     pub ignore_id: u32,
-    /// Whether batches come with their tokens sorted by position.
+    /// Whether batches have a `position_order`, which learned positions need.
     pub sorts_positions: bool,
-    /// How many places further ahead tokens and targets are wanted.
+    /// Depth of multi-token prediction: how many tokens beyond the next are predicted; 0 for none.
     pub ahead: usize,
-    /// This rank.
+    /// Number of this rank, from 0.
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
 }
 
-/// Ranges of token streams as micro-batches. Windows take `seq_length + 1` tokens, whatever documents they span, and start
-/// every `seq_length`, so each token of a range but the first is predicted once an epoch; what does not fill a window is
-/// dropped.
+/// The windows of one or more sources as micro-batches.
 ///
-/// One source is dealt epoch by epoch, and what does not fill a step is dropped too. Several sources, or a wanted number of
-/// samples, are dealt without end: each source starts its next epoch, in a new order, when its windows are through.
+/// The windows of one source are taken epoch by epoch; those that do not fill a step are dropped. Several sources, or
+/// a wanted number of samples, have no common end: each source starts its next epoch, in a new order, once all its
+/// windows were taken.
 #[derive(Clone, Debug)]
 pub struct Batches {
     sources: Vec<Windows>,
     spec: BatchSpec,
     rules: DocumentRules,
-    /// Windows of an epoch.
-    windows: u64,
+    windows_per_epoch: u64,
     steps_per_epoch: u64,
-    /// Which source a window is from; without it there is one source.
+    /// Which source each window comes from; `None` if there is one source and no wanted number of samples.
     blend: Option<Blend>,
-    /// Seed of the order; without one, windows come as they lie.
+    /// Seed of the order of windows; `None`: the order of the files.
     shuffle: Option<u64>,
 }
 
-/// The windows of one source.
-#[derive(Clone, Debug)]
-struct Windows {
-    source: Source,
-    count: u64,
-}
-
-/// Epochs of a source, between two sources, in the numbers of random streams.
+/// Distance between the random streams of two sources; the streams between are the epochs of one.
 const SOURCE_STREAMS: u64 = 1 << 32;
 
 impl Batches {
-    /// Deals the windows of `range`, shuffled by the seed `shuffle`.
+    /// The windows of `range` of a stream, in the random order of the seed `shuffle`, if there is one.
     ///
     /// # Errors
     /// If the range is shorter than a window or has fewer windows than a step takes.
@@ -84,8 +76,8 @@ impl Batches {
         Self::of_sources(vec![source], spec, shuffle, None)
     }
 
-    /// Deals the windows of `sources` in proportion to their weights. An epoch has `samples` windows; without a number, as
-    /// many as all sources together.
+    /// The windows of `sources`, in proportion to their weights. An epoch has `samples` windows, or without that
+    /// number as many as all sources together.
     ///
     /// # Errors
     /// If a source is shorter than a window, or an epoch has fewer windows than a step takes.
@@ -100,34 +92,37 @@ impl Batches {
         samples: Option<u64>,
     ) -> Result<Self> {
         let sizes = [spec.seq_length, spec.batch_size, spec.gradient_accumulation_steps, spec.world];
-        assert!(!sizes.contains(&0), "a batch has rows, and rows have tokens: {spec:?}");
+        assert!(!sizes.contains(&0), "no size of a batch may be 0: {spec:?}");
         let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
         let is_one = sources.len() == 1;
-        let sources: Vec<Windows> =
-            sources.into_iter().map(|source| windows_of(source, &spec, is_one)).collect::<Result<_>>()?;
+        let windows_of = |source: Source| {
+            let name = if is_one { "the data".to_string() } else { source.name.clone() };
+            Windows::new(source, spec.seq_length, &name)
+        };
+        let sources: Vec<Windows> = sources.into_iter().map(windows_of).collect::<Result<_>>()?;
         let all = sources.iter().fold(0u64, |sum, windows| sum.saturating_add(windows.count));
-        let windows = samples.unwrap_or(all);
+        let windows_per_epoch = samples.unwrap_or(all);
         let per_step = sizes[1..].iter().fold(1u64, |product, size| product.saturating_mul(*size as u64));
-        let steps_per_epoch = windows / per_step;
+        let steps_per_epoch = windows_per_epoch / per_step;
         if steps_per_epoch == 0 {
             let (seq_length, has) =
                 (spec.seq_length, if samples.is_some() { "`sizes` asks for" } else { "the data has" });
             return Err(Error::Plan(format!(
-                "a step takes {per_step} windows of {seq_length} tokens, {has} {windows}: lower batch_size, gradient_accumulation_steps or seq_length, or name more data"
+                "a step takes {per_step} windows of {seq_length} tokens, {has} {windows_per_epoch}: lower batch_size, gradient_accumulation_steps or seq_length, or name more data"
             )));
         }
         let blend = (!is_one || samples.is_some()).then(|| Blend::new(&weights));
         let rules = DocumentRules::default();
-        Ok(Self { sources, spec, rules, windows, steps_per_epoch, blend, shuffle })
+        Ok(Self { sources, spec, rules, windows_per_epoch, steps_per_epoch, blend, shuffle })
     }
 
-    /// Treats documents by `rules`.
+    /// The same batches with documents treated by `rules`.
     #[must_use]
     pub fn with_rules(self, rules: DocumentRules) -> Self {
         Self { rules, ..self }
     }
 
-    /// How the windows are dealt.
+    /// The shape of the batches.
     pub fn spec(&self) -> &BatchSpec {
         &self.spec
     }
@@ -137,57 +132,58 @@ impl Batches {
         &self.rules
     }
 
-    /// Number of windows in an epoch.
-    pub fn windows(&self) -> u64 {
-        self.windows
+    /// Number of windows in an epoch, including those that do not fill a step.
+    pub fn windows_per_epoch(&self) -> u64 {
+        self.windows_per_epoch
     }
 
-    /// Whole steps in an epoch.
+    /// Number of whole steps in an epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.steps_per_epoch
     }
 
-    /// Micro-batches in an epoch: its steps times `gradient_accumulation_steps`.
+    /// Number of micro-batches in an epoch: its steps times `gradient_accumulation_steps`.
     pub fn micro_steps_per_epoch(&self) -> u64 {
         self.steps_per_epoch * self.spec.gradient_accumulation_steps as u64
     }
 
-    /// The tokens of each source that these batches come from.
+    /// The part of each source's stream that these batches come from, in tokens.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         self.sources.iter().map(|windows| windows.source.range.clone()).collect()
     }
 
-    /// Entropy of single tokens in nats over what an epoch predicts, at most `batches` micro-batches of it.
+    /// Unigram entropy, in nats, of the targets of an epoch, or of its first `batches` micro-batches if there are more.
     pub fn unigram_entropy(&self, batches: u64) -> f64 {
         let windows = batches.min(self.micro_steps_per_epoch()) * self.windows_per_batch();
         let counts = self.blend.as_ref().map_or_else(|| vec![windows], |blend| blend.counts(windows));
-        let stretches = self.sources.iter().zip(counts).map(|(Windows { source, count }, wanted)| {
+        let ranges = self.sources.iter().zip(counts).map(|(Windows { source, count, .. }, wanted)| {
             let start = source.range.start + 1;
             let end = start + wanted.min(*count) * self.spec.seq_length as u64;
             (&*source.stream, start..end)
         });
-        statistics::unigram_entropy_of(stretches)
+        statistics::unigram_entropy_of(ranges)
     }
 
-    /// A number that changes with the data, with the weights and with how documents are treated; a resumed run compares it.
+    /// A hash of the data, the weights of its sources and the document rules, by which a resumed run notices that they
+    /// have changed. Checkpoints store it: it must not change for the same data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0;
         for Windows { source, .. } in &self.sources {
             let own = statistics::fingerprint(&source.stream, source.range.clone());
-            // One source that is treated plainly keeps the number that checkpoints of older versions hold.
+            // A single source has the number that it had before there were weights.
             hash =
                 if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &source.weight.to_le_bytes()) };
         }
         if self.rules.need_eod() || self.rules.pad.is_some() {
-            hash = fnv1a(hash, format!("{:?}", self.rules).as_bytes());
+            hash = fnv1a(hash, self.rules.fingerprint_text().as_bytes());
         }
         if self.blend.is_some() {
-            hash = fnv1a(hash, &self.windows.to_le_bytes());
+            hash = fnv1a(hash, &self.windows_per_epoch.to_le_bytes());
         }
         hash
     }
 
-    /// The micro-batch with the number `micro_step`, counted from the start of training through all epochs.
+    /// The micro-batch with the number `micro_step`, counted from 0 at the start of training, through all epochs.
     ///
     /// # Errors
     /// If it holds a token outside the vocabulary.
@@ -197,33 +193,28 @@ impl Batches {
         Ok(batch)
     }
 
-    /// [`Batches::batch`] into a batch that exists; allocates nothing once it has been filled.
+    /// [`batch`](Self::batch) into an existing batch; allocates nothing if that has been filled before.
     ///
     /// # Errors
     /// If it holds a token outside the vocabulary.
     pub fn fill(&self, micro_step: u64, batch: &mut Batch) -> Result<()> {
         let (seq_length, vocab_size, pad) = (self.spec.seq_length, self.spec.vocab_size, self.rules.pad);
         batch.resize(self.spec.batch_size * seq_length, self.spec.sorts_positions);
-        for row in 0..self.spec.batch_size {
-            let (source, window) = self.locate(micro_step, row);
-            let start = source.range.start + window * seq_length as u64;
-            let columns = row * seq_length..(row + 1) * seq_length;
-            let (tokens, targets) = (&mut batch.tokens[columns.clone()], &mut batch.targets[columns]);
-            source.stream.read(start..start + seq_length as u64, tokens);
-            targets[..seq_length - 1].copy_from_slice(&tokens[1..]);
-            let end = start + seq_length as u64;
-            source.stream.read(end..end + 1, &mut targets[seq_length - 1..]);
+        let rows = batch.tokens.chunks_mut(seq_length).zip(batch.targets.chunks_mut(seq_length));
+        for (row, (tokens, targets)) in rows.enumerate() {
+            let (windows, window) = self.locate(micro_step, row);
+            let start = windows.read(window, tokens, targets);
             check_chunk(start, tokens, vocab_size, pad)?;
-            check_chunk(end, &targets[seq_length - 1..], vocab_size, pad)?;
+            check_chunk(start + 1, targets, vocab_size, pad)?;
         }
-        batch.index(seq_length, &self.rules, self.spec.ignore_id);
+        batch.derive(seq_length, &self.rules, self.spec.ignore_id);
         batch.look_ahead(self.spec.ahead, seq_length, self.spec.ignore_id);
         Ok(())
     }
 
-    /// The source of a row of a micro-batch, and which of its windows it is.
-    fn locate(&self, micro_step: u64, row: usize) -> (&Source, u64) {
-        // Ranks take turns, so that the windows of a step do not depend on their number.
+    /// The source of a row of a micro-batch, and the number of its window there.
+    fn locate(&self, micro_step: u64, row: usize) -> (&Windows, u64) {
+        // Ranks take turns, so that the windows of a step do not depend on the number of ranks.
         let turn = (row * self.spec.world + self.spec.rank) as u64;
         let (index, epoch, sample) = match &self.blend {
             None => {
@@ -237,28 +228,16 @@ impl Batches {
                 (index, sample / count, sample % count)
             }
         };
-        let Windows { source, count } = &self.sources[index];
+        let windows = &self.sources[index];
         let stream = SHUFFLE_STREAM + index as u64 * SOURCE_STREAMS + epoch;
-        let window = self.shuffle.map_or(sample, |seed| Permutation::new(*count, seed, stream).at(sample));
-        (source, window)
+        let shuffled = |seed| Permutation::new(windows.count, seed, stream).at(sample);
+        (windows, self.shuffle.map_or(sample, shuffled))
     }
 
     /// Windows that one micro-batch takes on all ranks together.
     fn windows_per_batch(&self) -> u64 {
         (self.spec.batch_size * self.spec.world) as u64
     }
-}
-
-fn windows_of(source: Source, spec: &BatchSpec, is_one: bool) -> Result<Windows> {
-    let (tokens, seq_length) = (source.range.end.saturating_sub(source.range.start), spec.seq_length as u64);
-    if tokens <= seq_length {
-        let what = if is_one { "the data" } else { source.name.as_str() };
-        return Err(Error::Plan(format!(
-            "seq_length {seq_length} is longer than {what}: a window takes {} tokens, {tokens} were found; lower model.model_config.seq_length or name more data",
-            seq_length + 1
-        )));
-    }
-    Ok(Windows { count: (tokens - 1) / seq_length, source })
 }
 
 #[cfg(test)]

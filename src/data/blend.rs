@@ -1,38 +1,39 @@
-//! Several sources dealt in proportion to their weights.
+//! The order in which samples are drawn from several sources, in proportion to their weights.
 
-/// The order in which sources take turns: sample `i` is a pure function of `i`, found without the samples before it.
+/// Which source each sample comes from: a pure function of the sample's number, found without the samples before it.
 ///
-/// The sources are halved again and again. Of the first n samples that reach a node, round(n · share) belong to its left
-/// half, so each half's count is off by at most 1/2 there, and a source's by half the depth of the tree, however long the
-/// run: the bound that Megatron's greedy order of the largest deficit is after, without a table of all samples.
+/// A binary tree halves the sources at each node. Of the first n samples that reach a node, round(n · share) go to its
+/// left half, so a half's count is off by at most 1/2, and a source's count by at most half the depth of the tree,
+/// however long the run. Megatron aims at the same with a greedy choice of the largest deficit and a table of all
+/// samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Blend {
-    /// `sums[k]`: the weights of the first k sources together.
+    /// `sums[k]`: the sum of the first k weights, relative to the largest weight.
     sums: Vec<f64>,
 }
 
-/// A share of 1, in fixed point: the product with any sample number fits 128 bits and rounds the same everywhere.
+/// A share of 1, in fixed point: its product with any sample number fits 128 bits and rounds the same on every machine.
 const ONE: u64 = 1 << 63;
 
 impl Blend {
-    /// Sources with these weights, of which only the proportions matter.
+    /// A blend of sources with these weights; only their proportions matter.
     ///
     /// # Panics
     /// If there is none, or a weight is not above 0 and finite.
     #[track_caller]
     pub fn new(weights: &[f64]) -> Self {
-        assert!(!weights.is_empty(), "a blend has sources");
+        assert!(!weights.is_empty(), "a blend needs a source");
         let mut sums = vec![0.0];
-        // Divided by the largest first: weights near the largest number would overflow their sum.
+        // The sum of weights near f64::MAX would overflow.
         let largest = weights.iter().copied().fold(0.0, f64::max);
         for weight in weights {
-            assert!(*weight > 0.0 && weight.is_finite(), "a weight is a finite number above 0, not {weight}");
+            assert!(*weight > 0.0 && weight.is_finite(), "a weight must be finite and above 0, not {weight}");
             sums.push(sums[sums.len() - 1] + weight / largest);
         }
         Self { sums }
     }
 
-    /// The source of sample `sample`, and how many samples of that source come before it.
+    /// The source of sample number `sample`, and how many samples of that source come before it.
     pub fn at(&self, sample: u64) -> (usize, u64) {
         let (mut sources, mut index) = (0..self.len(), sample);
         while sources.len() > 1 {
@@ -67,17 +68,17 @@ impl Blend {
         self.sums.len() - 1
     }
 
-    /// Where the left half of `sources` ends, and its share.
+    /// The end of the left half of `sources`, and the share of that half in fixed point.
     fn halve(&self, sources: &std::ops::Range<usize>) -> (usize, u64) {
         let middle = sources.start.midpoint(sources.end);
         let start = self.sums[sources.start];
         let share = (self.sums[middle] - start) / (self.sums[sources.end] - start);
-        // A weight too small to change the sum leaves 0 / 0, which the conversion makes 0: such a source is never reached.
+        // Weights too small to change the sum give 0 / 0, which converts to 0; no sample reaches such sources.
         (middle, ((share * ONE as f64) as u64).min(ONE))
     }
 }
 
-/// round(samples · share).
+/// round(samples · share), with `share` in fixed point.
 fn taken(samples: u64, share: u64) -> u64 {
     ((u128::from(samples) * u128::from(share) + u128::from(ONE / 2)) >> 63) as u64
 }
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_source_takes_everything() {
+    fn one_source_has_every_sample() {
         let blend = Blend::new(&[0.3]);
         assert_eq!([0, 1, u64::MAX - 1].map(|sample| blend.at(sample)), [0, 1, u64::MAX - 1].map(|i| (0, i)));
     }

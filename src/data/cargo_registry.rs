@@ -1,4 +1,5 @@
-//! The Rust sources that cargo keeps on every machine which has built a crate: text to train on without a download.
+//! The cargo registry loader: the Rust sources that cargo keeps on every machine that has built a crate. Text to train
+//! on without a download.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,16 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::codec::Codec;
 use super::config::{CargoRegistryConfig, DocumentFormat};
-use super::files;
+use super::corpus::Corpus;
+use super::files::{self, InputFile};
+use super::plural::plural;
 use super::source::Loaded;
 use super::stream::TokenStream;
-use super::text::{Corpus, plural};
 use crate::error::{Error, Result};
 
-/// Larger files are generated tables and bindings; they would crowd out what people wrote.
+/// Larger files are left out: most are generated tables and bindings, which would crowd out what people wrote.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
-/// The source of the loader.
+/// The one source of the loader.
 pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Loaded>> {
     let home = std::env::var_os("CARGO_HOME")
         .filter(|home| !home.is_empty())
@@ -27,7 +29,7 @@ pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Lo
     Ok(vec![Loaded { sentence, eod: Some(codec.eod()?), ..whole }])
 }
 
-/// Reads the registry below `home`, or the sources of `repository` where there is none.
+/// Reads the registry below `home`, or the sources of `repository` if there is none.
 fn load_from(
     home: Option<&Path>,
     repository: &Path,
@@ -63,12 +65,14 @@ fn load_from(
             "no Rust source found here or in the cargo registry; use TextDataLoader with text of your own";
         return Err(Error::file(repository, message));
     }
-    corpus.flush()?;
-    let sentence = format!("{} of {} from {origin}", corpus.amount(), plural(corpus.files, "source file"));
-    Ok((corpus.into_stream(), sentence))
+    let stream = corpus.finish()?;
+    let sentence =
+        format!("{} of {} from {origin}", corpus.size(&stream), plural(corpus.files, "source file"));
+    Ok((stream, sentence))
 }
 
-/// The folder of every crate by name. The folders of registry hosts have hashed names; the order must not depend on them.
+/// The folder of each crate, by name and version. The folders above are named by a hash of the registry's host, on
+/// which the order must not depend.
 fn crates_below(home: &Path) -> BTreeMap<String, PathBuf> {
     let subfolders = |folder: &Path| -> Vec<PathBuf> {
         let entries =
@@ -81,26 +85,26 @@ fn crates_below(home: &Path) -> BTreeMap<String, PathBuf> {
     let mut crates = BTreeMap::new();
     for folder in subfolders(&home.join("registry/src")).iter().flat_map(|host| subfolders(host)) {
         if let Some(name) = folder.file_name() {
-            // The same crate from a second host is the same text again.
+            // A second host has the same crate again.
             crates.entry(name.to_string_lossy().into_owned()).or_insert(folder);
         }
     }
     crates
 }
 
+/// Adds the source files below `folder` to the corpus, until it is full.
 fn take(folder: &Path, extensions: &[&str], corpus: &mut Corpus<'_>) -> Result<()> {
     if !folder.is_dir() {
         return Ok(());
     }
-    let extensions: Vec<String> = extensions.iter().map(ToString::to_string).collect();
-    let small = |path: &Path| fs::metadata(path).is_ok_and(|metadata| metadata.len() <= MAX_FILE_BYTES);
+    let is_small = |path: &Path| fs::metadata(path).is_ok_and(|metadata| metadata.len() <= MAX_FILE_BYTES);
     let mut found = Vec::new();
-    files::walk(folder, &|path| files::has_extension(path, &extensions) && small(path), &mut found)?;
+    files::walk(folder, &|path| files::has_extension(path, extensions) && is_small(path), &mut found)?;
     for path in found {
         if corpus.is_full() {
             break;
         }
-        corpus.take_file(&path, &DocumentFormat::File, true)?;
+        corpus.take_file(&InputFile { path, is_found: true }, &DocumentFormat::File)?;
     }
     Ok(())
 }

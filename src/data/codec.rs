@@ -1,4 +1,4 @@
-//! How text becomes tokens and tokens become text: bytes, or a tokenizer.
+//! How text becomes token ids and token ids become text: bytes, or a tokenizer.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ pub enum Codec {
     },
     /// A tokenizer.
     Tokenizer {
-        /// It.
+        /// The tokenizer, shared among clones of the codec.
         tokenizer: Arc<Tokenizer>,
-        /// The token that ends a document, as it is spelt.
+        /// The token that ends a document, as the vocabulary spells it.
         eos_token: String,
     },
 }
 
 impl Codec {
-    /// The tokenizer that `config` names; without one bytes, of which `eod` ends a document.
+    /// The tokenizer that `config` names. Without one: bytes, with `eod` at the end of a document.
     ///
     /// # Errors
     /// If the tokenizer cannot be read, or has more tokens than the model's `vocab_size`.
@@ -42,7 +42,7 @@ impl Codec {
         Ok(Self::Tokenizer { tokenizer: Arc::new(tokenizer), eos_token: config.eos_token.clone() })
     }
 
-    /// The token that ends a document.
+    /// Id of the token that ends a document.
     ///
     /// # Errors
     /// If the tokenizer has no such token.
@@ -51,7 +51,7 @@ impl Codec {
             Self::Bytes { eod } => Ok(u32::from(*eod)),
             Self::Tokenizer { tokenizer, eos_token } => tokenizer.token_id(eos_token).ok_or_else(|| {
                 let message =
-                    format!("has no token `{eos_token}`; name the one that ends a document with `eos_token`");
+                    format!("has no token `{eos_token}`; set `eos_token` to the token that ends a document");
                 Error::file(tokenizer.file(), message)
             }),
         }
@@ -76,7 +76,7 @@ impl Codec {
         }
     }
 
-    /// The token ids of each of `texts`.
+    /// The token ids of each of `texts`. A tokenizer encodes them in parallel.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -87,8 +87,8 @@ impl Codec {
         }
     }
 
-    /// The text of token ids. Bytes that are no UTF-8 become replacement characters, ids that are no bytes `?`; ids that
-    /// are no tokens of a tokenizer are left out.
+    /// The text of token ids. Bytes that are not UTF-8 become U+FFFD, ids that are not bytes `?`; ids that are not
+    /// tokens of a tokenizer are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
         match self {
             Self::Bytes { .. } => {
@@ -99,11 +99,11 @@ impl Codec {
         }
     }
 
-    /// What a token is called: `bytes`, `tokens`.
-    pub(super) fn unit(&self) -> &'static str {
+    /// The byte that ends documents, if `text` contains it: encoded as bytes, it would be two documents.
+    pub(super) fn eod_byte_in(&self, text: &str) -> Option<u8> {
         match self {
-            Self::Bytes { .. } => "bytes",
-            Self::Tokenizer { .. } => "tokens",
+            Self::Bytes { eod } if text.as_bytes().contains(eod) => Some(*eod),
+            _ => None,
         }
     }
 }

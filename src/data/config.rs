@@ -1,28 +1,29 @@
-//! What the `train_dataset` and `eval_dataset` sections say.
+//! The settings of the `train_dataset` and `eval_dataset` sections.
 
 use std::path::PathBuf;
 
 use super::document_rules::DocumentRules;
 
-/// One data set: where its tokens come from and how they are dealt.
+/// One data set: where its tokens come from and in which order batches take them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataConfig {
     /// Where the tokens come from.
     pub loader: Loader,
-    /// What turns text into token ids, and the ids of a sample back into text; without it bytes are tokens.
+    /// Encodes text into token ids, and decodes those of a sample; `None`: every byte is a token.
     pub tokenizer: Option<TokenizerConfig>,
-    /// Whether windows are dealt in a new random order every epoch.
+    /// Whether each epoch takes the windows in a new random order.
     pub shuffle: bool,
-    /// Seed of the order; the run's own seed where absent.
+    /// Seed of that order; `None`: the seed of the run.
     pub seed: Option<u64>,
-    /// The share of tokens, at the end of the stream, kept for evaluation. 0 keeps none.
+    /// Share of the tokens, at the end of the stream, that is held out for evaluation: 0 up to, but not including, 1.
+    /// 0 holds out none.
     pub eval_fraction: f64,
-    /// What the end of a document means.
+    /// How windows that hold several documents are treated.
     pub documents: DocumentRules,
 }
 
 impl DataConfig {
-    /// Whether a part of the data is kept for evaluation.
+    /// Whether a part of the data is held out for evaluation.
     pub fn keeps_evaluation(&self) -> bool {
         match &self.loader {
             Loader::Megatron(config) => config.split[1] > 0.0,
@@ -31,30 +32,30 @@ impl DataConfig {
     }
 }
 
-/// `tokenizer` of a data set.
+/// The `tokenizer` of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerConfig {
-    /// The file `tokenizer.json`.
+    /// Path of the `tokenizer.json`.
     pub file: PathBuf,
-    /// The token that ends each document of a text.
+    /// The token that ends each document, as the vocabulary spells it.
     pub eos_token: String,
 }
 
-/// The source of tokens: `data_loader.type` and its keys.
+/// Where tokens come from: `data_loader.type` and its keys.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loader {
     /// `TextDataLoader` and `JsonlDataLoader`: text files, encoded by the tokenizer or byte by byte.
     Text(TextConfig),
-    /// `TokenDataLoader`: files of token ids, memory mapped.
+    /// `TokenDataLoader`: memory-mapped files of token ids.
     Tokens(TokensConfig),
-    /// `BlendedMegatronDatasetDataLoader`: Megatron's pairs of `.bin` and `.idx`, memory mapped.
+    /// `BlendedMegatronDatasetDataLoader`: Megatron's memory-mapped pairs of `.bin` and `.idx` files.
     Megatron(MegatronConfig),
-    /// `CargoRegistryDataLoader`: the Rust sources that building any crate left on this machine.
+    /// `CargoRegistryDataLoader`: the Rust sources in the cargo registry of this machine.
     CargoRegistry(CargoRegistryConfig),
 }
 
 impl Loader {
-    /// The weights of its sources, as they were written; none where there is one source.
+    /// The weights of its sources as configured; empty if there is one source.
     pub fn weights(&self) -> &[f64] {
         match self {
             Self::Text(config) => &config.weights,
@@ -68,67 +69,73 @@ impl Loader {
 /// Keys of `TextDataLoader` and `JsonlDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {
-    /// Files, folders (read recursively) and glob patterns.
+    /// Files, folders (searched recursively) and glob patterns.
     pub paths: Vec<String>,
-    /// A weight for each path, which then is a source of its own; empty: all are one source.
+    /// A weight above 0 for each path, which makes each a source of its own; empty: all paths are one source.
     pub weights: Vec<f64>,
-    /// What in a file is a document.
+    /// What counts as one document.
     pub documents: DocumentFormat,
-    /// Only files with one of these extensions, without the dot; empty takes every text file.
+    /// The extensions, without the dot, of files that are read from folders and patterns; empty: all text files.
     pub extensions: Vec<String>,
-    /// Stop after this many bytes of text; each source of a blend counts its own.
+    /// Most bytes of text to read for each source; `None`: all.
     pub max_bytes: Option<u64>,
-    /// The byte that ends each document where bytes are tokens. No document may contain it.
+    /// The byte that ends each document if bytes are tokens. No document may contain it.
     pub eod_byte: u8,
 }
 
-/// What in a text file is a document.
+/// What counts as one document of a text file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DocumentFormat {
     /// The whole file.
     File,
     /// Each line.
     Line,
-    /// Each run of lines between blank ones.
+    /// Each run of lines between blank lines.
     BlankLine,
-    /// Each line is a JSON object, whose text stands under this key.
+    /// Each line is a JSON object with the text under this key.
     Jsonl(String),
 }
 
 impl DocumentFormat {
-    /// Every spelling of the key `documents`; JSON lines have a loader of their own.
+    /// The values of the key `documents`. JSON lines have a loader of their own.
     pub const NAMES: [(&'static str, Self); 3] =
         [("file", Self::File), ("line", Self::Line), ("blank_line", Self::BlankLine)];
+
+    /// The extension, without the dot, of the only files in a folder that are read in this format; `None`: all text
+    /// files. A folder of JSON lines often holds other files, none of whose lines would parse.
+    pub fn extension(&self) -> Option<&'static str> {
+        matches!(self, Self::Jsonl(_)).then_some("jsonl")
+    }
 }
 
 /// Keys of `TokenDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokensConfig {
-    /// Files, folders (their `*.bin` files) and glob patterns.
+    /// Files, folders (whose `*.bin` files are read, recursively) and glob patterns.
     pub paths: Vec<String>,
-    /// A weight for each path, which then is a source of its own; empty: all are one source.
+    /// A weight above 0 for each path, which makes each a source of its own; empty: all paths are one source.
     pub weights: Vec<f64>,
-    /// Width of a token where the file has no header that says so.
+    /// Width of a token in files without a header.
     pub dtype: TokenType,
 }
 
 /// Keys of `BlendedMegatronDatasetDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MegatronConfig {
-    /// Paths of the `.bin` and `.idx` files without these endings.
+    /// Common path of each pair of `.bin` and `.idx` files, without the ending.
     pub prefixes: Vec<String>,
-    /// A weight for each prefix; empty: there is one prefix.
+    /// A weight above 0 for each prefix; empty: there is one prefix.
     pub weights: Vec<f64>,
-    /// Shares of the documents, in order: to learn from, to evaluate on, kept out. They sum to 1.
+    /// Shares of the documents, in order, for training, for evaluation, and for neither. They sum to 1.
     pub split: [f64; 3],
-    /// Samples of an epoch, and samples of an evaluation at most; 0 takes what there is.
+    /// Number of samples in a training epoch, and in an evaluation; 0: as many as the data has.
     pub sizes: [u64; 2],
 }
 
-/// `dtype` of token files.
+/// The `dtype` of token files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenType {
-    /// What the header says; 16 bits without one (nanoGPT).
+    /// What the header says; 16 bits without a header (nanoGPT).
     Auto,
     /// 16 bits.
     Uint16,
@@ -137,7 +144,7 @@ pub enum TokenType {
 }
 
 impl TokenType {
-    /// Every spelling of the key.
+    /// The values of the key `dtype`.
     pub const NAMES: [(&'static str, Self); 3] =
         [("auto", Self::Auto), ("uint16", Self::Uint16), ("uint32", Self::Uint32)];
 }
@@ -145,7 +152,7 @@ impl TokenType {
 /// Keys of `CargoRegistryDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CargoRegistryConfig {
-    /// Stop after this many bytes.
+    /// Most bytes of text to read.
     pub max_bytes: u64,
     /// The byte that ends each source file.
     pub eod_byte: u8,

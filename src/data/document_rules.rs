@@ -1,33 +1,53 @@
 //! What the end of a document means to the model.
 
-/// How windows that hold several documents are treated. Documents end with the token `eod`, which belongs to the document
-/// that it ends, as in Megatron.
+/// How windows that hold several documents are treated. A document ends with the token `eod`, which belongs to it, as
+/// in Megatron.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DocumentRules {
-    /// The token that ends a document; where absent, the one that the loader writes.
+    /// Id of the token that ends a document; `None`: the one that the loader appends.
     pub eod: Option<u32>,
-    /// The token that fills up documents: read as token 0, never predicted.
+    /// Id of the token that pads documents; the model reads token 0 in its place and never predicts it. `None`: no
+    /// padding.
     pub pad: Option<u32>,
-    /// Positions restart after each end (`reset_position_ids`, `eod_reset`).
+    /// Positions restart after each end of a document (`reset_position_ids`, `eod_reset`).
     pub resets_positions: bool,
-    /// Documents do not see each other (`reset_attention_mask`, `eod_reset`).
+    /// A token attends only to its own document (`reset_attention_mask`, `eod_reset`).
     pub isolates_documents: bool,
-    /// What follows an end is not predicted (`eod_mask_loss`): as in Megatron, the loss is masked where the *input* ends a
-    /// document, since nothing tells what the next document starts with.
+    /// The loss skips targets that follow the end of a document (`eod_mask_loss`). As in Megatron it is the *input*
+    /// that must be `eod`: the first token of the next document cannot be predicted from it.
     pub masks_eod_loss: bool,
 }
 
 impl DocumentRules {
-    /// Whether anything depends on where documents end.
+    /// Whether any rule depends on where documents end, so that `eod` must be known.
     pub fn need_eod(&self) -> bool {
         self.resets_positions || self.isolates_documents || self.masks_eod_loss
     }
 
+    /// Whether `token` ends a document.
     pub(super) fn is_eod(&self, token: u32) -> bool {
         self.eod == Some(token)
     }
 
+    /// Whether `token` is padding.
     pub(super) fn is_pad(&self, token: u32) -> bool {
         self.pad == Some(token)
+    }
+
+    /// The rules as text for the data fingerprint, for example `DocumentRules { eod: Some(0), pad: None,
+    /// resets_positions: true, isolates_documents: false, masks_eod_loss: false }`.
+    ///
+    /// Frozen format: checkpoints store a hash of it. The spelling is that of version 0.1, which hashed the derived
+    /// `Debug` output; it stays whatever happens to names. A new rule may be appended only when it is set, so that
+    /// runs without it keep their number.
+    pub(super) fn fingerprint_text(&self) -> String {
+        let Self { eod, pad, resets_positions, isolates_documents, masks_eod_loss } = self;
+        let token = |id: &Option<u32>| id.map_or("None".to_string(), |id| format!("Some({id})"));
+        format!(
+            "DocumentRules {{ eod: {}, pad: {}, resets_positions: {resets_positions}, isolates_documents: \
+             {isolates_documents}, masks_eod_loss: {masks_eod_loss} }}",
+            token(eod),
+            token(pad)
+        )
     }
 }

@@ -1,41 +1,48 @@
-//! The documents of a text file, one after the other.
+//! The documents of a text file, in order.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::config::DocumentFormat;
-use super::files;
+use super::files::{self, InputFile};
 use crate::error::{Error, Result};
 
-/// One document.
+/// One document of a file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
-    /// Its text; it may be empty.
+    /// Its text, which may be empty.
     pub text: String,
-    /// The line it starts in, counted from 1; none where it is a whole file.
+    /// Number of the line it starts in, counted from 1; `None` if it is a whole file.
     pub line: Option<u64>,
-    /// Bytes of the file up to its end.
+    /// Position of its end in the file, in bytes.
     pub end: u64,
 }
 
-/// Calls `visit` with each document of the file at `path` until it returns false. Whether the file was text: a binary one is
-/// no error where it `is_passed_over`.
+impl Document {
+    /// An error about this document, which was read from `path`.
+    pub fn error(&self, path: &Path, message: &str) -> Error {
+        let line = self.line.map_or(String::new(), |line| format!("line {line}: "));
+        Error::file(path, format!("{line}{message}"))
+    }
+}
+
+/// Calls `visit` with each document of `file` until it returns false. Returns whether the file was read as text: a
+/// binary file that was found, not named, is skipped where whole files are documents.
 ///
 /// # Errors
-/// If the file cannot be read, is not UTF-8, or a line of JSON is not what it should be; those of `visit`.
+/// If the file cannot be read or is not UTF-8, or a line of JSON is malformed; those of `visit`.
 pub(super) fn for_each(
-    path: &Path,
+    file: &InputFile,
     format: &DocumentFormat,
-    is_passed_over: bool,
     mut visit: impl FnMut(Document) -> Result<bool>,
 ) -> Result<bool> {
     if *format == DocumentFormat::File {
-        let Some(text) = files::read_text(path, is_passed_over)? else { return Ok(false) };
+        let Some(text) = files::read_text(file)? else { return Ok(false) };
         visit(Document { end: text.len() as u64, text, line: None })?;
         return Ok(true);
     }
-    let mut lines = Lines::open(path)?;
+    let mut lines = Lines::open(&file.path)?;
     while let Some(document) = lines.document(format)? {
         if !visit(document)? {
             break;
@@ -44,29 +51,39 @@ pub(super) fn for_each(
     Ok(true)
 }
 
-/// The lines of a file.
+/// The lines of a text file, read one at a time.
 pub(super) struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
+    /// The current line, with its end.
     line: Vec<u8>,
-    /// Number of the current line, from 1.
+    /// Number of the current line, counted from 1; 0 before the first.
     number: u64,
-    /// Bytes up to its end.
+    /// Position of its end in the file, in bytes.
     end: u64,
 }
 
 impl Lines {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+        let file = File::open(path).map_err(|error| files::unreadable(path, &error))?;
         let reader = BufReader::with_capacity(1 << 18, file);
         Ok(Self { path: path.to_path_buf(), reader, line: Vec::new(), number: 0, end: 0 })
     }
 
-    /// The next line with its end, `\n` or `\r\n`.
+    /// The next line with its end (`\n` or `\r\n`); `None` at the end of the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the line is not UTF-8.
     pub fn next(&mut self) -> Result<Option<&str>> {
         self.line.clear();
-        let read =
-            self.reader.read_until(b'\n', &mut self.line).map_err(|error| unreadable(&self.path, &error))?;
+        let read = self
+            .reader
+            .read_until(b'\n', &mut self.line)
+            .map_err(|error| files::unreadable(&self.path, &error))?;
         if read == 0 {
             return Ok(None);
         }
@@ -102,7 +119,7 @@ impl Lines {
         }
     }
 
-    /// The next run of lines that are not blank.
+    /// The next run of non-blank lines.
     fn paragraph(&mut self) -> Result<Option<Document>> {
         let (mut text, mut first) = (String::new(), None);
         while let Some(line) = self.next()? {
@@ -119,7 +136,8 @@ impl Lines {
     }
 }
 
-/// The text under `key` of a line of JSON, or what is wrong with the line; a blank line is an empty document.
+/// The text under `key` of a line of JSON; a blank line is an empty document. The error says what is wrong with the
+/// line.
 fn text_of(line: &str, key: &str) -> std::result::Result<String, String> {
     use serde_json::Value;
     if line.trim().is_empty() {
@@ -128,10 +146,10 @@ fn text_of(line: &str, key: &str) -> std::result::Result<String, String> {
     match serde_json::from_str(line) {
         Ok(Value::Object(mut object)) => match object.remove(key) {
             Some(Value::String(text)) => Ok(text),
-            Some(_) => Err(format!("`{key}` is no text")),
+            Some(_) => Err(format!("`{key}` is not a string")),
             None => Err(format!("has no key `{key}`")),
         },
-        Ok(_) => Err("is no object".to_string()),
+        Ok(_) => Err("is not an object".to_string()),
         Err(error) => {
             let message = error.to_string();
             let reason = message.split(" at line ").next().unwrap_or_default();
@@ -145,23 +163,20 @@ fn without_end(line: &str) -> &str {
     line.strip_suffix('\r').unwrap_or(line)
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Error {
-    Error::file(path, format!("cannot be read: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(content: &[u8], format: &DocumentFormat) -> std::result::Result<Vec<Document>, String> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), content).unwrap();
+        let temporary = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(temporary.path(), content).unwrap();
+        let file = InputFile { path: temporary.path().to_path_buf(), is_found: false };
         let mut documents = Vec::new();
-        let done = for_each(file.path(), format, false, |document| {
+        let done = for_each(&file, format, |document| {
             documents.push(document);
             Ok(true)
         });
-        let name = format!("{}: ", file.path().display());
+        let name = format!("{}: ", file.path.display());
         done.map(|_| documents).map_err(|error| error.to_string().replace(&name, ""))
     }
 
@@ -193,9 +208,9 @@ mod tests {
         let rest = "; each line must be an object with text under `text`";
         for (line, problem) in [
             ("{\"text\": \"x\"", "is not valid JSON (EOF while parsing an object at column 12)"),
-            ("[1]", "is no object"),
+            ("[1]", "is not an object"),
             ("{\"Text\": \"x\"}", "has no key `text`"),
-            ("{\"text\": null}", "`text` is no text"),
+            ("{\"text\": null}", "`text` is not a string"),
         ] {
             assert_eq!(error(format!("{good}{line}").as_bytes()), format!("line 2: {problem}{rest}"));
         }

@@ -1,45 +1,48 @@
-//! What a loader hands over: a stream of tokens, and which of them are for training and which for evaluation.
+//! What a loader returns: a stream of tokens, and which of them are for training and for evaluation.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::stream::TokenStream;
 
-/// Tokens that batches are dealt from.
+/// Tokens that batches are made of.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The tokens.
     pub stream: Arc<TokenStream>,
-    /// Those of them that are used.
+    /// The part of `stream` that is used, in tokens.
     pub range: Range<u64>,
-    /// Its share among the sources, in proportion to the other weights.
+    /// Share of the samples, relative to the weights of the other sources; above 0.
     pub weight: f64,
-    /// What messages call it.
+    /// The name of the source in messages.
     pub name: String,
 }
 
 /// One source as its loader read it.
 #[derive(Debug)]
 pub(super) struct Loaded {
+    /// The tokens.
     pub stream: Arc<TokenStream>,
-    /// The tokens to learn from and those to evaluate on, where the loader itself divides them.
+    /// The parts of `stream` for training and for evaluation, in tokens; `None` if the loader does not split its data.
     pub split: Option<(Range<u64>, Range<u64>)>,
-    /// The token that ends its documents, as far as the loader knows.
+    /// Id of the token that ends documents; `None` if the loader does not know it.
     pub eod: Option<u32>,
+    /// Share of the samples, relative to the weights of the other sources; above 0.
     pub weight: f64,
-    /// The path that was written.
+    /// The path as the configuration writes it.
     pub name: String,
-    /// What was taken, for the log.
+    /// What was read, for the log.
     pub sentence: String,
 }
 
 impl Loaded {
-    /// A stream that is used whole.
+    /// A source of weight 1 that is not split, without an end of documents or a sentence.
     pub fn whole(stream: TokenStream, name: String) -> Self {
         Self { stream: Arc::new(stream), split: None, eod: None, weight: 1.0, name, sentence: String::new() }
     }
 
-    /// The tokens to learn from and, at the end, the share `eval_fraction` to evaluate on.
+    /// The tokens for training and for evaluation: the loader's split, or else the last `eval_fraction` of the stream
+    /// is for evaluation.
     pub fn ranges(&self, eval_fraction: f64) -> (Range<u64>, Range<u64>) {
         if let Some(split) = &self.split {
             return split.clone();
@@ -50,13 +53,14 @@ impl Loaded {
         (0..border, border..tokens)
     }
 
-    /// The part `range` of it.
-    pub fn part(&self, range: Range<u64>) -> Source {
+    /// The tokens of `range` as a source.
+    pub fn source(&self, range: Range<u64>) -> Source {
         Source { stream: self.stream.clone(), range, weight: self.weight, name: self.name.clone() }
     }
 }
 
-/// The paths of each source and its weight: each path is a source where there are weights, else all are one together.
+/// The paths and the weight of each source. With weights each path is a source of its own; without, all paths together
+/// are one source.
 pub(super) fn groups<'a>(
     paths: &'a [String],
     weights: &'a [f64],

@@ -1,36 +1,36 @@
-//! Numbers about a stretch of tokens: its entropy, its fingerprint, whether it fits a vocabulary.
+//! Properties of a range of tokens: its entropy, its fingerprint, whether it fits a vocabulary.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::stream::{NO_TOKEN, TokenStream};
+use super::stream::TokenStream;
+use super::token_encoding::NO_TOKEN;
 use crate::error::{Error, Result};
 
-/// Entropy of single tokens in nats: -Σ p ln p. A model that ignores its context cannot do better.
+/// Entropy of the unigram distribution in nats: -Σ p ln p. The loss of a model that ignores its context is at least
+/// this.
 pub fn unigram_entropy(stream: &TokenStream, range: Range<u64>) -> f64 {
     unigram_entropy_of([(stream, range)])
 }
 
-/// [`unigram_entropy`] of several stretches together.
-pub(super) fn unigram_entropy_of<'a>(
-    stretches: impl IntoIterator<Item = (&'a TokenStream, Range<u64>)>,
-) -> f64 {
+/// [`unigram_entropy`] of several ranges together.
+pub(super) fn unigram_entropy_of<'a>(ranges: impl IntoIterator<Item = (&'a TokenStream, Range<u64>)>) -> f64 {
     let mut counts: HashMap<u32, u64> = HashMap::new();
-    for (stream, range) in stretches {
+    for (stream, range) in ranges {
         let _ = stream.try_for_each_chunk(range, |_, chunk| {
             chunk.iter().for_each(|token| *counts.entry(*token).or_default() += 1);
             Ok::<(), std::convert::Infallible>(())
         });
     }
     let total = counts.values().sum::<u64>() as f64;
-    // Summed in a fixed order, so that the printed number is the same in every run.
+    // A hash map's order varies: sort, so that the sum rounds the same in every run.
     let mut counts: Vec<u64> = counts.into_values().collect();
     counts.sort_unstable();
     counts.into_iter().map(|count| count as f64 / total).map(|share| -share * share.ln()).sum()
 }
 
-/// A number that changes with the length or the content of the tokens, so that a resumed run can tell
-/// that its data is no longer the same. Reads 64 stretches of at most 1,024 tokens, whatever the length.
+/// A hash of the length and a sample of the tokens, by which a resumed run notices that its data has changed. Reads 64
+/// evenly spaced stretches of at most 1,024 tokens, however long the range. Checkpoints store it: it must not change.
 pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     const STRETCHES: u64 = 64;
     const STRETCH: u64 = 1024;
@@ -39,7 +39,7 @@ pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     let mut buffer = [0; STRETCH as usize];
     let count = len.min(STRETCH);
     for stretch in 0..STRETCHES {
-        // In u128 because the product may leave 64 bits.
+        // The product may exceed 64 bits.
         let offset = u128::from(len - count) * u128::from(stretch) / u128::from(STRETCHES - 1);
         let start = range.start + offset as u64;
         let tokens = &mut buffer[..count as usize];
@@ -51,17 +51,20 @@ pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     hash
 }
 
-/// Refuses tokens that a model of `vocab_size` has no row for; `pad` is none that it would read.
+/// Checks that every token is below `vocab_size`, other than `pad`, which a model never reads.
+///
+/// # Errors
+/// Names the first token that is not, and its position.
 pub fn check_vocabulary(stream: &TokenStream, vocab_size: usize, pad: Option<u32>) -> Result<()> {
     stream.try_for_each_chunk(0..stream.len(), |start, chunk| check_chunk(start, chunk, vocab_size, pad))
 }
 
-/// Refuses a token of `chunk`, which starts at the position `start` of its stream, that is not below `vocab_size`.
+/// [`check_vocabulary`] of `chunk`, which starts at position `start` of its stream.
 pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize, pad: Option<u32>) -> Result<()> {
     match chunk.iter().position(|token| *token as usize >= vocab_size && Some(*token) != pad) {
         None => Ok(()),
         Some(index) if chunk[index] == NO_TOKEN => Err(Error::Plan(format!(
-            "what stands at position {} of the data is no token id, as it is negative or too large: check `dtype`, or write the file again",
+            "the value at position {} of the data is not a token id, but negative or wider than 32 bits: check `dtype`, or write the file again",
             start + index as u64
         ))),
         Some(index) => Err(Error::Plan(format!(
@@ -72,7 +75,7 @@ pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize, pad: Opt
     }
 }
 
-/// The FNV-1a hash (Fowler, Noll, Vo), continued from `hash`.
+/// The 64-bit FNV-1a hash (Fowler, Noll, Vo) of `bytes`, continued from `hash`.
 pub(super) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -1,20 +1,18 @@
-//! Memory-mapped files of token ids: plain (nanoGPT) or with the header of llm.c.
+//! The token loader: memory-mapped files of token ids, plain (nanoGPT) or with the header of llm.c.
 
 use std::path::Path;
 
 use super::config::{TokenType, TokensConfig};
-use super::files;
+use super::files::{self, DATASET_KEYS};
+use super::llm_c::{HEADER_BYTES, Header};
+use super::plural::plural;
 use super::source::{Loaded, groups};
-use super::stream::{MappedTokens, Part, TokenEncoding, TokenStream};
-use super::text::plural;
+use super::stream::{MappedTokens, Part, TokenStream};
+use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// The header of llm.c: 256 little-endian i32; magic, version, number of tokens, then zeros.
-pub(super) const HEADER_BYTES: usize = 256 * 4;
-/// GPT-2 tokens, 16 bits wide (`dev/data/tinyshakespeare.py` and friends).
-pub(super) const MAGIC_U16: ([u32; 2], usize) = ([20_240_520, 1], 2);
-/// Llama 3 tokens, 32 bits wide.
-pub(super) const MAGIC_U32: ([u32; 2], usize) = ([20_240_801, 7], 4);
+/// The extension of token files, without the dot.
+const EXTENSION: &str = "bin";
 
 /// The sources of a token loader.
 pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
@@ -26,20 +24,19 @@ pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
         .collect()
 }
 
-/// One stream of every file that `paths` name, and a sentence on what it took.
+/// All files of `paths` as one stream, and a sentence on what was mapped.
 fn load_one(paths: &[String], dtype: TokenType) -> Result<(TokenStream, String)> {
-    let wanted = |path: &Path| files::has_extension(path, &["bin".to_string()]);
-    let list = files::expand(paths, wanted, files::CORRECT_DATASET)?;
-    let mut stream = TokenStream::default();
-    let count = list.named.len() + list.found.len();
-    for path in list.named.iter().chain(&list.found) {
-        stream.push(map(path, dtype)?);
-    }
-    if count == 0 {
-        let message = "no *.bin token file found; name one with `dataset_dir` or `dataset_files`";
+    let wanted = |path: &Path| files::has_extension(path, &[EXTENSION]);
+    let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
+    if files.is_empty() {
+        let message = format!("no *.{EXTENSION} token file found; name one with {DATASET_KEYS}");
         return Err(Error::file(paths.join(", "), message));
     }
-    let sentence = format!("{} tokens mapped from {}", stream.len(), plural(count, "file"));
+    let mut stream = TokenStream::default();
+    for file in &files {
+        stream.push(map(&file.path, dtype)?);
+    }
+    let sentence = format!("{} tokens mapped from {}", stream.len(), plural(files.len() as u64, "file"));
     Ok((stream, sentence))
 }
 
@@ -51,47 +48,40 @@ fn map(path: &Path, dtype: TokenType) -> Result<Part> {
     let (encoding, offset) = layout(&map, dtype).map_err(|message| Error::file(path, message))?;
     let len = (map.len() - offset) / encoding.bytes();
     let tokens = MappedTokens::new(map, offset, len, encoding);
-    // The length is that of the file, so nothing is missing.
+    // The length follows from the file's, so this cannot happen.
     tokens.map(Part::Mapped).ok_or_else(|| Error::file(path, "is shorter than its tokens"))
 }
 
-/// How a token is stored, and the length of the header in bytes.
+/// How each token is stored, and the length of the header in bytes. The error says what is wrong with the file.
 fn layout(bytes: &[u8], dtype: TokenType) -> std::result::Result<(TokenEncoding, usize), String> {
-    let encoding = |width| if width == 2 { TokenEncoding::U16 } else { TokenEncoding::U32 };
     let asked = match dtype {
         TokenType::Auto => None,
-        TokenType::Uint16 => Some(2),
-        TokenType::Uint32 => Some(4),
+        TokenType::Uint16 => Some(TokenEncoding::U16),
+        TokenType::Uint32 => Some(TokenEncoding::U32),
     };
-    let Some((width, tokens)) = header(bytes) else {
-        let width = asked.unwrap_or(2);
-        return match bytes.len() % width {
-            0 => Ok((encoding(width), 0)),
+    let bits = |encoding: TokenEncoding| 8 * encoding.bytes();
+    let Some(Header { encoding, tokens }) = Header::read(bytes) else {
+        let encoding = asked.unwrap_or(TokenEncoding::U16);
+        return match bytes.len() % encoding.bytes() {
+            0 => Ok((encoding, 0)),
             _ => Err(format!(
-                "{} bytes are no whole number of {}-bit tokens; check `dtype`",
+                "{} bytes are not a whole number of {}-bit tokens; check `dtype`",
                 bytes.len(),
-                8 * width
+                bits(encoding)
             )),
         };
     };
-    if asked.is_some_and(|asked| asked != width) {
-        return Err(format!("its header says {}-bit tokens; write `dtype: auto`", 8 * width));
+    if asked.is_some_and(|asked| asked != encoding) {
+        return Err(format!("its header says {}-bit tokens; write `dtype: auto`", bits(encoding)));
     }
-    let present = (bytes.len() - HEADER_BYTES) / width;
-    if present != tokens || !(bytes.len() - HEADER_BYTES).is_multiple_of(width) {
+    let body = bytes.len() - HEADER_BYTES;
+    let present = body / encoding.bytes();
+    if present != tokens as usize || !body.is_multiple_of(encoding.bytes()) {
         return Err(format!(
             "its header promises {tokens} tokens, {present} are there; fetch the file again"
         ));
     }
-    Ok((encoding(width), HEADER_BYTES))
-}
-
-/// Width and number of tokens that a header of llm.c states.
-fn header(bytes: &[u8]) -> Option<(usize, usize)> {
-    let (words, _) = bytes.get(..HEADER_BYTES)?.as_chunks::<4>();
-    let word = |index: usize| u32::from_le_bytes(words[index]);
-    let (_, width) = [MAGIC_U16, MAGIC_U32].into_iter().find(|(magic, _)| *magic == [word(0), word(1)])?;
-    Some((width, word(2) as usize))
+    Ok((encoding, HEADER_BYTES))
 }
 
 #[cfg(test)]
@@ -147,7 +137,7 @@ mod tests {
         };
         let (auto, wide) = (TokenType::Auto, TokenType::Uint32);
         check("a", None, &[], auto, "is empty; expected token ids of 16 or 32 bits");
-        check("b", None, &[1, 2, 3], auto, "3 bytes are no whole number of 16-bit tokens; check `dtype`");
+        check("b", None, &[1, 2, 3], auto, "3 bytes are not a whole number of 16-bit tokens; check `dtype`");
         let gpt2 = |tokens| Some([20_240_520, 1, tokens]);
         check("c", gpt2(1), &[1, 0], wide, "its header says 16-bit tokens; write `dtype: auto`");
         let message = "its header promises 5 tokens, 1 are there; fetch the file again";

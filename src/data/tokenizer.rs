@@ -1,4 +1,5 @@
-//! Tokenizers of Hugging Face's format, and byte-level BPE trained on text. The only file that knows the library.
+//! Tokenizers in Hugging Face's format, and byte-level BPE trained on text. The only file that uses the tokenizers
+//! library.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +11,22 @@ use tokenizers::{AddedToken, DecoderWrapper, PreTokenizerWrapper};
 use super::files;
 use crate::error::{Error, Result};
 
-/// The token that ends a document, unless told otherwise: GPT-2's.
+/// The default token that ends a document: GPT-2's.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// Byte-level BPE cannot have fewer tokens: all 256 bytes and [`END_OF_TEXT`].
+/// Smallest vocabulary of byte-level BPE, in tokens: all 256 bytes and [`END_OF_TEXT`].
 pub const SMALLEST_VOCABULARY: usize = 257;
 
-/// Text is encoded in pieces of at most about this many bytes, since the library holds 50 to 100 bytes a token meanwhile.
+/// Text is encoded in pieces of about this many bytes: the library needs 50 to 100 bytes of memory for each token of a
+/// piece.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Turns text into token ids and back, as its `tokenizer.json` says.
+/// What to do about a file that is not a tokenizer.
+const REMEDY: &str = "name a tokenizer.json in Hugging Face's format";
+
+/// Turns text into token ids and back, as its `tokenizer.json` defines.
 ///
-/// Special tokens that a text spells out (`<|endoftext|>`) become their ids; none is added to a text on its own.
+/// A special token that is written in a text (`<|endoftext|>`) becomes its id; no special token is added to a text.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -33,26 +38,22 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// If it is missing, no JSON, or JSON but no tokenizer.
+    /// If it cannot be read, is not JSON, or is not a tokenizer.
     pub fn load(file: &Path) -> Result<Self> {
         let bytes = files::read(file)?;
         if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
-            let message =
-                format!("is not valid JSON: {error}; name a tokenizer.json of Hugging Face's format");
+            let message = format!("is not valid JSON: {error}; {REMEDY}");
             return Err(Error::file(file, message));
         }
         let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
-            let message = format!(
-                "is JSON but no tokenizer that can be read ({}); name a tokenizer.json of Hugging Face's format",
-                one_line(&error)
-            );
+            let message = format!("is JSON but not a readable tokenizer ({}); {REMEDY}", one_line(&error));
             Error::file(file, message)
         })?;
         Ok(Self::new(inner, file))
     }
 
-    /// Trains byte-level BPE with `vocab_size` tokens, of which token 0 is [`END_OF_TEXT`], on text. A pair of tokens that
-    /// occurs less often than `min_frequency` is not merged, so that there may be fewer. The same text gives the same
+    /// Trains byte-level BPE on text. It has at most `vocab_size` tokens, of which token 0 is [`END_OF_TEXT`], and
+    /// fewer if not enough pairs of tokens occur at least `min_frequency` times. The same text gives the same
     /// tokenizer. Training stops at the first error of `text` and returns it.
     ///
     /// # Errors
@@ -76,7 +77,7 @@ impl Tokenizer {
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .build();
         let mut inner = tokenizers::Tokenizer::new(BPE::default());
-        // As in GPT-2: no space before the first word, and the offsets that nothing here reads are left alone.
+        // As in GPT-2: no space is added before the first word.
         inner.with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, true))));
         inner.with_decoder(Some(DecoderWrapper::ByteLevel(ByteLevel::default())));
         let mut failed = None;
@@ -91,25 +92,25 @@ impl Tokenizer {
     }
 
     fn new(mut inner: tokenizers::Tokenizer, file: &Path) -> Self {
-        // A file may ask for the window of the model it was made for: documents would be cut there, or filled up to it.
+        // A file may cut or pad texts to the window of the model it was made for; documents need neither.
         inner.with_padding(None);
-        let _ = inner.with_truncation(None); // fails only where there is a truncation that does not fit
-        // Ids may have gaps, so the number of tokens does not say how many rows the model needs.
+        let _ = inner.with_truncation(None); // fails only for truncations with bad settings
+        // Ids may have gaps, and the model needs a row for each id up to the largest.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
         Self { inner, file: file.to_path_buf(), vocab_size }
     }
 
-    /// The content of a `tokenizer.json`.
+    /// The content of its `tokenizer.json`.
     ///
     /// # Errors
-    /// If a part of the tokenizer has no such form.
+    /// If a part of the tokenizer cannot be written as JSON.
     pub fn to_json(&self) -> Result<String> {
         let failed =
             |error| Error::file(&self.file, format!("cannot be written as JSON: {}", one_line(&error)));
         self.inner.to_string(true).map(|json| json + "\n").map_err(failed)
     }
 
-    /// The file it was read from.
+    /// The file it was read from, for messages.
     pub fn file(&self) -> &Path {
         &self.file
     }
@@ -119,7 +120,7 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// The id of a token by its spelling.
+    /// The id of the token with this spelling, if there is one.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
@@ -137,7 +138,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The token ids of each of `texts`, on all cores.
+    /// The token ids of each of `texts`, encoded in parallel.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -150,7 +151,7 @@ impl Tokenizer {
         Ok(encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
     }
 
-    /// The text of token ids; ids that are no tokens are left out, special tokens are spelt out.
+    /// The text of token ids. Ids that are not tokens are left out; special tokens are written as they are spelt.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.inner.decode(ids, false).unwrap_or_default()
     }
@@ -161,8 +162,8 @@ impl Tokenizer {
     }
 }
 
-/// `text` in pieces of about `bytes`, cut between two lines that are not blank, where the words of common tokenizers end:
-/// a piece encodes to what it would in the whole. A text without such a place stays whole.
+/// `text` in pieces of about `bytes`, cut between two non-blank lines. There the words of common tokenizers end, so
+/// that a piece encodes as it does within the whole text. A text without such a place is one piece.
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -175,9 +176,10 @@ fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The first place at or after byte `at` where `text` may be cut.
 fn cut(text: &str, at: usize) -> Option<usize> {
     let bytes = text.as_bytes();
-    // Between bytes of ASCII, so never inside a character; what follows may be any character that is not white space.
+    // Both bytes before the cut are ASCII, so it is never inside a character.
     (at.max(2)..bytes.len()).find(|&i| {
         bytes[i - 1] == b'\n'
             && bytes[i - 2].is_ascii_graphic()

@@ -25,7 +25,7 @@ fn batches(tokens: u32, spec: BatchSpec, shuffle: Option<u64>) -> Result<Batches
 #[test]
 fn windows_in_order() {
     let batches = batches(14, spec(4, 2), None).unwrap();
-    assert_eq!((batches.windows(), batches.steps_per_epoch()), (3, 1));
+    assert_eq!((batches.windows_per_epoch(), batches.steps_per_epoch()), (3, 1));
     let batch = batches.batch(0).unwrap();
     assert_eq!(batch.tokens, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(batch.targets, [1, 2, 3, 4, 5, 6, 7, 8]);
@@ -36,7 +36,7 @@ fn windows_in_order() {
 }
 
 #[test]
-fn each_epoch_deals_every_window_once_in_a_new_order() {
+fn each_epoch_takes_every_window_once_in_a_new_order() {
     let batches = batches(201, spec(4, 5), Some(9)).unwrap();
     let firsts = |epoch: u64| -> Vec<u32> {
         let steps = epoch * 10..epoch * 10 + 10;
@@ -107,7 +107,7 @@ fn too_little_data_is_named() {
     assert!(error.starts_with("token 16 at position 16 of the data is outside vocab_size 16"), "{error}");
 }
 
-/// Three sources of different lengths; a token tells its source (the tens) and nothing tells its place but the stream.
+/// Three sources of different lengths and weights; token / 64 is the number of the source.
 fn three(shuffle: Option<u64>, samples: Option<u64>) -> Batches {
     let source = |name: &str, first: u8, tokens: usize, weight: f64| {
         let bytes: Vec<u8> = (0..tokens).map(|i| first + (i % 64) as u8).collect();
@@ -125,9 +125,9 @@ fn rows(batches: &Batches, steps: std::ops::Range<u64>) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn sources_are_dealt_by_weight() {
+fn sources_are_drawn_by_weight() {
     let batches = three(Some(3), None);
-    assert_eq!((batches.windows(), batches.steps_per_epoch()), (10 + 30 + 100, 46));
+    assert_eq!((batches.windows_per_epoch(), batches.steps_per_epoch()), (10 + 30 + 100, 46));
     let rows = rows(&batches, 0..100);
     let counts = [0, 1, 2].map(|source| rows.iter().filter(|row| row.0 == source).count());
     assert_eq!(counts, [150, 90, 60]);
@@ -155,11 +155,14 @@ fn a_run_resumed_within_a_blend_sees_the_next_samples() {
 
 #[test]
 fn sizes_decide_the_epoch_of_one_source_too() {
-    assert_eq!((three(None, Some(31)).windows(), three(None, Some(31)).steps_per_epoch()), (31, 10));
+    assert_eq!(
+        (three(None, Some(31)).windows_per_epoch(), three(None, Some(31)).steps_per_epoch()),
+        (31, 10)
+    );
     let stream = TokenStream::from_bytes((0..21).collect());
     let source = Source { range: 0..21, stream: Arc::new(stream), weight: 1.0, name: String::new() };
     let batches = Batches::of_sources(vec![source.clone()], spec(4, 2), None, Some(8)).unwrap();
-    // Five windows, dealt round and round.
+    // Five windows, one epoch after the other.
     let firsts: Vec<u32> =
         (0..4).flat_map(|step| batches.batch(step).unwrap().tokens.into_iter().step_by(4)).collect();
     assert_eq!(firsts, [0, 4, 8, 12, 16, 0, 4, 8]);
@@ -179,6 +182,29 @@ fn the_fingerprint_sees_what_changes_the_batches() {
         batches
     };
     assert_ne!(plain, heavier(three(None, None)).fingerprint());
+}
+
+/// The numbers that checkpoints of version 0.1 hold: if one of them changes, those runs no longer resume.
+#[test]
+fn fingerprints_are_frozen() {
+    let none = DocumentRules::default();
+    let reset = DocumentRules {
+        eod: Some(0),
+        resets_positions: true,
+        isolates_documents: true,
+        ..DocumentRules::default()
+    };
+    let masked = DocumentRules { eod: Some(50_256), masks_eod_loss: true, ..DocumentRules::default() };
+    let padded = DocumentRules { pad: Some(u32::MAX - 1), ..DocumentRules::default() };
+    for (rules, expected) in [
+        (none, 0x0106_8800_5da8_e96c),
+        (reset, 0xf406_f5cf_b758_71df),
+        (masked, 0xa998_91bc_c274_1b98),
+        (padded, 0xd072_e05e_496f_211b_u64),
+    ] {
+        let got = batches(201, spec(4, 5), Some(9)).unwrap().with_rules(rules.clone()).fingerprint();
+        assert_eq!(got, expected, "{rules:?}: {got:#x}");
+    }
 }
 
 #[test]

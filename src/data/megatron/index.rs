@@ -1,20 +1,20 @@
-//! The `.idx` file: a header of 34 bytes, then for every sequence its length (i32) and where it starts in the `.bin` file
-//! (i64, in bytes), then the document boundaries (i64, in sequences, from 0 to the number of sequences) and, in multimodal
-//! data sets, a mode (i8) for every sequence. Little endian.
+//! The `.idx` file, little endian: a header of 34 bytes; the length of each sequence in tokens (i32); its position in
+//! the `.bin` file in bytes (i64); the document boundaries in sequences (i64), from 0 to the number of sequences; and
+//! in multimodal data sets a mode (i8) for each sequence.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::data::stream::TokenEncoding;
+use crate::data::token_encoding::TokenEncoding;
 
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;
 /// Magic, version, code of the element type, number of sequences, number of boundaries.
 const HEADER_BYTES: usize = 9 + 8 + 1 + 8 + 8;
 
-/// Codes of the element types that token ids have; 6 and 7 are floating point.
+/// The codes of element types that can be token ids; 6 and 7 are floating point.
 const CODES: [(u8, TokenEncoding); 6] = [
     (1, TokenEncoding::U8),
     (2, TokenEncoding::I8),
@@ -24,64 +24,69 @@ const CODES: [(u8, TokenEncoding); 6] = [
     (8, TokenEncoding::U16),
 ];
 
-/// The code of an element type, if the format has one.
+/// The code of an element type; `None` if the format has none.
 pub(super) fn code(encoding: TokenEncoding) -> Option<u8> {
     CODES.iter().find(|(_, known)| *known == encoding).map(|(code, _)| *code)
 }
 
-/// A mapped index.
+/// A memory-mapped index.
 #[derive(Debug)]
 pub(super) struct Index {
     map: Arc<Mmap>,
+    /// How each token of the `.bin` file is stored.
     encoding: TokenEncoding,
+    /// Number of sequences.
     sequences: usize,
+    /// Number of document boundaries.
     boundaries: usize,
-    /// Where pointers, boundaries and modes start, in bytes.
+    /// Positions in `map`, in bytes, of the sequences' pointers, the boundaries and the modes.
     pointers_at: usize,
     boundaries_at: usize,
     modes_at: usize,
 }
 
+/// The error says what is wrong with the file.
 type Checked<T> = std::result::Result<T, String>;
 
 impl Index {
-    /// Reads the header. The error says what is wrong with the file.
+    /// Reads the header and checks that the file has the size it promises.
     pub fn new(map: Arc<Mmap>) -> Checked<Self> {
         let Some((header, _)) = map.split_at_checked(HEADER_BYTES) else {
             return Err(format!("has {} bytes, fewer than the header of an index", map.len()));
         };
         if !header.starts_with(MAGIC) {
-            return Err("is no index of a Megatron data set: it does not start with MMIDIDX".to_string());
+            return Err("is not an index of a Megatron data set: it does not start with MMIDIDX".to_string());
         }
         let version = word(header, 9);
         if version != VERSION {
-            return Err(format!("has version {version}; known is {VERSION}"));
+            return Err(format!("has version {version}; only version {VERSION} is supported"));
         }
         let code = header[17];
         let Some((_, encoding)) = CODES.iter().find(|(known, _)| *known == code) else {
             let floats = if matches!(code, 6 | 7) { " (floating point)" } else { "" };
-            return Err(format!("stores elements of type {code}{floats}, which are no token ids"));
+            return Err(format!("stores elements of type {code}{floats}, which are not token ids"));
         };
         let (sequences, boundaries) = (word(header, 18), word(header, 26));
-        let lies = || {
+        let wrong_size = || {
             format!(
                 "promises {sequences} sequences and {boundaries} document boundaries, which its {} bytes do not hold",
                 map.len()
             )
         };
-        // Each sequence takes 12 bytes and each boundary 8, or 13 and 8 with modes: checked, since the file says what it likes.
+        // A sequence takes 12 bytes, 13 with a mode, and a boundary 8. The numbers come from the file, so they may
+        // overflow.
         let bytes = |count: u64, each: u64| count.checked_mul(each);
         let end = |each: u64| {
             bytes(sequences, each)?.checked_add(bytes(boundaries, 8)?)?.checked_add(HEADER_BYTES as u64)
         };
         let len = map.len() as u64;
         if end(12) != Some(len) && end(13) != Some(len) {
-            return Err(lies());
+            return Err(wrong_size());
         }
         if boundaries == 0 {
             return Err("has no document boundary, not even the first".to_string());
         }
-        // All of them are below the length of the file now.
+        // Both are now known to be below the size of the file.
         let (sequences, boundaries) = (sequences as usize, boundaries as usize);
         let pointers_at = HEADER_BYTES + 4 * sequences;
         let boundaries_at = pointers_at + 8 * sequences;
@@ -89,7 +94,7 @@ impl Index {
         Ok(Self { encoding: *encoding, sequences, boundaries, pointers_at, boundaries_at, modes_at, map })
     }
 
-    /// Holds every number to what it must be, where the `.bin` file has `bytes` bytes. The error says which is wrong.
+    /// Checks every number of the index against a `.bin` file of `bytes` bytes.
     pub fn check(&self, bytes: u64) -> Checked<()> {
         let width = self.encoding.bytes() as u64;
         let mut tokens = 0u64;
@@ -107,7 +112,7 @@ impl Index {
             tokens =
                 tokens.checked_add(u64::from(length)).ok_or("promises more tokens than can be counted")?;
         }
-        // A stream of them is measured in bytes, too.
+        // The stream of all sequences must be addressable too.
         if tokens.checked_mul(width).is_none_or(|bytes| bytes > isize::MAX as u64) {
             return Err(format!("promises {tokens} tokens, more than can be mapped"));
         }
@@ -127,6 +132,7 @@ impl Index {
         Ok(())
     }
 
+    /// How each token of the `.bin` file is stored.
     pub fn encoding(&self) -> TokenEncoding {
         self.encoding
     }
@@ -141,21 +147,22 @@ impl Index {
         self.boundaries
     }
 
-    /// Tokens of a sequence; after [`check`](Self::check), as are the others.
+    /// Number of tokens of a sequence. Valid, like the two below, after [`check`](Self::check).
     pub fn length(&self, sequence: usize) -> u32 {
         self.raw_length(sequence) as u32
     }
 
-    /// Where a sequence starts, in bytes.
+    /// Position of a sequence in the `.bin` file, in bytes.
     pub fn pointer(&self, sequence: usize) -> u64 {
         self.raw_pointer(sequence) as u64
     }
 
-    /// The first sequence of a document.
+    /// Number of the first sequence of a document.
     pub fn boundary(&self, document: usize) -> u64 {
         self.raw_boundary(document) as u64
     }
 
+    /// The mode of each sequence, in multimodal data sets.
     pub fn modes(&self) -> Option<&[u8]> {
         Some(&self.map[self.modes_at..]).filter(|modes| !modes.is_empty())
     }
@@ -179,14 +186,15 @@ impl Index {
     }
 }
 
-/// The eight bytes from `at`, of which there may be fewer.
+/// The little-endian number in the eight bytes from `at`; bytes beyond the end count as 0.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.iter_mut().zip(&bytes[at..]).for_each(|(to, from)| *to = *from);
     u64::from_le_bytes(word)
 }
 
-/// Writes an index of sequences that lie one behind the other.
+/// Writes an index of sequences that are stored one after the other. `lengths` are in tokens, `boundaries` in
+/// sequences; `modes` is empty or has one for each sequence.
 pub(super) fn write(
     out: &mut impl Write,
     encoding: TokenEncoding,
@@ -194,7 +202,8 @@ pub(super) fn write(
     boundaries: &[i64],
     modes: &[u8],
 ) -> io::Result<()> {
-    let code = code(encoding).ok_or_else(|| io::Error::other("the format has no such element type"))?;
+    let code =
+        code(encoding).ok_or_else(|| io::Error::other("an index has no code for this element type"))?;
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     out.write_all(&[code])?;

@@ -1,10 +1,10 @@
-//! Megatron's data sets: token ids in a `.bin` file, and where its sequences and documents lie in an `.idx` file.
+//! Megatron's data sets: token ids in a `.bin` file, and an `.idx` file that says where sequences and documents begin.
 
 mod index;
 mod writer;
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -13,12 +13,16 @@ use self::index::Index;
 pub use self::writer::MegatronWriter;
 use super::config::MegatronConfig;
 use super::files;
+use super::plural::plural;
 use super::source::{Loaded, groups};
-use super::stream::{MappedTokens, Part, TokenEncoding, TokenStream};
-use super::text::plural;
+use super::stream::{MappedTokens, Part, TokenStream};
+use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// A pair of files, mapped and checked: nothing that the index says leads outside them.
+/// The endings of the two files.
+const ENDINGS: [&str; 2] = [".bin", ".idx"];
+
+/// A pair of memory-mapped files, checked: the index points nowhere outside the token ids.
 #[derive(Debug)]
 pub struct MegatronDataset {
     index: Index,
@@ -27,10 +31,10 @@ pub struct MegatronDataset {
 }
 
 impl MegatronDataset {
-    /// Opens `prefix.bin` and `prefix.idx`; `prefix` may end in either name.
+    /// Opens `prefix.bin` and `prefix.idx`; `prefix` may have either ending.
     ///
     /// # Errors
-    /// If a file is missing, or the index is broken or does not fit the tokens.
+    /// If a file is missing, or the index is malformed or does not fit the `.bin` file.
     pub fn open(prefix: &str) -> Result<Self> {
         let (bin, idx) = paths(prefix);
         for path in [&idx, &bin] {
@@ -60,7 +64,7 @@ impl MegatronDataset {
         self.index.boundaries() - 1
     }
 
-    /// The sequences of a document.
+    /// The numbers of the sequences of a document.
     ///
     /// # Panics
     /// If there are fewer documents.
@@ -69,7 +73,7 @@ impl MegatronDataset {
         self.index.boundary(document) as usize..self.index.boundary(document + 1) as usize
     }
 
-    /// The token ids of a sequence; what is stored but no id reads as `u32::MAX`.
+    /// The token ids of a sequence; stored values that are not token ids read as `u32::MAX`.
     ///
     /// # Panics
     /// If there are fewer sequences.
@@ -86,17 +90,17 @@ impl MegatronDataset {
         ids
     }
 
-    /// How a token is stored.
+    /// How each token is stored.
     pub fn encoding(&self) -> TokenEncoding {
         self.index.encoding()
     }
 
-    /// The modes of its sequences, which multimodal data sets have.
+    /// The mode of each sequence, in multimodal data sets.
     pub fn modes(&self) -> Option<&[u8]> {
         self.index.modes()
     }
 
-    /// Every sequence, one after the other. Those that lie one behind the other in the file are one part of the stream.
+    /// All sequences in order. Those that follow each other in the file are one part of the stream.
     pub fn stream(&self) -> TokenStream {
         let mut stream = TokenStream::default();
         let width = self.index.encoding().bytes();
@@ -117,7 +121,7 @@ impl MegatronDataset {
         stream
     }
 
-    /// Where the first `documents` documents end in [`stream`](Self::stream).
+    /// Number of tokens in the first `documents` documents.
     fn tokens_of(&self, documents: usize) -> u64 {
         let sequences = self.index.boundary(documents) as usize;
         (0..sequences).map(|sequence| u64::from(self.index.length(sequence))).sum()
@@ -125,7 +129,7 @@ impl MegatronDataset {
 
     fn push_run(&self, stream: &mut TokenStream, start: usize, len: usize) {
         let tokens = MappedTokens::new(self.tokens.clone(), start, len, self.index.encoding());
-        // Opening has checked each sequence, and those of a run lie one behind the other.
+        // `open` has checked each sequence, and those of a run follow each other.
         stream.push(Part::Mapped(
             tokens.unwrap_or_else(|| unreachable!("{} ends within a sequence", self.bin.display())),
         ));
@@ -145,29 +149,29 @@ fn load_one(prefix: &str, weight: f64, config: &MegatronConfig) -> Result<Loaded
     if stream.is_empty() {
         return Err(Error::file(
             &dataset.bin,
-            "holds no token; write it again, or leave it out of `data_path`",
+            "contains no tokens; write it again, or leave it out of `data_path`",
         ));
     }
     let borders = split(dataset.documents(), config.split).map(|documents| dataset.tokens_of(documents));
     let sentence = format!(
         "{} tokens of {} mapped from {}",
         stream.len(),
-        plural(dataset.documents(), "document"),
+        plural(dataset.documents() as u64, "document"),
         dataset.bin.display()
     );
     let whole = Loaded::whole(stream, prefix.to_string());
     Ok(Loaded { sentence, weight, split: Some((0..borders[0], borders[0]..borders[1])), ..whole })
 }
 
-/// After how many documents the training part ends, and the evaluation part after it.
+/// The number of documents before the end of the training part, and before the end of the evaluation part after it.
 fn split(documents: usize, [train, eval, _]: [f64; 3]) -> [usize; 2] {
     let border = |share: f64| ((share * documents as f64).round() as usize).min(documents);
     [border(train), border(train + eval)]
 }
 
-/// The paths of the two files.
+/// The paths of the `.bin` and the `.idx` file.
 fn paths(prefix: &str) -> (PathBuf, PathBuf) {
-    let prefix = prefix.strip_suffix(".bin").or_else(|| prefix.strip_suffix(".idx")).unwrap_or(prefix);
-    let with = |ending: &str| Path::new(&format!("{prefix}{ending}")).to_path_buf();
-    (with(".bin"), with(".idx"))
+    let prefix = ENDINGS.iter().find_map(|ending| prefix.strip_suffix(ending)).unwrap_or(prefix);
+    let [bin, idx] = ENDINGS.map(|ending| PathBuf::from(format!("{prefix}{ending}")));
+    (bin, idx)
 }

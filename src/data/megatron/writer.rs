@@ -1,46 +1,51 @@
-//! Writes Megatron's pair of files.
+//! Megatron's pair of files, written one sequence at a time.
 
 use std::path::PathBuf;
 
 use super::{index, paths};
-use crate::data::output::Output;
-use crate::data::stream::TokenEncoding;
+use crate::data::atomic_file::AtomicFile;
+use crate::data::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// A pair of `.bin` and `.idx` files being written, under temporary names until [`finish`](Self::finish).
+/// A pair of `.bin` and `.idx` files being written. They have temporary names until [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct MegatronWriter {
-    bin: Output,
-    idx: Output,
+    bin: AtomicFile,
+    idx: AtomicFile,
     encoding: TokenEncoding,
+    /// Number of tokens of each sequence.
     lengths: Vec<i32>,
+    /// Mode of each sequence, or empty.
     modes: Vec<u8>,
-    /// The first sequence of each document, and the number of sequences at the end of the last.
+    /// Number of sequences before each document, and after the last one that was ended.
     boundaries: Vec<i64>,
+    /// The bytes of the current sequence: a buffer that is used again.
     bytes: Vec<u8>,
 }
 
 impl MegatronWriter {
-    /// Starts `prefix.bin` and `prefix.idx`. What exists under these names is replaced if `force`, at the end.
+    /// Starts `prefix.bin` and `prefix.idx`, which will hold tokens as `encoding`. If `force`, existing files are
+    /// replaced when these are finished.
     ///
     /// # Errors
-    /// If a file exists, or none can be made there; if the format does not know `encoding`.
+    /// If a file exists and not `force`, or cannot be created; if the format has no code for `encoding`.
     pub fn create(prefix: &str, encoding: TokenEncoding, force: bool) -> Result<Self> {
         let (bin, idx) = paths(prefix);
         if index::code(encoding).is_none() {
             return Err(Error::file(
                 idx,
-                format!("the format has no code for {encoding:?}; use 32 bits with a sign"),
+                format!("the format has no code for {encoding}; use {}", TokenEncoding::I32),
             ));
         }
-        Output::check_free(&idx, force)?;
-        let bin = Output::create(&bin, force)?;
-        let idx = Output::create(&idx, force)?;
+        AtomicFile::check_free(&idx, force)?;
+        let bin = AtomicFile::create(&bin, force)?;
+        let idx = AtomicFile::create(&idx, force)?;
         let (lengths, modes, bytes) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { bin, idx, encoding, lengths, modes, boundaries: vec![0], bytes })
     }
 
-    /// Stores ids as Megatron does for a vocabulary: in 16 bits where it is below 65,500, else in 32 with a sign.
+    /// The encoding that Megatron chooses for a vocabulary: 16 bits if it has less than 65,500 tokens, otherwise
+    /// signed 32 bits.
     pub fn encoding_for(vocab_size: usize) -> TokenEncoding {
         if vocab_size < 65_500 { TokenEncoding::U16 } else { TokenEncoding::I32 }
     }
@@ -48,16 +53,15 @@ impl MegatronWriter {
     /// Appends a sequence to the current document.
     ///
     /// # Errors
-    /// If an id does not fit, or the disk takes no more.
+    /// If an id does not fit the encoding, the sequence is too long for the index, or the disk is full.
     pub fn sequence(&mut self, ids: &[u32]) -> Result<()> {
         let Ok(length) = i32::try_from(ids.len()) else {
-            let message =
-                format!("a document of {} tokens is longer than an index can say; split it", ids.len());
+            let message = format!("a document of {} tokens is too long for the index; split it", ids.len());
             return Err(Error::file(self.bin.path(), message));
         };
         if let Some(id) = ids.iter().find(|id| **id > self.encoding.largest()) {
             let message =
-                format!("token {id} does not fit {:?}; write the file with a wider type", self.encoding);
+                format!("token {id} does not fit {}; write the file with a wider type", self.encoding);
             return Err(Error::file(self.bin.path(), message));
         }
         self.bytes.clear();
@@ -67,7 +71,7 @@ impl MegatronWriter {
         Ok(())
     }
 
-    /// Gives the last sequence a mode, as multimodal data sets do: to all sequences or to none.
+    /// Sets the mode of the last sequence, for multimodal data sets. Either all sequences have one or none.
     pub fn mode(&mut self, mode: u8) {
         self.modes.push(mode);
     }
@@ -77,17 +81,18 @@ impl MegatronWriter {
         self.boundaries.push(self.lengths.len() as i64);
     }
 
-    /// Writes the index, and gives both files their names: the tokens first, so that no index names tokens that are not there.
+    /// Writes the index and gives both files their names, first the tokens, so that an index never points to missing
+    /// tokens. Returns both paths.
     ///
     /// # Errors
-    /// If the disk takes no more.
+    /// If the disk is full.
     ///
     /// # Panics
     /// If some sequences have modes and others have none, or sequences follow the last document.
     #[track_caller]
     pub fn finish(self) -> Result<Vec<PathBuf>> {
         let Self { bin, mut idx, encoding, lengths, modes, boundaries, .. } = self;
-        assert!(modes.is_empty() || modes.len() == lengths.len(), "all sequences have modes or none has");
+        assert!(modes.is_empty() || modes.len() == lengths.len(), "either all sequences have a mode or none");
         assert_eq!(boundaries.last(), Some(&(lengths.len() as i64)), "the last document must be ended");
         idx.fill(|out| index::write(out, encoding, &lengths, &boundaries, &modes))?;
         Ok(vec![bin.finish()?, idx.finish()?])

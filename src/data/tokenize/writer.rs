@@ -1,21 +1,21 @@
-//! Token files in each of their formats.
+//! Token files in each format.
 
 use std::path::{Path, PathBuf};
 
 use super::TokenFormat;
+use crate::data::atomic_file::AtomicFile;
+use crate::data::llm_c::{HEADER_BYTES, Header};
 use crate::data::megatron::MegatronWriter;
-use crate::data::output::Output;
-use crate::data::stream::TokenEncoding;
-use crate::data::token_file::{HEADER_BYTES, MAGIC_U16, MAGIC_U32};
+use crate::data::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
 
-/// The widest vocabulary of 16-bit ids.
+/// The largest vocabulary whose ids fit 16 bits, in tokens.
 const U16_TOKENS: usize = 1 << 16;
 
 /// A token file being written.
 #[derive(Debug)]
 pub(super) enum TokenWriter {
-    /// Plain, or after the header of llm.c.
+    /// One file: plain, or with the header of llm.c.
     Flat(Flat),
     /// Two files.
     Megatron(Box<MegatronWriter>),
@@ -23,29 +23,31 @@ pub(super) enum TokenWriter {
 
 #[derive(Debug)]
 pub(super) struct Flat {
-    file: Output,
+    file: AtomicFile,
     encoding: TokenEncoding,
     has_header: bool,
+    /// Number of tokens written.
     tokens: u64,
+    /// The bytes of the current document: a buffer that is used again.
     bytes: Vec<u8>,
 }
 
 impl TokenWriter {
-    /// Starts a file at `path` for a vocabulary.
+    /// Starts the file or files at `path`, with ids wide enough for the vocabulary.
     ///
     /// # Errors
-    /// If the file exists and not `force`, or cannot be made.
+    /// If a file exists and not `force`, or cannot be created.
     pub fn create(path: &Path, format: TokenFormat, vocab_size: usize, force: bool) -> Result<Self> {
         if format == TokenFormat::Megatron {
             let prefix =
-                path.to_str().ok_or_else(|| Error::file(path, "is no UTF-8; choose another name"))?;
+                path.to_str().ok_or_else(|| Error::file(path, "is not UTF-8; choose another name"))?;
             let encoding = MegatronWriter::encoding_for(vocab_size);
             return MegatronWriter::create(prefix, encoding, force)
                 .map(|writer| Self::Megatron(Box::new(writer)));
         }
         let encoding = if vocab_size <= U16_TOKENS { TokenEncoding::U16 } else { TokenEncoding::U32 };
         let has_header = format == TokenFormat::LlmC;
-        let mut file = Output::create(path, force)?;
+        let mut file = AtomicFile::create(path, force)?;
         if has_header {
             file.write(&[0; HEADER_BYTES])?;
         }
@@ -55,7 +57,7 @@ impl TokenWriter {
     /// Appends a document.
     ///
     /// # Errors
-    /// If the disk takes no more, or the document is longer than the format can say.
+    /// If the disk is full, or the document is too long for the format.
     pub fn document(&mut self, ids: &[u32]) -> Result<()> {
         match self {
             Self::Flat(flat) => {
@@ -72,15 +74,15 @@ impl TokenWriter {
         }
     }
 
-    /// Gives the files their names.
+    /// Completes the files and gives them their names, which it returns.
     ///
     /// # Errors
-    /// If the disk takes no more, or there are more tokens than the header can say.
+    /// If the disk is full, or there are too many tokens for the header.
     pub fn finish(self) -> Result<Vec<PathBuf>> {
         match self {
             Self::Flat(mut flat) => {
                 if flat.has_header {
-                    let header = flat.header()?;
+                    let header = flat.header()?.bytes();
                     flat.file.write_start(&header)?;
                 }
                 Ok(vec![flat.file.finish()?])
@@ -91,19 +93,14 @@ impl TokenWriter {
 }
 
 impl Flat {
-    /// The header of llm.c: magic, version, number of tokens.
-    fn header(&self) -> Result<Vec<u8>> {
+    fn header(&self) -> Result<Header> {
         let Ok(tokens) = i32::try_from(self.tokens) else {
             let message = format!(
-                "{} tokens are more than the header of llm.c can say; write several files, or `plain`",
+                "{} tokens are more than the header of llm.c can count; write several files, or `--format plain`",
                 self.tokens
             );
             return Err(Error::file(self.file.path(), message));
         };
-        let ([magic, version], _) = if self.encoding == TokenEncoding::U16 { MAGIC_U16 } else { MAGIC_U32 };
-        let mut header: Vec<u8> =
-            [magic, version, tokens as u32].into_iter().flat_map(u32::to_le_bytes).collect();
-        header.resize(HEADER_BYTES, 0);
-        Ok(header)
+        Ok(Header { encoding: self.encoding, tokens: tokens as u32 })
     }
 }

@@ -1,4 +1,4 @@
-//! What the self-test works with: tensors, and what must be in them.
+//! Records kernels on random inputs, runs them, and compares the results with expected values.
 
 use super::Outcome;
 use crate::device::{Gpu, Guard, Reader};
@@ -8,20 +8,23 @@ use crate::kernels::Tier;
 use crate::random::Philox;
 use crate::record::{BufferId, Persistents, Recorder, Tensor};
 
-/// Tensors, what they hold, and the kernels that use them.
-pub struct Bench<'gpu> {
+/// Tensors, the kernels recorded on them, and the results they must have.
+pub struct Harness<'gpu> {
     gpu: &'gpu Gpu,
     persistents: Persistents,
+    /// Initial values of the inputs.
     contents: Vec<(Tensor, Vec<f32>)>,
     random: Philox,
+    /// Number of random values drawn.
     drawn: u64,
-    /// Where the kernels are recorded.
+    /// The recording of the kernels.
     pub rec: Recorder,
-    wanted: Vec<(&'static str, Tensor, Vec<f64>)>,
+    /// Label of a result, where it is, and its expected values.
+    expected: Vec<(&'static str, Tensor, Vec<f64>)>,
 }
 
-impl<'gpu> Bench<'gpu> {
-    /// With nothing on it yet.
+impl<'gpu> Harness<'gpu> {
+    /// A harness without tensors or kernels.
     pub fn new(gpu: &'gpu Gpu, tier: Tier) -> Self {
         Self {
             gpu,
@@ -30,11 +33,11 @@ impl<'gpu> Bench<'gpu> {
             random: Philox::new(1, 1),
             drawn: 0,
             rec: Recorder::new("self-test", gpu.capabilities().with_tier(tier)),
-            wanted: Vec::new(),
+            expected: Vec::new(),
         }
     }
 
-    /// Values between -1 and 1.
+    /// A tensor of random values in [-1, 1), and these values.
     pub fn input(&mut self, rows: u32, cols: u32) -> (Tensor, Vec<f64>) {
         let first = self.drawn;
         self.drawn += rows as u64 * cols as u64;
@@ -51,22 +54,22 @@ impl<'gpu> Bench<'gpu> {
         tensor
     }
 
-    /// A tensor of zeros.
+    /// A tensor of zeros, for results.
     pub fn output(&mut self, rows: u32, cols: u32) -> Tensor {
         self.persistents.tensor("self-test", rows, cols, F32)
     }
 
-    /// States what `tensor` must hold in the end, as the result of `kernel`.
+    /// Expects `tensor` to hold the values `want` after the run; `kernel` is the label in the outcome.
     pub fn expect(&mut self, kernel: &'static str, tensor: Tensor, want: Vec<f64>) {
-        self.wanted.push((kernel, tensor, want));
+        self.expected.push((kernel, tensor, want));
     }
 
-    /// Runs all that was recorded.
+    /// Runs the recording and compares the results.
     ///
     /// # Errors
-    /// A device that fails.
+    /// If the device fails.
     pub async fn run(self) -> Result<Vec<Outcome>> {
-        let Self { gpu, persistents, contents, rec, wanted, .. } = self;
+        let Self { gpu, persistents, contents, rec, expected, .. } = self;
         let buffers = gpu.make_persistent(&persistents).await?;
         for (tensor, values) in contents {
             let BufferId::Persistent(id) = tensor.buffer else { continue };
@@ -80,7 +83,7 @@ impl<'gpu> Bench<'gpu> {
         encoder.submit().await?;
         let reader = Reader::new(gpu, 1 << 20);
         let mut outcomes = Vec::new();
-        for (kernel, tensor, want) in wanted {
+        for (kernel, tensor, want) in expected {
             let padded = F32.decode(&reader.tensor(gpu, &buffers, &prepared, 0, &tensor).await?);
             let rows = padded.chunks(tensor.stride as usize);
             let got: Vec<f32> = rows.flat_map(|row| row[..tensor.cols as usize].to_vec()).collect();
@@ -90,7 +93,7 @@ impl<'gpu> Bench<'gpu> {
     }
 }
 
-/// The largest difference over the root mean square; infinite where a number is none.
+/// The largest absolute difference over the root mean square of `want`; infinite if a value is NaN.
 fn relative_error(got: &[f32], want: &[f64]) -> f64 {
     let rms = (want.iter().map(|w| w * w).sum::<f64>() / want.len() as f64).sqrt();
     let differences = got.iter().zip(want).map(|(g, w)| (*g as f64 - w).abs());

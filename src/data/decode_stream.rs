@@ -1,49 +1,49 @@
-//! Token ids into text as they come, one after the other.
+//! Token ids decoded into text one at a time.
 
 use super::codec::Codec;
 
-/// What bytes that are no character (yet) are shown as.
-const UNREADABLE: char = '\u{fffd}';
+/// What bytes are decoded to that are not a character, or not yet: the replacement character.
+const REPLACEMENT: char = '\u{fffd}';
 
-/// A character has at most 4 bytes, so at most 3 signs may become a character with the next token.
+/// A character has at most 4 bytes, so the next token may turn at most 3 replacement characters into one.
 const INCOMPLETE: usize = 3;
 
-/// Where so many tokens end within a character, the text is broken, and only the last half of them is kept.
+/// If this many tokens do not end with a whole character, the text is broken, and only the last half of them is kept.
 const MOST_KEPT: usize = 32;
 
-/// Text that appears token by token. All parts together are what [`Codec::decode`] makes of all tokens at once, and no part
-/// ends within a character; a token costs the same wherever it stands.
+/// Decodes tokens one at a time into parts of text. Concatenated, the parts are what [`Codec::decode`] makes of all
+/// tokens at once; no part ends within a character, and the cost of a token does not grow with the text.
 ///
-/// A tokenizer may spell a token by what stands before it (a word's space is not spelt at the start), so the tokens of the
-/// previous part are kept and decoded again with those of the next.
+/// How a tokenizer spells a token may depend on the one before it (the space of the first word is left out), so the
+/// tokens of the previous part are kept and decoded again with those of the next.
 #[derive(Debug)]
-pub struct Decoding<'a> {
+pub struct DecodeStream<'a> {
     codec: &'a Codec,
-    /// The tokens of the previous part, and after them those of the next.
+    /// The tokens of the previous part, then those of the next.
     kept: Vec<u32>,
-    /// How many of them are of the previous part.
+    /// How many of `kept` belong to the previous part.
     previous: usize,
-    /// The text of `kept` that was handed out.
+    /// The part of the text of `kept` that was returned already.
     shown: String,
 }
 
-impl<'a> Decoding<'a> {
-    /// Before the first token.
+impl<'a> DecodeStream<'a> {
+    /// A stream without tokens.
     pub fn new(codec: &'a Codec) -> Self {
         Self { codec, kept: Vec::new(), previous: 0, shown: String::new() }
     }
 
-    /// The text that `token` makes whole, if any.
+    /// The text that `token` completes; empty if it ends within a character.
     pub fn push(&mut self, token: u32) -> String {
         self.kept.push(token);
         let text = self.codec.decode(&self.kept);
         if text == self.shown {
-            self.kept.pop(); // it has no text, so it must not take the place of one that has
+            self.kept.pop(); // a token without text must not displace one with text
             return String::new();
         }
         let whole = &text[..whole_bytes(&text)];
         let is_whole = whole.len() == text.len();
-        // Some tokenizers spell whole characters as unreadable too while the one after them is incomplete.
+        // Some tokenizers replace whole characters too while the one after them is incomplete.
         let may_show = is_whole || whole.starts_with(&self.shown);
         let part = if may_show { after(&self.shown, whole).to_string() } else { String::new() };
         if is_whole {
@@ -61,23 +61,23 @@ impl<'a> Decoding<'a> {
         part
     }
 
-    /// What is left when no more tokens come: the signs of a character that stays incomplete.
+    /// The rest of the text after the last token: the replacement characters of an incomplete character.
     pub fn finish(self) -> String {
         after(&self.shown, &self.codec.decode(&self.kept)).to_string()
     }
 }
 
-/// What `text` has more than `shown`. A tokenizer that joins words may spell the end of `shown` otherwise now; what is out
-/// stays out, so `text` is taken from where the two part.
+/// The rest of `text` after its common prefix with `shown`. The two may differ before the end of `shown`: a tokenizer
+/// that joins words may spell it differently now, but what was returned cannot be taken back.
 fn after<'t>(shown: &str, text: &'t str) -> &'t str {
     let agree = shown.chars().zip(text.chars()).take_while(|(a, b)| a == b);
     &text[agree.map(|(a, _)| a.len_utf8()).sum()..]
 }
 
-/// The length of `text` without the signs at its end that the next token may change.
+/// The length of `text` in bytes, without the replacement characters at its end that the next token may change.
 fn whole_bytes(text: &str) -> usize {
-    let signs = text.chars().rev().take(INCOMPLETE).take_while(|&c| c == UNREADABLE).count();
-    text.len() - signs * UNREADABLE.len_utf8()
+    let replacements = text.chars().rev().take(INCOMPLETE).take_while(|&c| c == REPLACEMENT).count();
+    text.len() - replacements * REPLACEMENT.len_utf8()
 }
 
 #[cfg(test)]
@@ -95,16 +95,16 @@ mod tests {
         Codec::Tokenizer { tokenizer: Arc::new(tokenizer), eos_token: "<|endoftext|>".into() }
     }
 
-    /// The parts of `ids`, which together must be their text.
+    /// The parts of `ids`, which must add up to their text.
     #[track_caller]
     fn parts(codec: &Codec, ids: &[u32]) -> Vec<String> {
-        let mut decoding = Decoding::new(codec);
+        let mut stream = DecodeStream::new(codec);
         let mut parts = Vec::new();
         for &id in ids {
-            parts.push(decoding.push(id));
-            assert!(decoding.kept.len() <= MOST_KEPT + 1, "{} tokens are kept", decoding.kept.len());
+            parts.push(stream.push(id));
+            assert!(stream.kept.len() <= MOST_KEPT + 1, "{} tokens are kept", stream.kept.len());
         }
-        parts.push(decoding.finish());
+        parts.push(stream.finish());
         assert_eq!(parts.concat(), codec.decode(ids), "{ids:?}");
         parts
     }
@@ -114,18 +114,18 @@ mod tests {
         let text = "The miller — der Müller, 粉屋 🌾🌾 — grinds.";
         for codec in [BYTES, bpe()] {
             let parts = parts(&codec, &codec.encode(text).unwrap());
-            assert!(parts.iter().all(|part| !part.contains(UNREADABLE)), "{parts:?}");
+            assert!(parts.iter().all(|part| !part.contains(REPLACEMENT)), "{parts:?}");
             assert!(parts.iter().filter(|part| !part.is_empty()).count() > 20, "{parts:?}");
             assert_eq!(parts.concat(), text);
         }
     }
 
     #[test]
-    fn the_parts_of_anything_are_the_whole() {
+    fn the_parts_of_any_tokens_add_up_to_their_text() {
         let random = Philox::new(3, 0);
         for codec in [BYTES, bpe()] {
             for case in 0..200u64 {
-                // Ids up to 320 are no tokens of either; half of the cases are mostly bytes within characters.
+                // Ids up to 320 include some that neither codec has; half of the cases are mostly parts of characters.
                 let ids: Vec<u32> = (0..60)
                     .map(|i| {
                         let [kind, id] = [0, 1].map(|k| random.uniform((case * 60 + i) * 2 + k));

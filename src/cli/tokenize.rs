@@ -1,79 +1,78 @@
-//! The command line of tokenizing.
+//! `tokenize` and `train-tokenizer`: text files into token files, and into a tokenizer.
 
+use crate::data::tokenize::{Summary, TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
+use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
+use crate::data::{DocumentFormat, TokenizerConfig};
+use crate::error::Result;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::PathBuf;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
-use super::{Summary, TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
-use crate::data::config::{DocumentFormat, TokenizerConfig};
-use crate::data::text::plural;
-use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
-use crate::error::Result;
-
-/// Encodes text files into a file of token ids.
+/// The flags of `tokenize`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TokenizeArguments {
-    /// Text files, folders or patterns such as 'books/*.txt'
+    /// Text files, folders or glob patterns such as 'books/*.txt'
     #[arg(required = true, value_name = "INPUT")]
-    pub inputs: Vec<String>,
-    /// The .bin file; for `--format megatron` the path of the .bin and .idx files without these endings
+    inputs: Vec<String>,
+    /// The .bin file to write; with `--format megatron` the common path of the .bin and .idx files, without the ending
     #[arg(long, short, value_name = "PATH")]
-    pub output: PathBuf,
-    /// A tokenizer.json; without it bytes are tokens, and byte 0 ends a document
+    output: PathBuf,
+    /// A tokenizer.json; without one every byte is a token and byte 0 ends a document
     #[arg(long, value_name = "FILE")]
-    pub tokenizer: Option<PathBuf>,
-    /// The token that ends each document
+    tokenizer: Option<PathBuf>,
+    /// The token that ends a document
     #[arg(long, default_value = END_OF_TEXT, value_name = "TOKEN")]
-    pub eos_token: String,
-    /// What is written
+    eos_token: String,
+    /// The file format to write
     #[arg(long, value_enum, default_value = "plain")]
-    pub format: TokenFormat,
-    /// What in a file is a document
+    format: TokenFormat,
+    /// What counts as one document
     #[arg(long, value_enum, default_value = "file")]
-    pub documents: DocumentKind,
-    /// The key of the text in lines of JSON
+    documents: DocumentKind,
+    /// The key of the text in each JSON object, with `--documents jsonl`
     #[arg(long, default_value = "text", value_name = "KEY")]
-    pub text_key: String,
-    /// Replace files that exist
+    text_key: String,
+    /// Replace existing files
     #[arg(long)]
-    pub force: bool,
+    force: bool,
 }
 
-/// What in a text file is a document, as the command line says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum DocumentKind {
+/// The values of `--documents`: [`DocumentFormat`] without the key of JSON lines, which is a flag of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DocumentKind {
     /// The whole file
     File,
     /// Each line
     Line,
-    /// Each run of lines between blank ones
+    /// Each run of lines between blank lines
     BlankLine,
     /// Each line is a JSON object with the text under --text-key
     Jsonl,
 }
 
-/// Trains a byte-level BPE tokenizer on text files.
+/// The flags of `train-tokenizer`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TrainTokenizerArguments {
-    /// Text files, folders or patterns such as 'books/*.txt'
+    /// Text files, folders or glob patterns such as 'books/*.txt'
     #[arg(required = true, value_name = "INPUT")]
-    pub inputs: Vec<String>,
+    inputs: Vec<String>,
     /// The tokenizer.json to write
     #[arg(long, short, value_name = "FILE")]
-    pub output: PathBuf,
-    /// How many tokens it has at most
+    pub(super) output: PathBuf,
+    /// Maximum number of tokens
     #[arg(long, default_value_t = 8192, value_name = "N")]
-    pub vocab_size: usize,
-    /// How often a pair of tokens must occur to be merged
+    vocab_size: usize,
+    /// Merge only pairs of tokens that occur at least this often
     #[arg(long, default_value_t = 2, value_name = "N")]
-    pub min_frequency: u64,
-    /// Replace a file that exists
+    min_frequency: u64,
+    /// Replace an existing file
     #[arg(long)]
-    pub force: bool,
+    force: bool,
 }
 
 impl TokenizeArguments {
-    /// What the arguments say.
+    /// The flags as [`tokenize`] takes them.
     pub fn config(&self) -> TokenizeConfig {
         let tokenizer = self.tokenizer.clone();
         TokenizeConfig {
@@ -91,7 +90,7 @@ impl TokenizeArguments {
         }
     }
 
-    /// Encodes, with a progress bar on stderr where that is a terminal.
+    /// Encodes, with a progress bar on stderr if that is a terminal.
     ///
     /// # Errors
     /// Those of [`tokenize`].
@@ -110,7 +109,7 @@ impl TokenizeArguments {
 }
 
 impl TrainTokenizerArguments {
-    /// Trains, and writes the file.
+    /// Trains a tokenizer and writes its file.
     ///
     /// # Errors
     /// Those of [`train_tokenizer`].
@@ -119,24 +118,20 @@ impl TrainTokenizerArguments {
     }
 }
 
-/// `6 tokens in 2 documents from 1 file (9 bytes) written to x.bin`, and what was passed over.
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let outputs: Vec<String> = self.outputs.iter().map(|path| path.display().to_string()).collect();
-        write!(
-            f,
-            "{} in {} from {} ({} bytes) written to {}",
-            plural(self.tokens as usize, "token"),
-            plural(self.documents as usize, "document"),
-            plural(self.files as usize, "file"),
-            self.bytes,
-            outputs.join(" and ")
-        )?;
-        for (count, what) in [(self.empty, "empty documents"), (self.binary, "binary files")] {
-            if count > 0 {
-                write!(f, "; {what} passed over: {count}")?;
-            }
-        }
-        Ok(())
+impl ValueEnum for TokenFormat {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Plain, Self::LlmC, Self::Megatron]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Self::Plain => (
+                "plain",
+                "Token ids and nothing else: 16 bits each, or 32 if the vocabulary needs them (nanoGPT)",
+            ),
+            Self::LlmC => ("llm.c", "The same after the header of llm.c"),
+            Self::Megatron => ("megatron", "Megatron's .bin and .idx files"),
+        };
+        Some(PossibleValue::new(name).help(help))
     }
 }

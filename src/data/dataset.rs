@@ -1,0 +1,250 @@
+//! The data of a run: loaders turned into batches for training and evaluation.
+
+use super::batches::{BatchSpec, Batches};
+use super::codec::Codec;
+use super::config::{DataConfig, Loader, TokenizerConfig};
+use super::document_rules::DocumentRules;
+use super::source::{Loaded, Source};
+use super::statistics::check_vocabulary;
+use super::{cargo_registry, megatron, text, token_file};
+use crate::error::{Error, Result};
+
+/// Streams of at most this many tokens are checked against the vocabulary before step 1, larger ones batch by batch.
+const CHECKED_TOKENS: u64 = 64 << 20;
+
+/// Training and evaluation data, loaded and checked.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// The batches of training.
+    pub train: Batches,
+    /// The batches of an evaluation, in the same order every time; `None` if nothing is held out.
+    pub eval: Option<Batches>,
+    /// Encodes and decodes the text of a sample.
+    pub codec: Codec,
+    /// For the log: a sentence for each source on what was read, and one on the split.
+    pub summary: Vec<String>,
+}
+
+impl Dataset {
+    /// Loads the data of a run. The evaluation data is `eval`, or else the held-out part of `train`. If `eval` names
+    /// no tokenizer, it uses that of `train`. `seed` shuffles if `train` has no seed of its own.
+    ///
+    /// # Errors
+    /// If a file is missing or malformed, there is too little data for one step, or a token is outside the vocabulary.
+    pub fn load(train: &DataConfig, eval: Option<&DataConfig>, spec: &BatchSpec, seed: u64) -> Result<Self> {
+        let codec = codec(train, spec.vocab_size)?;
+        let loaded = load_sources(train, &codec, spec.vocab_size)?;
+        let mut summary = sentences("training data", &loaded);
+        let (learned, held_out): (Vec<_>, Vec<_>) = loaded
+            .iter()
+            .map(|source| {
+                let (learned, held_out) = source.ranges(train.eval_fraction);
+                (source.source(learned), source.source(held_out))
+            })
+            .unzip();
+        let shuffle = train.shuffle.then_some(train.seed.unwrap_or(seed));
+        let [samples, eval_samples] = samples(&train.loader);
+        let rules = rules_of(train, &loaded)?;
+        let batches = Batches::of_sources(learned, spec.clone(), shuffle, samples)?.with_rules(rules.clone());
+        let eval = match eval {
+            Some(config) => {
+                let tokenizer = config.tokenizer.as_ref().or(train.tokenizer.as_ref());
+                Some(EvalData::load(config, tokenizer, spec.vocab_size, &mut summary)?)
+            }
+            None if held_out.iter().all(|source| source.range.is_empty()) => None,
+            None => {
+                summary.push(split_sentence(&held_out));
+                Some(EvalData { sources: held_out, rules, samples: eval_samples })
+            }
+        };
+        let eval = eval.map(|eval| eval.batches(spec)).transpose()?;
+        Ok(Self { train: batches, eval, codec, summary })
+    }
+}
+
+/// The codec of `config` for a model of `vocab_size` tokens.
+///
+/// # Errors
+/// If the tokenizer cannot be read, or has more tokens than the model.
+pub fn codec(config: &DataConfig, vocab_size: usize) -> Result<Codec> {
+    codec_of(&config.loader, config.tokenizer.as_ref(), vocab_size)
+}
+
+/// What an evaluation reads.
+struct EvalData {
+    sources: Vec<Source>,
+    rules: DocumentRules,
+    /// Number of samples; `None`: all.
+    samples: Option<u64>,
+}
+
+impl EvalData {
+    /// An evaluation data set is read like a training one: whole, or the training part of the loader's split.
+    fn load(
+        config: &DataConfig,
+        tokenizer: Option<&TokenizerConfig>,
+        vocab_size: usize,
+        summary: &mut Vec<String>,
+    ) -> Result<Self> {
+        let codec = codec_of(&config.loader, tokenizer, vocab_size)?;
+        let loaded = load_sources(config, &codec, vocab_size)?;
+        summary.extend(sentences("evaluation data", &loaded));
+        let sources = loaded.iter().map(|source| source.source(source.ranges(0.0).0)).collect();
+        Ok(Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] })
+    }
+
+    /// Its batches, in the order of the files, for steps of one micro-batch.
+    fn batches(self, spec: &BatchSpec) -> Result<Batches> {
+        let spec = BatchSpec { gradient_accumulation_steps: 1, ..spec.clone() };
+        let batches = Batches::of_sources(self.sources, spec, None, self.samples);
+        let in_evaluation = |error| {
+            Error::Plan(format!(
+                "evaluation data: {error} (a larger eval_fraction, or an eval_dataset of its own)"
+            ))
+        };
+        batches.map(|batches| batches.with_rules(self.rules)).map_err(in_evaluation)
+    }
+}
+
+fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: usize) -> Result<Codec> {
+    let eod = match loader {
+        Loader::Text(config) => config.eod_byte,
+        Loader::CargoRegistry(config) => config.eod_byte,
+        Loader::Tokens(_) | Loader::Megatron(_) => 0,
+    };
+    Codec::load(tokenizer, eod, vocab_size)
+}
+
+/// The sources of a loader, checked against the vocabulary.
+fn load_sources(config: &DataConfig, codec: &Codec, vocab_size: usize) -> Result<Vec<Loaded>> {
+    let loaded = match &config.loader {
+        Loader::Text(config) => text::load(config, codec)?,
+        Loader::Tokens(config) => token_file::load(config)?,
+        Loader::Megatron(config) => megatron::load(config)?,
+        Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
+    };
+    for source in loaded.iter().filter(|source| source.stream.len() <= CHECKED_TOKENS) {
+        check_vocabulary(&source.stream, vocab_size, config.documents.pad)?;
+    }
+    Ok(loaded)
+}
+
+/// The rules of a data set. If they name no token that ends documents, it is the one that the loader appends.
+fn rules_of(config: &DataConfig, loaded: &[Loaded]) -> Result<DocumentRules> {
+    let eod = config.documents.eod.or(loaded.first().and_then(|source| source.eod));
+    let rules = DocumentRules { eod, ..config.documents.clone() };
+    if rules.need_eod() && eod.is_none() {
+        return Err(Error::Plan(
+            "files of token ids do not say which token ends a document, and eod_reset, reset_position_ids, reset_attention_mask and eod_mask_loss need it: write `eod_token_id` under train_dataset, or `eod` under the loader's `config`".to_string(),
+        ));
+    }
+    Ok(rules)
+}
+
+/// Number of samples of a training epoch and of an evaluation; `None` if the loader does not say.
+fn samples(loader: &Loader) -> [Option<u64>; 2] {
+    match loader {
+        Loader::Megatron(config) => config.sizes.map(|size| Some(size).filter(|size| *size > 0)),
+        _ => [None; 2],
+    }
+}
+
+/// A sentence for each source, with its share of the samples if there are several.
+fn sentences(what: &str, loaded: &[Loaded]) -> Vec<String> {
+    let total: f64 = loaded.iter().map(|source| source.weight).sum();
+    let share = |source: &Loaded| match loaded.len() {
+        1 => String::new(),
+        _ => format!(" ({:.1} % of the samples)", 100.0 * source.weight / total),
+    };
+    loaded.iter().map(|source| format!("{what}{}: {}", share(source), source.sentence)).collect()
+}
+
+fn split_sentence(held_out: &[Source]) -> String {
+    let count: u64 = held_out.iter().map(|source| source.range.end - source.range.start).sum();
+    match held_out {
+        [one] if one.range.end == one.stream.len() => {
+            format!("evaluation data: the last {count} of these {} tokens", one.stream.len())
+        }
+        [one] => format!("evaluation data: {count} of these {} tokens", one.stream.len()),
+        several => format!("evaluation data: {count} tokens of these {} sources", several.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::config::{DocumentFormat, TextConfig};
+
+    fn text(path: &std::path::Path) -> DataConfig {
+        let loader = Loader::Text(TextConfig {
+            paths: vec![path.display().to_string()],
+            weights: Vec::new(),
+            documents: DocumentFormat::File,
+            extensions: Vec::new(),
+            max_bytes: None,
+            eod_byte: 0,
+        });
+        let documents = DocumentRules::default();
+        DataConfig { loader, tokenizer: None, shuffle: true, seed: None, eval_fraction: 0.0, documents }
+    }
+
+    fn spec() -> BatchSpec {
+        BatchSpec {
+            seq_length: 8,
+            batch_size: 2,
+            gradient_accumulation_steps: 2,
+            vocab_size: 256,
+            ignore_id: u32::MAX,
+            sorts_positions: false,
+            ahead: 0,
+            rank: 0,
+            world: 1,
+        }
+    }
+
+    #[test]
+    fn splits_by_fraction_or_by_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (long, short) = (folder.path().join("long"), folder.path().join("short"));
+        std::fs::write(&long, "x".repeat(999)).unwrap();
+        std::fs::write(&short, "y".repeat(99)).unwrap();
+        let by_fraction = DataConfig { eval_fraction: 0.1, ..text(&long) };
+        let data = Dataset::load(&by_fraction, None, &spec(), 0).unwrap();
+        assert_eq!([data.train.ranges(), data.eval.unwrap().ranges()].concat(), [0..900, 900..1000]);
+        assert_eq!(data.summary[1], "evaluation data: the last 100 of these 1000 tokens");
+
+        let data = Dataset::load(&text(&long), Some(&text(&short)), &spec(), 0).unwrap();
+        assert_eq!([data.train.ranges(), data.eval.unwrap().ranges()].concat(), [0..1000, 0..100]);
+        assert!(Dataset::load(&text(&long), None, &spec(), 0).unwrap().eval.is_none());
+    }
+
+    #[test]
+    fn a_context_longer_than_the_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("short");
+        std::fs::write(&path, "too short").unwrap();
+        let spec = BatchSpec { seq_length: 4096, ..spec() };
+        let error = Dataset::load(&text(&path), None, &spec, 0).unwrap_err().to_string();
+        assert!(error.starts_with(
+            "seq_length 4096 is longer than the data: a window takes 4097 tokens, 10 were found"
+        ));
+        std::fs::write(&path, "x".repeat(10_000)).unwrap();
+        let kept = DataConfig { eval_fraction: 0.1, ..text(&path) };
+        let spec = BatchSpec { batch_size: 1, gradient_accumulation_steps: 1, ..spec };
+        let error = Dataset::load(&kept, None, &spec, 0).unwrap_err().to_string();
+        assert!(error.starts_with("evaluation data: seq_length 4096 is longer than the data"), "{error}");
+    }
+
+    #[test]
+    fn a_small_vocabulary_is_refused_before_training() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        std::fs::write(&path, "text".repeat(100)).unwrap();
+        let spec = BatchSpec { vocab_size: 100, ..spec() };
+        let error = Dataset::load(&text(&path), None, &spec, 0).unwrap_err().to_string();
+        assert!(
+            error.starts_with("token 116 at position 0 of the data is outside vocab_size 100"),
+            "{error}"
+        );
+    }
+}
