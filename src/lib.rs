@@ -77,5 +77,7 @@ pub mod ops;
 pub mod random;
 pub mod record;
 pub mod reference;
+pub mod report;
+pub mod store;
 pub mod tape;
 pub mod train;

@@ -7,7 +7,7 @@ use gristmill::model::config::{Dispatch, ModelConfig};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
 use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
-use gristmill::train::expert_load::MixtureReport;
+use gristmill::report::expert_load::MixtureReport;
 use gristmill::train::{FinishedStep, Trainer};
 use mixtures::{Tensor, experts, read};
 use pollster::block_on;

@@ -4,8 +4,8 @@ mod mixtures;
 mod runs;
 
 use gristmill::model::selection_bias;
-use gristmill::train::checkpoint_folder::CheckpointFolder;
-use gristmill::train::metrics::StepMetrics;
+use gristmill::report::metrics::StepMetrics;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
 use gristmill::train::{Trainer, checkpoint};
 use mixtures::{Tensor, experts, read, save};
 use pollster::block_on;

@@ -3,9 +3,9 @@
 mod runs;
 
 use gristmill::device::GpuCounters;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::checkpoint;
-use gristmill::train::checkpoint_folder::CheckpointFolder;
-use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use runs::Setup;

@@ -61,6 +61,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "random",
             "record",
             "reference",
+            "report",
+            "store",
             "train",
         ],
     ),
@@ -69,9 +71,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "train",
         &[
             "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "random",
-            "record", "tape",
+            "record", "report", "store", "tape",
         ],
     ),
+    ("store", &["error", "model", "ops", "record", "report"]),
+    ("report", &["error", "model", "store"]),
 ];
 
 #[test]

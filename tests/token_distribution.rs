@@ -3,7 +3,7 @@
 
 mod launch;
 
-use gristmill::train::npy;
+use gristmill::store::npy;
 use launch::{Ended, at_home, run};
 use std::path::Path;
 use std::process::Command;

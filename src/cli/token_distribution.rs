@@ -2,8 +2,8 @@
 
 use super::stacked_areas::{self, StackedAreas};
 use crate::error::{Error, Result};
-use crate::train::durable::{create_folder, io_error};
-use crate::train::npy;
+use crate::store::durable::{create_folder, io_error};
+use crate::store::npy;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

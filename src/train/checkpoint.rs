@@ -9,14 +9,8 @@
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
 //! ```
 
-use super::checkpoint_folder::PendingCheckpoint;
-use super::durable::write_atomically;
-use super::expert_tensors::{self, Remembered};
-use super::hugging_face::hugging_face_config;
 use super::recordings::Recordings;
-use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
 use super::trainer::Trainer;
-use super::trainer_state::TrainerState;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::ExpertState;
@@ -24,6 +18,12 @@ use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Piece, Spec};
 use crate::record::Tensor;
+use crate::store::checkpoint_folder::PendingCheckpoint;
+use crate::store::durable::write_atomically;
+use crate::store::expert_tensors::{self, Remembered};
+use crate::store::hugging_face::hugging_face_config;
+use crate::store::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
+use crate::store::trainer_state::TrainerState;
 use safetensors::Dtype;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

@@ -1,12 +1,12 @@
 //! The shaders of a run as files: what a driver gets to compile, for reading, for other tools and for bug reports.
 
-use super::durable::{create_folder_of, write_atomically};
 use super::recordings::Recordings;
 use super::run::open_device;
 use crate::config::{Override, RunConfig, RunPlan};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Kernel, compose};
 use crate::record::Recording;
+use crate::store::durable::{create_folder_of, write_atomically};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,5 @@
 //! What the device reports of a step and of an evaluation once it has finished them.
 
-use super::expert_load::{LayerLoad, MixtureReport};
 use super::recordings::{Recordings, persistent};
 use super::state::{LossState, StepState};
 use crate::config::RunPlan;
@@ -9,6 +8,7 @@ use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Tensor};
+use crate::report::expert_load::{LayerLoad, MixtureReport};
 use std::time::Instant;
 
 /// A step that the device has finished.

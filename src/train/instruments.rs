@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::durable::create_folder_of;
-use super::expert_load::{LayerLoad, MixtureReport};
-use super::metrics::StepMetrics;
-use super::npy;
 use crate::config::RunPlan;
 use crate::error::Result;
 use crate::model::config::Dispatch;
+use crate::report::expert_load::{LayerLoad, MixtureReport};
+use crate::report::metrics::StepMetrics;
+use crate::store::durable::create_folder_of;
+use crate::store::npy;
 
 /// The instruments of a run whose model has experts.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,35 +4,22 @@
 
 pub mod batch_arrays;
 pub mod checkpoint;
-pub mod checkpoint_folder;
 pub mod dump;
-pub mod durable;
-pub mod expert_load;
-mod expert_tensors;
 mod finished;
 pub mod forecast;
-mod hugging_face;
 pub mod instruments;
-pub mod log;
-pub mod loss_monitor;
-pub mod metrics;
 mod model_fingerprint;
-pub mod npy;
 pub mod optimizer;
 pub mod peak;
-pub mod progress;
 pub mod recordings;
 mod resume;
 pub mod run;
-pub mod run_folder;
 pub mod sample;
 pub mod schedule;
 mod settings;
 pub mod state;
-pub mod tensor_file;
 pub mod trained;
 pub mod trainer;
-pub mod trainer_state;
 mod update;
 
 pub use dump::dump_wgsl;

@@ -3,14 +3,14 @@
 use super::checkpoint;
 use super::model_fingerprint;
 use super::optimizer::{MuonConfig, OptimizerKind};
-use super::run_folder::RunFolder;
 use super::settings::settings;
 use super::state::StepState;
 use super::trainer::Trainer;
-use super::trainer_state::{FORMAT_VERSION, TrainerState};
 use crate::config::{Resume, RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::error::{Error, Result};
+use crate::store::run_folder::RunFolder;
+use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use std::collections::BTreeMap;
 
 /// The state a run starts from: fresh, or its newest checkpoint, whose weights and moments are then on the device.

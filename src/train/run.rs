@@ -1,24 +1,24 @@
 //! A whole training run: from a configuration file to a trained model in its run folder.
 
 use super::checkpoint;
-use super::checkpoint_folder::CheckpointFolder;
-use super::expert_load::MixtureReport;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::instruments::ExpertInstruments;
-use super::log::Log;
-use super::metrics::{MetricsWriter, StepMetrics};
 use super::peak::probe_matmul_rate;
-use super::progress::{Progress, ProgressPlan};
 use super::resume::take_up;
-use super::run_folder::RunFolder;
 use super::sample::{prompt, sample};
 use super::trainer::Trainer;
-use super::trainer_state::TrainerState;
 use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::model::count;
+use crate::report::expert_load::MixtureReport;
+use crate::report::log::Log;
+use crate::report::metrics::{MetricsWriter, StepMetrics};
+use crate::report::progress::{Progress, ProgressPlan};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::RunFolder;
+use crate::store::trainer_state::TrainerState;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! A trained model that writes text: its weights and caches on a device, and nothing else.
 
 use super::checkpoint::read_weights;
-use super::checkpoint_folder::CheckpointFolder;
-use super::run_folder::{CHECKPOINTS, CONFIG};
 use super::sample::prompt;
 use crate::config::{Override, RunConfig, RunPlan};
 use crate::data::Codec;
@@ -13,6 +11,8 @@ use crate::model::Shape;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::{CHECKPOINTS, CONFIG};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 

@@ -4,10 +4,11 @@
 use crate::runs::{Setup, Weights, tensors};
 use gristmill::config::RunPlan;
 use gristmill::model::config::ModelConfig;
-use gristmill::train::expert_load::MixtureReport;
+use gristmill::report::expert_load::MixtureReport;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::state::StepState;
-use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
-use gristmill::train::{FinishedStep, Trainer, checkpoint, checkpoint_folder::CheckpointFolder};
+use gristmill::train::{FinishedStep, Trainer, checkpoint};
 use pollster::block_on;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ pub struct LossLine {
 /// The first line of a step.
 ///
 /// ```
-/// use gristmill::train::loss_monitor::{LossLine, loss_line};
+/// use gristmill::report::loss_monitor::{LossLine, loss_line};
 /// let line = LossLine {
 ///     epoch: 1, epochs: 2, step: 1, steps_per_epoch: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
 ///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
@@ -86,7 +86,7 @@ pub fn loss_line(line: &LossLine) -> String {
 /// The second line of a step: `share` of the run that is done (0 to 1), samples per second, and the time left.
 ///
 /// ```
-/// use gristmill::train::loss_monitor::bar_line;
+/// use gristmill::report::loss_monitor::bar_line;
 /// use std::time::Duration;
 /// assert_eq!(
 ///     bar_line(0.1, 12.5, Duration::from_secs(303)),

@@ -21,7 +21,7 @@ mod writer;
 pub use writer::TensorSink;
 
 /// What to do about tensors that are not those of the model.
-pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
+pub(crate) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
 /// Bytes of the length field that starts a file.
 const LENGTH_BYTES: usize = 8;
 /// The longest header that readers of the format accept.
@@ -50,7 +50,7 @@ impl TensorInfo {
 /// A safetensors file, open for reading through a memory map.
 ///
 /// ```
-/// # use gristmill::train::tensor_file::{TensorFile, TensorInfo};
+/// # use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 /// # use safetensors::Dtype;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("model.safetensors");

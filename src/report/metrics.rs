@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::durable::{io_error, replace_atomically};
 use crate::error::Result;
+use crate::store::durable::{io_error, replace_atomically};
 
 /// What one step was like. Numbers that are not finite are written as `null`, since JSON has none, and read back as NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

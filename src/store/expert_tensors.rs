@@ -8,18 +8,18 @@ use crate::record::Tensor;
 use safetensors::Dtype;
 
 /// A row of numbers that outlives a step, and its place in a file.
-pub(super) struct Remembered {
+pub(crate) struct Remembered {
     pub info: TensorInfo,
     pub tensor: Tensor,
 }
 
 /// The biases of the choice, layer by layer.
-pub(super) fn biases(experts: Option<&ExpertState>) -> Vec<Remembered> {
+pub(crate) fn biases(experts: Option<&ExpertState>) -> Vec<Remembered> {
     rows(experts, Dtype::F32, |experts, layer| Some((selection_bias(layer), experts.bias(layer)?)))
 }
 
 /// Rows that experts have, where that changes from step to step.
-pub(super) fn capacities(experts: Option<&ExpertState>) -> Vec<Remembered> {
+pub(crate) fn capacities(experts: Option<&ExpertState>) -> Vec<Remembered> {
     rows(experts.filter(|experts| experts.hot_and_cold().is_some()), Dtype::U32, |experts, layer| {
         Some((format!("expert_capacities.{layer}"), experts.capacities(layer)?))
     })
@@ -45,7 +45,7 @@ fn rows(
 ///
 /// # Errors
 /// A tensor that is missing, or of another shape; nothing is written then.
-pub(super) fn load(
+pub(crate) fn load(
     remembered: &[Remembered],
     file: &TensorFile,
     is_required: bool,

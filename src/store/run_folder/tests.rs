@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::train::metrics::{MetricsWriter, StepMetrics};
+use crate::report::metrics::{MetricsWriter, StepMetrics};
 
 fn refused(output_dir: &Path, resume: bool) -> String {
     let line = RunFolder::create(output_dir, "seed: 1\n", resume).expect_err("was accepted").to_string();

@@ -16,8 +16,8 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::durable::io_error;
 use crate::error::Result;
+use crate::store::durable::io_error;
 
 /// The target of the lines of a step: in the file always, on the terminal only where no bar shows the same.
 pub(super) const STEP_TARGET: &str = "gristmill::step";

@@ -3,8 +3,8 @@ use std::fs;
 use indicatif::{ProgressDrawTarget, TermLike};
 
 use super::*;
-use crate::train::metrics::StepMetrics;
-use crate::train::progress::{Progress, ProgressPlan};
+use crate::report::metrics::StepMetrics;
+use crate::report::progress::{Progress, ProgressPlan};
 
 /// A log of its own, so that tests running at once do not hear each other.
 fn with_log(console: Console, test: impl FnOnce(&Log)) {

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint_folder::CheckpointFolder;
 use super::durable::{create_folder, io_error, write_atomically};
-use super::metrics::truncate_metrics;
 use crate::error::{Error, Result};
+use crate::report::metrics::truncate_metrics;
 
-pub(super) const CONFIG: &str = "config.yaml";
+pub(crate) const CONFIG: &str = "config.yaml";
 const METRICS: &str = "metrics.jsonl";
-pub(super) const CHECKPOINTS: &str = "checkpoint";
+pub(crate) const CHECKPOINTS: &str = "checkpoint";
 
 /// The folder of one run, locked against other processes for as long as this value lives.
 #[derive(Debug)]

@@ -1,0 +1,9 @@
+//! What a run says: log lines, the progress bar, `metrics.jsonl`, and what is shown of experts.
+//!
+//! Nothing here knows the trainer: functions take the numbers of a step and show them.
+
+pub mod expert_load;
+pub mod log;
+pub mod loss_monitor;
+pub mod metrics;
+pub mod progress;
