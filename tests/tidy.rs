@@ -74,8 +74,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "record", "report", "store", "tape",
         ],
     ),
-    ("store", &["error", "model", "ops", "record", "report"]),
-    ("report", &["error", "model", "store"]),
+    ("store", &["element", "error", "model", "ops", "record"]),
+    ("report", &["error", "store"]),
 ];
 
 #[test]

@@ -1,7 +1,5 @@
 //! What a step's experts had to do, as counted on the device, and the numbers that follow.
 
-use crate::model::config::Dispatch;
-
 /// What every layer of experts did in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MixtureReport {
@@ -37,9 +35,9 @@ impl LayerLoad {
     /// The share that the original's `MoEDropRateCallback` estimates, from the last micro-batch alone: Σ max(0, f - c / E)
     /// with f the share of choices of each expert and c the capacity factor. It equals the share of that micro-batch that
     /// was dropped where c k N / E is a whole number. 0 where nothing is ever dropped.
-    pub fn drop_rate_estimate(&self, dispatch: &Dispatch) -> f32 {
-        let Dispatch::Capacity(capacity) = dispatch else { return 0.0 };
-        let most = capacity.factor / self.last.len().max(1) as f64;
+    pub fn drop_rate_estimate(&self, capacity_factor: Option<f64>) -> f32 {
+        let Some(factor) = capacity_factor else { return 0.0 };
+        let most = factor / self.last.len().max(1) as f64;
         shares(&self.last).map(|share| (share - most).max(0.0)).sum::<f64>() as f32
     }
 
@@ -74,21 +72,16 @@ fn shares(counts: &[u32]) -> impl Iterator<Item = f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{Capacity, DropOrder};
-
-    fn capacity(factor: f64) -> Dispatch {
-        Dispatch::Capacity(Capacity { factor, order: DropOrder::Choice, renormalises: false, hot: None })
-    }
 
     #[test]
     fn the_estimate_of_the_worked_example() {
         // semantics of the original: E = 4, c = 1.5, f = (0.5, 0.3, 0.1, 0.1).
         let load = LayerLoad { last: vec![5, 3, 1, 1], ..LayerLoad::default() };
-        assert_eq!(format!("{:.5}", load.drop_rate_estimate(&capacity(1.5))), "0.12500");
-        assert_eq!(load.drop_rate_estimate(&Dispatch::Dropless { safe_tokens: false }), 0.0);
-        assert_eq!(load.drop_rate_estimate(&capacity(2.0)), 0.0);
-        assert_eq!(LayerLoad { last: vec![0; 4], ..load }.drop_rate_estimate(&capacity(1.5)), 0.0);
-        assert_eq!(LayerLoad::default().drop_rate_estimate(&capacity(1.5)), 0.0);
+        assert_eq!(format!("{:.5}", load.drop_rate_estimate(Some(1.5))), "0.12500");
+        assert_eq!(load.drop_rate_estimate(None), 0.0);
+        assert_eq!(load.drop_rate_estimate(Some(2.0)), 0.0);
+        assert_eq!(LayerLoad { last: vec![0; 4], ..load }.drop_rate_estimate(Some(1.5)), 0.0);
+        assert_eq!(LayerLoad::default().drop_rate_estimate(Some(1.5)), 0.0);
     }
 
     #[test]
@@ -97,7 +90,7 @@ mod tests {
         let last = vec![20, 16, 3, 1];
         let dropped = last.iter().map(|count: &u32| count.saturating_sub(15)).sum();
         let load = LayerLoad { last, dropped, choices: 40, ..LayerLoad::default() };
-        assert!((load.drop_rate() - load.drop_rate_estimate(&capacity(1.5))).abs() < 1e-7);
+        assert!((load.drop_rate() - load.drop_rate_estimate(Some(1.5))).abs() < 1e-7);
         assert_eq!(load.drop_rate(), 0.15);
         assert_eq!(LayerLoad::default().drop_rate(), 0.0);
     }

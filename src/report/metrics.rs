@@ -1,13 +1,13 @@
 //! `metrics.jsonl`: one JSON object per step, for people with `jq`, plotting scripts, and tests.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Result;
-use crate::store::durable::{io_error, replace_atomically};
+use crate::store::durable::io_error;
 
 /// What one step was like. Numbers that are not finite are written as `null`, since JSON has none, and read back as NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -91,40 +91,6 @@ impl MetricsWriter {
     }
 }
 
-/// Removes the lines after `last_step`, and any that a kill left incomplete, so that a resumed run does not write a step
-/// twice. Returns how many lines went. A missing file has none.
-///
-/// # Errors
-/// The file cannot be read or replaced.
-pub fn truncate_metrics(path: &Path, last_step: u64) -> Result<usize> {
-    /// The one field that decides; lines of later versions may have others.
-    #[derive(Deserialize)]
-    struct Line {
-        step: u64,
-    }
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(io_error(path, "read", &error)),
-    };
-    let mut removed = 0;
-    replace_atomically(path, |out| {
-        let mut out = BufWriter::new(out);
-        // By bytes, since what a crash left at the end need not be text.
-        for line in BufReader::new(file).split(b'\n') {
-            let line = line?;
-            if serde_json::from_slice::<Line>(&line).is_ok_and(|line| line.step <= last_step) {
-                out.write_all(&line)?;
-                out.write_all(b"\n")?;
-            } else {
-                removed += 1;
-            }
-        }
-        out.flush()
-    })?;
-    Ok(removed)
-}
-
 /// Clocks know no more, and a line is easier to read without fifteen digits of noise.
 fn to_thousandths<S: Serializer>(number: &f64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_f64((number * 1e3).round() / 1e3)
@@ -155,6 +121,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::store::json_lines::truncate_after;
 
     fn metrics(step: u64) -> StepMetrics {
         StepMetrics {
@@ -207,14 +174,14 @@ mod tests {
     fn a_resumed_run_writes_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        assert_eq!(truncate_metrics(&path, 3).unwrap(), 0, "no file, no lines");
+        assert_eq!(truncate_after(&path, 3).unwrap(), 0, "no file, no lines");
         let mut writer = MetricsWriter::open(&path).unwrap();
         (1..=5).for_each(|step| writer.write(&metrics(step)).unwrap());
         drop(writer);
         // Killed inside a line, inside a character.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"step\":2,\"lo\xe2\x96").unwrap();
 
-        assert_eq!(truncate_metrics(&path, 3).unwrap(), 3);
+        assert_eq!(truncate_after(&path, 3).unwrap(), 3);
         let mut writer = MetricsWriter::open(&path).unwrap();
         (4..=6).for_each(|step| writer.write(&metrics(step)).unwrap());
         let text = fs::read_to_string(&path).unwrap();

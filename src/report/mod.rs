@@ -3,6 +3,7 @@
 //! Nothing here knows the trainer: functions take the numbers of a step and show them.
 
 pub mod expert_load;
+pub mod instruments;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;

@@ -1,25 +1,26 @@
 //! What routers remember, as checkpoints hold it: the bias of the choice among the weights, under its Hugging Face name, and
 //! how many rows each expert has among the optimizer's tensors.
 
-use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
-use crate::error::{Error, Result};
+use super::arena_tensors::check;
+use super::tensor_file::{TensorFile, TensorInfo};
+use crate::error::Result;
 use crate::model::{ExpertState, selection_bias};
 use crate::record::Tensor;
 use safetensors::Dtype;
 
 /// A row of numbers that outlives a step, and its place in a file.
-pub(crate) struct Remembered {
+pub(super) struct Remembered {
     pub info: TensorInfo,
     pub tensor: Tensor,
 }
 
 /// The biases of the choice, layer by layer.
-pub(crate) fn biases(experts: Option<&ExpertState>) -> Vec<Remembered> {
+pub(super) fn biases(experts: Option<&ExpertState>) -> Vec<Remembered> {
     rows(experts, Dtype::F32, |experts, layer| Some((selection_bias(layer), experts.bias(layer)?)))
 }
 
 /// Rows that experts have, where that changes from step to step.
-pub(crate) fn capacities(experts: Option<&ExpertState>) -> Vec<Remembered> {
+pub(super) fn capacities(experts: Option<&ExpertState>) -> Vec<Remembered> {
     rows(experts.filter(|experts| experts.hot_and_cold().is_some()), Dtype::U32, |experts, layer| {
         Some((format!("expert_capacities.{layer}"), experts.capacities(layer)?))
     })
@@ -45,7 +46,7 @@ fn rows(
 ///
 /// # Errors
 /// A tensor that is missing, or of another shape; nothing is written then.
-pub(crate) fn load(
+pub(super) fn load(
     remembered: &[Remembered],
     file: &TensorFile,
     is_required: bool,
@@ -54,16 +55,7 @@ pub(crate) fn load(
     let names = file.names();
     let wanted: Vec<&Remembered> =
         remembered.iter().filter(|row| is_required || names.contains(&row.info.name)).collect();
-    for Remembered { info, .. } in &wanted {
-        let (shape, dtype, _) = file.tensor(&info.name)?;
-        if (shape, dtype) != (&info.shape[..], info.dtype) {
-            let TensorInfo { name, dtype: expected, shape: size } = info;
-            let message = format!(
-                "`{name}` is {dtype:?} {shape:?} there, {expected:?} {size:?} in this model; {OTHER_MODEL}"
-            );
-            return Err(Error::file(file.path(), message));
-        }
-    }
+    wanted.iter().try_for_each(|row| check(file, &row.info))?;
     for Remembered { info, tensor } in wanted {
         write(*tensor, file.tensor(&info.name)?.2);
     }

@@ -8,7 +8,7 @@ use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use serde_json::json;
 
 /// The model's shape under the keys of Hugging Face.
-pub(crate) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     let mut config = match model.family {
         Family::Llama => llama_config(model),
         Family::Gpt2 => gpt2_config(model),

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint_folder::CheckpointFolder;
 use super::durable::{create_folder, io_error, write_atomically};
+use super::json_lines;
 use crate::error::{Error, Result};
-use crate::report::metrics::truncate_metrics;
 
 pub(crate) const CONFIG: &str = "config.yaml";
 const METRICS: &str = "metrics.jsonl";
@@ -77,7 +77,7 @@ impl RunFolder {
     pub fn accept_resume(&self) -> Result<usize> {
         let Some((step, _)) = self.resume_point else { return Ok(0) };
         write_atomically(&self.config_path(), self.config_yaml.as_bytes())?;
-        truncate_metrics(&self.metrics_path(), step)
+        json_lines::truncate_after(&self.metrics_path(), step)
     }
 
     /// The step and folder of the checkpoint that a resumed run starts from; `None` in a new run.

@@ -21,7 +21,7 @@ mod writer;
 pub use writer::TensorSink;
 
 /// What to do about tensors that are not those of the model.
-pub(crate) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
+pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
 /// Bytes of the length field that starts a file.
 const LENGTH_BYTES: usize = 8;
 /// The longest header that readers of the format accept.

@@ -1,8 +1,8 @@
 //! The id arrays of a micro-batch, on the host and on the device.
 
-use crate::config::RunPlan;
 use crate::data::Batch;
 use crate::element::Element;
+use crate::model::config::ModelConfig;
 use crate::model::gpt::{AheadTensors, BatchTensors};
 use crate::ops::attention::Segments;
 use crate::record::{BufferId, Persistents, Tensor};
@@ -19,12 +19,12 @@ pub struct BatchArrays {
 }
 
 impl BatchArrays {
-    /// Those that the model and the data of `plan` need.
-    pub fn of(plan: &RunPlan) -> Self {
+    /// The arrays that `model` needs, on data whose documents are kept apart if it `isolates_documents`.
+    pub fn of(model: &ModelConfig, isolates_documents: bool) -> Self {
         Self {
-            sorts_positions: plan.model.learns_positions(),
-            isolates_documents: plan.isolates_documents(),
-            ahead: plan.model.multi_token.map_or(0, |further| further.depth as u32),
+            sorts_positions: model.learns_positions(),
+            isolates_documents,
+            ahead: model.multi_token.map_or(0, |further| further.depth as u32),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::recordings::{Recordings, persistent};
 use super::state::{LossState, StepState};
-use crate::config::RunPlan;
 use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
@@ -54,12 +53,16 @@ pub(super) struct StepReport {
 }
 
 impl StepReport {
-    pub fn new(plan: &RunPlan, recordings: &Recordings) -> Self {
+    pub fn new(recordings: &Recordings) -> Self {
         Self {
             state: recordings.state,
             ahead_loss: recordings.ahead_loss,
             experts: recordings.experts,
-            losses: plan.model.mixture.as_ref().map_or(BalanceLosses::default(), |mixture| mixture.losses),
+            losses: recordings
+                .model
+                .mixture
+                .as_ref()
+                .map_or(BalanceLosses::default(), |mixture| mixture.losses),
         }
     }
 

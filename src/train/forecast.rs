@@ -1,11 +1,9 @@
 //! What a run will take, from its written recordings alone: no device is asked.
 
-use super::batch_arrays::BatchArrays;
 use super::finished::StepReport;
 use super::recordings::Recordings;
 use super::state::LossState;
 use super::trainer::{READER_BYTES, RING};
-use crate::config::RunPlan;
 use crate::model::count;
 use crate::record::{Consumer, MemoryPlan, Recording};
 
@@ -34,20 +32,21 @@ pub struct Forecast {
 
 impl Forecast {
     /// Of a run that `recordings` were written for.
-    pub fn new(plan: &RunPlan, recordings: &Recordings) -> Self {
+    pub fn new(recordings: &Recordings) -> Self {
+        let model = &recordings.model;
         let all = recordings.all();
         let buffers = recordings.persistents.buffers();
         let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
-        let batch_bytes = BatchArrays::of(plan).bytes((plan.batch_size * plan.model.seq_length) as u32);
+        let batch_bytes = recordings.batch_arrays.bytes(recordings.batch.tokens.cols);
         let readbacks =
-            (RING as u64 + 1) * (StepReport::new(plan, recordings).bytes() + size_of::<LossState>() as u64);
+            (RING as u64 + 1) * (StepReport::new(recordings).bytes() + size_of::<LossState>() as u64);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();
         Self {
-            parameters: count::parameters(&plan.model),
-            active_parameters: count::active_parameters(&plan.model),
-            flops_per_token: count::training_flops_per_token(&plan.model),
+            parameters: count::parameters(model),
+            active_parameters: count::active_parameters(model),
+            flops_per_token: count::training_flops_per_token(model),
             arena_bytes,
             other_bytes: recordings.persistents.bytes() - arena_bytes,
             pool_bytes: MemoryPlan::new(&all).bytes(),

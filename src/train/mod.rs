@@ -2,16 +2,23 @@
 //!
 //! [`run()`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
 
+mod announce;
+pub mod arenas;
 pub mod batch_arrays;
-pub mod checkpoint;
+mod checkpoint;
 pub mod dump;
+mod evaluation;
 mod finished;
 pub mod forecast;
-pub mod instruments;
+mod initial;
+mod instruments;
+mod limits;
+mod micro_step;
 mod model_fingerprint;
 pub mod optimizer;
 pub mod peak;
 pub mod recordings;
+mod reporter;
 mod resume;
 pub mod run;
 pub mod sample;

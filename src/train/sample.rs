@@ -41,6 +41,27 @@ pub async fn sample(
     Ok(codec.decode(&text))
 }
 
+/// Finds at the start of a run what would keep the model from writing at its end; `has_text` says whether the meaning of the
+/// data's tokens is known.
+///
+/// # Errors
+/// The meaning is not known, or the prompt cannot be encoded for a model of `vocab_size` tokens.
+pub(super) fn check_sample(
+    config: &SampleConfig,
+    has_text: bool,
+    codec: &Codec,
+    vocab_size: usize,
+) -> Result<()> {
+    if !has_text {
+        return Err(Error::Plan(
+            "sample: the data are token files, and no tokenizer says what the tokens mean; name it in \
+             train_dataset.tokenizer or remove `sample`"
+                .into(),
+        ));
+    }
+    prompt(codec, &config.prompt, vocab_size).map(drop)
+}
+
 /// The tokens of a prompt. A text without one starts after a line end of bytes, or after the end of another document of a
 /// tokenizer's tokens.
 ///

@@ -51,6 +51,16 @@ pub struct LossState {
     pub mean_sum: f32,
 }
 
+impl StepState {
+    /// Words of 32 bits that it takes.
+    pub const WORDS: u32 = (size_of::<Self>() / 4) as u32;
+}
+
+impl LossState {
+    /// Words of 32 bits that it takes.
+    pub const WORDS: u32 = (size_of::<Self>() / 4) as u32;
+}
+
 /// The schedule as the device reads it, row after row, computed in f64: see [`StepTensors::schedule`]. `rates` are those of
 /// the parameter groups; without `betas` moments are not corrected.
 ///

@@ -1,6 +1,5 @@
 //! A trained model that writes text: its weights and caches on a device, and nothing else.
 
-use super::checkpoint::read_weights;
 use super::sample::prompt;
 use crate::config::{Override, RunConfig, RunPlan};
 use crate::data::Codec;
@@ -11,6 +10,7 @@ use crate::model::Shape;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
+use crate::store::checkpoint::{WeightTensors, load_weights};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, CONFIG};
 use std::ops::ControlFlow;
@@ -105,7 +105,9 @@ impl<'gpu> TrainedModel<'gpu> {
         if let Some((table, values)) = shape.rotary_table() {
             write(table, bytemuck::cast_slice(&values));
         }
-        read_weights(&layout, &weights, shape.expert_state().as_ref(), &run.checkpoint, write)?;
+        let experts = shape.expert_state();
+        let tensors = WeightTensors { layout: &layout, arena: &weights, experts: experts.as_ref() };
+        load_weights(tensors, &run.checkpoint, write)?;
         let reader = Reader::new(gpu, recordings.logits.bytes());
         Ok(Self { gpu, recordings, buffers, prepared, reader })
     }

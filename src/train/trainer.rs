@@ -1,15 +1,14 @@
 //! The device side of a run: state, step, evaluation.
 
-use super::batch_arrays::{BatchArrays, batch_stride};
+use super::batch_arrays::batch_stride;
 use super::finished::{FinishedEvaluation, FinishedStep, StepReport};
 use super::recordings::{Recordings, persistent};
-use super::state::{LossState, StepState, schedule_table};
+use super::schedule::Schedule;
+use super::state::{LossState, StepState};
 use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
-use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::model::init::initial_row;
 use crate::record::{PersistentId, Tensor};
 
 /// Submissions are at most 3 ahead of the device; one slot more is always free.
@@ -42,7 +41,6 @@ pub struct Trainer<'gpu> {
     ids: Ids,
     gradient_accumulation_steps: u64,
     batch: Batch,
-    arrays: BatchArrays,
     staged: Vec<u8>,
 }
 
@@ -72,10 +70,8 @@ impl<'gpu> Trainer<'gpu> {
             eval_loss: id(recordings.eval_loss)?,
             batch: id(recordings.batch.tokens)?,
         };
-        let report = StepReport::new(plan, &recordings);
-        let tokens = (plan.batch_size * plan.model.seq_length) as u32;
-        let arrays = BatchArrays::of(plan);
-        let batch_bytes = arrays.bytes(tokens);
+        let report = StepReport::new(&recordings);
+        let batch_bytes = recordings.batch_arrays.bytes(recordings.batch.tokens.cols);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let trainer = Self {
             uploads: UploadRing::new(gpu, batch_bytes, RING),
@@ -85,7 +81,6 @@ impl<'gpu> Trainer<'gpu> {
             reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
             gradient_accumulation_steps: plan.gradient_accumulation_steps as u64,
             batch: Batch::default(),
-            arrays,
             staged: vec![0; batch_bytes as usize],
             gpu,
             recordings,
@@ -93,38 +88,15 @@ impl<'gpu> Trainer<'gpu> {
             prepared,
             ids,
         };
-        trainer.initialise(plan, length);
-        Ok(trainer)
-    }
-
-    fn initialise(&self, plan: &RunPlan, length: &RunLength) {
-        let base = |step| length.schedule.lr_at(step);
-        let groups: Vec<_> =
-            length.group_schedules.iter().map(|schedule| |step| schedule.lr_at(step)).collect();
-        let mut rates: Vec<&dyn Fn(u64) -> f64> = vec![&base];
-        rates.extend(groups.iter().map(|lr_at| lr_at as &dyn Fn(u64) -> f64));
+        let schedules: Vec<&Schedule> =
+            [&length.schedule].into_iter().chain(&length.group_schedules).collect();
         let betas = [plan.optimizer.beta1, plan.optimizer.beta2];
         let betas = plan.optimizer.kind.corrects_bias().then_some(betas);
-        let table = schedule_table(length.total_steps, &rates, betas);
-        self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
-        if let Some((table, values)) = &self.recordings.rotary {
-            self.write(*table, bytemuck::cast_slice(values));
-        }
-        if let Some(experts) = &self.recordings.experts {
-            let capacities = experts.initial_capacities();
-            let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
-            rows.for_each(|row| self.write(row, bytemuck::cast_slice(&capacities)));
-        }
-        self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
-        for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
-            for part in parts {
-                let mut bytes = Vec::new();
-                for row in part.first_row..part.first_row + part.rows {
-                    Element::F32.encode_row(&initial_row(spec, index, row, plan.seed), &mut bytes);
-                }
-                self.write(self.recordings.arenas.weights.part(spec, part), &bytes);
-            }
-        }
+        trainer.write_schedules(length.total_steps, &schedules, betas);
+        trainer.write_tables();
+        trainer.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
+        trainer.write_initial_weights(plan.seed);
+        Ok(trainer)
     }
 
     /// Writes the start of a persistent tensor. For set-up.
@@ -260,7 +232,9 @@ impl<'gpu> Trainer<'gpu> {
     /// The micro-batch as the device's batch buffer holds it.
     fn stage(&mut self) {
         let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
-        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(self.arrays.list(&self.batch)) {
+        for (slot, ids) in
+            self.staged.chunks_exact_mut(stride).zip(self.recordings.batch_arrays.list(&self.batch))
+        {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         }
     }
