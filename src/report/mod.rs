@@ -7,4 +7,5 @@ pub mod instruments;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
+mod pace;
 pub mod progress;

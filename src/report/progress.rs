@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::log::{Log, STEP_TARGET};
 use super::loss_monitor::{LossLine, bar_line, loss_line, python_duration};
 use super::metrics::StepMetrics;
+use super::pace::Pace;
 
 /// How far a run goes, and where it starts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -74,11 +75,6 @@ impl Progress {
         if let Some(loss) = metrics.eval_loss {
             tracing::info!("step {}: eval_loss {loss:.4}", metrics.step);
         }
-    }
-
-    /// Says something, above the bar and in `log.txt`.
-    pub fn message(&self, text: &str) {
-        tracing::info!("{text}");
     }
 
     /// Leaves the bar as it is and ends it.
@@ -159,39 +155,6 @@ fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Dura
     text
 }
 
-/// The wall-clock time of a step, evaluation and checkpoints included: the mean of the first steps, then a moving mean
-/// that remembers about fifty.
-#[derive(Debug)]
-struct Pace {
-    step: u64,
-    at: Instant,
-    steps_seen: u64,
-    seconds_per_step: f64,
-}
-
-impl Pace {
-    fn new(step: u64, at: Instant) -> Self {
-        Self { step, at, steps_seen: 0, seconds_per_step: 0.0 }
-    }
-
-    fn advance(&mut self, step: u64, at: Instant) {
-        let steps = step.saturating_sub(self.step);
-        if steps == 0 {
-            return;
-        }
-        self.steps_seen += steps;
-        let seconds = at.saturating_duration_since(self.at).as_secs_f64() / steps as f64;
-        let weight = (steps as f64 / self.steps_seen.min(50) as f64).min(1.0);
-        self.seconds_per_step += weight * (seconds - self.seconds_per_step);
-        (self.step, self.at) = (step, at);
-    }
-
-    fn remaining(&self, total_steps: u64) -> Duration {
-        let seconds = self.seconds_per_step * total_steps.saturating_sub(self.step) as f64;
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,21 +192,6 @@ mod tests {
         assert_eq!(logged, [3, 10, 20, 25]);
         let each = ProgressPlan { log_every: 0, ..plan() };
         assert!((3..=25).all(|step| each.is_logged(step)));
-    }
-
-    #[test]
-    fn the_time_left_follows_the_pace_of_this_run() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(100, start);
-        assert_eq!(pace.remaining(200), Duration::ZERO);
-        pace.advance(101, at(4));
-        assert_eq!(pace.remaining(201), Duration::from_secs(400));
-        pace.advance(102, at(6)); // the mean of 4 and 2
-        assert_eq!(pace.remaining(202), Duration::from_secs(300));
-        pace.advance(102, at(7));
-        assert_eq!(pace.remaining(202), Duration::from_secs(300), "no step, no news");
-        assert_eq!(pace.remaining(50), Duration::ZERO);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The shape of a model as Hugging Face's `config.json` says it.
 
+mod architecture;
 mod mixture;
 
 use crate::model::config::{Activation, Family, ModelConfig};

@@ -180,7 +180,7 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
         let mut progress = Progress::new(plan, log);
         let metrics = StepMetrics { step: 2, loss: 3.5, step_ms: 500.0, ..StepMetrics::default() };
         progress.step(&metrics);
-        progress.message("checkpoint written");
+        tracing::info!("checkpoint written");
         tracing::warn!("the disk is nearly full");
         progress.finish();
     });
