@@ -20,6 +20,7 @@
 //!           model -> tape -> ops -> record -> kernels     what runs: written recordings, no adapter needed
 //! generate -> model, device                      text from a model, its keys and values kept
 //! train  -> device -> record, kernels            where it runs: adapter, pool, pipelines, replay
+//!        -> report -> store                      what a run reports, and what it keeps on disk
 //! cli                                            the command lines: they may ask anyone
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```

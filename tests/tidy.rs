@@ -67,15 +67,15 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
+    ("store", &["element", "error", "model", "ops", "record"]),
+    ("report", &["error", "store"]),
     (
         "train",
         &[
-            "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "random",
-            "record", "report", "store", "tape",
+            "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "record",
+            "report", "store", "tape",
         ],
     ),
-    ("store", &["element", "error", "model", "ops", "record"]),
-    ("report", &["error", "store"]),
 ];
 
 #[test]

@@ -1,4 +1,5 @@
-//! What a run shows of its experts: numbers in `metrics.jsonl`, a log line, files for `gristmill token-distribution`.
+//! What a run reports about its experts: numbers in `metrics.jsonl`, a log line, and the files that
+//! `gristmill token-distribution` plots.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
-//! What a run says: log lines, the progress bar, `metrics.jsonl`, and what is shown of experts.
+//! What a run reports: log lines, the progress bar, `metrics.jsonl`, and the load of experts.
 //!
-//! Nothing here knows the trainer: functions take the numbers of a step and show them.
+//! Nothing here knows the trainer or the configuration: functions take the numbers of a step and show them.
 
 pub mod expert_load;
 pub mod instruments;

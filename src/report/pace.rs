@@ -1,4 +1,4 @@
-//! How long a run still takes.
+//! The time that a run still needs.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// No steps yet; `step` was done before, at `at`.
+    /// Starts the clock at `at`, after `step`.
     pub fn new(step: u64, at: Instant) -> Self {
         Self { step, at, steps_seen: 0, seconds_per_step: 0.0 }
     }
 
-    /// `step` was finished at `at`.
+    /// Records that `step` was finished at `at`.
     pub fn advance(&mut self, step: u64, at: Instant) {
         let steps = step.saturating_sub(self.step);
         if steps == 0 {

@@ -84,8 +84,8 @@ impl<'a> ArenaTensor<'a> {
 /// Reads the tensors of `arena` from `file`, where their names start with `prefix`; `write` puts them on the device.
 ///
 /// # Errors
-/// A tensor that is missing or of another shape or type. All are checked before the first is written, so that the file of
-/// another model changes nothing.
+/// A tensor that is missing or of another shape or type. All are checked before the first is written, so that the
+/// file of another model changes nothing.
 pub(crate) fn load(
     layout: &ArenaLayout,
     arena: &Arena,

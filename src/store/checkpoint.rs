@@ -9,12 +9,13 @@
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
 //! ```
 //!
-//! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its content.
+//! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
+//! content.
 
 use super::arena_tensors::{self, ArenaTensor, TakeRow};
 use super::durable::write_atomically;
-use super::expert_tensors::{self, Remembered};
 use super::hugging_face::hugging_face_config;
+use super::router_tensors::{self, RouterTensor};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::trainer_state::TrainerState;
 use crate::error::{Error, Result};
@@ -43,7 +44,7 @@ pub(crate) struct TrainingTensors<'a> {
 pub(crate) struct WeightTensors<'a> {
     pub layout: &'a ArenaLayout,
     pub arena: &'a Arena,
-    /// What routers remember, for a mixture of experts.
+    /// Biases and capacities, for a mixture of experts.
     pub experts: Option<&'a ExpertState>,
 }
 
@@ -60,10 +61,10 @@ pub(crate) async fn save(
 ) -> Result<()> {
     let WeightTensors { layout, arena, experts } = tensors.weights;
     let weights = ArenaTensor::list(layout, arena, "");
-    save_file(&folder.join(MODEL), &weights, &expert_tensors::biases(experts), &read).await?;
+    save_file(&folder.join(MODEL), &weights, &router_tensors::biases(experts), &read).await?;
     let mut moments = ArenaTensor::list(layout, tensors.first_moments, "exp_avg.");
     moments.extend(ArenaTensor::list(layout, tensors.second_moments, "exp_avg_sq."));
-    save_file(&folder.join(OPTIMIZER), &moments, &expert_tensors::capacities(experts), &read).await?;
+    save_file(&folder.join(OPTIMIZER), &moments, &router_tensors::capacities(experts), &read).await?;
     let config =
         serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
     write_atomically(&folder.join(CONFIG), &config)?;
@@ -86,14 +87,15 @@ pub(crate) fn load(
     let WeightTensors { layout, experts, .. } = tensors.weights;
     let (model, optimizer) =
         (TensorFile::open(&folder.join(MODEL))?, TensorFile::open(&folder.join(OPTIMIZER))?);
-    expert_tensors::load(&expert_tensors::biases(experts), &model, true, &write)?;
-    expert_tensors::load(&expert_tensors::capacities(experts), &optimizer, true, &write)?;
+    router_tensors::load(&router_tensors::biases(experts), &model, true, &write)?;
+    router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
     arena_tensors::load(layout, tensors.first_moments, &optimizer, "exp_avg.", &write)?;
     arena_tensors::load(layout, tensors.second_moments, &optimizer, "exp_avg_sq.", &write)?;
     Ok(state)
 }
 
-/// Reads weights alone, and the biases of routers if they are there: `path` is a checkpoint folder or a safetensors file.
+/// Reads weights alone, and the biases of routers if they are there: `path` is a checkpoint folder or a safetensors
+/// file.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing or of another shape.
@@ -106,37 +108,39 @@ pub(crate) fn load_weights(
     let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
     let file = TensorFile::open(&file)?;
     arena_tensors::load(layout, arena, &file, "", &write)?;
-    let biases = expert_tensors::biases(experts);
-    expert_tensors::load(&biases, &file, false, write)?;
+    let biases = router_tensors::biases(experts);
+    router_tensors::load(&biases, &file, false, write)?;
     let known = ArenaTensor::list(layout, arena, "").into_iter().map(|tensor| tensor.name);
     warn_of_unknown(&file, &known.chain(biases.into_iter().map(|bias| bias.info.name)).collect());
     Ok(())
 }
 
-/// Says which tensors of a file are not used.
+/// Warns of tensors in the file that the model does not have.
 fn warn_of_unknown(file: &TensorFile, known: &HashSet<String>) {
     let names = file.names();
     let unknown: Vec<&String> = names.iter().filter(|name| !known.contains(*name)).collect();
     if let Some(first) = unknown.first() {
         let (path, count) = (file.path().display(), unknown.len());
-        tracing::warn!("{path}: this model has no place for {count} of its tensors, `{first}` for one");
+        tracing::warn!(
+            "{path}: {count} of its tensors are not in this model and are ignored, `{first}` among them"
+        );
     }
 }
 
 async fn save_file(
     path: &Path,
     tensors: &[ArenaTensor<'_>],
-    remembered: &[Remembered],
+    router_state: &[RouterTensor],
     read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut infos: Vec<TensorInfo> = tensors.iter().map(ArenaTensor::info).collect();
-    infos.extend(remembered.iter().map(|row| row.info.clone()));
+    infos.extend(router_state.iter().map(|row| row.info.clone()));
     // transformers refuses files without this entry.
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     TensorFile::write(path, &infos, metadata, async |index, sink| match tensors.get(index) {
         Some(tensor) => tensor.read(read, &mut |row: &[u8]| sink.put(row)).await,
         None => {
-            let row = remembered[index - tensors.len()].tensor;
+            let row = router_state[index - tensors.len()].tensor;
             read(row, &mut |bytes: &[u8]| sink.put(bytes)).await
         }
     })

@@ -10,11 +10,11 @@ use crate::record::{BufferId, Persistents, Tensor};
 /// Which id arrays a micro-batch has on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchArrays {
-    /// Token numbers sorted by position.
+    /// Token indices sorted by position.
     pub sorts_positions: bool,
-    /// First and last token of each token's document.
+    /// First and last token of each token's document, two arrays.
     pub isolates_documents: bool,
-    /// So many times tokens, targets and order, further ahead.
+    /// Depth of multi-token prediction: tokens, targets and order once more for each place ahead.
     pub ahead: u32,
 }
 
@@ -28,7 +28,7 @@ impl BatchArrays {
         }
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all arrays of a micro-batch of `tokens`.
     pub fn bytes(self, tokens: u32) -> u64 {
         let count = 4
             + u64::from(self.sorts_positions)
@@ -37,7 +37,7 @@ impl BatchArrays {
         count * batch_stride(tokens)
     }
 
-    /// The arrays of a batch, in the order in which they lie on the device.
+    /// The arrays of a batch, in the order of the device buffer.
     pub fn list(self, batch: &Batch) -> Vec<&[u32]> {
         let Batch { tokens, targets, positions, order, position_order, starts, ends, ahead } = batch;
         let mut arrays: Vec<&[u32]> = vec![tokens, targets, positions, order];
@@ -50,12 +50,12 @@ impl BatchArrays {
     }
 }
 
-/// Bytes from one id array of a micro-batch to the next.
+/// Bytes from one id array of a micro-batch to the next: each can be bound.
 pub fn batch_stride(tokens: u32) -> u64 {
     (4 * tokens as u64).next_multiple_of(256)
 }
 
-/// The id arrays of a micro-batch in one buffer, so that one copy brings them all.
+/// The id arrays of a micro-batch in one buffer, so that one copy uploads all of them.
 pub(super) fn batch_tensors(
     persistents: &mut Persistents,
     label: &str,

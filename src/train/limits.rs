@@ -1,4 +1,4 @@
-//! What does not fit an adapter or the memory cap, refused with the key to change.
+//! Refuses what does not fit the adapter or the memory cap, and names the key to change.
 
 use super::forecast::Forecast;
 use super::recordings::Recordings;
@@ -9,9 +9,6 @@ use crate::model::widest_expert_tensor;
 use crate::ops::linear_cross_entropy;
 use crate::ops::work_list::{MAX_COLUMNS, WorkList};
 use crate::record::Tensor;
-
-/// Consumers that an error about memory lists.
-const LISTED: usize = 5;
 
 const SMALLER_BATCH: &str =
     "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead";
@@ -31,8 +28,8 @@ pub(super) fn check_schedule(schedule: Tensor, capabilities: &Capabilities) -> R
     )))
 }
 
-/// Refuses activations that are too wide for one binding, in micro-batches of `batch_size` windows. Recording would find
-/// them too, but could not name the key to change.
+/// Refuses activations that are too wide for one binding, in micro-batches of `batch_size` windows. Recording would
+/// find them too, but could not name the key to change.
 pub(super) fn check_activations(
     model: &ModelConfig,
     batch_size: usize,
@@ -67,11 +64,12 @@ pub(super) fn check_activations(
 
 /// Refuses a run that takes more than `cap` bytes of device memory.
 pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<()> {
-    let bytes = Forecast::new(recordings).bytes();
+    let forecast = Forecast::new(recordings);
+    let bytes = forecast.bytes();
     let Some(cap) = cap.filter(|&cap| bytes > cap) else { return Ok(()) };
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
-    let consumers = recordings.largest_consumers(LISTED).into_iter();
-    let listed: Vec<String> = consumers.map(|c| format!("{} {}", c.label, mib(c.bytes))).collect();
+    let listed: Vec<String> =
+        forecast.largest.iter().map(|c| format!("{} {}", c.label, mib(c.bytes))).collect();
     Err(Error::Plan(format!(
         "the run takes {}, over context.max_device_memory of {}; the largest consumers: {}; lower \
          runner_config.batch_size or raise the cap",
@@ -95,7 +93,7 @@ fn widest_row(model: &ModelConfig) -> usize {
 fn check_launches(model: &ModelConfig, [rows, columns]: [u64; 2], capabilities: &Capabilities) -> Result<()> {
     if columns > u64::from(MAX_COLUMNS) {
         return Err(Error::Plan(format!(
-            "experts have {columns} columns inside (gate and up), the kernels take {MAX_COLUMNS} at most; lower \
+            "experts have {columns} columns in gate and up projection, the kernels take {MAX_COLUMNS} at most; lower \
              moe_config.moe_intermediate_size"
         )));
     }

@@ -35,8 +35,8 @@ impl DropoutMasks {
 }
 
 impl MicroBatch<'_> {
-    /// Forward, loss and backward: gradients are added to their arena, losses to `loss` and, for multi-token prediction,
-    /// to the `LossState` in `ahead`.
+    /// Forward, loss and backward: gradients are added to their arena, losses to `loss` and, for multi-token
+    /// prediction, to the `LossState` in `ahead`.
     pub fn train(
         &self,
         capabilities: Capabilities,

@@ -1,6 +1,7 @@
-//! The trainer: records a step once, replays it, and looks after everything that must survive it.
+//! The trainer: records a step once and replays it.
 //!
-//! [`run()`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
+//! [`run()`] is a whole training run, from configuration file to run folder; [`Trainer`] is its device side alone. What a
+//! run keeps on disk is in [`store`](crate::store), what it reports in [`report`](crate::report).
 
 mod announce;
 pub mod arenas;

@@ -1,4 +1,4 @@
-//! The recordings of a run, written down: everything a training run does on the device, without a device.
+//! The recordings of a run: everything that training does on the device, written without a device.
 
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
@@ -35,9 +35,9 @@ pub struct Recordings {
     pub loss: Tensor,
     /// `LossState` of the evaluation batches.
     pub eval_loss: Tensor,
-    /// `LossState` of the tokens further ahead, for a model that predicts such.
+    /// `LossState` of multi-token prediction, for a model that has it.
     pub ahead_loss: Option<Tensor>,
-    /// What routers remember, for a model that has such.
+    /// Tallies, biases and capacities of the routers, for a mixture.
     pub experts: Option<ExpertState>,
     /// Learning rate and bias corrections, by global step.
     pub schedule: Tensor,
@@ -45,7 +45,7 @@ pub struct Recordings {
     pub batch_arrays: BatchArrays,
     /// The current micro-batch.
     pub batch: BatchTensors,
-    /// The rotary table and its contents, for a model that rotates.
+    /// The rotary table and its content, for a model with rotary embeddings.
     pub rotary: Option<(Tensor, Vec<f32>)>,
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
     pub micro_step: Recording,
@@ -53,7 +53,7 @@ pub struct Recordings {
     pub update: Recording,
     /// Forward and loss of one micro-batch.
     pub eval: Recording,
-    /// The text that the model writes at the end, if it does.
+    /// Generation of the sample at the end, if the run asks for one.
     pub sample: Option<GenerateRecordings>,
 }
 
@@ -143,7 +143,7 @@ impl Recordings {
         all
     }
 
-    /// Bytes of everything: persistent buffers and pool.
+    /// Bytes of persistent buffers and pool.
     pub fn bytes(&self) -> u64 {
         self.persistents.bytes() + MemoryPlan::new(&self.all()).bytes()
     }

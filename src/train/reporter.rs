@@ -1,4 +1,4 @@
-//! What a run reports of its steps, in their order: each once its results have arrived, those of its evaluation included.
+//! Reports the steps of a run in order, each when its results have arrived, including those of its evaluation.
 
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
@@ -17,11 +17,10 @@ pub(super) struct Reporter<'a> {
     instruments: Option<ExpertInstruments>,
     evaluation: Option<Evaluation<'a>>,
     tokens_per_step: usize,
-    /// Steps that wait for the loss of their evaluation, and what their experts did.
+    /// Steps that wait for the loss of their evaluation, and the load of their experts.
     waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
-    /// When the device finished the last step or evaluation; a step's time counts from here.
+    /// When the device finished the last step or evaluation: the next step's time starts here.
     last_arrival: Instant,
-    /// The last loss and the last evaluation's loss that were reported, in nats per token.
     losses: Losses,
 }
 
@@ -55,7 +54,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Takes in what has arrived and reports the steps that are complete.
+    /// Takes in results that have arrived and reports the steps that are complete.
     ///
     /// # Errors
     /// The metrics or a file about experts cannot be written.
@@ -77,12 +76,12 @@ impl<'a> Reporter<'a> {
         Ok(())
     }
 
-    /// Leaves the time since the last arrival out of the next step's: the run paused.
+    /// Excludes the time since the last arrival from the next step's: the run was saving.
     pub fn skip_pause(&mut self) {
         self.last_arrival = Instant::now();
     }
 
-    /// Ends the progress bar.
+    /// Ends the progress bar and returns the last losses.
     pub fn finish(self) -> Losses {
         self.progress.finish();
         self.losses

@@ -1,4 +1,4 @@
-//! Where a run starts: afresh, or where its newest checkpoint left off.
+//! Where a run starts: at step 0, or at its newest checkpoint.
 
 use super::model_fingerprint;
 use super::optimizer::{MuonConfig, OptimizerKind};
@@ -12,7 +12,7 @@ use crate::store::run_folder::RunFolder;
 use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use std::collections::BTreeMap;
 
-/// The state of a new run, which a resumed one must match in everything but its counters.
+/// The state of a new run. A checkpoint must match it in everything but its counters.
 pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) -> TrainerState {
     TrainerState {
         format_version: FORMAT_VERSION,
@@ -35,12 +35,12 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) ->
     }
 }
 
-/// Continues from the checkpoint that `folder` resumes from, whose weights and moments are then on the device, and returns
-/// its state; in a new run, returns `fresh`.
+/// Loads the checkpoint that `folder` resumes from onto the device and returns its state; for a new run, returns
+/// `fresh`.
 ///
 /// # Errors
-/// A checkpoint that is damaged, that another run left, or that is not the one `resume` names.
-pub(super) fn take_up(
+/// A checkpoint that is damaged, is of another run, or is not the one that `resume` names.
+pub(super) fn restore(
     trainer: &Trainer<'_>,
     folder: &RunFolder,
     resume: &Resume,
@@ -50,8 +50,9 @@ pub(super) fn take_up(
     if let Resume::Named(name) = resume
         && !newest.ends_with(name)
     {
-        let message =
-            format!("the newest checkpoint, not `{name}`, is where a run continues: remove the later ones");
+        let message = format!(
+            "a run continues from its newest checkpoint, which is not `{name}`: remove the later ones"
+        );
         return Err(Error::file(newest, message));
     }
     let state = trainer.load(newest, &fresh)?;

@@ -5,7 +5,7 @@ use super::evaluation::Evaluation;
 use super::instruments::expert_instruments;
 use super::peak::probe_matmul_rate;
 use super::reporter::{Losses, Reporter};
-use super::resume::{fresh_state, take_up};
+use super::resume::{fresh_state, restore};
 use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
 use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
@@ -27,25 +27,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What a finished run reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Steps done in all, those before a resume included.
+    /// Steps done in all, including those before a resume.
     pub steps: u64,
     /// Mean loss of the last step in nats per token.
     pub loss: f32,
     /// The last evaluation's loss in nats per token.
     pub eval_loss: Option<f32>,
-    /// The text written at the end.
+    /// The sample, if one was asked for.
     pub sample: Option<String>,
     /// Whether an interrupt ended the run early.
     pub is_interrupted: bool,
 }
 
-/// Trains as the file at `config` says, `overrides` (`--a.b.c=value`) applied. Ends early, with a checkpoint, once
-/// `interrupt` is set.
+/// Trains as configured in the file at `config`, with `overrides` (`--a.b.c=value`) applied. Once `interrupt` is set,
+/// finishes the step, saves a checkpoint and ends.
 ///
 /// # Errors
 /// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk.
 pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
-    // Everything that can be wrong is found before the run folder is created: a run that never started leaves nothing.
+    // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     let log = Log::start();
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
     let plan = RunPlan::resolve(&config)?;
@@ -65,7 +65,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;
 
     let folder = RunFolder::create(&plan.output_dir, &plan.to_yaml(), plan.resume != Resume::No)?;
-    let state = take_up(&trainer, &folder, &plan.resume, fresh_state(&plan, &length, &data.train))?;
+    let state = restore(&trainer, &folder, &plan.resume, fresh_state(&plan, &length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
     let matmul_rate = probe_matmul_rate(&gpu).await?;
@@ -93,7 +93,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     run.finish(&mut trainer).await
 }
 
-/// The device that a plan asks for.
+/// Opens the device that `plan` asks for.
 pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
     let options =
         GpuOptions { device_name: plan.device_name.clone(), tier: plan.tier, ..GpuOptions::default() };
@@ -124,7 +124,7 @@ struct Run<'a> {
     reporter: Reporter<'a>,
     interrupt: Arc<AtomicBool>,
     is_interrupted: bool,
-    /// Where the host is in the run: what the next checkpoint will say.
+    /// The host's counters, as the next checkpoint will save them.
     state: TrainerState,
 }
 
@@ -148,10 +148,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The last results, the last checkpoint, the sample.
+    /// Reports the last results, saves the last checkpoint, writes the sample.
     async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.settle(trainer).await?;
-        // An interrupted run is saved even where the configuration asks for no checkpoints: otherwise its work would be lost.
+        // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
         let wants_checkpoint = self.plan.checkpoint.is_some() || self.is_interrupted;
         if wants_checkpoint && !self.is_saved() {
             self.save(trainer).await?;
@@ -169,7 +169,7 @@ impl Run<'_> {
         Ok(summary)
     }
 
-    /// Takes in what has arrived, without waiting.
+    /// Takes in the results that have arrived, without waiting.
     fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let (steps, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
         if let Some(last) = steps.last() {

@@ -1,4 +1,4 @@
-//! The recording of an update: norm and decisions, then the optimizer, kind by kind of parameter.
+//! The recording of an update: gradient norm and step state, then the optimizer, segment by segment.
 
 use super::arenas::Arenas;
 use super::optimizer::{MuonConfig, OptimizerConfig, OptimizerKind};
@@ -14,7 +14,7 @@ use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
 
-/// What an update is made of.
+/// What the recording of an update depends on.
 pub(super) struct Update<'a> {
     pub optimizer: &'a OptimizerConfig,
     /// The weight decay of each parameter group, by its number.
@@ -46,7 +46,7 @@ impl Update<'_> {
             rec.scope("muon", |rec| self.update_matrices(rec, &config))?;
         }
         if let Some(experts) = self.experts {
-            experts.layers().for_each(|layer| remember(&mut rec, &experts, layer, self.tensors.state));
+            experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, self.tensors.state));
         }
         Ok(rec.finish())
     }
@@ -71,8 +71,8 @@ impl Update<'_> {
         adamw::adamw(rec, &segment, &self.tensors, &settings);
     }
 
-    /// Muon, one matrix at a time. A parameter that packs several matrices (q, k and v; gate and up) is updated matrix by
-    /// matrix: they are stored together for the sake of one product, but are different maps.
+    /// Muon, one matrix at a time. A parameter that packs several matrices (q, k and v; gate and up) is updated
+    /// matrix by matrix: they are stored together for the sake of one product, but are different maps.
     fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
         let parameters = self.layout.parameters.list();
         for (spec, parts) in parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == Rule::Muon)
@@ -108,8 +108,8 @@ impl Update<'_> {
     }
 }
 
-/// What a layer's router learns from the step besides its gradient: the bias of the choice, and which experts are hot.
-fn remember(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tensor) {
+/// Updates the state of a layer's router: the selection bias, and which experts are hot.
+fn update_router(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tensor) {
     let tally = experts.tally(layer);
     rec.scope(format!("layers.{layer}"), |rec| {
         if let (Some(bias), Some(rate)) = (experts.bias(layer), experts.bias_update_rate()) {

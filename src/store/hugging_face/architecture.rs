@@ -8,8 +8,8 @@
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax |
 //!
 //! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Mixtral computes the same as
-//! DeepSeek-MoE without a shared expert, but names its tensors differently. Capacity, which drops tokens in training, has
-//! no key.
+//! DeepSeek-MoE without a shared expert, but names its tensors differently. Capacity, which drops tokens in training,
+//! has no key.
 
 use crate::model::config::{MixtureConfig, ModelConfig};
 use crate::ops::route::{GroupScore, Route, Score};

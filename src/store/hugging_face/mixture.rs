@@ -1,8 +1,8 @@
 //! The keys of `config.json` that a mixture of experts adds.
 //!
-//! There is no one architecture for all mixtures, but their tensors have the same names. So the file names the nearest
-//! architecture, and has every key under the name that Qwen gives it and under DeepSeek's. Where that architecture does not
-//! compute the same, the key `gristmill_note` says what it lacks.
+//! There is no one architecture for all mixtures, but their tensors have the same names. So the file names the
+//! nearest architecture, and has every key under the name that Qwen gives it and under DeepSeek's. Where that
+//! architecture does not compute the same, the key `gristmill_note` says what it lacks.
 
 use super::architecture::Architecture;
 use crate::model::config::{MixtureConfig, ModelConfig};

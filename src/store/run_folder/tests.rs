@@ -94,7 +94,7 @@ fn two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing() {
     let holder = if cfg!(unix) { format!("process {}", std::process::id()) } else { "process".to_owned() };
     assert!(line.contains(&format!("{holder} is training into this folder")), "{line}");
     drop(first);
-    assert!(path.join("run.lock").exists(), "the lock is in the system, not in the file's existence");
+    assert!(path.join("run.lock").exists(), "the lock is the operating system's, not the file's existence");
     RunFolder::create(&path, "", true).unwrap();
 }
 
@@ -109,7 +109,7 @@ fn an_unwritable_place_is_found_at_once() {
     assert!(itself.contains("cannot create the folder"), "{itself}");
 }
 
-/// The kernel's own file systems take no folders from anyone; a permission bit would not stop the superuser.
+/// sysfs refuses new folders even to root, which permission bits would not stop.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_forbidden_place_is_found_at_once() {
