@@ -20,6 +20,7 @@
 //!           model -> tape -> ops -> record -> kernels     what runs: written recordings, no adapter needed
 //! generate -> model, device                      text from a model, its keys and values kept
 //! train  -> device -> record, kernels            where it runs: adapter, pool, pipelines, replay
+//!        -> report -> store                      what a run reports, and what it keeps on disk
 //! cli                                            the command lines: they may ask anyone
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```
@@ -77,5 +78,7 @@ pub mod ops;
 pub mod random;
 pub mod record;
 pub mod reference;
+pub mod report;
+pub mod store;
 pub mod tape;
 pub mod train;

@@ -3,7 +3,7 @@
 mod runs;
 
 use gristmill::data::tokenize::train_tokenizer;
-use gristmill::train::metrics::StepMetrics;
+use gristmill::report::metrics::StepMetrics;
 use gristmill::train::run::Summary;
 use runs::Setup;
 use std::path::{Path, PathBuf};

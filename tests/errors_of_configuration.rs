@@ -56,7 +56,10 @@ fn what_the_configuration_gets_wrong() {
         (
             "experts wider than a grid",
             &["--moe_config={expert_num: 2, use_gmm: True, moe_intermediate_size: 32768}"],
-            &["experts have 65536 columns inside", "lower moe_config.moe_intermediate_size"],
+            &[
+                "experts have 65536 columns in gate and up projection",
+                "lower moe_config.moe_intermediate_size",
+            ],
         ),
         (
             "more chosen experts than experts",

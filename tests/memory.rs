@@ -84,7 +84,7 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
 
     // The cap is compared with what is really asked for: a byte less than that is too little, the rest is enough.
     let mut plan = Setup::new("capped", "").plan();
-    let needed = Forecast::new(&plan, &capped("64MB").expect("64 MB is plenty")).bytes();
+    let needed = Forecast::new(&capped("64MB").expect("64 MB is plenty")).bytes();
     plan.max_device_memory = Some(needed);
     assert!(record(&plan, Capabilities::software()).is_ok());
     plan.max_device_memory = Some(needed - 1);

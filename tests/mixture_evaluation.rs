@@ -7,7 +7,7 @@ use gristmill::model::config::{Dispatch, ModelConfig};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
 use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
-use gristmill::train::expert_load::MixtureReport;
+use gristmill::report::expert_load::MixtureReport;
 use gristmill::train::{FinishedStep, Trainer};
 use mixtures::{Tensor, experts, read};
 use pollster::block_on;
@@ -62,7 +62,7 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
     let (tallies, _) = recordings.experts.expect("experts").tallies();
     assert!(binds(&recordings.micro_step, tallies), "a step binds its tallies");
     assert!(!binds(&recordings.eval, tallies), "an evaluation binds the tallies of a step");
-    let saved = mixtures::save(&trainer, &plan.model, STEPS, home.path());
+    let saved = mixtures::save(&trainer, STEPS, home.path());
     let file = |name: &str| read(&saved.join(name));
     let left = Left {
         reports: finished.into_iter().filter_map(|step| step.mixture).collect(),

@@ -55,7 +55,7 @@ fn nothing_is_made_after_the_second_step() {
                 block_on(evaluation).expect("an evaluation");
             }
             if step == CHECKPOINT_AT {
-                mixtures::save(&trainer, &plan.model, step, folder.path());
+                mixtures::save(&trainer, step, folder.path());
             }
             finished.extend(trainer.finished_steps().expect("states"));
             if step == 2 {
@@ -96,7 +96,7 @@ fn the_memory_foretold_is_the_memory_taken() {
         block_on(trainer.step(1, &data.train, 0)).expect("a step");
         block_on(trainer.wait()).expect("the device");
         let taken = (gpu.counters().buffer_bytes - before) as f64;
-        let foretold = Forecast::new(&plan, trainer.recordings()).bytes();
+        let foretold = Forecast::new(trainer.recordings()).bytes();
         let error = (foretold as f64 - taken).abs() / taken;
         println!("{}: {foretold} foretold, {taken} taken, {:.2} % off", setup.name, 100.0 * error);
         assert!(error <= ALLOWED, "{}: {foretold} foretold, {taken} taken", setup.name);

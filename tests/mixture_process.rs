@@ -5,8 +5,8 @@ mod mixtures;
 mod runs;
 
 use gristmill::ops::permute::capacity_slots;
-use gristmill::train::metrics::StepMetrics;
-use gristmill::train::npy;
+use gristmill::report::metrics::StepMetrics;
+use gristmill::store::npy;
 use launch::{Ended, at_home, refused, run, train_gpt};
 use mixtures::experts;
 use runs::Setup;

@@ -4,9 +4,9 @@ mod mixtures;
 mod runs;
 
 use gristmill::model::selection_bias;
-use gristmill::train::checkpoint_folder::CheckpointFolder;
-use gristmill::train::metrics::StepMetrics;
-use gristmill::train::{Trainer, checkpoint};
+use gristmill::report::metrics::StepMetrics;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::train::Trainer;
 use mixtures::{Tensor, experts, read, save};
 use pollster::block_on;
 use runs::{Setup, tensors};
@@ -92,9 +92,8 @@ fn checkpoints_hold_current_weights_and_load_without_biases() {
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
     let new = || block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
-    let model = |trainer: &Trainer<'_>, step| {
-        read(&save(trainer, &plan.model, step, home.path()).join("model.safetensors"))
-    };
+    let model =
+        |trainer: &Trainer<'_>, step| read(&save(trainer, step, home.path()).join("model.safetensors"));
     let mut trainer = new();
     let mut seen: Vec<BTreeMap<String, Tensor>> = vec![model(&trainer, 1)];
     for step in 1..=3 {
@@ -116,14 +115,14 @@ fn checkpoints_hold_current_weights_and_load_without_biases() {
     let path = home.path().join("weights.safetensors");
     mixtures::write(&path, &trained);
     let other = new();
-    checkpoint::load_weights(&other, &path).unwrap_or_else(|e| panic!("{e}"));
+    other.load_weights(&path).unwrap_or_else(|e| panic!("{e}"));
     assert!(model(&other, 10) == trained, "biases are read where they are there");
 
     let mut bare = trained.clone();
     bare.retain(|name, _| !is_bias(name));
     mixtures::write(&path, &bare);
     let other = new();
-    checkpoint::load_weights(&other, &path).unwrap_or_else(|e| panic!("{e}"));
+    other.load_weights(&path).unwrap_or_else(|e| panic!("{e}"));
     for (name, tensor) in model(&other, 11) {
         match is_bias(&name) {
             true => assert_eq!(tensor.words, [0; 5], "{name}"),

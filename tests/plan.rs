@@ -61,7 +61,7 @@ fn the_memory_foretold_is_the_memory_taken() {
         block_on(trainer.step(1, &data.train, 0)).expect("a step");
         block_on(trainer.wait()).expect("the device");
         let taken = (gpu.counters().buffer_bytes - before) as f64;
-        let forecast = Forecast::new(&plan, trainer.recordings());
+        let forecast = Forecast::new(trainer.recordings());
         let error = (forecast.bytes() as f64 - taken).abs() / taken;
         println!("{name}: {} foretold, {taken} taken, {:.2} % off", forecast.bytes(), 100.0 * error);
         assert!(error <= ALLOWED, "{name}: {} foretold, {taken} taken", forecast.bytes());

@@ -3,8 +3,8 @@
 mod launch;
 mod runs;
 
-use gristmill::train::checkpoint_folder::CheckpointFolder;
-use gristmill::train::metrics::StepMetrics;
+use gristmill::report::metrics::StepMetrics;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
 use runs::Setup;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

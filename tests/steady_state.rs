@@ -3,9 +3,8 @@
 mod runs;
 
 use gristmill::device::GpuCounters;
-use gristmill::train::checkpoint;
-use gristmill::train::checkpoint_folder::CheckpointFolder;
-use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
+use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use runs::Setup;
@@ -47,7 +46,7 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
             .extend(trainer.finished_evaluations().expect("evaluations").iter().map(|e| (e.tag, e.loss)));
         lags.push(step - arrived);
         if step == CHECKPOINT_AT {
-            save(&trainer, &plan.model, step, folder.path());
+            save(&trainer, step, folder.path());
         }
         if step == 2 {
             // wgpu drops what is no longer used when it is polled.
@@ -83,12 +82,7 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
     assert!(before.buffer_bytes as u64 > trainer.persistent_bytes() + trainer.pool_bytes(), "{before:?}");
 }
 
-fn save(
-    trainer: &Trainer<'_>,
-    model: &gristmill::model::config::ModelConfig,
-    step: u64,
-    folder: &std::path::Path,
-) {
+fn save(trainer: &Trainer<'_>, step: u64, folder: &std::path::Path) {
     let state = TrainerState {
         format_version: FORMAT_VERSION,
         step,
@@ -102,6 +96,6 @@ fn save(
         schedule: Default::default(),
     };
     let pending = CheckpointFolder::new(folder, 1).begin(step).expect("a folder");
-    block_on(checkpoint::save(trainer, model, &state, &pending)).expect("a checkpoint");
+    block_on(trainer.save(&state, &pending)).expect("a checkpoint");
     pending.commit().expect("a checkpoint");
 }

@@ -61,15 +61,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "random",
             "record",
             "reference",
+            "report",
+            "store",
             "train",
         ],
     ),
     ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
+    ("store", &["element", "error", "model", "ops", "record"]),
+    ("report", &["error", "store"]),
     (
         "train",
         &[
-            "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "random",
-            "record", "tape",
+            "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "record",
+            "report", "store", "tape",
         ],
     ),
 ];

@@ -3,7 +3,7 @@
 
 mod launch;
 
-use gristmill::train::npy;
+use gristmill::store::npy;
 use launch::{Ended, at_home, run};
 use std::path::Path;
 use std::process::Command;
@@ -104,7 +104,7 @@ fn what_is_missing_or_wrong_is_one_line() {
     npy::write(&tensors.join("layer-0_7.npy"), &[1.0, 2.0]).expect("a file");
     refused("2", "1", "have 3 experts and 2; keep those of one run");
     std::fs::write(tensors.join("layer-0_7.npy"), b"PK").expect("a file");
-    refused("2", "1", "layer-0_7.npy: not a NumPy vector of numbers: it does not start as one");
+    refused("2", "1", "layer-0_7.npy: not a NumPy vector of numbers: its first bytes are not NumPy's");
     std::fs::rename(tensors.join("layer-0_7.npy"), tensors.join("layer-0_last.npy")).expect("renamed");
     refused("2", "1", "layer-0_last.npy: expected a name layer-0_STEP.npy; rename or remove it");
 }

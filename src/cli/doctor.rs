@@ -125,7 +125,7 @@ fn forecast(layers: u32, width: u32, heads: u32, capabilities: Capabilities) -> 
          lr_schedule: {{ learning_rate: 1.0e-3 }}\n"
     );
     let plan = RunPlan::resolve(&RunConfig::parse(&yaml, Path::new("doctor"), &[])?)?;
-    Ok(Forecast::new(&plan, &Recordings::new(&plan, capabilities, 1)?))
+    Ok(Forecast::new(&Recordings::new(&plan, capabilities, 1)?))
 }
 
 #[cfg(test)]

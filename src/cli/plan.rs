@@ -33,7 +33,7 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     let tier = plan.tier.unwrap_or(Tier::Portable);
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
     let recordings = Recordings::new(&plan, Capabilities::software().with_tier(tier), steps)?;
-    let _ = output::print(&report(&plan, length.as_ref(), tier, &Forecast::new(&plan, &recordings)));
+    let _ = output::print(&report(&plan, length.as_ref(), tier, &Forecast::new(&recordings)));
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 use super::output::say;
 use super::stacked_areas::{self, StackedAreas};
 use crate::error::{Error, Result};
-use crate::train::durable::create_folder_of;
-use crate::train::npy;
+use crate::store::durable::create_folder_of;
+use crate::store::npy;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -1,8 +1,8 @@
 //! The id arrays of a micro-batch, on the host and on the device.
 
-use crate::config::RunPlan;
 use crate::data::Batch;
 use crate::element::Element;
+use crate::model::config::ModelConfig;
 use crate::model::gpt::{AheadTensors, BatchTensors};
 use crate::ops::attention::Segments;
 use crate::record::{BufferId, Persistents, Tensor};
@@ -10,25 +10,25 @@ use crate::record::{BufferId, Persistents, Tensor};
 /// Which id arrays a micro-batch has on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchArrays {
-    /// Token numbers sorted by position.
+    /// Token indices sorted by position.
     pub sorts_positions: bool,
-    /// First and last token of each token's document.
+    /// First and last token of each token's document, two arrays.
     pub isolates_documents: bool,
-    /// So many times tokens, targets and order, further ahead.
+    /// Depth of multi-token prediction: tokens, targets and order once more for each place ahead.
     pub ahead: u32,
 }
 
 impl BatchArrays {
-    /// Those that the model and the data of `plan` need.
-    pub fn of(plan: &RunPlan) -> Self {
+    /// The arrays that `model` needs, on data whose documents are kept apart if it `isolates_documents`.
+    pub fn of(model: &ModelConfig, isolates_documents: bool) -> Self {
         Self {
-            sorts_positions: plan.model.learns_positions(),
-            isolates_documents: plan.isolates_documents(),
-            ahead: plan.model.multi_token.map_or(0, |further| further.depth as u32),
+            sorts_positions: model.learns_positions(),
+            isolates_documents,
+            ahead: model.multi_token.map_or(0, |further| further.depth as u32),
         }
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all arrays of a micro-batch of `tokens`.
     pub fn bytes(self, tokens: u32) -> u64 {
         let count = 4
             + u64::from(self.sorts_positions)
@@ -37,7 +37,7 @@ impl BatchArrays {
         count * batch_stride(tokens)
     }
 
-    /// The arrays of a batch, in the order in which they lie on the device.
+    /// The arrays of a batch, in the order of the device buffer.
     pub fn list(self, batch: &Batch) -> Vec<&[u32]> {
         let Batch { tokens, targets, positions, order, position_order, starts, ends, ahead } = batch;
         let mut arrays: Vec<&[u32]> = vec![tokens, targets, positions, order];
@@ -50,12 +50,12 @@ impl BatchArrays {
     }
 }
 
-/// Bytes from one id array of a micro-batch to the next.
+/// Bytes from one id array of a micro-batch to the next: each can be bound.
 pub fn batch_stride(tokens: u32) -> u64 {
     (4 * tokens as u64).next_multiple_of(256)
 }
 
-/// The id arrays of a micro-batch in one buffer, so that one copy brings them all.
+/// The id arrays of a micro-batch in one buffer, so that one copy uploads all of them.
 pub(super) fn batch_tensors(
     persistents: &mut Persistents,
     label: &str,

@@ -1,19 +1,19 @@
-//! The shaders of a run as files: what a driver gets to compile, for reading, for other tools and for bug reports.
+//! The shaders of a run as files, as the driver gets them: to read, for other tools and for bug reports.
 
-use super::durable::{create_folder_of, write_atomically};
 use super::recordings::Recordings;
 use super::run::open_device;
 use crate::config::{Override, RunConfig, RunPlan};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Kernel, compose};
 use crate::record::Recording;
+use crate::store::durable::{create_folder_of, write_atomically};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Writes every shader variant that training as the file at `config` says would use into `folder`, and trains nothing.
-/// Returns the files. Where the configuration names a tier no adapter is needed, and `software` is taken to have 8 lanes;
-/// else the one that the run would take decides. Lanes share by `subgroupShuffle`; `enable subgroups;`, which tools other
-/// than naga want for it, is not written, because naga does not know it yet.
+/// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files;
+/// trains nothing. If the configuration names a tier, no adapter is needed and `software` is assumed to have 8 lanes;
+/// otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
+/// `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
 ///
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
@@ -27,8 +27,8 @@ pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Re
     write_shaders(&Recordings::new(&plan, capabilities, 1)?.all(), folder)
 }
 
-/// Composes each distinct kernel of `recordings` into a file of `folder` that is named after it and starts with its
-/// name as a comment.
+/// Composes each distinct kernel of `recordings` into a file in `folder`, which has the kernel's name and starts with
+/// it as a comment.
 ///
 /// # Errors
 /// A folder or file that cannot be written.
@@ -44,7 +44,8 @@ pub fn write_shaders(recordings: &[&Recording], folder: &Path) -> Result<Vec<Pat
     kernels.iter().map(write).collect()
 }
 
-/// A name that every file system takes: `matmul/software:nt f32 +bias` becomes `matmul_software_nt_f32_+bias.wgsl`.
+/// A file name that every file system accepts: `matmul/software:nt f32 +bias` becomes
+/// `matmul_software_nt_f32_+bias.wgsl`.
 fn file_name(kernel: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_+-=.".contains(letter);
     let name: String = kernel.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect();

@@ -1,39 +1,38 @@
-//! What the device reports of a step and of an evaluation once it has finished them.
+//! The results of a step and of an evaluation once the device has finished them.
 
-use super::expert_load::{LayerLoad, MixtureReport};
 use super::recordings::{Recordings, persistent};
 use super::state::{LossState, StepState};
-use crate::config::RunPlan;
 use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Tensor};
+use crate::report::expert_load::{LayerLoad, MixtureReport};
 use std::time::Instant;
 
 /// A step that the device has finished.
 #[derive(Clone, Debug)]
 pub struct FinishedStep {
-    /// Its number, counted from 1.
+    /// Index of the step, from 1.
     pub step: u64,
-    /// What it decided.
+    /// `StepState` after it.
     pub state: StepState,
-    /// Mean loss of the tokens further ahead in nats per token, for a model that predicts such.
+    /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
-    /// What the experts did, for a model that has such.
+    /// The load of experts, for a mixture.
     pub mixture: Option<MixtureReport>,
-    /// When it was finished.
+    /// When the device finished it.
     pub at: Instant,
 }
 
 /// An evaluation that the device has finished.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishedEvaluation {
-    /// What it was called.
+    /// The tag that was passed to [`Trainer::evaluate`](super::Trainer::evaluate).
     pub tag: u64,
     /// Mean loss in nats per token.
     pub loss: f32,
-    /// When it was finished.
+    /// When the device finished it.
     pub at: Instant,
 }
 
@@ -44,26 +43,27 @@ impl FinishedEvaluation {
     }
 }
 
-/// The buffers that say what a step did, and how they are read.
+/// The buffers that are read back after a step, and how they are decoded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepReport {
+pub(super) struct StepReadback {
     state: Tensor,
     ahead_loss: Option<Tensor>,
     experts: Option<ExpertState>,
     losses: BalanceLosses,
 }
 
-impl StepReport {
-    pub fn new(plan: &RunPlan, recordings: &Recordings) -> Self {
+impl StepReadback {
+    pub fn new(recordings: &Recordings) -> Self {
+        let mixture = recordings.model.mixture.as_ref();
         Self {
             state: recordings.state,
             ahead_loss: recordings.ahead_loss,
             experts: recordings.experts,
-            losses: plan.model.mixture.as_ref().map_or(BalanceLosses::default(), |mixture| mixture.losses),
+            losses: mixture.map_or(BalanceLosses::default(), |mixture| mixture.losses),
         }
     }
 
-    /// The buffers, and how many bytes of each are wanted.
+    /// The buffers, and how many bytes of each are read back.
     pub fn sources(&self) -> Vec<(PersistentId, u64)> {
         let state = persistent(self.state).map(|id| (id, size_of::<StepState>() as u64));
         let ahead = self.ahead_loss.and_then(persistent).map(|id| (id, size_of::<LossState>() as u64));
@@ -80,7 +80,8 @@ impl StepReport {
         self.sources().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Those that each step sums up anew: all but the state, which stands first and lasts.
+    /// The buffers that accumulate over a step and are cleared before it: all but the state, which is the first and
+    /// persists.
     pub fn cleared(&self) -> impl Iterator<Item = PersistentId> + use<> {
         self.sources().into_iter().skip(1).map(|(id, _)| id)
     }

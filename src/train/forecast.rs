@@ -1,30 +1,31 @@
-//! What a run will take, from its written recordings alone: no device is asked.
+//! The memory and work of a run, computed from its recordings alone, without a device.
 
-use super::batch_arrays::BatchArrays;
-use super::finished::StepReport;
+use super::finished::StepReadback;
 use super::recordings::Recordings;
 use super::state::LossState;
 use super::trainer::{READER_BYTES, RING};
-use crate::config::RunPlan;
 use crate::model::count;
 use crate::record::{Consumer, MemoryPlan, Recording};
+
+/// How many of the largest buffers a forecast names.
+const LARGEST: usize = 5;
 
 /// Sizes and work of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// Numbers in the model, pads not counted.
+    /// Parameters of the model, padding not counted.
     pub parameters: usize,
-    /// Those of them that a token meets: fewer than all in a mixture of experts.
+    /// Parameters that are active per token: fewer than all in a mixture of experts.
     pub active_parameters: usize,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
     /// Bytes of weights, gradients and the optimizer's moments.
     pub arena_bytes: u64,
-    /// Bytes of the other buffers that outlive a step: batch, tables, states.
+    /// Bytes of the other persistent buffers: batch, tables, states.
     pub other_bytes: u64,
     /// Bytes of the pool that activations and their gradients share.
     pub pool_bytes: u64,
-    /// Bytes of the buffers that feed the device: params of kernels, uploads, readbacks.
+    /// Bytes of the buffers between host and device: params of kernels, uploads, readbacks.
     pub staging_bytes: u64,
     /// The largest buffers, largest first.
     pub largest: Vec<Consumer>,
@@ -33,21 +34,22 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Of a run that `recordings` were written for.
-    pub fn new(plan: &RunPlan, recordings: &Recordings) -> Self {
+    /// The forecast for a run of `recordings`.
+    pub fn new(recordings: &Recordings) -> Self {
+        let model = &recordings.model;
         let all = recordings.all();
         let buffers = recordings.persistents.buffers();
         let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
-        let batch_bytes = BatchArrays::of(plan).bytes((plan.batch_size * plan.model.seq_length) as u32);
+        let batch_bytes = recordings.batch_arrays.bytes(recordings.batch.tokens.cols);
         let readbacks =
-            (RING as u64 + 1) * (StepReport::new(plan, recordings).bytes() + size_of::<LossState>() as u64);
+            (RING as u64 + 1) * (StepReadback::new(recordings).bytes() + size_of::<LossState>() as u64);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();
         Self {
-            parameters: count::parameters(&plan.model),
-            active_parameters: count::active_parameters(&plan.model),
-            flops_per_token: count::training_flops_per_token(&plan.model),
+            parameters: count::parameters(model),
+            active_parameters: count::active_parameters(model),
+            flops_per_token: count::training_flops_per_token(model),
             arena_bytes,
             other_bytes: recordings.persistents.bytes() - arena_bytes,
             pool_bytes: MemoryPlan::new(&all).bytes(),
@@ -55,12 +57,12 @@ impl Forecast {
                 + RING as u64 * batch_bytes
                 + readbacks
                 + segment.unwrap_or(16).min(READER_BYTES),
-            largest: recordings.largest_consumers(5),
+            largest: recordings.largest_consumers(LARGEST),
             launches: all.iter().map(|recording| (recording.name, recording.dispatches.len())).collect(),
         }
     }
 
-    /// Bytes of everything.
+    /// Device memory in all, in bytes.
     pub fn bytes(&self) -> u64 {
         self.arena_bytes + self.other_bytes + self.pool_bytes + self.staging_bytes
     }

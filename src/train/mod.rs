@@ -1,38 +1,33 @@
-//! The trainer: records a step once, replays it, and looks after everything that must survive it.
+//! The trainer: records a step once and replays it.
 //!
-//! [`run()`] is the whole of a training run; [`Trainer`] is the part that needs a device and nothing else.
+//! [`run()`] is a whole training run, from configuration file to run folder; [`Trainer`] is its device side alone. What a
+//! run keeps on disk is in [`store`](crate::store), what it reports in [`report`](crate::report).
 
+mod announce;
+pub mod arenas;
 pub mod batch_arrays;
-pub mod checkpoint;
-pub mod checkpoint_folder;
+mod checkpoint;
 pub mod dump;
-pub mod durable;
-pub mod expert_load;
-mod expert_tensors;
+mod evaluation;
 mod finished;
 pub mod forecast;
-mod hugging_face;
-pub mod instruments;
-pub mod log;
-pub mod loss_monitor;
-pub mod metrics;
+mod initial;
+mod instruments;
+mod limits;
+mod micro_step;
 mod model_fingerprint;
-pub mod npy;
 pub mod optimizer;
 pub mod peak;
-pub mod progress;
 pub mod recordings;
+mod reporter;
 mod resume;
 pub mod run;
-pub mod run_folder;
 pub mod sample;
 pub mod schedule;
 mod settings;
 pub mod state;
-pub mod tensor_file;
 pub mod trained;
 pub mod trainer;
-pub mod trainer_state;
 mod update;
 
 pub use dump::dump_wgsl;

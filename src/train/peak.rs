@@ -1,4 +1,4 @@
-//! What the adapter reaches: the rate that MFU is measured against, and the rate of its memory.
+//! Measured peaks of the adapter: of matrix products, which MFU refers to, and of its memory.
 
 use crate::device::{Gpu, Guard};
 use crate::element::Element;
@@ -8,8 +8,8 @@ use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{Persistents, Recorder, Recording};
 use std::time::{Duration, Instant};
 
-/// Floating-point operations per second of a square f32 matrix product with the kernel that training uses, the best of
-/// three: what the adapter could do if training were nothing else. Takes a fraction of a second.
+/// Floating-point operations per second of a square f32 matrix product with the kernel that training uses, the best
+/// of three. Takes a fraction of a second.
 ///
 /// # Errors
 /// A device that fails.
@@ -22,8 +22,8 @@ pub async fn probe_matmul_rate(gpu: &Gpu) -> Result<f64> {
     Ok(2.0 * (side as f64).powi(3) / best_of_three(gpu, &persistents, rec.finish()).await?)
 }
 
-/// Bytes per second that a kernel which does nothing else reads and writes: one read, one write of 64 MiB (16 MiB on a
-/// software adapter), the best of three.
+/// Bytes per second, read and written, of a kernel that only copies 64 MiB (16 MiB on a software adapter), the best
+/// of three.
 ///
 /// # Errors
 /// A device that fails.
@@ -36,13 +36,13 @@ pub async fn probe_memory_rate(gpu: &Gpu) -> Result<f64> {
     Ok(2.0 * x.bytes() as f64 / best_of_three(gpu, &persistents, rec.finish()).await?)
 }
 
-/// Seconds.
+/// Seconds that a replay of `recording` takes, the best of three after a first one that also compiles and clears.
 async fn best_of_three(gpu: &Gpu, persistents: &Persistents, recording: Recording) -> Result<f64> {
     let buffers = gpu.make_persistent(persistents).await?;
     let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off).await?;
     let mut best = Duration::MAX;
     for _ in 0..4 {
-        let start = Instant::now(); // the first round also compiles and clears; the best of the others counts
+        let start = Instant::now();
         let mut encoder = gpu.encoder();
         encoder.replay(&prepared.programs[0]).await?;
         encoder.submit().await?;

@@ -1,35 +1,28 @@
-//! Where a run starts: afresh, or where its newest checkpoint left off.
+//! Where a run starts: at step 0, or at its newest checkpoint.
 
-use super::checkpoint;
 use super::model_fingerprint;
 use super::optimizer::{MuonConfig, OptimizerKind};
-use super::run_folder::RunFolder;
 use super::settings::settings;
 use super::state::StepState;
 use super::trainer::Trainer;
-use super::trainer_state::{FORMAT_VERSION, TrainerState};
 use crate::config::{Resume, RunLength, RunPlan};
-use crate::data::Dataset;
+use crate::data::Batches;
 use crate::error::{Error, Result};
+use crate::store::run_folder::RunFolder;
+use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use std::collections::BTreeMap;
 
-/// The state a run starts from: fresh, or its newest checkpoint, whose weights and moments are then on the device.
-pub(super) fn take_up(
-    trainer: &Trainer<'_>,
-    plan: &RunPlan,
-    length: &RunLength,
-    data: &Dataset,
-    folder: &RunFolder,
-) -> Result<TrainerState> {
-    let fresh = TrainerState {
+/// The state of a new run. A checkpoint must match it in everything but its counters.
+pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) -> TrainerState {
+    TrainerState {
         format_version: FORMAT_VERSION,
         step: 0,
         global_step: 0,
         micro_step: 0,
         seed: plan.seed,
         loss_scale: plan.loss_scale,
-        data_fingerprint: data.train.fingerprint(),
-        settings: Some(settings(plan, data.train.rules())),
+        data_fingerprint: data.fingerprint(),
+        settings: Some(settings(plan, data.rules())),
         model: fingerprint(plan, length),
         schedule: serde_json::json!({
             "type": format!("{:?}", plan.schedule.decay),
@@ -39,16 +32,30 @@ pub(super) fn take_up(
             "warmup_steps": length.schedule.warmup_steps(),
             "total_steps": length.schedule.total_steps(),
         }),
-    };
+    }
+}
+
+/// Loads the checkpoint that `folder` resumes from onto the device and returns its state; for a new run, returns
+/// `fresh`.
+///
+/// # Errors
+/// A checkpoint that is damaged, is of another run, or is not the one that `resume` names.
+pub(super) fn restore(
+    trainer: &Trainer<'_>,
+    folder: &RunFolder,
+    resume: &Resume,
+    fresh: TrainerState,
+) -> Result<TrainerState> {
     let Some((_, newest)) = folder.resume_point() else { return Ok(fresh) };
-    if let Resume::Named(name) = &plan.resume
+    if let Resume::Named(name) = resume
         && !newest.ends_with(name)
     {
-        let message =
-            format!("the newest checkpoint, not `{name}`, is where a run continues: remove the later ones");
+        let message = format!(
+            "a run continues from its newest checkpoint, which is not `{name}`: remove the later ones"
+        );
         return Err(Error::file(newest, message));
     }
-    let state = checkpoint::resume(trainer, newest, &fresh)?;
+    let state = trainer.load(newest, &fresh)?;
     folder.accept_resume()?;
     trainer.set_state(&StepState {
         loss_scale: state.loss_scale as f32,

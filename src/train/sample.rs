@@ -1,4 +1,4 @@
-//! Text that the model writes at the end of a run.
+//! The sample: text that the model writes at the end of a run.
 
 use super::trainer::{DECODE, PREFILL, Trainer};
 use crate::config::SampleConfig;
@@ -7,11 +7,10 @@ use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
 use std::ops::ControlFlow;
 
-/// Continues the prompt by `config.tokens` tokens and returns prompt and continuation; `codec` turns text into tokens and
-/// back.
+/// Continues the prompt by `config.tokens` tokens and returns prompt and continuation.
 ///
 /// # Errors
-/// If the tokenizer cannot encode the prompt; a device that fails.
+/// The tokenizer cannot encode the prompt; a device that fails.
 pub async fn sample(
     trainer: &Trainer<'_>,
     config: &SampleConfig,
@@ -41,16 +40,37 @@ pub async fn sample(
     Ok(codec.decode(&text))
 }
 
-/// The tokens of a prompt. A text without one starts after a line end of bytes, or after the end of another document of a
-/// tokenizer's tokens.
+/// Checks at the start of a run that the sample at its end can be written. `has_text`: the data was text, or a
+/// tokenizer is named.
 ///
 /// # Errors
-/// If the tokenizer cannot encode it, or the model does not know one of its tokens.
+/// There is no tokenizer, or the prompt cannot be encoded for a vocabulary of `vocab_size`.
+pub(super) fn check_sample(
+    config: &SampleConfig,
+    has_text: bool,
+    codec: &Codec,
+    vocab_size: usize,
+) -> Result<()> {
+    if !has_text {
+        return Err(Error::Plan(
+            "sample: the data are token files, and no tokenizer says what the tokens mean; name it in \
+             train_dataset.tokenizer or remove `sample`"
+                .into(),
+        ));
+    }
+    prompt(codec, &config.prompt, vocab_size).map(drop)
+}
+
+/// The tokens of a prompt. An empty prompt becomes one token that a text may start after: a line feed for bytes, the
+/// end of a document for a tokenizer.
+///
+/// # Errors
+/// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
 pub(super) fn prompt(codec: &Codec, text: &str, vocab_size: usize) -> Result<Vec<u32>> {
     let mut tokens = codec.encode(text)?;
     if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
         return Err(Error::Plan(format!(
-            "the prompt `{text}` has the token {token}, outside the model's vocab_size {vocab_size}; write another, or name \
+            "the prompt `{text}` has the token {token}, outside the model's vocab_size {vocab_size}; change the prompt, or name \
              the data's tokenizer in train_dataset.tokenizer"
         )));
     }

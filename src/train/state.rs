@@ -1,33 +1,33 @@
-//! What a step decides, as it lies on the device: the same structs as in `shaders/lib/step_state.wgsl`.
+//! The state of a step on the device: the same structs as in `shaders/lib/step_state.wgsl`.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::element::stride_of;
 use crate::ops::grad_norm::rate_column;
 
-/// The step's decisions and the counters that outlive it.
+/// The decisions of a step and the counters that persist from step to step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct StepState {
-    /// What the loss was multiplied with.
+    /// What the loss is multiplied by before the backward pass.
     pub loss_scale: f32,
     /// Optimizer steps done; an overflow does not advance it.
     pub global_step: u32,
-    /// 1 if a gradient was not finite.
+    /// 1 if a gradient of the step was not finite.
     pub is_overflow: u32,
-    /// Norm of the unscaled gradients, before clipping.
+    /// L2 norm of the unscaled gradients, before clipping.
     pub grad_norm: f32,
-    /// What AdamW multiplied gradients with.
+    /// The optimizer's factor for gradients: unscaling times clipping.
     pub grad_factor: f32,
-    /// The learning rate of the step, for parameters that are in no group with one of its own.
+    /// The learning rate of the step, for parameters outside of groups with their own.
     pub learning_rate: f32,
     /// 1 / (1 - beta1^t), or 1 where the optimizer does not correct its moments.
     pub bias_correction1: f32,
     /// 1 / (1 - beta2^t), or 1.
     pub bias_correction2: f32,
-    /// Mean loss over the step's micro-batches.
+    /// Mean loss over the step's micro-batches in nats per token.
     pub loss: f32,
-    /// 1 stops updates.
+    /// While 1, updates are skipped.
     pub is_halted: u32,
     /// Steps whose gradients were not finite, since the start of this process.
     pub overflows: u32,
@@ -35,24 +35,34 @@ pub struct StepState {
     pub step: u32,
 }
 
-/// Sums of the loss since they were cleared.
+/// Sums of the loss since the host cleared them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct LossState {
     /// Gradient of the objective with respect to each token's loss.
     pub seed: f32,
-    /// Tokens that count in the last micro-batch.
+    /// Tokens of the last micro-batch that are not ignored.
     pub count: f32,
-    /// Loss summed over tokens.
+    /// Sum of the losses of tokens that are not ignored, in nats.
     pub loss_sum: f32,
-    /// Tokens that counted.
+    /// Number of these tokens.
     pub token_sum: f32,
-    /// Micro-batch means, each divided by the number of micro-batches.
+    /// Sum of the mean losses of micro-batches, each divided by their number.
     pub mean_sum: f32,
 }
 
-/// The schedule as the device reads it, row after row, computed in f64: see [`StepTensors::schedule`]. `rates` are those of
-/// the parameter groups; without `betas` moments are not corrected.
+impl StepState {
+    /// Size in 32-bit words.
+    pub const WORDS: u32 = (size_of::<Self>() / 4) as u32;
+}
+
+impl LossState {
+    /// Size in 32-bit words.
+    pub const WORDS: u32 = (size_of::<Self>() / 4) as u32;
+}
+
+/// The rows of [`StepTensors::schedule`], computed in f64. `rates` gives each parameter group's learning rate by
+/// step; without `betas` the moments are not corrected for their start at 0.
 ///
 /// [`StepTensors::schedule`]: crate::ops::grad_norm::StepTensors::schedule
 pub fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[f64; 2]>) -> Vec<f32> {
@@ -69,7 +79,7 @@ pub fn schedule_table(steps: u64, rates: &[&dyn Fn(u64) -> f64], betas: Option<[
     table
 }
 
-/// Columns of the schedule of so many parameter groups.
+/// Columns of a schedule for `groups` parameter groups.
 pub const fn schedule_columns(groups: usize) -> u32 {
     2 + groups as u32
 }

@@ -1,8 +1,5 @@
-//! A trained model that writes text: its weights and caches on a device, and nothing else.
+//! A trained model that generates text: only its weights and caches are on the device.
 
-use super::checkpoint::read_weights;
-use super::checkpoint_folder::CheckpointFolder;
-use super::run_folder::{CHECKPOINTS, CONFIG};
 use super::sample::prompt;
 use crate::config::{Override, RunConfig, RunPlan};
 use crate::data::Codec;
@@ -13,10 +10,13 @@ use crate::model::Shape;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
+use crate::store::checkpoint::{WeightTensors, load_weights};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::{CHECKPOINTS, CONFIG};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// What a run left, found and read: how to make its model, and where its weights are.
+/// A run found in its folder: its plan, its codec, and where its weights are.
 pub struct TrainedRun {
     /// Its configuration, resolved.
     pub plan: RunPlan,
@@ -27,12 +27,12 @@ pub struct TrainedRun {
 }
 
 impl TrainedRun {
-    /// The run in `path`: a run's folder, whose newest checkpoint is taken, or a checkpoint within one.
+    /// Opens the run at `path`: a run folder, of which the newest checkpoint is used, or a checkpoint inside one.
     ///
     /// # Errors
-    /// One line: no run is there, it has no checkpoint, or its tokenizer is gone.
+    /// One line: there is no run, it has no checkpoint, or its tokenizer is missing.
     pub fn open(path: &Path, overrides: &[String]) -> Result<Self> {
-        // A checkpoint may be named from within its folder.
+        // The path of a checkpoint may be relative to its own folder, and the run folder is found through its parents.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let path = path.as_path();
         let is_run = path.join(CONFIG).is_file();
@@ -63,7 +63,7 @@ impl TrainedRun {
     }
 }
 
-/// A model on a device, ready to continue a number of prompts at once.
+/// A model on a device, ready to continue a fixed number of prompts at once.
 pub struct TrainedModel<'gpu> {
     gpu: &'gpu Gpu,
     recordings: GenerateRecordings,
@@ -73,7 +73,7 @@ pub struct TrainedModel<'gpu> {
 }
 
 impl<'gpu> TrainedModel<'gpu> {
-    /// Puts the weights of `run` on `gpu`, with room for `sequences` texts of a window each.
+    /// Loads the weights of `run` onto `gpu`, with caches for `sequences` texts of one window each.
     ///
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
@@ -105,12 +105,14 @@ impl<'gpu> TrainedModel<'gpu> {
         if let Some((table, values)) = shape.rotary_table() {
             write(table, bytemuck::cast_slice(&values));
         }
-        read_weights(&layout, &weights, shape.expert_state().as_ref(), &run.checkpoint, write)?;
+        let experts = shape.expert_state();
+        let tensors = WeightTensors { layout: &layout, arena: &weights, experts: experts.as_ref() };
+        load_weights(tensors, &run.checkpoint, write)?;
         let reader = Reader::new(gpu, recordings.logits.bytes());
         Ok(Self { gpu, recordings, buffers, prepared, reader })
     }
 
-    /// Continues as many prompts as it was loaded for; see [`Generator::generate`].
+    /// Continues the prompts, as many as the model was loaded for; see [`Generator::generate`].
     ///
     /// # Errors
     /// A device that fails.
@@ -126,10 +128,10 @@ impl<'gpu> TrainedModel<'gpu> {
     }
 }
 
-/// The tokens of a prompt; of an empty one, where a text begins.
+/// The tokens of a prompt; for an empty one, the token that a text starts after.
 ///
 /// # Errors
-/// If the tokenizer cannot encode it, or the model does not know one of its tokens.
+/// The tokenizer cannot encode it, or a token is outside the model's vocabulary.
 pub fn prompt_tokens(run: &TrainedRun, text: &str) -> Result<Vec<u32>> {
     prompt(&run.codec, text, run.plan.model.vocab_size)
 }

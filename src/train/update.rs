@@ -1,13 +1,12 @@
-//! The recording of an update: norm and decisions, then the optimizer, kind by kind of parameter.
+//! The recording of an update: gradient norm and step state, then the optimizer, segment by segment.
 
-use super::optimizer::{MuonConfig, OptimizerKind};
-use super::recordings::Arenas;
-use crate::config::RunPlan;
+use super::arenas::Arenas;
+use super::optimizer::{MuonConfig, OptimizerConfig, OptimizerKind};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
-use crate::model::arena::ArenaLayout;
-use crate::model::parameters::Rule;
+use crate::model::arena::{ArenaLayout, Part};
+use crate::model::parameters::{Rule, Spec};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use crate::ops::hot_experts::hot_experts;
@@ -15,51 +14,102 @@ use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
 
-/// Writes the recording.
-///
-/// # Errors
-/// A matrix that Muon cannot take whole.
-pub(super) fn update(
-    plan: &RunPlan,
-    capabilities: Capabilities,
-    layout: &ArenaLayout,
-    arenas: &Arenas,
-    tensors: &StepTensors,
-    experts: Option<ExpertState>,
-) -> Result<Recording> {
-    let mut rec = Recorder::new("update", capabilities);
-    let trained = (0..layout.segments.len()).filter(|&i| !layout.segments[i].kind.is_frozen);
-    let gradients: Vec<Tensor> = trained.clone().map(|i| arenas.gradients.segment(layout, i)).collect();
-    rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, tensors, plan.clip.map(|clip| clip as f32)));
-    for i in trained.filter(|&i| layout.segments[i].kind.rule == Rule::AdamW) {
-        let segment = adamw::Segment {
-            weights: arenas.weights.segment(layout, i),
-            gradients: arenas.gradients.segment(layout, i),
-            first_moments: arenas.first_moments.segment(layout, i),
-            second_moments: arenas.second_moments.segment(layout, i),
-        };
-        let kind = layout.segments[i].kind;
-        let settings = AdamW {
-            decay: if kind.is_exempt { 0.0 } else { plan.weight_decay(kind.group) as f32 },
-            beta1: plan.optimizer.beta1 as f32,
-            beta2: plan.optimizer.beta2 as f32,
-            epsilon: plan.optimizer.eps as f32,
-            corrects_epsilon: plan.optimizer.kind == OptimizerKind::AdamWeightDecayX,
-            rate_column: rate_column(kind.group),
-        };
-        rec.scope(format!("adamw.{i}"), |rec| adamw::adamw(rec, &segment, tensors, &settings));
-    }
-    if let OptimizerKind::Muon(config) = plan.optimizer.kind {
-        rec.scope("muon", |rec| update_matrices(rec, plan, &config, layout, arenas, tensors))?;
-    }
-    if let Some(experts) = experts {
-        experts.layers().for_each(|layer| remember(&mut rec, &experts, layer, tensors.state));
-    }
-    Ok(rec.finish())
+/// What the recording of an update depends on.
+pub(super) struct Update<'a> {
+    pub optimizer: &'a OptimizerConfig,
+    /// The weight decay of each parameter group, by its number.
+    pub decays: Vec<f64>,
+    /// Gradients are scaled down to this norm, if at all.
+    pub max_norm: Option<f64>,
+    pub layout: &'a ArenaLayout,
+    pub arenas: &'a Arenas,
+    pub tensors: StepTensors,
+    pub experts: Option<ExpertState>,
 }
 
-/// What the router of a layer learns of the step beside its gradient: the bias of the choice, and which experts are hot.
-fn remember(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tensor) {
+impl Update<'_> {
+    /// Writes the recording.
+    ///
+    /// # Errors
+    /// A matrix under Muon that lies in several bindings.
+    pub fn record(&self, capabilities: Capabilities) -> Result<Recording> {
+        let mut rec = Recorder::new("update", capabilities);
+        let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
+        let gradients: Vec<Tensor> =
+            trained.clone().map(|i| self.arenas.gradients.segment(self.layout, i)).collect();
+        let max_norm = self.max_norm.map(|norm| norm as f32);
+        rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, max_norm));
+        for i in trained.filter(|&i| self.layout.segments[i].kind.rule == Rule::AdamW) {
+            rec.scope(format!("adamw.{i}"), |rec| self.update_segment(rec, i));
+        }
+        if let OptimizerKind::Muon(config) = self.optimizer.kind {
+            rec.scope("muon", |rec| self.update_matrices(rec, &config))?;
+        }
+        if let Some(experts) = self.experts {
+            experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, self.tensors.state));
+        }
+        Ok(rec.finish())
+    }
+
+    /// AdamW on all parameters of segment number `i` at once.
+    fn update_segment(&self, rec: &mut Recorder, i: usize) {
+        let segment = adamw::Segment {
+            weights: self.arenas.weights.segment(self.layout, i),
+            gradients: self.arenas.gradients.segment(self.layout, i),
+            first_moments: self.arenas.first_moments.segment(self.layout, i),
+            second_moments: self.arenas.second_moments.segment(self.layout, i),
+        };
+        let kind = self.layout.segments[i].kind;
+        let settings = AdamW {
+            decay: if kind.is_exempt { 0.0 } else { self.decays[kind.group] as f32 },
+            beta1: self.optimizer.beta1 as f32,
+            beta2: self.optimizer.beta2 as f32,
+            epsilon: self.optimizer.eps as f32,
+            corrects_epsilon: self.optimizer.kind == OptimizerKind::AdamWeightDecayX,
+            rate_column: rate_column(kind.group),
+        };
+        adamw::adamw(rec, &segment, &self.tensors, &settings);
+    }
+
+    /// Muon, one matrix at a time. A parameter that packs several matrices (q, k and v; gate and up) is updated
+    /// matrix by matrix: they are stored together for the sake of one product, but are different maps.
+    fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
+        let parameters = self.layout.parameters.list();
+        for (spec, parts) in parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == Rule::Muon)
+        {
+            let &[part] = parts.as_slice() else {
+                return Err(Error::Plan(format!(
+                    "{} does not fit one binding of this adapter, and Muon needs a matrix whole; write `type: AdamW` under \
+                     optimizer or choose another adapter with context.device_name",
+                    spec.path
+                )));
+            };
+            self.update_pieces(rec, spec, &part, config);
+        }
+        Ok(())
+    }
+
+    fn update_pieces(&self, rec: &mut Recorder, spec: &Spec, part: &Part, config: &MuonConfig) {
+        let settings = Muon {
+            momentum: config.momentum as f32,
+            is_nesterov: config.nesterov,
+            steps: config.ns_steps,
+            rms: config.matched_adamw_rms as f32,
+            decay: if spec.decays { self.decays[spec.group] as f32 } else { 0.0 },
+            rate_column: rate_column(spec.group),
+        };
+        let Arenas { weights, gradients, first_moments, .. } = self.arenas;
+        for piece in &spec.pieces {
+            let [weights, gradients, moments] = [weights, gradients, first_moments]
+                .map(|arena| arena.part(spec, part).rows(piece.first_row as u32, piece.rows as u32));
+            let matrix = Matrix { weights, gradients, moments };
+            rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors, &settings));
+        }
+    }
+}
+
+/// Updates the state of a layer's router: the selection bias, and which experts are hot.
+fn update_router(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tensor) {
     let tally = experts.tally(layer);
     rec.scope(format!("layers.{layer}"), |rec| {
         if let (Some(bias), Some(rate)) = (experts.bias(layer), experts.bias_update_rate()) {
@@ -70,42 +120,4 @@ fn remember(rec: &mut Recorder, experts: &ExpertState, layer: usize, state: Tens
             rec.scope("hot_experts", |rec| hot_experts(rec, counts, state, capacities, &two, &steps));
         }
     });
-}
-
-/// Muon, one matrix after the other. A parameter that holds several (q, k and v; gate and up) is several matrices: what
-/// is stored together for one product's sake has not become one map.
-fn update_matrices(
-    rec: &mut Recorder,
-    plan: &RunPlan,
-    config: &MuonConfig,
-    layout: &ArenaLayout,
-    arenas: &Arenas,
-    tensors: &StepTensors,
-) -> Result<()> {
-    let parameters = layout.parameters.list();
-    for (spec, parts) in parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == Rule::Muon) {
-        let &[part] = parts.as_slice() else {
-            return Err(Error::Plan(format!(
-                "{} does not fit one binding of this adapter, and Muon needs a matrix whole; write `type: AdamW` under \
-                 optimizer or choose another adapter with context.device_name",
-                spec.path
-            )));
-        };
-        let settings = Muon {
-            momentum: config.momentum as f32,
-            is_nesterov: config.nesterov,
-            steps: config.ns_steps,
-            rms: config.matched_adamw_rms as f32,
-            decay: if spec.decays { plan.weight_decay(spec.group) as f32 } else { 0.0 },
-            rate_column: rate_column(spec.group),
-        };
-        for piece in &spec.pieces {
-            let rows = |tensor: Tensor| tensor.rows(piece.first_row as u32, piece.rows as u32);
-            let [weights, gradients, moments] = [&arenas.weights, &arenas.gradients, &arenas.first_moments]
-                .map(|arena| rows(arena.part(spec, &part)));
-            let matrix = Matrix { weights, gradients, moments };
-            rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, tensors, &settings));
-        }
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 
 use crate::launch::{self, refused, train_gpt};
 use crate::runs::Setup;
-use gristmill::train::checkpoint_folder::CheckpointFolder;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};

@@ -3,11 +3,11 @@
 
 use crate::runs::{Setup, Weights, tensors};
 use gristmill::config::RunPlan;
-use gristmill::model::config::ModelConfig;
-use gristmill::train::expert_load::MixtureReport;
+use gristmill::report::expert_load::MixtureReport;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
+use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::state::StepState;
-use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
-use gristmill::train::{FinishedStep, Trainer, checkpoint, checkpoint_folder::CheckpointFolder};
+use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub fn train(setup: &Setup, plan: &RunPlan, load: Option<&Path>, steps: u64) -> 
     let gpu = setup.gpu();
     let mut trainer = block_on(Trainer::new(&gpu, plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     if let Some(path) = load {
-        checkpoint::load_weights(&trainer, path).unwrap_or_else(|e| panic!("{e}"));
+        trainer.load_weights(path).unwrap_or_else(|e| panic!("{e}"));
     }
     let mut finished = Vec::new();
     for step in 0..steps {
@@ -63,7 +63,7 @@ pub fn train(setup: &Setup, plan: &RunPlan, load: Option<&Path>, steps: u64) -> 
 }
 
 /// Writes a checkpoint of `trainer` into `folder` and returns where it is.
-pub fn save(trainer: &Trainer<'_>, model: &ModelConfig, step: u64, folder: &Path) -> PathBuf {
+pub fn save(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathBuf {
     let state = TrainerState {
         format_version: FORMAT_VERSION,
         step,
@@ -78,7 +78,7 @@ pub fn save(trainer: &Trainer<'_>, model: &ModelConfig, step: u64, folder: &Path
     };
     let folder = CheckpointFolder::new(folder, 0);
     let pending = folder.begin(step).expect("a folder");
-    block_on(checkpoint::save(trainer, model, &state, &pending)).expect("a checkpoint");
+    block_on(trainer.save(&state, &pending)).expect("a checkpoint");
     pending.commit().expect("a checkpoint");
     folder.latest().expect("a folder").expect("a checkpoint").1
 }

@@ -15,7 +15,7 @@ use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{GroupScore, Groups, Score};
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
-use gristmill::train::recordings::Arenas;
+use gristmill::train::arenas::Arenas;
 use gristmill::train::state::StepState;
 use gristmill::train::{FinishedStep, Trainer};
 use std::collections::BTreeMap;

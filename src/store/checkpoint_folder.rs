@@ -1,8 +1,8 @@
 //! The folder of checkpoints, `checkpoint/step_NNNNNNN/`, and the protocol that keeps it sound through crashes.
 //!
-//! A checkpoint is written into `step_NNNNNNN.tmp`, every file is forced to the disk, the folder takes its final name
-//! in one rename, and only then are old ones deleted. So a folder under its final name is always whole, and the last
-//! whole one survives a kill, a power cut or a full disk at any moment.
+//! A checkpoint is written into `step_NNNNNNN.tmp`, every file is synced to disk, the folder gets its final name in
+//! one rename, and only then are old checkpoints deleted. So a folder under its final name is always complete, and
+//! the newest complete one survives a kill, a power cut or a full disk at any moment.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::durable::{UNFINISHED, create_folder, io_error, sync_folder, sync_tree, with_suffix};
 use crate::error::Result;
 
-/// What a checkpoint is called while a new one of the same step takes its place.
+/// Suffix of a checkpoint while a new one of the same step replaces it.
 const REPLACED: &str = ".old";
 
 /// The checkpoints of one run.
@@ -21,12 +21,13 @@ pub struct CheckpointFolder {
 }
 
 impl CheckpointFolder {
-    /// The checkpoints in `folder`, which need not exist yet. Of them the newest `keep_max` are kept, all with 0.
+    /// The checkpoints in `folder`, which may not exist yet. The newest `keep_max` are kept; 0 keeps all.
     pub fn new(folder: impl Into<PathBuf>, keep_max: usize) -> Self {
         Self { folder: folder.into(), keep_max }
     }
 
-    /// Starts the checkpoint of `step`: an empty folder to write files into. Clears what a killed run left unfinished.
+    /// Starts the checkpoint of `step` with an empty folder to write files into. Removes what a killed run left
+    /// unfinished.
     ///
     /// # Errors
     /// The folder cannot be created.
@@ -55,7 +56,7 @@ impl CheckpointFolder {
         let mut found: Vec<(u64, PathBuf)> = names
             .iter()
             .filter_map(|name| {
-                // A crash between the two renames of a replacement leaves the old one alone: it still counts.
+                // A crash between the two renames of a replacement leaves only the old checkpoint: it still counts.
                 let original = name.strip_suffix(REPLACED).unwrap_or(name);
                 let is_replaced = original != name && names.iter().any(|other| other == original);
                 let step = if is_replaced { None } else { step_of(original) };
@@ -71,7 +72,7 @@ impl CheckpointFolder {
         self.folder.join(name_of(step))
     }
 
-    /// The names in the folder; none where there is no folder. Names that are not text are not ours.
+    /// The names in the folder, none if there is no folder. Names that are not UTF-8 are not ours.
     fn names(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -85,7 +86,7 @@ impl CheckpointFolder {
         entries.filter_map(name).collect()
     }
 
-    /// Removes what a crash left half-written, half-deleted or half-replaced.
+    /// Removes what a crash left half written, half deleted or half replaced.
     fn clear_unfinished(&self) -> Result<()> {
         for name in self.names()? {
             let path = self.folder.join(&name);
@@ -101,8 +102,8 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// Deletes the oldest checkpoints beyond `keep_max`, never the one just written: a run that went on from an earlier
-    /// step writes checkpoints older than those that are there.
+    /// Deletes the oldest checkpoints beyond `keep_max`, but never the one just `written`: a run that continued from an
+    /// earlier step writes checkpoints older than the existing ones.
     fn delete_old(&self, written: &Path) -> Result<()> {
         if self.keep_max == 0 {
             return Ok(());
@@ -110,7 +111,7 @@ impl CheckpointFolder {
         let found = self.list()?;
         let excess = found.len().saturating_sub(self.keep_max);
         for path in found.iter().map(|(_, path)| path).filter(|path| *path != written).take(excess) {
-            // Renamed first, so that a kill half-way leaves nothing that looks whole.
+            // Rename first, so that a kill halfway leaves nothing that looks complete.
             let waste = with_suffix(path, UNFINISHED);
             fs::rename(path, &waste).map_err(|error| io_error(path, "rename", &error))?;
             delete_or_warn(&waste);
@@ -119,7 +120,7 @@ impl CheckpointFolder {
     }
 }
 
-/// A checkpoint that is being written. Dropped without [`PendingCheckpoint::commit`], it removes what it wrote.
+/// A checkpoint that is being written. Dropping it without [`PendingCheckpoint::commit`] removes what was written.
 #[derive(Debug)]
 #[must_use = "a checkpoint that is not committed is deleted"]
 pub struct PendingCheckpoint {
@@ -135,12 +136,12 @@ impl PendingCheckpoint {
         &self.path
     }
 
-    /// Makes the checkpoint durable, gives it its final name, deletes old ones; returns the final folder. A checkpoint
-    /// of the same step is replaced.
+    /// Syncs the checkpoint to disk, gives it its final name and deletes old ones; returns the final folder. A
+    /// checkpoint of the same step is replaced.
     ///
     /// # Errors
-    /// A file cannot be forced to the disk (which is where a full disk may first show) or the folder not renamed. The
-    /// earlier checkpoints are then untouched.
+    /// A file cannot be synced (a full disk may show only here) or the folder cannot be renamed. The earlier
+    /// checkpoints are then untouched.
     pub fn commit(mut self) -> Result<PathBuf> {
         sync_tree(&self.path)?;
         let final_path = self.home.path_of(self.step);
@@ -158,7 +159,7 @@ impl PendingCheckpoint {
             delete_or_warn(&replaced);
         }
         if let Err(error) = self.home.delete_old(&final_path) {
-            tracing::warn!("an old checkpoint stays: {error}");
+            tracing::warn!("an old checkpoint was not deleted: {error}");
         }
         Ok(final_path)
     }
@@ -167,13 +168,13 @@ impl PendingCheckpoint {
 impl Drop for PendingCheckpoint {
     fn drop(&mut self) {
         if !self.finished {
-            // Best effort: what stays is ignored by `list` and cleared by the next `begin`.
+            // Best effort: `list` ignores what remains, and the next `begin` removes it.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Deletes a folder that nothing counts on. A failure costs disk space only, so it is no reason to end a run.
+/// Deletes a folder that nothing depends on. A failure costs only disk space, so it does not end the run.
 fn delete_or_warn(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!("{}", io_error(path, "delete", &error));
@@ -184,7 +185,7 @@ fn name_of(step: u64) -> String {
     format!("step_{step:07}")
 }
 
-/// The step of a checkpoint's name, for exactly the names that [`name_of`] makes.
+/// The step in a checkpoint's name, if [`name_of`] makes exactly this name.
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step_")?.parse().ok()?;
     (name_of(step) == name).then_some(step)

@@ -1,8 +1,8 @@
-//! Tensors in a safetensors file, streamed: neither writing nor reading ever holds a whole file in memory.
+//! Tensors in a safetensors file, streamed: neither writing nor reading holds a whole file in memory.
 //!
 //! The layout is 8 bytes with the header's length, the header (JSON: name to dtype, shape and byte range), then the
 //! tensors' bytes, little-endian and without gaps (<https://github.com/huggingface/safetensors>). The `safetensors`
-//! crate parses and checks the header; its writer is not used because it wants all bytes at once.
+//! crate parses and checks the header; its writer is not used because it needs all bytes at once.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -20,26 +20,26 @@ use crate::error::{Error, Result};
 mod writer;
 pub use writer::TensorSink;
 
-/// What to do about tensors that are not those of the model.
+/// Remedy for tensors that do not fit the model.
 pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
 /// Bytes of the length field that starts a file.
 const LENGTH_BYTES: usize = 8;
-/// The longest header that readers of the format accept.
+/// The longest header that other readers of the format accept.
 const MAX_HEADER_BYTES: usize = 100_000_000;
 
-/// One tensor that is to be written.
+/// A tensor to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorInfo {
     /// Its name, unique in the file.
     pub name: String,
     /// Its element type.
     pub dtype: Dtype,
-    /// Its lengths, outermost first, without padding.
+    /// Its dimensions, outermost first, without padding.
     pub shape: Vec<usize>,
 }
 
 impl TensorInfo {
-    /// How many bytes the tensor takes, or `None` where the product overflows or ends inside a byte.
+    /// Size in bytes; `None` if the product overflows or is not a whole number of bytes.
     pub fn size_bytes(&self) -> Option<usize> {
         let elements = self.shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
         let bits = elements.checked_mul(self.dtype.bitsize())?;
@@ -50,13 +50,13 @@ impl TensorInfo {
 /// A safetensors file, open for reading through a memory map.
 ///
 /// ```
-/// # use gristmill::train::tensor_file::{TensorFile, TensorInfo};
+/// # use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 /// # use safetensors::Dtype;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("model.safetensors");
 /// let tensors = [TensorInfo { name: "norm.weight".into(), dtype: Dtype::F32, shape: vec![2] }];
 /// let write = TensorFile::write(&path, &tensors, Default::default(), async |_index, sink| {
-///     sink.put(&1.0f32.to_le_bytes())?; // in as many pieces as come, awaited or not
+///     sink.put(&1.0f32.to_le_bytes())?; // in any number of pieces
 ///     sink.put(&2.0f32.to_le_bytes())
 /// });
 /// pollster::block_on(write)?;
@@ -75,13 +75,14 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Writes a new file: the header, then each tensor's bytes as `fill(index, sink)` puts them, `index` counting in
-    /// `tensors`. Wide elements come first, in the given order among equals, so that every tensor starts at a multiple
-    /// of its element's size. Nothing is synced here: the folder protocol does it for all files at once.
+    /// Writes a new file: the header, then each tensor's bytes as `fill(index, sink)` puts them, where `index` is
+    /// into `tensors`. Tensors are sorted by element size, widest first and otherwise in the given order, so that
+    /// each starts at a multiple of its element's size. Nothing is synced here: committing the checkpoint syncs all
+    /// its files.
     ///
     /// # Errors
-    /// A full disk or another I/O failure, by the file's name; `fill`'s own error; a tensor that `fill` gave more or
-    /// fewer bytes than its shape says. The file is then incomplete and must not be used.
+    /// A full disk or another I/O failure; an error of `fill`; a tensor that got more or fewer bytes than its shape
+    /// takes. The file is then incomplete and must not be used.
     pub async fn write(
         path: &Path,
         tensors: &[TensorInfo],
@@ -92,21 +93,22 @@ impl TensorFile {
         writer::write_to(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata, fill).await
     }
 
-    /// Opens a file and checks its whole header against its length.
+    /// Opens a file and checks its header against its length.
     ///
     /// # Errors
-    /// One line that says whether the file is missing, not a safetensors file, or cut off.
+    /// The file is missing, not a safetensors file, or truncated.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|error| io_error(path, "open", &error))?;
-        // SAFETY: a map is undefined behaviour only if the file shrinks or changes under it. Checkpoints are never
-        // changed once they have their name, and the run folder's lock keeps a second process from replacing them.
+        // SAFETY: a map is undefined behaviour only if the file changes or shrinks while it is mapped. Checkpoints do
+        // not change once they have their final name, and the run folder's lock keeps a second process from replacing
+        // them.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| io_error(path, "read", &error))?;
         let (header, data_start) = parse(path, &map)?;
         Ok(Self { path: path.to_path_buf(), map, header, data_start })
     }
 
-    /// Shape, element type and little-endian bytes of the tensor called `name`. Files of other programs may start a
-    /// tensor at any byte, so do not assume that the slice can be cast in place.
+    /// Shape, element type and little-endian bytes of the tensor `name`. Other programs may start a tensor at any
+    /// byte, so the slice may not be aligned.
     ///
     /// # Errors
     /// There is no such tensor.
@@ -123,19 +125,19 @@ impl TensorFile {
         self.header.offset_keys()
     }
 
-    /// The free-form strings of the header.
+    /// The entries of `__metadata__`.
     pub fn metadata(&self) -> HashMap<String, String> {
         self.header.metadata().clone().unwrap_or_default()
     }
 
-    /// Where the file lies.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The checked header and where the data starts. The crate's own `read_metadata` adds numbers from the file without
-/// checking for overflow and has one error for a foreign and a truncated file, hence this.
+/// The checked header and the offset of the data. Not the crate's own `read_metadata`, which adds numbers from the file
+/// without checking for overflow and has the same error for foreign and truncated files.
 fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let foreign = |why: &str| {
         Error::file(

@@ -1,22 +1,22 @@
-//! `metrics.jsonl`: one JSON object per step, for people with `jq`, plotting scripts, and tests.
+//! `metrics.jsonl`: one JSON object per step, for `jq`, plotting scripts and tests.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::durable::{io_error, replace_atomically};
 use crate::error::Result;
+use crate::store::durable::io_error;
 
-/// What one step was like. Numbers that are not finite are written as `null`, since JSON has none, and read back as NaN.
+/// The metrics of one step. JSON has no numbers that are not finite: they are written as `null` and read back as NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepMetrics {
-    /// The step, counted from 1, those that an overflow skipped included.
+    /// Index of the step, from 1; steps that an overflow skipped count.
     pub step: u64,
     /// Optimizer updates done after this step.
     pub global_step: u64,
-    /// Mean training loss of the step's tokens, in nats per token.
+    /// Mean cross-entropy of the next token over the step's tokens, in nats per token.
     #[serde(deserialize_with = "number")]
     pub loss: f32,
     /// The learning rate that the update used.
@@ -25,44 +25,44 @@ pub struct StepMetrics {
     /// The L2 norm of the gradient, unscaled and before clipping.
     #[serde(deserialize_with = "number")]
     pub global_norm: f32,
-    /// The loss scale that this step used (not the one after it).
+    /// The loss scale of this step, not that of the next one.
     #[serde(deserialize_with = "number")]
     pub loss_scale: f64,
-    /// A gradient was not finite and the update was skipped.
+    /// Whether a gradient was not finite and the update was skipped.
     pub overflow: bool,
-    /// Trained tokens per second of this step.
+    /// Trained tokens per second in this step.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub tokens_per_second: f64,
-    /// Wall-clock milliseconds of this step.
+    /// Wall-clock time of this step in milliseconds.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub step_ms: f64,
-    /// Mean loss on the evaluation data, in nats per token, where one was taken after this step.
+    /// Mean loss on the evaluation data in nats per token, if an evaluation followed this step.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_loss: Option<f32>,
-    /// The share of dropped choices of each layer with experts, 0 to 1.
+    /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,
-    /// That share as the original estimates it, from the last micro-batch.
+    /// Per layer: that fraction as the original estimates it, from the last micro-batch.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate_estimate: Option<Vec<f32>>,
-    /// The entropy of each layer's choices over ln E: 1 where all experts are equally busy, 0 where one does it all.
+    /// Per layer: entropy of the load over ln E, 1 if all experts are equally busy, 0 if one gets all tokens.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub expert_load_entropy: Option<Vec<f32>>,
-    /// The choices of each layer's busiest expert over the mean, 1 to E.
+    /// Per layer: choices of the busiest expert over the mean, 1 to E.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub expert_load_max_over_mean: Option<Vec<f32>>,
-    /// What the balance of all layers adds to the objective, factors included; `loss` does without.
+    /// Balance losses of all layers, factors included; not part of `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub load_balancing_loss: Option<f32>,
-    /// What the z-losses of all layers add, likewise.
+    /// Z-losses of all layers, factor included; not part of `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub z_loss: Option<f32>,
-    /// Mean loss of the tokens further ahead, before its factor, in nats per token; `loss` does without.
+    /// Mean loss of multi-token prediction in nats per token, without its factor; not part of `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub mtp_loss: Option<f32>,
 }
 
-/// Appends steps to a `metrics.jsonl`. Every line is handed to the system at once, so a kill loses none.
+/// Appends steps to a `metrics.jsonl`. Each line is flushed, so a kill loses none.
 #[derive(Debug)]
 pub struct MetricsWriter {
     path: PathBuf,
@@ -70,7 +70,7 @@ pub struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// Opens `path` for appending and creates it where it is missing.
+    /// Opens `path` for appending and creates it if it is missing.
     ///
     /// # Errors
     /// The file cannot be opened for writing.
@@ -91,46 +91,12 @@ impl MetricsWriter {
     }
 }
 
-/// Removes the lines after `last_step`, and any that a kill left incomplete, so that a resumed run does not write a step
-/// twice. Returns how many lines went. A missing file has none.
-///
-/// # Errors
-/// The file cannot be read or replaced.
-pub fn truncate_metrics(path: &Path, last_step: u64) -> Result<usize> {
-    /// The one field that decides; lines of later versions may have others.
-    #[derive(Deserialize)]
-    struct Line {
-        step: u64,
-    }
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(io_error(path, "read", &error)),
-    };
-    let mut removed = 0;
-    replace_atomically(path, |out| {
-        let mut out = BufWriter::new(out);
-        // By bytes, since what a crash left at the end need not be text.
-        for line in BufReader::new(file).split(b'\n') {
-            let line = line?;
-            if serde_json::from_slice::<Line>(&line).is_ok_and(|line| line.step <= last_step) {
-                out.write_all(&line)?;
-                out.write_all(b"\n")?;
-            } else {
-                removed += 1;
-            }
-        }
-        out.flush()
-    })?;
-    Ok(removed)
-}
-
-/// Clocks know no more, and a line is easier to read without fifteen digits of noise.
+/// Rounds to three decimals: further digits are noise of the clock and make lines hard to read.
 fn to_thousandths<S: Serializer>(number: &f64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_f64((number * 1e3).round() / 1e3)
 }
 
-/// A number, or `null` for one that was not finite.
+/// A number; NaN for `null`.
 fn number<'de, D, N>(deserializer: D) -> std::result::Result<N, D::Error>
 where
     D: Deserializer<'de>,
@@ -155,6 +121,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::store::json_lines::truncate_after;
 
     fn metrics(step: u64) -> StepMetrics {
         StepMetrics {
@@ -207,14 +174,14 @@ mod tests {
     fn a_resumed_run_writes_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        assert_eq!(truncate_metrics(&path, 3).unwrap(), 0, "no file, no lines");
+        assert_eq!(truncate_after(&path, 3).unwrap(), 0, "no file, no lines");
         let mut writer = MetricsWriter::open(&path).unwrap();
         (1..=5).for_each(|step| writer.write(&metrics(step)).unwrap());
         drop(writer);
         // Killed inside a line, inside a character.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"step\":2,\"lo\xe2\x96").unwrap();
 
-        assert_eq!(truncate_metrics(&path, 3).unwrap(), 3);
+        assert_eq!(truncate_after(&path, 3).unwrap(), 3);
         let mut writer = MetricsWriter::open(&path).unwrap();
         (4..=6).for_each(|step| writer.write(&metrics(step)).unwrap());
         let text = fs::read_to_string(&path).unwrap();

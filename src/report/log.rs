@@ -1,6 +1,6 @@
-//! Where a run speaks: the terminal, above the progress bar without tearing it, and `log.txt` once its folder is known.
+//! Where log messages go: to the terminal, above the progress bar, and to `log.txt` once the run folder is known.
 //!
-//! Everything is said through `tracing`. The terminal shows the message alone; `log.txt` has time and level too.
+//! All messages are `tracing` events. The terminal shows the text alone; `log.txt` also has time and level.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,16 +16,16 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::durable::io_error;
 use crate::error::Result;
+use crate::store::durable::io_error;
 
-/// The target of the lines of a step: in the file always, on the terminal only where no bar shows the same.
+/// The target of the two lines of a step: always in the file, on the terminal only if no bar shows the same.
 pub(super) const STEP_TARGET: &str = "gristmill::step";
 
-/// How much a log that is attached to no file yet remembers. A run says a few lines before its folder exists.
+/// How much a log keeps before it has a file. A run logs a few lines before its folder exists.
 const WAITING_BYTES: usize = 64 * 1024;
 
-/// The process's log. A clone is the same log.
+/// The log of the process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Log {
     console: Console,
@@ -33,21 +33,22 @@ pub struct Log {
 }
 
 impl Log {
-    /// The process's log; the first call makes it the receiver of all `tracing` events from level INFO. Where the
-    /// program has a receiver of its own already, that one keeps the events, and there is no `log.txt`.
+    /// The log of the process; the first call installs it as the subscriber of `tracing` events of level INFO and
+    /// above. If the program has already installed a subscriber of its own, that one gets the events, and there is no
+    /// `log.txt`.
     pub fn start() -> Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         LOG.get_or_init(|| {
             let log = Self { console: Console::stderr(), file: FileLog::default() };
-            // An error means exactly that another receiver is there.
+            // The only error is that another subscriber is installed.
             let _ = log.subscriber().try_init();
             log
         })
         .clone()
     }
 
-    /// Appends the log to `path` from now on, beginning with what was said before there was a file. A later call goes
-    /// on in another file.
+    /// Appends to `path` from now on, starting with what was logged before there was a file. A later call switches to
+    /// another file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -55,12 +56,12 @@ impl Log {
         self.file.attach(path, &self.console)
     }
 
-    /// Stderr is a terminal, so a progress bar can be shown.
+    /// Whether stderr is a terminal, which can show a progress bar.
     pub fn is_interactive(&self) -> bool {
         !self.console.bars.is_hidden()
     }
 
-    /// Where progress bars must be added for messages to leave them whole.
+    /// Where progress bars must be added so that messages do not tear them.
     pub(super) fn bars(&self) -> &MultiProgress {
         &self.console.bars
     }
@@ -90,7 +91,7 @@ impl Console {
 }
 
 impl Write for Console {
-    /// Prints whole lines. A terminal that is gone is no reason to end a run, so this never fails.
+    /// Prints whole lines. Never fails: a closed terminal must not end a run.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bars.is_hidden() {
             let _ = io::stderr().write_all(bytes);
@@ -114,7 +115,7 @@ impl MakeWriter<'_> for Console {
     }
 }
 
-/// A log file that may become known later than the first message.
+/// A log file whose path may become known after the first message.
 #[derive(Debug, Clone, Default)]
 struct FileLog {
     state: Arc<Mutex<FileState>>,
@@ -122,11 +123,11 @@ struct FileLog {
 
 #[derive(Debug)]
 enum FileState {
-    /// No file yet: what was said so far, up to [`WAITING_BYTES`].
+    /// No file yet: what was logged so far, up to [`WAITING_BYTES`].
     Waiting(Vec<u8>),
-    /// The file, and where to say it when it fails.
+    /// The file, and the console to report its failure on.
     Attached { file: File, path: PathBuf, console: Console },
-    /// The file failed (and that was said): the run goes on without.
+    /// The file failed, which was reported: the run continues without it.
     Failed,
 }
 
@@ -141,26 +142,26 @@ impl FileLog {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let mut file = opened.map_err(|error| io_error(path, "open for writing", &error))?;
         let mut state = self.lock();
-        if let FileState::Waiting(said) = &*state {
-            file.write_all(said).map_err(|error| io_error(path, "write", &error))?;
+        if let FileState::Waiting(kept) = &*state {
+            file.write_all(kept).map_err(|error| io_error(path, "write", &error))?;
         }
         *state = FileState::Attached { file, path: path.to_path_buf(), console: console.clone() };
         Ok(())
     }
 
-    /// A panic elsewhere while the log was held leaves nothing half-done in it.
+    /// A poisoned lock is fine: no panic can leave the state half changed.
     fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Write for FileLog {
-    /// Appends one event. A failure is said once on the terminal and never ends a run.
+    /// Appends one event. A failure is reported once on the terminal and never ends a run.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.lock();
         match &mut *state {
-            FileState::Waiting(said) if said.len() + bytes.len() <= WAITING_BYTES => {
-                said.extend_from_slice(bytes)
+            FileState::Waiting(kept) if kept.len() + bytes.len() <= WAITING_BYTES => {
+                kept.extend_from_slice(bytes)
             }
             FileState::Attached { file, path, console } => {
                 if let Err(error) = file.write_all(bytes) {
@@ -188,7 +189,7 @@ impl MakeWriter<'_> for FileLog {
     }
 }
 
-/// The terminal's form of an event: what was said, with a word in front where it is not good news.
+/// The format on the terminal: the text, after `error:` or `warning:` at those levels.
 struct MessageOnly;
 
 impl<S, N> FormatEvent<S, N> for MessageOnly

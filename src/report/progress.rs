@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, and the step's lines in `log.txt`.
+//! The progress of a run: a bar on a terminal, plain lines elsewhere, and the lines of steps in `log.txt`.
 
 use std::time::{Duration, Instant};
 
@@ -7,31 +7,32 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::log::{Log, STEP_TARGET};
 use super::loss_monitor::{LossLine, bar_line, loss_line, python_duration};
 use super::metrics::StepMetrics;
+use super::pace::Pace;
 
-/// How far a run goes, and where it starts.
+/// The length of a run, and what its speed is computed from.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProgressPlan {
     /// The last step.
     pub total_steps: u64,
-    /// Steps that a resumed run has done before; 0 in a new one.
+    /// Steps that were done before this run resumed; 0 for a new run.
     pub start_step: u64,
     /// Epochs in all.
     pub epochs: u64,
-    /// Steps of one epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Samples of one step: batch size times gradient accumulation steps.
+    /// Samples per step: batch size times gradient accumulation steps.
     pub samples_per_step: u64,
-    /// Tokens of one step.
+    /// Tokens per step.
     pub tokens_per_step: u64,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
-    /// The adapter's peak in floating-point operations per second.
+    /// Peak of the adapter in floating-point operations per second.
     pub peak_flops: f64,
-    /// Steps between two log lines; the first and the last step have one in any case.
+    /// A log line every so many steps; the first and the last step always have one.
     pub log_every: u64,
 }
 
-/// Reports the steps of a run. On an error, simply drop it: the bar is cleared.
+/// Reports the steps of a run. Dropping it, as on an error, clears the bar.
 #[derive(Debug)]
 pub struct Progress {
     plan: ProgressPlan,
@@ -42,7 +43,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows a bar at the start step where `log` has a terminal.
+    /// Shows a bar if `log` has a terminal.
     pub fn new(plan: ProgressPlan, log: &Log) -> Self {
         let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {wide_msg}")
             .expect("a constant template")
@@ -54,8 +55,8 @@ impl Progress {
         Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar }
     }
 
-    /// Reports one finished step. Times and speeds are means over the steps since the last line: the host learns of a step
-    /// when it comes to it, so that a single one may seem shorter or longer than it was.
+    /// Reports one finished step. Times and speeds are means over the steps since the last line, since the time of a
+    /// single step is noisy.
     pub fn step(&mut self, metrics: &StepMetrics) {
         self.since_line.add(metrics.step_ms);
         let speed = self.plan.speed(&self.since_line);
@@ -76,12 +77,7 @@ impl Progress {
         }
     }
 
-    /// Says something, above the bar and in `log.txt`.
-    pub fn message(&self, text: &str) {
-        tracing::info!("{text}");
-    }
-
-    /// Leaves the bar as it is and ends it.
+    /// Ends the bar and leaves it on the terminal.
     pub fn finish(self) {
         self.bar.abandon();
     }
@@ -92,7 +88,7 @@ impl ProgressPlan {
         step.is_multiple_of(self.log_every.max(1)) || step == self.start_step + 1 || step == self.total_steps
     }
 
-    /// The mean speed of a stretch of steps.
+    /// The mean speed over a stretch of steps.
     fn speed(&self, stretch: &Stretch) -> Speed {
         let step_ms = (stretch.ms / stretch.steps.max(1) as f64).max(1e-3);
         let tokens_per_second = self.tokens_per_step as f64 * 1e3 / step_ms;
@@ -122,7 +118,7 @@ impl ProgressPlan {
     }
 }
 
-/// Some steps and the time they took.
+/// A number of steps and the time they took.
 #[derive(Debug, Default)]
 struct Stretch {
     steps: u64,
@@ -136,7 +132,7 @@ impl Stretch {
     }
 }
 
-/// How fast steps are; MFU is model FLOP/s as a share of the adapter's peak.
+/// The speed of steps. MFU is model FLOP/s over the adapter's peak.
 #[derive(Debug)]
 struct Speed {
     step_ms: f64,
@@ -145,7 +141,7 @@ struct Speed {
     mfu: f64,
 }
 
-/// What stands beside the bar, the most wanted first: a narrow terminal cuts off the end.
+/// The text next to the bar, most important first: a narrow terminal cuts off the end.
 fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Duration) -> String {
     let Speed { tokens_per_second, mfu, .. } = speed;
     let mut text = format!(
@@ -157,39 +153,6 @@ fn bar_message(loss: f32, speed: &Speed, eval_loss: Option<f32>, remaining: Dura
         text += &format!("  eval {loss:.4}");
     }
     text
-}
-
-/// The wall-clock time of a step, evaluation and checkpoints included: the mean of the first steps, then a moving mean
-/// that remembers about fifty.
-#[derive(Debug)]
-struct Pace {
-    step: u64,
-    at: Instant,
-    steps_seen: u64,
-    seconds_per_step: f64,
-}
-
-impl Pace {
-    fn new(step: u64, at: Instant) -> Self {
-        Self { step, at, steps_seen: 0, seconds_per_step: 0.0 }
-    }
-
-    fn advance(&mut self, step: u64, at: Instant) {
-        let steps = step.saturating_sub(self.step);
-        if steps == 0 {
-            return;
-        }
-        self.steps_seen += steps;
-        let seconds = at.saturating_duration_since(self.at).as_secs_f64() / steps as f64;
-        let weight = (steps as f64 / self.steps_seen.min(50) as f64).min(1.0);
-        self.seconds_per_step += weight * (seconds - self.seconds_per_step);
-        (self.step, self.at) = (step, at);
-    }
-
-    fn remaining(&self, total_steps: u64) -> Duration {
-        let seconds = self.seconds_per_step * total_steps.saturating_sub(self.step) as f64;
-        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
-    }
 }
 
 #[cfg(test)]
@@ -229,21 +192,6 @@ mod tests {
         assert_eq!(logged, [3, 10, 20, 25]);
         let each = ProgressPlan { log_every: 0, ..plan() };
         assert!((3..=25).all(|step| each.is_logged(step)));
-    }
-
-    #[test]
-    fn the_time_left_follows_the_pace_of_this_run() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(100, start);
-        assert_eq!(pace.remaining(200), Duration::ZERO);
-        pace.advance(101, at(4));
-        assert_eq!(pace.remaining(201), Duration::from_secs(400));
-        pace.advance(102, at(6)); // the mean of 4 and 2
-        assert_eq!(pace.remaining(202), Duration::from_secs(300));
-        pace.advance(102, at(7));
-        assert_eq!(pace.remaining(202), Duration::from_secs(300), "no step, no news");
-        assert_eq!(pace.remaining(50), Duration::ZERO);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! The shape of a model as Hugging Face's `config.json` says it.
+//! `config.json`: a model's shape under Hugging Face's keys.
 
+mod architecture;
 mod mixture;
 
 use crate::model::config::{Activation, Family, ModelConfig};
@@ -7,7 +8,7 @@ use crate::ops::gelu::Gelu;
 use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use serde_json::json;
 
-/// The model's shape under the keys of Hugging Face.
+/// The content of `config.json` for `model`.
 pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     let mut config = match model.family {
         Family::Llama => llama_config(model),
@@ -23,7 +24,7 @@ pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     config
 }
 
-/// `GPT2Config`.
+/// The keys of `GPT2Config`.
 fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
     let activation = match model.activation {
         Activation::Gelu(Gelu::Tanh) => "gelu_new",
@@ -52,14 +53,15 @@ fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
     })
 }
 
-/// `LlamaConfig`; `Qwen3Config` with QK-norm, `MistralConfig` with a sliding window.
+/// The keys of `LlamaConfig`, which are also those of `Qwen3Config` (with QK-norm) and `MistralConfig` (with a
+/// sliding window).
 fn llama_config(model: &ModelConfig) -> serde_json::Value {
     let (architecture, model_type) = match (model.qk_norm, model.sliding_window) {
         (true, _) => ("Qwen3ForCausalLM", "qwen3"),
         (false, Some(_)) => ("MistralForCausalLM", "mistral"),
         (false, None) => ("LlamaForCausalLM", "llama"),
     };
-    // Hugging Face has no scaling of the base by a number, but then it is another base.
+    // Hugging Face cannot scale the base by a constant, but that is the same as another base.
     let rope_theta = match model.rope_scaling {
         RopeScaling::Ntk { factor } => model.rope_theta * factor,
         _ => model.rope_theta,
@@ -91,12 +93,12 @@ fn llama_config(model: &ModelConfig) -> serde_json::Value {
     })
 }
 
-/// `rope_scaling`; null where there is none.
+/// The entry `rope_scaling`, null if there is none.
 fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
     match *scaling {
         RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
-        // Hugging Face's "dynamic" is another formula: a name that it refuses is better than one it misreads.
+        // Hugging Face's "dynamic" is a different formula: better a name it refuses than one it computes differently.
         RopeScaling::DynamicNtk { original, .. } => {
             json!({ "rope_type": "dynamic_ntk", "original_max_position_embeddings": original as u64 })
         }

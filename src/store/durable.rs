@@ -1,4 +1,4 @@
-//! Writes that survive a crash: under its final name a file is either complete and on the disk, or absent.
+//! Writes that survive a crash: under its final name a file is either complete and on disk, or absent.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// What the name of an unfinished file or folder ends with. Whatever carries it may be deleted.
+/// Suffix of unfinished files and folders. Anything with it may be deleted.
 pub const UNFINISHED: &str = ".tmp";
 
-/// What to do about a file of a checkpoint that is not whole.
+/// Remedy for a damaged file of a checkpoint.
 pub const USE_ANOTHER: &str =
     "use another checkpoint, or delete the folder of this one to resume from the one before it";
 
-/// An I/O error about `path`, which --output_dir chose, as one line that names the cause and the remedy; `doing` says what
+/// An I/O error about `path`, which --output_dir chose, as one line with the cause and the remedy; `doing` is what
 /// was tried ("write", "create the folder").
 pub fn io_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
     io_error_of("--output_dir", path, doing, error)
 }
 
-/// The same about a path that `setting` chose.
+/// Like [`io_error`] for a path that `setting` chose.
 fn io_error_of(setting: &str, path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
     let cause = match error.kind() {
         ErrorKind::StorageFull => "disk full: free space there, or",
@@ -34,12 +34,13 @@ fn io_error_of(setting: &str, path: impl AsRef<Path>, doing: &str, error: &io::E
     Error::file(path, format!("cannot {doing}: {cause} choose another {setting}"))
 }
 
-/// Writes `bytes` to `path` so that a reader, now or after a crash, finds the old content or the new, never a part.
+/// Writes `bytes` to `path` so that a reader, now or after a crash, finds either the old content or the new, never a
+/// part.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_atomically(path, |file| file.write_all(bytes))
 }
 
-/// Like [`write_atomically`], with the content written by `fill`.
+/// Like [`write_atomically`], with content that `fill` writes.
 pub fn replace_atomically(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let unfinished = with_suffix(path, UNFINISHED);
     let written = File::create(&unfinished).and_then(|mut file| {
@@ -48,20 +49,20 @@ pub fn replace_atomically(path: &Path, fill: impl FnOnce(&mut File) -> io::Resul
     });
     let replaced = written.and_then(|()| fs::rename(&unfinished, path));
     if let Err(error) = replaced {
-        // The half-written file is of no use, and on a full disk its room is.
+        // On a full disk the space of the half-written file is needed.
         let _ = fs::remove_file(&unfinished);
         return Err(io_error(path, "write", &error));
     }
     sync_parent(path)
 }
 
-/// Creates a folder and the parents it lacks, each with its name on the disk: else a power cut could take a whole
-/// folder of synced files away.
+/// Creates a folder and its missing parents and syncs their names to disk: otherwise a power cut could lose a whole
+/// folder of synced files.
 pub fn create_folder(path: &Path) -> Result<()> {
     create_folder_of("--output_dir", path)
 }
 
-/// The same for a folder that `setting` chose: an error names that.
+/// Like [`create_folder`] for a folder that `setting` chose, which errors then name.
 pub fn create_folder_of(setting: &str, path: &Path) -> Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
     fs::create_dir_all(path).map_err(|error| io_error_of(setting, path, "create the folder", &error))?;
@@ -72,14 +73,14 @@ pub fn create_folder_of(setting: &str, path: &Path) -> Result<()> {
         .try_for_each(|folder| sync_parent(folder))
 }
 
-/// Forces everything inside a folder, and the folder itself, to the disk.
+/// Syncs everything inside a folder, and the folder itself, to disk.
 pub fn sync_tree(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(|error| io_error(folder, "read", &error))? {
         let path = entry.map_err(|error| io_error(folder, "read", &error))?.path();
         if path.is_dir() {
             sync_tree(&path)?;
         } else {
-            // Opened for writing, because Windows flushes only such handles.
+            // Windows flushes only handles that are open for writing.
             let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
             synced.map_err(|error| io_error(&path, "write", &error))?;
         }
@@ -87,9 +88,9 @@ pub fn sync_tree(folder: &Path) -> Result<()> {
     sync_folder(folder)
 }
 
-/// Forces a folder's list of names to the disk, so that a rename inside it survives a power cut.
+/// Syncs a folder's list of names to disk, so that a rename inside it survives a power cut.
 pub fn sync_folder(folder: &Path) -> Result<()> {
-    // Elsewhere a folder cannot be opened as a file, and the file system's journal does this.
+    // Elsewhere a folder cannot be opened as a file, and the file system's journal takes care of this.
     if cfg!(unix) {
         let synced = File::open(folder).and_then(|handle| handle.sync_all());
         synced.map_err(|error| io_error(folder, "sync the folder", &error))?;
@@ -97,7 +98,7 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// [`sync_folder`] on the folder that holds `path`.
+/// [`sync_folder`] for the folder that contains `path`.
 pub fn sync_parent(path: &Path) -> Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent),
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_the_whole_content_and_leaves_nothing_beside_it() {
+    fn replaces_the_whole_content_and_leaves_no_other_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.yaml");
         write_atomically(&path, b"a longer first content").unwrap();

@@ -1,50 +1,50 @@
-//! The two log lines of a step, in the form that scripts for MindFormers' MFLossMonitor already parse.
+//! The two log lines of a step, in the format of MindFormers' MFLossMonitor, which existing scripts parse.
 //!
-//! What this trainer knows beyond them (tokens per second, MFU) is appended to the first line, where a pattern made for
-//! the original still matches.
+//! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for the
+//! original still matches.
 
 use std::time::Duration;
 
-/// Cells of the bar in [`bar_line`].
+/// Width of the bar in [`bar_line`], in characters.
 const BAR_CELLS: usize = 50;
 
-/// What the first line of a step says.
+/// The content of a step's first line.
 #[derive(Debug, Clone, Default)]
 pub struct LossLine {
     /// The epoch, from 1.
     pub epoch: u64,
-    /// All epochs.
+    /// Epochs in all.
     pub epochs: u64,
     /// The step in the epoch, from 1.
     pub step: u64,
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// The step's loss.
+    /// The step's loss, in nats per token.
     pub loss: f32,
-    /// The mean loss of the epoch so far, which the original prints outside its data-sink mode.
+    /// Mean loss of the epoch so far, which the original prints outside its data-sink mode.
     pub epoch_loss: Option<f32>,
     /// Wall-clock milliseconds of the step.
     pub step_ms: f64,
     /// The learning rate.
     pub lr: Option<f32>,
-    /// A gradient was not finite and the update was skipped.
+    /// Whether a gradient was not finite and the update was skipped.
     pub overflow: bool,
-    /// The loss scale; printed as `unavailable` where there is none.
+    /// The loss scale; printed as `unavailable` if there is none.
     pub loss_scale: Option<f64>,
-    /// The gradient's norm before clipping; printed as `None` where it was not taken.
+    /// L2 norm of the gradient before clipping; printed as `None` if it was not computed.
     pub global_norm: Option<f32>,
     /// Model TFLOP/s.
     pub tflops: Option<f64>,
     /// Trained tokens per second.
     pub tokens_per_second: Option<f64>,
-    /// Model FLOP/s as a share of the adapter's peak, 0 to 1.
+    /// Model FLOP/s over the adapter's peak, 0 to 1.
     pub mfu: Option<f64>,
 }
 
 /// The first line of a step.
 ///
 /// ```
-/// use gristmill::train::loss_monitor::{LossLine, loss_line};
+/// use gristmill::report::loss_monitor::{LossLine, loss_line};
 /// let line = LossLine {
 ///     epoch: 1, epochs: 2, step: 1, steps_per_epoch: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
 ///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
@@ -83,10 +83,10 @@ pub fn loss_line(line: &LossLine) -> String {
     text
 }
 
-/// The second line of a step: `share` of the run that is done (0 to 1), samples per second, and the time left.
+/// The second line of a step: the share of the run that is done (0 to 1), samples per second, and the time left.
 ///
 /// ```
-/// use gristmill::train::loss_monitor::bar_line;
+/// use gristmill::report::loss_monitor::bar_line;
 /// use std::time::Duration;
 /// assert_eq!(
 ///     bar_line(0.1, 12.5, Duration::from_secs(303)),
@@ -111,8 +111,8 @@ pub fn python_duration(duration: Duration) -> String {
     }
 }
 
-/// A number as Python prints a float: the fewest digits that read back the same, an exponent of two digits or more
-/// below 1e-4 and from 1e16 (where Rust's own `{:?}` turns to an exponent too), lower-case `nan`.
+/// A number as Python prints a float: the shortest decimal that reads back the same, lower-case `nan`, and below 1e-4
+/// and from 1e16 on an exponent of at least two digits (Rust's `{:?}` switches to an exponent at the same bounds).
 fn python_float<N: std::fmt::Debug>(number: N) -> String {
     let text = format!("{number:?}").to_lowercase();
     let Some((digits, exponent)) = text.split_once('e') else { return text };
@@ -121,7 +121,7 @@ fn python_float<N: std::fmt::Debug>(number: N) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// Six decimals, at least five wide, as Python's `%5.6f`.
+/// Six decimals and at least five characters, as Python's `%5.6f`.
 fn fixed(number: f32) -> String {
     format!("{number:5.6}").to_lowercase()
 }

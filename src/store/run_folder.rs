@@ -1,13 +1,13 @@
-//! The folder of a run: what it leaves behind, and who may write there.
+//! The folder of a run: its files, and the lock that lets only one process write there.
 //!
 //! ```text
 //! output/tiny/
 //!     config.yaml                  the configuration with every number decided
 //!     metrics.jsonl                one object per step
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
-//!     log.txt                      what the run said
-//!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, where they are asked for
-//!     run.lock                     held while a process writes here; empty of meaning otherwise
+//!     log.txt                      what the run logged
+//!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, if they are asked for
+//!     run.lock                     locked while a process writes here; its existence means nothing
 //! ```
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint_folder::CheckpointFolder;
 use super::durable::{create_folder, io_error, write_atomically};
-use super::metrics::truncate_metrics;
+use super::json_lines;
 use crate::error::{Error, Result};
 
-pub(super) const CONFIG: &str = "config.yaml";
+pub(crate) const CONFIG: &str = "config.yaml";
 const METRICS: &str = "metrics.jsonl";
-pub(super) const CHECKPOINTS: &str = "checkpoint";
+pub(crate) const CHECKPOINTS: &str = "checkpoint";
 
 /// The folder of one run, locked against other processes for as long as this value lives.
 #[derive(Debug)]
@@ -29,20 +29,20 @@ pub struct RunFolder {
     path: PathBuf,
     config_yaml: String,
     resume_point: Option<(u64, PathBuf)>,
-    /// Held, never read: the system releases the lock when the file closes, also after a kill, so a stale one cannot be.
+    /// Only held: the operating system releases the lock when the file closes, also after a kill, so it is never stale.
     _lock: File,
 }
 
 impl RunFolder {
-    /// Makes `output_dir` the folder of a new run, or with `resume` takes up the run that is there.
+    /// Creates `output_dir` for a new run, or with `resume` opens that of an earlier one.
     ///
-    /// A new run gets its folder, the lock and `config.yaml`, so an unwritable place shows here and not at the first
-    /// checkpoint. Call it once everything else that can fail early has passed: from then on a second start needs
-    /// `--resume_training=True` or another name. A resumed run finds its newest checkpoint
-    /// ([`RunFolder::resume_point`]); nothing is changed before [`RunFolder::accept_resume`].
+    /// A new run gets its folder, the lock and `config.yaml`, so an unwritable place is found here and not at the first
+    /// checkpoint. Call it after everything else that can fail early: from then on a second start needs
+    /// `--resume_training=True` or another name. For a resumed run it finds the newest checkpoint
+    /// ([`RunFolder::resume_point`]) and changes nothing before [`RunFolder::accept_resume`].
     ///
     /// # Errors
-    /// One line each: a run is there already; there is nothing to resume; another process writes there; the folder
+    /// One line each: a run exists there already; there is nothing to resume; another process writes there; the folder
     /// cannot be created or written.
     pub fn create(output_dir: &Path, config_yaml: &str, resume: bool) -> Result<Self> {
         let path = output_dir.to_path_buf();
@@ -61,31 +61,31 @@ impl RunFolder {
         if resume {
             folder.resume_point = Some(folder.find_checkpoint()?);
         } else {
-            // Again, now that no other process can be between its look and its first file.
+            // Again, now that the lock excludes a process that was just about to write its first file.
             refuse_existing(&folder.path)?;
             write_atomically(&folder.config_path(), folder.config_yaml.as_bytes())?;
         }
         Ok(folder)
     }
 
-    /// To be called once a resumed run has found that its configuration and data are those of the checkpoint: writes
-    /// `config.yaml` anew and removes from `metrics.jsonl` the steps after the checkpoint, which will be done again.
-    /// Returns how many lines that were; a new run has none.
+    /// To be called once the configuration and data of a resumed run are known to match the checkpoint: rewrites
+    /// `config.yaml` and removes the steps after the checkpoint from `metrics.jsonl`, since they will be repeated.
+    /// Returns the number of lines removed; 0 for a new run.
     ///
     /// # Errors
     /// A file cannot be replaced.
     pub fn accept_resume(&self) -> Result<usize> {
         let Some((step, _)) = self.resume_point else { return Ok(0) };
         write_atomically(&self.config_path(), self.config_yaml.as_bytes())?;
-        truncate_metrics(&self.metrics_path(), step)
+        json_lines::truncate_after(&self.metrics_path(), step)
     }
 
-    /// The step and folder of the checkpoint that a resumed run starts from; `None` in a new run.
+    /// Step and folder of the checkpoint that a resumed run starts from; `None` for a new run.
     pub fn resume_point(&self) -> Option<(u64, &Path)> {
         self.resume_point.as_ref().map(|(step, path)| (*step, path.as_path()))
     }
 
-    /// The checkpoints of this run, of which the newest `keep_max` are kept (all with 0).
+    /// The checkpoints of this run, of which the newest `keep_max` are kept; 0 keeps all.
     pub fn checkpoints(&self, keep_max: usize) -> CheckpointFolder {
         CheckpointFolder::new(self.path.join(CHECKPOINTS), keep_max)
     }
@@ -105,7 +105,7 @@ impl RunFolder {
         self.path.join(METRICS)
     }
 
-    /// `log.txt`: what the run said.
+    /// `log.txt`: what the run logged.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("log.txt")
     }
@@ -134,7 +134,7 @@ fn refuse_existing(path: &Path) -> Result<()> {
     }
 }
 
-/// Takes the folder's lock and leaves this process's number in the file, for the error of the next one.
+/// Takes the folder's lock and writes this process's id into the file, for the error message of the next one.
 fn lock(folder: &Path) -> Result<File> {
     let unwritable = |error: io::Error| io_error(folder, "write into this folder", &error);
     let mut options = OpenOptions::new();
@@ -143,9 +143,12 @@ fn lock(folder: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(locked(folder, file)),
-        // Some network file systems have no locks: a run without one is better than no run.
+        // Some network file systems have no locks: better a run without one than no run.
         Err(TryLockError::Error(error)) => {
-            tracing::warn!("{}: cannot be locked ({error}); start no second run here", folder.display());
+            tracing::warn!(
+                "{}: cannot be locked ({error}); do not start a second run here",
+                folder.display()
+            );
         }
     }
     let written = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
@@ -155,7 +158,7 @@ fn lock(folder: &Path) -> Result<File> {
 
 fn locked(folder: &Path, mut file: File) -> Error {
     let mut holder = String::new();
-    // Some systems do not let a locked file be read; the error is nearly as good without the number.
+    // Some systems do not let others read a locked file; the message is nearly as good without the id.
     let _ = file.read_to_string(&mut holder);
     let holder = if holder.is_empty() { "another process" } else { holder.trim_end() };
     Error::file(

@@ -127,7 +127,7 @@ fn a_folder_that_cannot_be_made_is_one_line() {
 fn a_full_disk_is_named_and_the_previous_checkpoint_survives() {
     use std::collections::HashMap;
 
-    use crate::train::tensor_file::{TensorFile, TensorInfo};
+    use crate::store::tensor_file::{TensorFile, TensorInfo};
 
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), 1);

@@ -3,10 +3,10 @@ use std::fs;
 use indicatif::{ProgressDrawTarget, TermLike};
 
 use super::*;
-use crate::train::metrics::StepMetrics;
-use crate::train::progress::{Progress, ProgressPlan};
+use crate::report::metrics::StepMetrics;
+use crate::report::progress::{Progress, ProgressPlan};
 
-/// A log of its own, so that tests running at once do not hear each other.
+/// A separate log, so that concurrent tests do not get each other's events.
 fn with_log(console: Console, test: impl FnOnce(&Log)) {
     let log = Log { console, file: FileLog::default() };
     tracing::subscriber::with_default(log.subscriber(), || test(&log));
@@ -17,7 +17,7 @@ fn hidden() -> Console {
 }
 
 #[test]
-fn the_file_has_what_was_said_before_and_after_it_was_attached() {
+fn the_file_has_what_was_logged_before_and_after_it_was_attached() {
     let folder = tempfile::tempdir().unwrap();
     let [first, second] = ["log.txt", "other.txt"].map(|name| folder.path().join(name));
     with_log(hidden(), |log| {
@@ -43,8 +43,8 @@ fn a_log_without_a_file_forgets_rather_than_grows() {
     for _ in 0..WAITING_BYTES {
         log.write_all(b"four").unwrap();
     }
-    let FileState::Waiting(said) = &*log.lock() else { panic!("nothing was attached") };
-    assert_eq!(said.len(), WAITING_BYTES);
+    let FileState::Waiting(kept) = &*log.lock() else { panic!("nothing was attached") };
+    assert_eq!(kept.len(), WAITING_BYTES);
 }
 
 #[cfg(target_os = "linux")]
@@ -68,7 +68,7 @@ fn a_missing_folder_is_one_line() {
     assert_eq!(line, "no/such/folder/log.txt: cannot open for writing: no such file or folder");
 }
 
-/// A terminal as a grid of characters, enough of one for a progress bar: 120 columns, lines that run over wrap.
+/// A terminal as a grid of characters with 120 columns, just enough for a progress bar; long lines wrap.
 #[derive(Debug, Clone, Default)]
 struct Screen {
     grid: Arc<Mutex<Grid>>,
@@ -180,7 +180,7 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
         let mut progress = Progress::new(plan, log);
         let metrics = StepMetrics { step: 2, loss: 3.5, step_ms: 500.0, ..StepMetrics::default() };
         progress.step(&metrics);
-        progress.message("checkpoint written");
+        tracing::info!("checkpoint written");
         tracing::warn!("the disk is nearly full");
         progress.finish();
     });

@@ -1,6 +1,7 @@
-//! Vectors as `.npy` files, which NumPy reads and writes (the format of `numpy.lib.format`, versions 1 to 3).
+//! Vectors as NumPy's `.npy` files (the format of `numpy.lib.format`, versions 1 to 3).
 //!
-//! By hand, since a header with three keys is all of it: the crates for the format bring a parser of Python or `ndarray`.
+//! Written by hand, since the format is a header with three keys: the crates for it depend on a Python parser or
+//! `ndarray`.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use super::durable::io_error;
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Data start at a multiple of this.
+/// The data start at a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
 
 /// Writes a vector of float32.
@@ -22,16 +23,16 @@ pub fn write(path: &Path, values: &[f32]) -> Result<()> {
     fs::write(path, bytes).map_err(|error| io_error(path, "write", &error))
 }
 
-/// Reads a vector of floats or integers, of 16 to 64 bits, little-endian.
+/// Reads a vector of little-endian floats or integers of 16 to 64 bits.
 ///
 /// # Errors
-/// The file cannot be read, or is not a whole vector of these.
+/// The file cannot be read, or is not such a vector or not complete.
 pub fn read(path: &Path) -> Result<Vec<f64>> {
     let bytes = fs::read(path).map_err(|error| io_error(path, "read", &error))?;
     parse(&bytes).map_err(|reason| Error::file(path, format!("not a NumPy vector of numbers: {reason}")))
 }
 
-/// Magic, version 1.0, length of the rest, and a Python dictionary padded with spaces.
+/// Magic bytes, version 1.0, length of the rest, and a Python dictionary padded with spaces.
 fn header(count: usize) -> Vec<u8> {
     let dictionary = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}");
     let unpadded = MAGIC.len() + 4 + dictionary.len() + 1;
@@ -45,12 +46,12 @@ fn header(count: usize) -> Vec<u8> {
 
 fn parse(bytes: &[u8]) -> std::result::Result<Vec<f64>, String> {
     let cut = || "it ends too early".to_string();
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it does not start as one")?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or("its first bytes are not NumPy's")?;
     let (version, rest) = rest.split_at_checked(2).ok_or_else(cut)?;
     let (length, rest) = rest.split_at_checked(if version[0] == 1 { 2 } else { 4 }).ok_or_else(cut)?;
     let length = length.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     let (dictionary, data) = rest.split_at_checked(length).ok_or_else(cut)?;
-    let dictionary = std::str::from_utf8(dictionary).map_err(|_| "its header is no text")?;
+    let dictionary = std::str::from_utf8(dictionary).map_err(|_| "its header is not text")?;
     let descr = value(dictionary, "descr").ok_or("its header names no `descr`")?;
     let kind = descr.trim_matches(['\'', '"']);
     let shape = value(dictionary, "shape").ok_or("its header names no `shape`")?;
@@ -77,7 +78,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<Vec<f64>, String> {
     values.ok_or_else(|| format!("its type `{kind}` is none of <f2, <f4, <f8, <i4, <u4, <i8"))
 }
 
-/// The text behind `'key':` up to the next key or the end of a tuple.
+/// The text after `'key':` up to the next key or the end of a tuple.
 fn value<'a>(dictionary: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = dictionary.split_once(&format!("'{key}'"))?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start();
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn bytes_are_those_that_numpy_writes() {
-        // numpy.save of numpy.array([1, 2.5], numpy.float32), as documented: 128 bytes of header, then the numbers.
+        // numpy.save of numpy.array([1, 2.5], numpy.float32), as NumPy documents it: 128 bytes of header, then the
+        // numbers.
         let mut expected = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
         expected.extend(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }");
         expected.resize(127, b' ');
@@ -126,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vector_is_said() {
+    fn errors_say_why_a_file_is_not_a_vector() {
         let line = |bytes: &[u8]| parse(bytes).unwrap_err();
-        assert_eq!(line(b"PK"), "it does not start as one");
+        assert_eq!(line(b"PK"), "its first bytes are not NumPy's");
         assert_eq!(line(b"\x93NUMPY\x01"), "it ends too early");
         assert_eq!(line(b"\x93NUMPY\x01\x00\xff\xff{"), "it ends too early");
         assert_eq!(line(&file("<f4", "(2, 3)", &[0; 24])), "its shape is (2, 3), not one number");

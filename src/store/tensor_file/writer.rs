@@ -1,4 +1,4 @@
-//! Writing: the header first, from the shapes alone, then the bytes as they come.
+//! Writing: first the header, which follows from the shapes, then the bytes as they arrive.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use super::super::durable::io_error;
 use super::{LENGTH_BYTES, MAX_HEADER_BYTES, TensorInfo};
 use crate::error::{Error, Result};
 
-/// Takes the bytes of one tensor, in any pieces, and holds them to the tensor's size.
+/// Takes the bytes of one tensor in any pieces and checks that they are as many as its shape takes.
 pub struct TensorSink<'a> {
     out: &'a mut dyn Write,
     path: &'a Path,
@@ -23,7 +23,7 @@ impl TensorSink<'_> {
     /// Appends `bytes` to the tensor.
     ///
     /// # Errors
-    /// The disk is full or fails, or the tensor would become longer than its shape says.
+    /// The disk is full or fails, or these are more bytes than the tensor's shape takes.
     pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(missing_bytes) = self.missing_bytes.checked_sub(bytes.len()) else {
             return Err(self.wrong_length(format!("{} more", bytes.len() - self.missing_bytes)));
@@ -46,7 +46,7 @@ impl TensorSink<'_> {
     }
 }
 
-/// [`TensorFile::write`](super::TensorFile::write) into any writer; `path` only names it in errors.
+/// [`TensorFile::write`](super::TensorFile::write) into any writer; `path` only serves error messages.
 pub(super) async fn write_to(
     mut out: impl Write,
     path: &Path,
@@ -77,7 +77,7 @@ pub(super) async fn write_to(
     out.flush().map_err(failed)
 }
 
-/// Every tensor's byte range behind the header.
+/// Each tensor's byte range, counted from the end of the header.
 fn place<'a>(path: &Path, tensors: &'a [TensorInfo], order: &[usize]) -> Result<BTreeMap<&'a str, Placed>> {
     let mut placed = BTreeMap::new();
     let mut start = 0usize;
@@ -97,8 +97,8 @@ fn place<'a>(path: &Path, tensors: &'a [TensorInfo], order: &[usize]) -> Result<
     Ok(placed)
 }
 
-/// The JSON header, in the order of names so that equal checkpoints are equal files, padded with spaces to a multiple
-/// of 8 bytes so that the data is aligned.
+/// The JSON header, sorted by name so that equal checkpoints are equal files, and padded with spaces to a multiple of
+/// 8 bytes so that the data is aligned.
 fn header_bytes(
     placed: &BTreeMap<&str, Placed>,
     metadata: HashMap<String, String>,

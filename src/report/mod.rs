@@ -1,0 +1,11 @@
+//! What a run reports: log lines, the progress bar, `metrics.jsonl`, and the load of experts.
+//!
+//! Nothing here knows the trainer or the configuration: functions take the numbers of a step and show them.
+
+pub mod expert_load;
+pub mod instruments;
+pub mod log;
+pub mod loss_monitor;
+pub mod metrics;
+mod pace;
+pub mod progress;

@@ -1,0 +1,139 @@
+//! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
+
+use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::model::arena::{Arena, ArenaLayout, Part};
+use crate::model::parameters::{Piece, Spec};
+use crate::record::Tensor;
+use safetensors::Dtype;
+
+/// Receives the rows of a tensor one by one, as little-endian bytes.
+pub(crate) type TakeRow<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// A tensor of a file: one piece of a parameter, and the arena that holds it.
+pub(crate) struct ArenaTensor<'a> {
+    pub name: String,
+    spec: &'a Spec,
+    parts: &'a [Part],
+    piece: &'a Piece,
+    arena: &'a Arena,
+}
+
+impl<'a> ArenaTensor<'a> {
+    /// The tensors of `arena` in the model's order; their names start with `prefix`.
+    pub fn list(layout: &'a ArenaLayout, arena: &'a Arena, prefix: &str) -> Vec<Self> {
+        let parameters = layout.parameters.list();
+        let of = |(spec, parts): &'a (Spec, Vec<Part>)| {
+            spec.pieces.iter().map(move |piece| {
+                let name = format!("{prefix}{}", piece.name);
+                Self { name, spec, parts, piece, arena }
+            })
+        };
+        parameters.into_iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
+    }
+
+    /// Name, type and shape in the file.
+    pub fn info(&self) -> TensorInfo {
+        let shape = self.spec.piece_shape(self.piece);
+        TensorInfo { name: self.name.clone(), dtype: Dtype::F32, shape }
+    }
+
+    /// Hands the rows to `take` as the file holds them; `read` hands over the rows of a tensor on the device.
+    pub async fn read(
+        &self,
+        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
+        take: TakeRow<'_>,
+    ) -> Result<()> {
+        if !self.piece.is_transposed {
+            return self.read_stored(read, take).await;
+        }
+        // Files hold such a matrix as (columns, rows): transposing it takes its size in host memory once more.
+        let mut values = Vec::with_capacity(self.piece.rows * self.spec.cols);
+        let mut keep = |row: &[u8]| {
+            values.extend(Element::F32.decode(row));
+            Ok(())
+        };
+        self.read_stored(read, &mut keep).await?;
+        let values = self.spec.to_file(self.piece, values);
+        values.chunks(self.piece.rows).try_for_each(|row| take(bytemuck::cast_slice(row)))
+    }
+
+    /// Hands the rows to `take` as the device holds them.
+    async fn read_stored(
+        &self,
+        read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
+        take: TakeRow<'_>,
+    ) -> Result<()> {
+        let mut rows = self.spec.piece_rows(self.piece);
+        let Some((first_row, first_column, columns)) = rows.next() else { return Ok(()) };
+        let end_row = first_row + 1 + rows.count();
+        for part in self.parts {
+            let (first, end) = (first_row.max(part.first_row), end_row.min(part.first_row + part.rows));
+            if first < end {
+                let tensor = self.arena.part(self.spec, part);
+                let rows = tensor.rows((first - part.first_row) as u32, (end - first) as u32);
+                let bytes = 4 * first_column..4 * (first_column + columns);
+                read(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the tensors of `arena` from `file`, where their names start with `prefix`; `write` puts them on the device.
+///
+/// # Errors
+/// A tensor that is missing or of another shape or type. All are checked before the first is written, so that the
+/// file of another model changes nothing.
+pub(crate) fn load(
+    layout: &ArenaLayout,
+    arena: &Arena,
+    file: &TensorFile,
+    prefix: &str,
+    write: impl Fn(Tensor, &[u8]),
+) -> Result<()> {
+    ArenaTensor::list(layout, arena, prefix).iter().try_for_each(|tensor| check(file, &tensor.info()))?;
+    let parameters = layout.parameters.list();
+    for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
+        for part in parts {
+            write(arena.part(spec, part), &stored(spec, part, file, prefix)?);
+        }
+    }
+    Ok(())
+}
+
+/// Compares the tensor called `info.name` in `file` with what the model expects of it.
+///
+/// # Errors
+/// The tensor is missing, or its shape or type differ.
+pub(super) fn check(file: &TensorFile, info: &TensorInfo) -> Result<()> {
+    let TensorInfo { name, dtype: expected, shape: size } = info;
+    let (shape, dtype, _) = file.tensor(name)?;
+    if (shape, dtype) == (&size[..], *expected) {
+        return Ok(());
+    }
+    let message =
+        format!("`{name}` is {dtype:?} {shape:?} there, {expected:?} {size:?} in this model; {OTHER_MODEL}");
+    Err(Error::file(file.path(), message))
+}
+
+/// The bytes of one part of a parameter as the device holds it, padding included.
+fn stored(spec: &Spec, part: &Part, file: &TensorFile, prefix: &str) -> Result<Vec<u8>> {
+    let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
+    for piece in &spec.pieces {
+        let (_, _, bytes) = file.tensor(&format!("{prefix}{}", piece.name))?;
+        let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let mut values = spec.from_file(piece, values.collect()).into_iter();
+        for (row, first, columns) in spec.piece_rows(piece) {
+            let inside = row.checked_sub(part.first_row).filter(|&row| row < part.rows);
+            let taken: Vec<f32> = values.by_ref().take(columns).collect();
+            if let Some(row) = inside {
+                rows[row][first..first + columns].copy_from_slice(&taken);
+            }
+        }
+    }
+    let mut bytes = Vec::new();
+    rows.iter().for_each(|row| Element::F32.encode_row(row, &mut bytes));
+    Ok(bytes)
+}

@@ -1,0 +1,148 @@
+//! What a checkpoint holds of a run: weights under Hugging Face names, moments, state.
+//!
+//! ```text
+//! step_0000100/
+//!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's
+//!     config.json              the model's shape under Hugging Face's keys
+//!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
+//!                              (a matrix under Muon has one: its momentum, as exp_avg)
+//!     trainer_state.json       counters, seed, schedule: see `trainer_state`
+//! ```
+//!
+//! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
+//! content.
+
+use super::arena_tensors::{self, ArenaTensor, TakeRow};
+use super::durable::write_atomically;
+use super::hugging_face::hugging_face_config;
+use super::router_tensors::{self, RouterTensor};
+use super::tensor_file::{TensorFile, TensorInfo};
+use super::trainer_state::TrainerState;
+use crate::error::{Error, Result};
+use crate::model::ExpertState;
+use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::config::ModelConfig;
+use crate::record::Tensor;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const CONFIG: &str = "config.json";
+const STATE: &str = "trainer_state.json";
+
+/// The tensors of a model in training.
+#[derive(Clone, Copy)]
+pub(crate) struct TrainingTensors<'a> {
+    pub weights: WeightTensors<'a>,
+    pub first_moments: &'a Arena,
+    pub second_moments: &'a Arena,
+}
+
+/// The tensors of a model, and where in their arena each parameter lies.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightTensors<'a> {
+    pub layout: &'a ArenaLayout,
+    pub arena: &'a Arena,
+    /// Biases and capacities, for a mixture of experts.
+    pub experts: Option<&'a ExpertState>,
+}
+
+/// Writes all files of a checkpoint into `folder`.
+///
+/// # Errors
+/// A disk or device that fails.
+pub(crate) async fn save(
+    tensors: TrainingTensors<'_>,
+    model: &ModelConfig,
+    state: &TrainerState,
+    folder: &Path,
+    read: impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
+) -> Result<()> {
+    let WeightTensors { layout, arena, experts } = tensors.weights;
+    let weights = ArenaTensor::list(layout, arena, "");
+    save_file(&folder.join(MODEL), &weights, &router_tensors::biases(experts), &read).await?;
+    let mut moments = ArenaTensor::list(layout, tensors.first_moments, "exp_avg.");
+    moments.extend(ArenaTensor::list(layout, tensors.second_moments, "exp_avg_sq."));
+    save_file(&folder.join(OPTIMIZER), &moments, &router_tensors::capacities(experts), &read).await?;
+    let config =
+        serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
+    write_atomically(&folder.join(CONFIG), &config)?;
+    state.save(&folder.join(STATE))
+}
+
+/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run.
+///
+/// # Errors
+/// A file that is missing or damaged; a state or a tensor that is not the run's.
+pub(crate) fn load(
+    tensors: TrainingTensors<'_>,
+    folder: &Path,
+    expected: &TrainerState,
+    write: impl Fn(Tensor, &[u8]),
+) -> Result<TrainerState> {
+    let state = TrainerState::load(&folder.join(STATE))?;
+    state.check_matches(folder, expected)?;
+    load_weights(tensors.weights, folder, &write)?;
+    let WeightTensors { layout, experts, .. } = tensors.weights;
+    let (model, optimizer) =
+        (TensorFile::open(&folder.join(MODEL))?, TensorFile::open(&folder.join(OPTIMIZER))?);
+    router_tensors::load(&router_tensors::biases(experts), &model, true, &write)?;
+    router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
+    arena_tensors::load(layout, tensors.first_moments, &optimizer, "exp_avg.", &write)?;
+    arena_tensors::load(layout, tensors.second_moments, &optimizer, "exp_avg_sq.", &write)?;
+    Ok(state)
+}
+
+/// Reads weights alone, and the biases of routers if they are there: `path` is a checkpoint folder or a safetensors
+/// file.
+///
+/// # Errors
+/// A file that is missing or damaged; a tensor that is missing or of another shape.
+pub(crate) fn load_weights(
+    weights: WeightTensors<'_>,
+    path: &Path,
+    write: impl Fn(Tensor, &[u8]),
+) -> Result<()> {
+    let WeightTensors { layout, arena, experts } = weights;
+    let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
+    let file = TensorFile::open(&file)?;
+    arena_tensors::load(layout, arena, &file, "", &write)?;
+    let biases = router_tensors::biases(experts);
+    router_tensors::load(&biases, &file, false, write)?;
+    let known = ArenaTensor::list(layout, arena, "").into_iter().map(|tensor| tensor.name);
+    warn_of_unknown(&file, &known.chain(biases.into_iter().map(|bias| bias.info.name)).collect());
+    Ok(())
+}
+
+/// Warns of tensors in the file that the model does not have.
+fn warn_of_unknown(file: &TensorFile, known: &HashSet<String>) {
+    let names = file.names();
+    let unknown: Vec<&String> = names.iter().filter(|name| !known.contains(*name)).collect();
+    if let Some(first) = unknown.first() {
+        let (path, count) = (file.path().display(), unknown.len());
+        tracing::warn!(
+            "{path}: {count} of its tensors are not in this model and are ignored, `{first}` among them"
+        );
+    }
+}
+
+async fn save_file(
+    path: &Path,
+    tensors: &[ArenaTensor<'_>],
+    router_state: &[RouterTensor],
+    read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut infos: Vec<TensorInfo> = tensors.iter().map(ArenaTensor::info).collect();
+    infos.extend(router_state.iter().map(|row| row.info.clone()));
+    // transformers refuses files without this entry.
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    TensorFile::write(path, &infos, metadata, async |index, sink| match tensors.get(index) {
+        Some(tensor) => tensor.read(read, &mut |row: &[u8]| sink.put(row)).await,
+        None => {
+            let row = router_state[index - tensors.len()].tensor;
+            read(row, &mut |bytes: &[u8]| sink.put(bytes)).await
+        }
+    })
+    .await
+}

@@ -1,0 +1,133 @@
+use super::*;
+use crate::model::config::{BalanceLosses, Dispatch, MultiToken, SharedExpert, Sizes};
+use crate::ops::route::{Groups, Route};
+use crate::store::hugging_face::hugging_face_config;
+
+fn model(mixture: MixtureConfig) -> ModelConfig {
+    let sizes = Sizes {
+        vocab_size: 16,
+        hidden_size: 8,
+        num_layers: 3,
+        num_heads: 2,
+        intermediate_size: 12,
+        seq_length: 4,
+    };
+    ModelConfig { mixture: Some(mixture), qk_norm: true, ..ModelConfig::llama(sizes) }
+}
+
+fn qwen3() -> MixtureConfig {
+    MixtureConfig {
+        route: Route {
+            experts: 6,
+            chosen: 2,
+            score: Score::Softmax,
+            groups: None,
+            norm_top_k: true,
+            scaling: 1.0,
+        },
+        has_bias: false,
+        bias_update_rate: 0.0,
+        intermediate_size: 5,
+        first_dense_layers: 0,
+        shared: None,
+        losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
+        dispatch: Dispatch::Dropless { safe_tokens: false },
+        fuses_permutation: false,
+        router_init_std: 0.02,
+    }
+}
+
+#[test]
+fn a_qwen3_of_experts() {
+    let config = hugging_face_config(&model(qwen3()));
+    assert_eq!(config["architectures"], json!(["Qwen3MoeForCausalLM"]));
+    let keys =
+        ["model_type", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"];
+    assert_eq!(
+        keys.map(|key| config[key].clone()),
+        [json!("qwen3_moe"), json!(6), json!(2), json!(5), json!(true)]
+    );
+    assert_eq!((&config["mlp_only_layers"], &config["decoder_sparse_step"]), (&json!([]), &json!(1)));
+    assert_eq!((&config["router_aux_loss_coef"], &config["intermediate_size"]), (&json!(0.25), &json!(12)));
+    assert!(config.get("num_nextn_predict_layers").is_none());
+}
+
+#[test]
+fn a_glm_predicts_further_ahead() {
+    let groups = Groups { count: 3, chosen: 2, score: GroupScore::BestTwo };
+    let route = Route { score: Score::Sigmoid, groups: Some(groups), scaling: 2.5, ..qwen3().route };
+    let shared = Some(SharedExpert { intermediate_size: 10, is_gated: false });
+    let mixture = MixtureConfig { route, has_bias: true, first_dense_layers: 2, shared, ..qwen3() };
+    let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.3 });
+    let config = hugging_face_config(&ModelConfig { multi_token, ..model(mixture) });
+    assert_eq!(config["architectures"], json!(["Glm4MoeForCausalLM"]));
+    let numbers = [
+        "n_routed_experts",
+        "n_shared_experts",
+        "n_group",
+        "topk_group",
+        "first_k_dense_replace",
+        "num_nextn_predict_layers",
+    ];
+    assert_eq!(numbers.map(|key| config[key].as_u64()), [6, 2, 3, 2, 2, 1].map(Some));
+    assert_eq!((&config["topk_method"], &config["scoring_func"]), (&json!("noaux_tc"), &json!("sigmoid")));
+    assert_eq!((&config["routed_scaling_factor"], &config["mlp_only_layers"]), (&json!(2.5), &json!([0, 1])));
+}
+
+#[test]
+fn the_shared_expert_tells_qwen2_from_deep_seek() {
+    let of = |is_gated| {
+        let shared = Some(SharedExpert { intermediate_size: 7, is_gated });
+        let losses = BalanceLosses { sequence: 0.1, ..BalanceLosses::default() };
+        hugging_face_config(&model(MixtureConfig { shared, losses, ..qwen3() }))
+    };
+    assert_eq!(of(true)["model_type"], json!("qwen2_moe"));
+    assert_eq!(of(true)["shared_expert_intermediate_size"], json!(7));
+    assert_eq!(of(false)["model_type"], json!("deepseek"));
+    assert_eq!((&of(false)["aux_loss_alpha"], &of(false)["seq_aux"]), (&json!(0.1), &json!(true)));
+}
+
+#[test]
+fn a_note_says_what_the_nearest_architecture_lacks() {
+    let named = |model: &ModelConfig| {
+        let config = hugging_face_config(model);
+        let note = config.get("gristmill_note").map(|note| note.as_str().unwrap().to_string());
+        (config["model_type"].as_str().unwrap().to_string(), note)
+    };
+    let expect = |model: ModelConfig, model_type: &str, lacks: Option<&str>| {
+        let (found, note) = named(&model);
+        assert_eq!(found, model_type);
+        let lacking = note.as_deref().map(|note| note.split_once(", but it has ").unwrap().1);
+        assert_eq!(lacking, lacks);
+    };
+    let plain = |mixture| ModelConfig { qk_norm: false, ..model(mixture) };
+    let shared = |intermediate_size, is_gated| MixtureConfig {
+        shared: Some(SharedExpert { intermediate_size, is_gated }),
+        ..qwen3()
+    };
+    let routed = |route: Route| MixtureConfig { route, ..qwen3() };
+    let groups = |score| Some(Groups { count: 3, chosen: 2, score });
+    let biased = MixtureConfig { has_bias: true, ..routed(Route { scaling: 2.0, ..qwen3().route }) };
+    expect(model(qwen3()), "qwen3_moe", None);
+    expect(plain(qwen3()), "deepseek", None);
+    expect(plain(shared(7, true)), "qwen2_moe", None);
+    expect(plain(shared(10, false)), "deepseek", None);
+    expect(plain(shared(7, false)), "deepseek", Some("no shared expert of this width"));
+    expect(model(shared(7, true)), "qwen2_moe", Some("no QK-norm"));
+    expect(model(biased), "qwen3_moe", Some("no bias on the choice of experts, no routed_scaling_factor"));
+    let best = Route { groups: groups(GroupScore::Best), ..qwen3().route };
+    expect(plain(routed(best)), "deepseek", Some("no groups of experts"));
+    expect(ModelConfig { head_dim: 8, ..plain(qwen3()) }, "deepseek", Some("no head_dim of its own"));
+    let sigmoid = |groups| Route { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
+    let glm = |groups| MixtureConfig { has_bias: true, route: sigmoid(groups), ..shared(10, false) };
+    expect(model(glm(groups(GroupScore::BestTwo))), "glm4_moe", None);
+    expect(plain(glm(None)), "glm4_moe", None);
+    expect(
+        model(glm(groups(GroupScore::Best))),
+        "glm4_moe",
+        Some("no groups that count by their best expert"),
+    );
+    expect(model(routed(sigmoid(None))), "glm4_moe", Some("no form without a shared expert"));
+    let gated = MixtureConfig { route: sigmoid(None), ..shared(7, true) };
+    expect(plain(gated), "qwen2_moe", Some("no sigmoid scores, no routed_scaling_factor"));
+}

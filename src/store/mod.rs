@@ -1,0 +1,16 @@
+//! What a run keeps on disk: the run folder, checkpoints, and files that survive a crash.
+//!
+//! Nothing here knows the trainer, the configuration or a device. A checkpoint's tensors are read and written through
+//! functions that the caller passes in.
+
+pub(crate) mod arena_tensors;
+pub(crate) mod checkpoint;
+pub mod checkpoint_folder;
+pub mod durable;
+mod hugging_face;
+pub mod json_lines;
+pub mod npy;
+mod router_tensors;
+pub mod run_folder;
+pub mod tensor_file;
+pub mod trainer_state;

@@ -1,0 +1,27 @@
+//! When a run evaluates, and on what.
+
+use crate::config::EvalConfig;
+use crate::data::Batches;
+
+/// The evaluations of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Evaluation<'a> {
+    pub data: &'a Batches,
+    /// Micro-batches of an evaluation, always the same ones.
+    pub batches: u64,
+    every_steps: u64,
+    last_step: u64,
+}
+
+impl<'a> Evaluation<'a> {
+    /// Evaluations on `data` as `config` asks for, the last one after `last_step`.
+    pub fn new(config: &EvalConfig, data: &'a Batches, last_step: u64) -> Self {
+        let batches = config.batches.min(data.micro_steps_per_epoch());
+        Self { data, batches, every_steps: config.every_steps, last_step }
+    }
+
+    /// Whether an evaluation follows `step`.
+    pub fn is_due_after(&self, step: u64) -> bool {
+        step == self.last_step || step.is_multiple_of(self.every_steps)
+    }
+}
