@@ -9,7 +9,7 @@ use gristmill::model::config::{ModelConfig, Sizes};
 use gristmill::model::gpt::{self, BatchTensors};
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::ops::add::add;
-use gristmill::ops::attention::Segments;
+use gristmill::ops::attention::DocumentBounds;
 use gristmill::record::Tensor;
 use gristmill::tape::{Parameter, Tape};
 use lab::{Case, check};
@@ -81,7 +81,7 @@ fn run(
     let mut order: Vec<u32> = (0..ids.len() as u32).collect();
     order.sort_by_key(|&token| ids[token as usize]);
     let [tokens, positions, order] = [ids, &positions, &order].map(|ids| case.integers(ids));
-    let segments = Segments { starts: case.integers(&starts), ends: case.integers(&ends) };
+    let bounds = DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) };
     let batch = BatchTensors {
         tokens,
         targets: tokens,
@@ -89,7 +89,7 @@ fn run(
         order,
         position_order: None,
         ahead: None,
-        segments: (documents.len() > 1).then_some(segments),
+        documents: (documents.len() > 1).then_some(bounds),
     };
     let dy = case.input_of(dy, ids.len() as u32, config.hidden_size as u32, F32).tensor;
     // The pool's memory serves many tensors of a recording this long: what is looked at needs a place of its own.

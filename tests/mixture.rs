@@ -3,10 +3,10 @@
 mod runs;
 
 use gristmill::model::config::{
-    BalanceLosses, Dispatch, MixtureConfig, ModelConfig, MultiToken, SharedExpert, Sizes,
+    BalanceLosses, MixtureConfig, ModelConfig, MultiToken, SharedExpert, Sizes, TokenDispatch,
 };
 use gristmill::model::parameters::Gpt;
-use gristmill::ops::route::{Route, Score};
+use gristmill::ops::route::{RouterConfig, Score};
 use gristmill::reference::adamw::Correction;
 use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Trainer, decays};
 use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
@@ -139,8 +139,14 @@ fn the_reference_has_the_same_tensors() {
         intermediate_size: 12,
         seq_length: 4,
     };
-    let route =
-        Route { experts: 5, chosen: 2, score: Score::Sigmoid, groups: None, norm_top_k: true, scaling: 1.0 };
+    let route = RouterConfig {
+        experts: 5,
+        chosen: 2,
+        score: Score::Sigmoid,
+        groups: None,
+        norm_top_k: true,
+        scaling: 1.0,
+    };
     let mixture = |is_gated| MixtureConfig {
         route,
         has_bias: true,
@@ -149,7 +155,7 @@ fn the_reference_has_the_same_tensors() {
         first_dense_layers: 1,
         shared: Some(SharedExpert { intermediate_size: 9, is_gated }),
         losses: BalanceLosses::default(),
-        dispatch: Dispatch::Dropless { safe_tokens: false },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
         fuses_permutation: true,
         router_init_std: 0.01,
     };

@@ -3,9 +3,9 @@
 mod mixtures;
 mod runs;
 
-use gristmill::model::config::{BalanceLosses, Dispatch, MixtureConfig};
+use gristmill::model::config::{BalanceLosses, MixtureConfig, TokenDispatch};
 use gristmill::model::parameters::Gpt;
-use gristmill::ops::route::{Route, Score};
+use gristmill::ops::route::{RouterConfig, Score};
 use mixtures::{Left, Tensor, experts, train};
 use runs::{Setup, relative_distance};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ fn one_expert_is_the_dense_layer() {
     let dense = train(&setup, &setup.plan(), None, STEPS);
     let mut plan = setup.plan();
     plan.model.mixture = Some(MixtureConfig {
-        route: Route {
+        route: RouterConfig {
             experts: 1,
             chosen: 1,
             score: Score::Softmax,
@@ -60,7 +60,7 @@ fn one_expert_is_the_dense_layer() {
         first_dense_layers: 0,
         shared: None,
         losses: BalanceLosses::default(),
-        dispatch: Dispatch::Dropless { safe_tokens: false },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
         fuses_permutation: false,
         router_init_std: 0.01,
     });

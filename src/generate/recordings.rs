@@ -119,7 +119,7 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
         positions,
         order: unread,
         position_order: Some(unread),
-        segments: None,
+        documents: None,
         ahead: None,
     }
 }

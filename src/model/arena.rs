@@ -6,7 +6,7 @@
 //! nothing of a kind (gradients of what is frozen, say) has no buffer for it. Each part starts at a multiple of 128 elements: the same offset binds in f32, f16
 //! and bf16.
 
-use super::parameters::{Gpt, Rule, Spec};
+use super::parameters::{Gpt, Spec, UpdateRule};
 use crate::element::{Element, stride_of};
 use crate::error::{Error, Result};
 use crate::kernels::Limits;
@@ -46,7 +46,7 @@ pub struct Kind {
     /// Their parameter group.
     pub group: usize,
     /// How they are updated.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// Whether weight decay passes them by.
     pub is_exempt: bool,
 }

@@ -3,12 +3,13 @@
 mod mixture;
 
 pub use mixture::{
-    BalanceLosses, Capacity, Dispatch, DropOrder, HotExperts, MixtureConfig, MultiToken, SharedExpert,
+    BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
 
 pub use crate::ops::gelu::Gelu;
+pub use crate::ops::permute::DropOrder;
 pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
-pub use crate::ops::route::{GroupScore, Groups, Route, Score};
+pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
 
 /// A decoder: what the layers, the loss and the initialisation need to know.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::config::{ModelConfig, Norm, Positions};
 use super::names::Names;
-use super::parameters::{Block, FeedForward, Gpt, Init, Piece, Rule, Spec};
+use super::parameters::{Block, FeedForward, Gpt, Init, Piece, Spec, UpdateRule};
 
 mod feed_forward;
 mod multi_token;
@@ -126,7 +126,7 @@ fn matrix(path: String, rows: usize, cols: usize, std: f64, pieces: Vec<Piece>) 
 /// A parameter as most are: it trains, decays, is one of the base group, and AdamW updates it.
 fn spec(path: String, rows: usize, cols: usize, init: Init, pieces: Vec<Piece>) -> Spec {
     let (decays, trains, split_rows) = (true, true, None);
-    Spec { path, rows, cols, init, decays, trains, split_rows, pieces, group: 0, rule: Rule::AdamW }
+    Spec { path, rows, cols, init, decays, trains, split_rows, pieces, group: 0, rule: UpdateRule::AdamW }
 }
 
 fn norm(path: String, name: &str, cols: usize) -> Spec {
@@ -150,13 +150,13 @@ fn bias(path: String, ranges: &Ranges) -> Spec {
 /// kinds of expert have an odd width.
 #[cfg(test)]
 pub(super) fn mixture_example() -> ModelConfig {
-    use super::config::{BalanceLosses, Dispatch, MixtureConfig, MultiToken, SharedExpert, Sizes};
-    use crate::ops::route::{Route, Score};
+    use super::config::{BalanceLosses, MixtureConfig, MultiToken, SharedExpert, Sizes, TokenDispatch};
+    use crate::ops::route::{RouterConfig, Score};
     let (hidden_size, num_layers, num_heads) = (8, 2, 2);
     let sizes =
         Sizes { vocab_size: 16, hidden_size, num_layers, num_heads, intermediate_size: 12, seq_length: 4 };
     let mixture = MixtureConfig {
-        route: Route {
+        route: RouterConfig {
             experts: 3,
             chosen: 2,
             score: Score::Softmax,
@@ -170,7 +170,7 @@ pub(super) fn mixture_example() -> ModelConfig {
         first_dense_layers: 1,
         shared: Some(SharedExpert { intermediate_size: 7, is_gated: true }),
         losses: BalanceLosses::default(),
-        dispatch: Dispatch::Dropless { safe_tokens: false },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
         fuses_permutation: true,
         router_init_std: 0.01,
     };

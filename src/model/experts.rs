@@ -1,20 +1,20 @@
 //! Mixtures of experts beside their parameters: what is decided once, and what routers remember between micro-batches.
 
-use super::config::{BalanceLosses, Dispatch, DropOrder, HotExperts, MixtureConfig, ModelConfig};
+use super::config::{BalanceLosses, HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
 use crate::element::Element;
 use crate::ops::balance::Balance;
 use crate::ops::hot_experts::HotSteps;
-use crate::ops::permute::{HotAndCold, Order, Routes, Rule, Slots, capacity_slots};
-use crate::ops::route::Route;
+use crate::ops::permute::{HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
+use crate::ops::route::RouterConfig;
 use crate::ops::swiglu::gate_up_cols;
 use crate::ops::tally::tally_columns;
 use crate::record::{BINDING_ALIGNMENT, BufferId, Persistents, Tensor};
-use crate::tape::RouteLosses;
+use crate::tape::RouterLosses;
 
 /// What all mixtures of a model share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Experts {
-    pub route: Route,
+    pub route: RouterConfig,
     /// F: inner width of an expert.
     pub inner: u32,
     /// Inner width of the expert that every token visits; 0 if there is none.
@@ -22,7 +22,7 @@ pub(super) struct Experts {
     /// What gates of a token are made to sum to where some of its choices were dropped, if they are.
     pub renormalised_to: Option<f32>,
     pub state: ExpertState,
-    rule: Rule,
+    allocation: RowAllocation,
     is_fused: bool,
     losses: BalanceLosses,
     /// T.
@@ -35,15 +35,16 @@ impl Experts {
     /// Those of `config` for micro-batches of `tokens`; adds what they remember to the persistent buffers.
     pub fn new(config: &ModelConfig, tokens: u32, persistents: &mut Persistents) -> Option<Self> {
         let mixture = config.mixture.as_ref()?;
-        let rule = rule(mixture, tokens);
-        let renormalises = matches!(mixture.dispatch, Dispatch::Capacity(capacity) if capacity.renormalises);
+        let allocation = row_allocation(mixture, tokens);
+        let renormalises =
+            matches!(mixture.dispatch, TokenDispatch::Capacity(capacity) if capacity.renormalises);
         Some(Self {
             route: mixture.route,
             inner: mixture.intermediate_size as u32,
             shared_inner: mixture.shared.map_or(0, |shared| shared.intermediate_size as u32),
             renormalised_to: (renormalises && mixture.route.norm_top_k).then_some(mixture.route.scaling),
-            state: ExpertState::new(config, mixture, rule, persistents),
-            rule,
+            state: ExpertState::new(config, mixture, allocation, persistents),
+            allocation,
             is_fused: mixture.fuses_permutation,
             losses: mixture.losses,
             sequence_length: config.seq_length as u32,
@@ -56,23 +57,23 @@ impl Experts {
     }
 
     pub fn dropless(self) -> Self {
-        Self { rule: Rule::Dropless { safe_tokens: false }, renormalised_to: None, ..self }
+        Self { allocation: RowAllocation::Dropless { safe_tokens: false }, renormalised_to: None, ..self }
     }
 
-    /// The choices of `tokens`, and the rule that places them.
-    pub fn routes(&self, tokens: u32) -> Routes {
-        let Route { experts, chosen, .. } = self.route;
-        Routes { tokens, chosen, experts, rule: self.rule, is_fused: self.is_fused }
+    /// How the choices of `tokens` tokens are placed in rows.
+    pub fn placement(&self, tokens: u32) -> PlacementConfig {
+        let RouterConfig { experts, chosen, .. } = self.route;
+        PlacementConfig { tokens, chosen, experts, allocation: self.allocation, is_fused: self.is_fused }
     }
 
     /// How many rows each expert has, where that changes from step to step.
     pub fn varying_capacities(&self, layer: usize) -> Option<Tensor> {
-        let varies = matches!(self.rule, Rule::Capacity { slots: Slots::HotAndCold(_), .. });
+        let varies = matches!(self.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. });
         self.state.capacities(layer).filter(|_| varies)
     }
 
     /// What the router of `layer` adds to the objective and to its tally, in training.
-    pub fn losses(&self, layer: usize) -> Option<RouteLosses> {
+    pub fn losses(&self, layer: usize) -> Option<RouterLosses> {
         let (step, accumulation) = self.training?;
         let BalanceLosses { expert, sequence, z } = self.losses;
         let balance = Balance {
@@ -82,7 +83,7 @@ impl Experts {
             tokens: self.sequence_length,
             accumulation,
         };
-        Some(RouteLosses { balance, step, tally: self.state.tally(layer) })
+        Some(RouterLosses { balance, step, tally: self.state.tally(layer) })
     }
 }
 
@@ -101,7 +102,12 @@ pub struct ExpertState {
 }
 
 impl ExpertState {
-    fn new(config: &ModelConfig, mixture: &MixtureConfig, rule: Rule, persistents: &mut Persistents) -> Self {
+    fn new(
+        config: &ModelConfig,
+        mixture: &MixtureConfig,
+        allocation: RowAllocation,
+        persistents: &mut Persistents,
+    ) -> Self {
         let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
         let first = mixture.first_dense_layers;
         let count = config.num_layers + depth - first;
@@ -109,9 +115,9 @@ impl ExpertState {
             BufferId::Persistent(persistents.add(label, count as u64 * slot_bytes(cols)))
         };
         let experts = mixture.route.experts;
-        let slots = match rule {
-            Rule::Dropless { .. } => None,
-            Rule::Capacity { slots, .. } => Some(slots),
+        let slots = match allocation {
+            RowAllocation::Dropless { .. } => None,
+            RowAllocation::Capacity { slots, .. } => Some(slots),
         };
         Self {
             experts,
@@ -195,11 +201,15 @@ impl ExpertState {
 /// none of their choices `is_dropped`.
 pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropped: bool) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
-    let Route { experts, chosen, .. } = mixture.route;
-    let rule = if is_dropped { rule(mixture, tokens) } else { Rule::Dropless { safe_tokens: false } };
-    let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
+    let RouterConfig { experts, chosen, .. } = mixture.route;
+    let allocation = if is_dropped {
+        row_allocation(mixture, tokens)
+    } else {
+        RowAllocation::Dropless { safe_tokens: false }
+    };
+    let placement = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
     let inner = gate_up_cols(mixture.intermediate_size as u32);
-    Some([u64::from(routes.rows()), u64::from(inner.max(config.hidden_size as u32))])
+    Some([u64::from(placement.rows()), u64::from(inner.max(config.hidden_size as u32))])
 }
 
 /// Bytes from one layer's row to the next: each can be bound.
@@ -209,28 +219,24 @@ fn slot_bytes(cols: u32) -> u64 {
 
 fn hot(mixture: &MixtureConfig) -> Option<HotExperts> {
     match mixture.dispatch {
-        Dispatch::Capacity(capacity) => capacity.hot,
-        Dispatch::Dropless { .. } => None,
+        TokenDispatch::Capacity(capacity) => capacity.hot,
+        TokenDispatch::Dropless { .. } => None,
     }
 }
 
-/// Which rows experts have for the choices of so many tokens.
-fn rule(mixture: &MixtureConfig, tokens: u32) -> Rule {
+/// How many rows each expert gets for `tokens` tokens.
+fn row_allocation(mixture: &MixtureConfig, tokens: u32) -> RowAllocation {
     let capacity = match mixture.dispatch {
-        Dispatch::Dropless { safe_tokens } => return Rule::Dropless { safe_tokens },
-        Dispatch::Capacity(capacity) => capacity,
+        TokenDispatch::Dropless { safe_tokens } => return RowAllocation::Dropless { safe_tokens },
+        TokenDispatch::Capacity(capacity) => capacity,
     };
-    let Route { experts, chosen, .. } = mixture.route;
+    let RouterConfig { experts, chosen, .. } = mixture.route;
     let slots = capacity_slots(chosen, tokens, capacity.factor, experts, 1);
-    let order = match capacity.order {
-        DropOrder::Choice => Order::Choice,
-        DropOrder::Token => Order::Token,
-    };
     let slots = match capacity.hot {
         // As many as there are tokens: nothing can be dropped, so that rows for all would only be padding.
-        None if slots >= tokens => return Rule::Dropless { safe_tokens: false },
+        None if slots >= tokens => return RowAllocation::Dropless { safe_tokens: false },
         None => Slots::Equal(slots),
         Some(hot) => Slots::HotAndCold(HotAndCold::new(hot.count as u32, slots, hot.cold_token_share)),
     };
-    Rule::Capacity { slots, order }
+    RowAllocation::Capacity { slots, order: capacity.order }
 }

@@ -8,7 +8,7 @@ use super::mixture::mixture;
 use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt};
 use super::shape::{Rotation, Shape};
 use crate::element::Element;
-use crate::ops::attention::{Attention, Segments};
+use crate::ops::attention::{Attention, DocumentBounds};
 use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
 use crate::record::Tensor;
@@ -25,8 +25,8 @@ pub struct BatchTensors {
     pub positions: Tensor,
     /// Token numbers sorted by input id (1, N).
     pub order: Tensor,
-    /// Which tokens belong to the same document; `None`: every sequence is one.
-    pub segments: Option<Segments>,
+    /// The document that each token belongs to; `None`: every sequence is one document.
+    pub documents: Option<DocumentBounds>,
     /// Token numbers sorted by position (1, N), for models that learn a table of positions.
     pub position_order: Option<Tensor>,
     /// The same tokens and targets further ahead, for models that predict those too.
@@ -240,7 +240,7 @@ fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Va
     let Decode { layout, tokens, scale, window } = shape.decode();
     let dropout = shape.dropout(shape.dropout.attention, place.first_op());
     let attention = Attention { layout, tokens, is_causal: true, scale, window, dropout };
-    tape.scope("flash_attention", |tape| tape.attention(qkv, place.batch.segments, attention))
+    tape.scope("flash_attention", |tape| tape.attention(qkv, place.batch.documents, attention))
 }
 
 /// x + dropout(W y + b): where nothing is dropped, the product's kernel adds x.

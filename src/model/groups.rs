@@ -5,7 +5,7 @@
 //! (`model.layers.0.self_attn.q_proj.weight`) and by that of Megatron, which files of the original use
 //! (`decoder.layers.0.self_attention.linear_qkv.weight`).
 
-use super::parameters::{Gpt, Rule, Spec};
+use super::parameters::{Gpt, Spec, UpdateRule};
 use regex::bytes::{Regex, RegexBuilder};
 
 /// What a configuration says about sets of parameters.
@@ -21,7 +21,7 @@ pub struct Grouping {
     pub groups: Vec<Vec<String>>,
     /// How the matrices of the layers are updated; tables, routers and vectors always by AdamW. A router's rows are logits
     /// of experts as a head's are of tokens: it is no map from one space of features to another.
-    pub matrices: Rule,
+    pub matrices: UpdateRule,
 }
 
 /// A list of patterns.
@@ -83,7 +83,7 @@ impl Grouping {
         gpt.try_map(&mut |spec: Spec| {
             let i = index.next().unwrap_or_default();
             let is_map = spec.decays && !spec.is_table() && !spec.is_router();
-            let rule = if is_map { self.matrices } else { Rule::AdamW };
+            let rule = if is_map { self.matrices } else { UpdateRule::AdamW };
             Ok(Spec {
                 trains: spec.trains && (!frozen[i] || excluded[i]),
                 decays: spec.decays && !exempt[i],
@@ -253,17 +253,21 @@ mod tests {
     #[test]
     fn groups_and_exemptions_are_written_down() {
         let groups = vec![list(&["norm"]), list(&["head"])];
-        let grouping =
-            Grouping { groups, no_decay: list(&["embed"]), matrices: Rule::Muon, ..Grouping::default() };
+        let grouping = Grouping {
+            groups,
+            no_decay: list(&["embed"]),
+            matrices: UpdateRule::Muon,
+            ..Grouping::default()
+        };
         let sorted = grouping.apply(gpt()).unwrap();
         let of = |path: &str| {
             let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
             (spec.group, spec.decays, spec.rule)
         };
-        assert_eq!(of("embedding"), (0, false, Rule::AdamW));
-        assert_eq!(of("layers.1.attention.q_norm"), (1, false, Rule::AdamW));
-        assert_eq!(of("layers.1.attention.wo"), (0, true, Rule::Muon));
-        assert_eq!(of("head"), (2, true, Rule::AdamW));
+        assert_eq!(of("embedding"), (0, false, UpdateRule::AdamW));
+        assert_eq!(of("layers.1.attention.q_norm"), (1, false, UpdateRule::AdamW));
+        assert_eq!(of("layers.1.attention.wo"), (0, true, UpdateRule::Muon));
+        assert_eq!(of("head"), (2, true, UpdateRule::AdamW));
         assert_eq!(Grouping::default().apply(gpt()), Ok(gpt()));
     }
 
@@ -272,7 +276,7 @@ mod tests {
         let gpt = || Gpt::describe(&crate::model::describe::mixture_example());
         let grouping = |patterns: &[&str]| Grouping {
             freeze: list(patterns),
-            matrices: Rule::Muon,
+            matrices: UpdateRule::Muon,
             ..Grouping::default()
         };
         let frozen = |patterns: &[&str]| -> Vec<String> {
@@ -299,7 +303,7 @@ mod tests {
         let sorted = grouping(&[]).apply(gpt()).unwrap();
         let by_muon = |path: &str| {
             let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
-            (spec.rule == Rule::Muon, spec.pieces.len())
+            (spec.rule == UpdateRule::Muon, spec.pieces.len())
         };
         assert_eq!(by_muon("layers.1.feed_forward.experts.w_gate_up"), (true, 2 * 3));
         assert_eq!(by_muon("layers.1.feed_forward.experts.w_down"), (true, 3));

@@ -8,7 +8,7 @@ use super::parameters::{Mixture, Shared};
 use super::shape::Shape;
 use crate::ops::permute::place;
 use crate::ops::work_list::WorkList;
-use crate::tape::{Parameter, Tape, Var};
+use crate::tape::{Parameter, Routing, Tape, Var};
 
 /// x + dropout(Σ gates · experts(h) + shared expert(h)): h (N, D) is normalised, x (N, D) the residual stream, `op` the number
 /// of the dropout.
@@ -43,18 +43,18 @@ fn routed<'p>(
 ) -> Var {
     let (state, losses) = (&experts.state, experts.losses(layer));
     let logits = tape.scope("router", |tape| tape.linear(h, &parameters.router, None, None)); // (N, E)
-    let routed =
+    let Routing { gates, output } =
         tape.scope("route", |tape| tape.route(logits, state.bias(layer), &experts.route, losses.as_ref()));
-    let routes = experts.routes(h.tensor.rows);
+    let config = experts.placement(h.tensor.rows);
     let capacities = experts.varying_capacities(layer);
-    let placement = tape.scope("place", |tape| place(tape.rec, &routes, routed.routed.ids, capacities));
+    let placement = tape.scope("place", |tape| place(tape.rec, &config, output.ids, capacities));
     if let Some(losses) = losses {
         tape.scope("tally", |tape| tape.tally(placement.counts, state.capacities(layer), losses.tally));
     }
-    let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, placement.offsets, routes.rows()));
+    let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, placement.offsets, config.rows()));
     let gates = match experts.renormalised_to {
-        None => routed.gates,
-        Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(routed.gates, &placement, sum)),
+        None => gates,
+        Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)),
     };
     let rows = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
     let rows = tape.scope("experts", |tape| {

@@ -74,7 +74,7 @@ pub struct Spec {
     /// The parameter group, which has a learning rate and a weight decay of its own; 0 for what no pattern names.
     pub group: usize,
     /// How it is updated.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// Where one binding cannot hold it, it may be split at multiples of so many rows; `None`: it must not be. A table or
     /// head is split at multiples of 4, so that the logits of a part start at whole groups, a stack of experts between
     /// experts.
@@ -85,7 +85,7 @@ pub struct Spec {
 
 /// How a parameter is updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
+pub enum UpdateRule {
     /// Element by element, with two moments.
     #[default]
     AdamW,

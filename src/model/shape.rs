@@ -121,7 +121,7 @@ impl Shape {
     /// Dropout number `op` of the model, if `share` of anything is dropped.
     pub(super) fn dropout(&self, share: f32, op: u32) -> Option<Dropout> {
         let (seed, state) = self.masks.filter(|_| share > 0.0)?;
-        Some(Dropout { probability: share, seed, op, state })
+        Some(Dropout { probability: share, seed, site: op, state })
     }
 
     /// Where the rotary table lies, and what it holds; `None` for a model that does not rotate.

@@ -26,7 +26,7 @@ pub struct Mixture {
     /// From logits to scores.
     pub score: Score,
     /// Groups of neighbouring experts of which only the best may be chosen from.
-    pub groups: Option<Groups>,
+    pub groups: Option<ExpertGroups>,
     /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
     pub norm_top_k: bool,
     /// What the gates are multiplied with at last.
@@ -56,7 +56,7 @@ pub enum Score {
 
 /// Groups of E / `count` neighbouring experts; a token chooses from the best `chosen` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
+pub struct ExpertGroups {
     /// How many groups.
     pub count: usize,
     /// How many of them a token may choose from.

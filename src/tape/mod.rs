@@ -13,7 +13,7 @@ mod route;
 
 pub use ops::CrossEntropy;
 pub use parameter::Parameter;
-pub use route::{RouteLosses, RoutedVar};
+pub use route::{RouterLosses, Routing};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};

@@ -2,13 +2,13 @@
 
 use super::{Node, Tape, Var};
 use crate::ops::balance::{self, Balance, BalanceGradient};
-use crate::ops::route::{self, Route, Routed};
+use crate::ops::route::{self, RouterConfig, RouterOutput};
 use crate::ops::{row_gate, tally};
 use crate::record::Tensor;
 
 /// The losses that a router adds to the objective. Evaluation has none.
 #[derive(Clone, Copy, Debug)]
-pub struct RouteLosses {
+pub struct RouterLosses {
     /// Their factors; all may be 0: they are then only tallied.
     pub balance: Balance,
     /// `StepState`.
@@ -17,13 +17,13 @@ pub struct RouteLosses {
     pub tally: Tensor,
 }
 
-/// What a router made, with the gates as a value that a gradient may reach.
+/// The output of a router on the tape.
 #[derive(Clone, Copy, Debug)]
-pub struct RoutedVar {
-    /// How much each choice counts (N, k), f32; `gates.tensor` is `routed.gates`.
+pub struct Routing {
+    /// The gates (N, k), f32, as a differentiable value; `gates.tensor` is `output.gates`.
     pub gates: Var,
-    /// The choices and what led to them.
-    pub routed: Routed,
+    /// The chosen experts and everything else the kernel wrote.
+    pub output: RouterOutput,
 }
 
 impl<'p> Tape<'_, 'p> {
@@ -36,12 +36,12 @@ impl<'p> Tape<'_, 'p> {
         &mut self,
         logits: Var,
         bias: Option<Tensor>,
-        route: &Route,
-        losses: Option<&RouteLosses>,
-    ) -> RoutedVar {
+        route: &RouterConfig,
+        losses: Option<&RouterLosses>,
+    ) -> Routing {
         let route = *route;
         let keeps_unbiased = bias.is_some() && losses.is_some();
-        let routed = Routed::new(self.rec, &route, logits.tensor.rows, keeps_unbiased);
+        let routed = RouterOutput::new(self.rec, &route, logits.tensor.rows, keeps_unbiased);
         route::route(self.rec, &route, logits.tensor, bias, &routed);
         let tally = losses.filter(|_| !self.is_recomputing()).map(|losses| losses.tally);
         let pull = losses
@@ -53,16 +53,16 @@ impl<'p> Tape<'_, 'p> {
         let (objective, gates) =
             (self.leaf(routed.statistics, needs_gradient), self.leaf(routed.gates, needs_gradient));
         if !self.is_recording || !needs_gradient {
-            return RoutedVar { gates, routed };
+            return Routing { gates, output: routed };
         }
         let kept = [routed.ids, routed.gates, routed.scores, routed.statistics, logits.tensor];
         let kept = kept.map(|tensor| self.save_tensor(tensor));
         let undo = move |tape: &mut Tape<'_, 'p>, d_gates: Option<Tensor>| {
             let [ids, gates, scores, statistics, saved_logits] = kept.map(|handle| tape.saved(handle));
-            let routed = Routed { ids, gates, scores, statistics, unbiased: None };
+            let routed = RouterOutput { ids, gates, scores, statistics, unbiased: None };
             let pull = pull.map(|pull| tape.saved(pull));
             let gradient =
-                losses.map(|RouteLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
+                losses.map(|RouterLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
             let Tensor { rows, cols, element, .. } = saved_logits;
             let d_logits = tape.rec.tensor("gradient", rows, cols, element);
             route::route_backward(
@@ -90,7 +90,7 @@ impl<'p> Tape<'_, 'p> {
         }
         let undo = move |tape: &mut Tape<'_, 'p>, d_gates| undo(tape, Some(d_gates));
         self.nodes.push(Node { output: gates.id, path, undo: Box::new(undo) });
-        RoutedVar { gates, routed }
+        Routing { gates, output: routed }
     }
 
     /// Adds what a micro-batch's tokens chose to a layer's tally, as [`tally()`](tally::tally); a run that recomputes a block

@@ -1,6 +1,6 @@
 //! What a step's experts had to do, as counted on the device, and the numbers that follow.
 
-use crate::model::config::Dispatch;
+use crate::model::config::TokenDispatch;
 
 /// What every layer of experts did in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,8 +37,8 @@ impl LayerLoad {
     /// The share that the original's `MoEDropRateCallback` estimates, from the last micro-batch alone: Σ max(0, f - c / E)
     /// with f the share of choices of each expert and c the capacity factor. It equals the share of that micro-batch that
     /// was dropped where c k N / E is a whole number. 0 where nothing is ever dropped.
-    pub fn drop_rate_estimate(&self, dispatch: &Dispatch) -> f32 {
-        let Dispatch::Capacity(capacity) = dispatch else { return 0.0 };
+    pub fn drop_rate_estimate(&self, dispatch: &TokenDispatch) -> f32 {
+        let TokenDispatch::Capacity(capacity) = dispatch else { return 0.0 };
         let most = capacity.factor / self.last.len().max(1) as f64;
         shares(&self.last).map(|share| (share - most).max(0.0)).sum::<f64>() as f32
     }
@@ -76,8 +76,8 @@ mod tests {
     use super::*;
     use crate::model::config::{Capacity, DropOrder};
 
-    fn capacity(factor: f64) -> Dispatch {
-        Dispatch::Capacity(Capacity { factor, order: DropOrder::Choice, renormalises: false, hot: None })
+    fn capacity(factor: f64) -> TokenDispatch {
+        TokenDispatch::Capacity(Capacity { factor, order: DropOrder::Choice, renormalises: false, hot: None })
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         // semantics of the original: E = 4, c = 1.5, f = (0.5, 0.3, 0.1, 0.1).
         let load = LayerLoad { last: vec![5, 3, 1, 1], ..LayerLoad::default() };
         assert_eq!(format!("{:.5}", load.drop_rate_estimate(&capacity(1.5))), "0.12500");
-        assert_eq!(load.drop_rate_estimate(&Dispatch::Dropless { safe_tokens: false }), 0.0);
+        assert_eq!(load.drop_rate_estimate(&TokenDispatch::Dropless { safe_tokens: false }), 0.0);
         assert_eq!(load.drop_rate_estimate(&capacity(2.0)), 0.0);
         assert_eq!(LayerLoad { last: vec![0; 4], ..load }.drop_rate_estimate(&capacity(1.5)), 0.0);
         assert_eq!(LayerLoad::default().drop_rate_estimate(&capacity(1.5)), 0.0);

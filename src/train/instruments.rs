@@ -8,12 +8,12 @@ use super::metrics::StepMetrics;
 use super::npy;
 use crate::config::RunPlan;
 use crate::error::Result;
-use crate::model::config::Dispatch;
+use crate::model::config::TokenDispatch;
 
 /// The instruments of a run whose model has experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertInstruments {
-    dispatch: Dispatch,
+    dispatch: TokenDispatch,
     has_balance_loss: bool,
     has_z_loss: bool,
     logs_drop_rate: bool,

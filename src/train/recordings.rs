@@ -11,7 +11,7 @@ use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::config::Activation;
 use crate::model::gpt::{self, BatchTensors};
-use crate::model::parameters::{Gpt, Rule};
+use crate::model::parameters::{Gpt, UpdateRule};
 use crate::model::{ExpertState, Prediction, Shape, multi_token, widest_expert_tensor};
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
@@ -90,8 +90,9 @@ impl Recordings {
             weights: layout.arena(&mut persistents, "weights", |_| true),
             gradients: layout.arena(&mut persistents, "gradients", trains),
             first_moments: layout.arena(&mut persistents, "first moments", trains),
-            second_moments: layout
-                .arena(&mut persistents, "second moments", |kind| trains(kind) && kind.rule == Rule::AdamW),
+            second_moments: layout.arena(&mut persistents, "second moments", |kind| {
+                trains(kind) && kind.rule == UpdateRule::AdamW
+            }),
         };
         let state = persistents.tensor("step state", 1, 12, Element::F32);
         let loss = persistents.tensor("loss state", 1, 8, Element::F32);

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
 use crate::model::arena::ArenaLayout;
-use crate::model::parameters::Rule;
+use crate::model::parameters::UpdateRule;
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use crate::ops::hot_experts::hot_experts;
@@ -31,8 +31,8 @@ pub(super) fn update(
     let trained = (0..layout.segments.len()).filter(|&i| !layout.segments[i].kind.is_frozen);
     let gradients: Vec<Tensor> = trained.clone().map(|i| arenas.gradients.segment(layout, i)).collect();
     rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, tensors, plan.clip.map(|clip| clip as f32)));
-    for i in trained.filter(|&i| layout.segments[i].kind.rule == Rule::AdamW) {
-        let segment = adamw::Segment {
+    for i in trained.filter(|&i| layout.segments[i].kind.rule == UpdateRule::AdamW) {
+        let segment = adamw::AdamWTensors {
             weights: arenas.weights.segment(layout, i),
             gradients: arenas.gradients.segment(layout, i),
             first_moments: arenas.first_moments.segment(layout, i),
@@ -83,7 +83,9 @@ fn update_matrices(
     tensors: &StepTensors,
 ) -> Result<()> {
     let parameters = layout.parameters.list();
-    for (spec, parts) in parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == Rule::Muon) {
+    for (spec, parts) in
+        parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Muon)
+    {
         let &[part] = parts.as_slice() else {
             return Err(Error::Plan(format!(
                 "{} does not fit one binding of this adapter, and Muon needs a matrix whole; write `type: AdamW` under \

@@ -4,17 +4,24 @@ use super::bench::Bench;
 use super::{D, N};
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::permute::{
-    Placement, Routes, Rule, Saved, combine, combine_backward, permute, permute_backward, place,
+    CombineSaved, Placement, PlacementConfig, RowAllocation, combine, combine_backward, permute,
+    permute_backward, place,
 };
-use crate::ops::route::{Route, Routed, Score, route, route_backward};
+use crate::ops::route::{RouterConfig, RouterOutput, Score, route, route_backward};
 use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
 use crate::reference;
 
 /// Inner width of an expert.
 const F: u32 = 72;
-const ROUTE: Route =
-    Route { experts: 6, chosen: 2, score: Score::Softmax, groups: None, norm_top_k: true, scaling: 1.5 };
+const ROUTE: RouterConfig = RouterConfig {
+    experts: 6,
+    chosen: 2,
+    score: Score::Softmax,
+    groups: None,
+    norm_top_k: true,
+    scaling: 1.5,
+};
 /// Rows of all experts: as many as choices.
 const ROWS: u32 = N * ROUTE.chosen;
 
@@ -25,7 +32,7 @@ const COMPOSED: [&str; 5] = ["permute", "permute dx", "combine", "combine drows"
 
 /// What the router decided, and the same from the reference.
 struct Choices {
-    routed: Routed,
+    routed: RouterOutput,
     gates: Vec<f64>,
     placed: reference::permute::Placement,
 }
@@ -41,7 +48,7 @@ pub(super) fn experts(bench: &mut Bench<'_>) {
 fn routes(bench: &mut Bench<'_>) -> Choices {
     let (experts, chosen) = (ROUTE.experts, ROUTE.chosen);
     let ((logits, values), (d_gates, d_values)) = (bench.input(N, experts), bench.input(N, chosen));
-    let routed = Routed {
+    let routed = RouterOutput {
         ids: bench.output(1, ROWS),
         gates: bench.output(N, chosen),
         scores: bench.output(N, experts),
@@ -51,7 +58,7 @@ fn routes(bench: &mut Bench<'_>) -> Choices {
     let d_logits = bench.output(N, experts);
     route(&mut bench.rec, &ROUTE, logits, None, &routed);
     route_backward(&mut bench.rec, &ROUTE, &routed, logits, Some(d_gates), None, d_logits);
-    let formula = reference::route::Route {
+    let formula = reference::route::RouterConfig {
         experts: experts as usize,
         chosen: chosen as usize,
         is_sigmoid: false,
@@ -66,8 +73,8 @@ fn routes(bench: &mut Bench<'_>) -> Choices {
     bench.expect("route", routed.gates, gates.clone());
     bench.expect("route dlogits", d_logits, reference::route::scores_backward(&values, &d_scores, &formula));
     let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
-    let rule = reference::permute::Rule::Dropless { extra: 0 };
-    let placed = reference::permute::place(&ids, formula.chosen, formula.experts, &rule);
+    let allocation = reference::permute::RowAllocation::Dropless { extra: 0 };
+    let placed = reference::permute::place(&ids, formula.chosen, formula.experts, &allocation);
     Choices { routed, gates, placed }
 }
 
@@ -79,8 +86,9 @@ fn rows(
     labels: [&'static str; 5],
 ) -> (Placement, (Tensor, Vec<f64>)) {
     let Choices { routed, gates, placed } = choices;
-    let rule = Rule::Dropless { safe_tokens: false };
-    let routes = Routes { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, rule, is_fused };
+    let allocation = RowAllocation::Dropless { safe_tokens: false };
+    let routes =
+        PlacementConfig { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, allocation, is_fused };
     let placement = place(&mut bench.rec, &routes, routed.ids, None);
     let ((x, x_values), (dy, dy_values)) = (bench.input(N, D), bench.input(N, D));
     let (k, cols) = (ROUTE.chosen as usize, D as usize);
@@ -95,7 +103,7 @@ fn rows(
 
     let (y, d_rows, d_gates) = (bench.output(N, D), bench.output(ROWS, D), bench.output(N, ROUTE.chosen));
     combine(&mut bench.rec, &placement, permuted, routed.gates, None, y);
-    let saved = Saved { rows: permuted, gates: routed.gates };
+    let saved = CombineSaved { rows: permuted, gates: routed.gates };
     combine_backward(&mut bench.rec, &placement, &saved, dy, d_rows, d_gates);
     let wanted = reference::permute::combine_backward(&permuted_values, gates, placed, &dy_values, k, cols);
     bench.expect(labels[2], y, reference::permute::combine(&permuted_values, gates, placed, k, cols));

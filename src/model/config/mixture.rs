@@ -1,6 +1,7 @@
 //! The shape of a mixture of experts, every number decided.
 
-use crate::ops::route::Route;
+use crate::ops::permute::DropOrder;
+use crate::ops::route::RouterConfig;
 
 /// Feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large Neural Networks", 2017).
 ///
@@ -15,9 +16,9 @@ use crate::ops::route::Route;
 ///
 /// | keys | selected |
 /// |---|---|
-/// | `use_gmm: True` | [`Dispatch::Dropless`]; a `capacity_factor` is ignored with a notice |
-/// | `use_gmm: False`, `capacity_factor` 0 or below | [`Dispatch::Dropless`] too, and so the same numbers |
-/// | `use_gmm: False`, `capacity_factor` above 0 (1.1 unless written) | [`Dispatch::Capacity`] |
+/// | `use_gmm: True` | [`TokenDispatch::Dropless`]; a `capacity_factor` is ignored with a notice |
+/// | `use_gmm: False`, `capacity_factor` 0 or below | [`TokenDispatch::Dropless`] too, and so the same numbers |
+/// | `use_gmm: False`, `capacity_factor` above 0 (1.1 unless written) | [`TokenDispatch::Capacity`] |
 /// | `routing_policy: TopkRouterV2`, the default | gates of dropped choices are 0, the others of the token stay as they are |
 /// | `routing_policy: TopkRouterV1` | gates of a token's choices that were not dropped are made to sum to what all would have ([`Capacity::renormalises`]), if gates are normalised at all (`norm_topk_prob`, k > 1) |
 ///
@@ -37,7 +38,7 @@ use crate::ops::route::Route;
 ///
 /// ```
 /// use gristmill::config::{Override, RunConfig, RunPlan};
-/// use gristmill::model::config::Dispatch;
+/// use gristmill::model::config::TokenDispatch;
 /// use std::path::Path;
 ///
 /// # fn main() -> gristmill::error::Result<()> {
@@ -54,18 +55,18 @@ use crate::ops::route::Route;
 /// };
 /// let mixture = plan(&[])?.model.mixture.expect("8 experts");
 /// assert_eq!((mixture.experts(), mixture.chosen()), (8, 2));
-/// let Dispatch::Capacity(capacity) = mixture.dispatch else { panic!("a factor above 0 limits experts") };
+/// let TokenDispatch::Capacity(capacity) = mixture.dispatch else { panic!("a factor above 0 limits experts") };
 /// assert!(!capacity.renormalises);
 ///
 /// let mixture = plan(&["--moe_config.capacity_factor=0"])?.model.mixture.expect("8 experts");
-/// assert_eq!(mixture.dispatch, Dispatch::Dropless { safe_tokens: false });
+/// assert_eq!(mixture.dispatch, TokenDispatch::Dropless { safe_tokens: false });
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureConfig {
     /// Which experts a token visits, and how much each counts: E experts, k of them for a token.
-    pub route: Route,
+    pub route: RouterConfig,
     /// Whether a bias that no gradient reaches, one number an expert, takes part in the choice.
     pub has_bias: bool,
     /// By how much that bias moves after a step towards experts that had too little to do; 0: it stays.
@@ -79,7 +80,7 @@ pub struct MixtureConfig {
     /// What the objective adds to keep the experts equally busy.
     pub losses: BalanceLosses,
     /// Which tokens an expert takes.
-    pub dispatch: Dispatch,
+    pub dispatch: TokenDispatch,
     /// Whether permuting and combining are one kernel each, not several.
     pub fuses_permutation: bool,
     /// Standard deviation of the router's initial weights.
@@ -121,7 +122,7 @@ pub struct BalanceLosses {
 
 /// Which tokens an expert takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Dispatch {
+pub enum TokenDispatch {
     /// All that chose it.
     Dropless {
         /// Each expert gets one more row, of zeros, the last of its group.
@@ -143,15 +144,6 @@ pub struct Capacity {
     pub renormalises: bool,
     /// Experts with more slots than the others, if there are such.
     pub hot: Option<HotExperts>,
-}
-
-/// Who is dropped first where an expert has more choices than slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropOrder {
-    /// Later choices: all tokens' first choices come before any second choice.
-    Choice,
-    /// Later tokens: all choices of a token come before any of the next.
-    Token,
 }
 
 /// Experts that were busiest lately keep all their slots; the others have fewer.

@@ -1,6 +1,6 @@
 //! Which experts the tokens choose, and how much each counts.
 
-use super::{Groups, Mixture, Score};
+use super::{ExpertGroups, Mixture, Score};
 use crate::reference::softmax::softmax;
 use crate::reference::vector::{assert_len, dot, rows_of};
 
@@ -25,7 +25,7 @@ pub struct Choices {
 const EPSILON: f64 = 1e-9;
 
 /// The k best of `scores` (E), best first; of equal ones the first. With groups only those in the best groups count.
-pub fn choose(scores: &[f64], groups: Option<Groups>, k: usize) -> Vec<usize> {
+pub fn choose(scores: &[f64], groups: Option<ExpertGroups>, k: usize) -> Vec<usize> {
     let experts: Vec<usize> = match groups {
         None => (0..scores.len()).collect(),
         Some(groups) => {

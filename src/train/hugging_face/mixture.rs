@@ -17,7 +17,7 @@
 //! tokens in training, has no key.
 
 use crate::model::config::{MixtureConfig, ModelConfig};
-use crate::ops::route::{GroupScore, Route, Score};
+use crate::ops::route::{GroupScore, RouterConfig, Score};
 use serde_json::{Map, Value, json};
 
 /// The keys of `mixture`; they take the place of those of a dense model.
@@ -115,7 +115,7 @@ fn nearest(model: &ModelConfig, mixture: &MixtureConfig) -> Architecture {
 /// What the model has and `architecture` does not.
 fn lacking(model: &ModelConfig, mixture: &MixtureConfig, architecture: Architecture) -> Vec<&'static str> {
     use Architecture::{DeepSeek, Glm4, Qwen2};
-    let Route { score, groups, scaling, .. } = mixture.route;
+    let RouterConfig { score, groups, scaling, .. } = mixture.route;
     let is_plain = architecture != Glm4; // a softmax and nothing else
     let odd_width = mixture
         .shared
@@ -144,8 +144,8 @@ fn lacking(model: &ModelConfig, mixture: &MixtureConfig, architecture: Architect
 mod tests {
     use super::super::hugging_face_config;
     use super::*;
-    use crate::model::config::{BalanceLosses, Dispatch, MultiToken, SharedExpert, Sizes};
-    use crate::ops::route::Groups;
+    use crate::model::config::{BalanceLosses, MultiToken, SharedExpert, Sizes, TokenDispatch};
+    use crate::ops::route::ExpertGroups;
 
     fn model(mixture: MixtureConfig) -> ModelConfig {
         let sizes = Sizes {
@@ -161,7 +161,7 @@ mod tests {
 
     fn qwen3() -> MixtureConfig {
         MixtureConfig {
-            route: Route {
+            route: RouterConfig {
                 experts: 6,
                 chosen: 2,
                 score: Score::Softmax,
@@ -175,7 +175,7 @@ mod tests {
             first_dense_layers: 0,
             shared: None,
             losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
-            dispatch: Dispatch::Dropless { safe_tokens: false },
+            dispatch: TokenDispatch::Dropless { safe_tokens: false },
             fuses_permutation: false,
             router_init_std: 0.02,
         }
@@ -201,8 +201,9 @@ mod tests {
 
     #[test]
     fn a_glm_predicts_further_ahead() {
-        let groups = Groups { count: 3, chosen: 2, score: GroupScore::BestTwo };
-        let route = Route { score: Score::Sigmoid, groups: Some(groups), scaling: 2.5, ..qwen3().route };
+        let groups = ExpertGroups { count: 3, chosen: 2, score: GroupScore::BestTwo };
+        let route =
+            RouterConfig { score: Score::Sigmoid, groups: Some(groups), scaling: 2.5, ..qwen3().route };
         let shared = Some(SharedExpert { intermediate_size: 10, is_gated: false });
         let mixture = MixtureConfig { route, has_bias: true, first_dense_layers: 2, shared, ..qwen3() };
         let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.3 });
@@ -258,9 +259,10 @@ mod tests {
             shared: Some(SharedExpert { intermediate_size, is_gated }),
             ..qwen3()
         };
-        let routed = |route: Route| MixtureConfig { route, ..qwen3() };
-        let groups = |score| Some(Groups { count: 3, chosen: 2, score });
-        let biased = MixtureConfig { has_bias: true, ..routed(Route { scaling: 2.0, ..qwen3().route }) };
+        let routed = |route: RouterConfig| MixtureConfig { route, ..qwen3() };
+        let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
+        let biased =
+            MixtureConfig { has_bias: true, ..routed(RouterConfig { scaling: 2.0, ..qwen3().route }) };
         expect(model(qwen3()), "qwen3_moe", None);
         expect(plain(qwen3()), "deepseek", None);
         expect(plain(shared(7, true)), "qwen2_moe", None);
@@ -272,10 +274,10 @@ mod tests {
             "qwen3_moe",
             Some("no bias on the choice of experts, no routed_scaling_factor"),
         );
-        let best = Route { groups: groups(GroupScore::Best), ..qwen3().route };
+        let best = RouterConfig { groups: groups(GroupScore::Best), ..qwen3().route };
         expect(plain(routed(best)), "deepseek", Some("no groups of experts"));
         expect(ModelConfig { head_dim: 8, ..plain(qwen3()) }, "deepseek", Some("no head_dim of its own"));
-        let sigmoid = |groups| Route { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
+        let sigmoid = |groups| RouterConfig { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
         let glm = |groups| MixtureConfig { has_bias: true, route: sigmoid(groups), ..shared(10, false) };
         expect(model(glm(groups(GroupScore::BestTwo))), "glm4_moe", None);
         expect(plain(glm(None)), "glm4_moe", None);
