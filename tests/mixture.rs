@@ -163,9 +163,8 @@ fn the_reference_has_the_same_tensors() {
         let multi_token = Some(MultiToken { depth: 2, loss_factor: 0.3 });
         let config =
             ModelConfig { mixture: Some(mixture(is_gated)), multi_token, ..ModelConfig::llama(sizes) };
-        let gpt = Gpt::describe(&config);
-        let pieces =
-            gpt.list().into_iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
+        let specs = Gpt::describe(&config);
+        let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
         let ours: BTreeMap<String, (usize, bool)> = pieces
             .map(|(spec, piece)| {
                 (piece.name.clone(), (spec.piece_shape(piece).iter().product(), spec.decays))

@@ -66,8 +66,8 @@ fn one_expert_is_the_dense_layer() {
     });
     // The same weights under the names of a mixture; whatever the router's are, they must not matter.
     let initial = setup.initial_weights();
-    let gpt = Gpt::describe(&plan.model);
-    let pieces = gpt.list().into_iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
+    let specs = Gpt::describe(&plan.model);
+    let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
     let tensors: BTreeMap<String, Tensor> = pieces
         .map(|(spec, piece)| {
             let shape = spec.piece_shape(piece);

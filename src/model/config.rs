@@ -155,6 +155,11 @@ impl ModelConfig {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
     }
 
+    /// Standard deviation of the initial matrices that write into the residual stream.
+    pub fn residual_init_std(&self) -> f64 {
+        self.init_std / (2.0 * self.num_layers as f64).sqrt()
+    }
+
     /// Whether positions come from a table, whose gradient needs the tokens sorted by position.
     pub fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned

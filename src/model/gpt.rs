@@ -5,7 +5,7 @@
 
 use super::config::Activation;
 use super::mixture::mixture;
-use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt};
+use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, NormWeights, SelfAttention};
 use super::shape::{Rotation, Shape};
 use crate::element::Element;
 use crate::ops::attention::{Attention, DocumentBounds};
@@ -76,7 +76,7 @@ pub fn stream<'p>(
 
 /// Hidden states (N, D) of the residual stream, ready for the head.
 pub fn last_norm<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, shape: &Shape, x: Var) -> Var {
-    norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
+    norm(tape, "norm", x, &gpt.norm, shape.epsilon)
 }
 
 /// [`hidden`] of prompts (B·T), whose keys and values are kept in `caches`, one of [`Shape::decode`] a layer.
@@ -175,13 +175,12 @@ pub(super) fn norm<'p>(
     tape: &mut Tape<'_, 'p>,
     name: &str,
     x: Var, // (N, D)
-    weight: &'p Parameter,
-    bias: Option<&'p Parameter>,
+    norm: &'p NormWeights<Parameter>,
     epsilon: f32,
 ) -> Var {
-    tape.scope(name, |tape| match bias {
-        Some(bias) => tape.layer_norm(x, weight, bias, epsilon),
-        None => tape.rms_norm(x, weight, epsilon),
+    tape.scope(name, |tape| match &norm.bias {
+        Some(bias) => tape.layer_norm(x, &norm.weight, bias, epsilon),
+        None => tape.rms_norm(x, &norm.weight, epsilon),
     })
 }
 
@@ -193,10 +192,9 @@ pub(super) fn block<'p>(
     place: &Place,
     x: Var, // (N, D)
 ) -> Var {
-    let bias = block.attention_norm_bias.as_ref();
-    let h = norm(tape, "attention_norm", x, &block.attention_norm, bias, shape.epsilon);
-    let x = tape.scope("attention", |tape| attention(tape, block, shape, place, [h, x]));
-    let h = norm(tape, "ffn_norm", x, &block.ffn_norm, block.ffn_norm_bias.as_ref(), shape.epsilon);
+    let h = norm(tape, "attention_norm", x, &block.attention_norm, shape.epsilon);
+    let x = tape.scope("attention", |tape| attention(tape, &block.attention, shape, place, [h, x]));
+    let h = norm(tape, "ffn_norm", x, &block.ffn_norm, shape.epsilon);
     let op = place.first_op() + 2;
     tape.scope("feed_forward", |tape| match &block.feed_forward {
         FeedForward::Dense(dense) => feed_forward(tape, dense, shape, op, h, x),
@@ -206,16 +204,16 @@ pub(super) fn block<'p>(
 
 fn attention<'p>(
     tape: &mut Tape<'_, 'p>,
-    block: &'p Block<Parameter>,
+    attention: &'p SelfAttention<Parameter>,
     shape: &Shape,
     place: &Place,
     [h, x]: [Var; 2], // (N, D) each
 ) -> Var {
     let layout = shape.layout;
-    let qkv = tape.scope("wqkv", |tape| tape.linear(h, &block.wqkv, block.bqkv.as_ref(), None)); // (N, (H + 2 G)·C)
-    let qkv = match (&block.q_norm, &block.k_norm) {
-        (Some(q), Some(k)) => tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, shape.epsilon)),
-        _ => qkv,
+    let qkv = tape.scope("wqkv", |tape| linear(tape, h, &attention.wqkv, None)); // (N, (H + 2 G)·C)
+    let qkv = match &attention.qk_norm {
+        Some([q, k]) => tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, shape.epsilon)),
+        None => qkv,
     };
     let qkv = match shape.rotation {
         Some(Rotation { rope, cos_sin, .. }) => {
@@ -224,8 +222,7 @@ fn attention<'p>(
         None => qkv,
     };
     let y = attend(tape, shape, place, qkv); // (N, H·C)
-    let wo = (&block.wo, block.bo.as_ref());
-    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, place.first_op() + 1, x)) // (N, D)
+    tape.scope("wo", |tape| add_linear(tape, y, &attention.wo, shape, place.first_op() + 1, x)) // (N, D)
 }
 
 fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Var {
@@ -243,17 +240,22 @@ fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Va
     tape.scope("flash_attention", |tape| tape.attention(qkv, place.batch.documents, attention))
 }
 
+/// x Wᵀ + b + residual.
+fn linear<'p>(tape: &mut Tape<'_, 'p>, x: Var, linear: &'p Linear<Parameter>, residual: Option<Var>) -> Var {
+    tape.linear(x, &linear.weight, linear.bias.as_ref(), residual)
+}
+
 /// x + dropout(W y + b): where nothing is dropped, the product's kernel adds x.
 fn add_linear<'p>(
     tape: &mut Tape<'_, 'p>,
     y: Var,
-    (weight, bias): (&'p Parameter, Option<&'p Parameter>),
+    weights: &'p Linear<Parameter>,
     shape: &Shape,
     op: u32,
     x: Var, // (N, D)
 ) -> Var {
     let dropout = shape.dropout(shape.dropout.hidden, op);
-    let y = tape.linear(y, weight, bias, dropout.is_none().then_some(x));
+    let y = linear(tape, y, weights, dropout.is_none().then_some(x));
     add_dropped(tape, y, dropout, x)
 }
 
@@ -273,12 +275,10 @@ fn feed_forward<'p>(
     h: Var, // (N, D)
     x: Var, // (N, D)
 ) -> Var {
-    let (w, b) = (&dense.w_gate_up, dense.b_gate_up.as_ref());
-    let h = tape.scope("w_gate_up", |tape| tape.linear(h, w, b, None)); // (N, 2 F), or (N, F) without a gate
+    let h = tape.scope("w_gate_up", |tape| linear(tape, h, &dense.w_gate_up, None)); // (N, 2 F), or (N, F) without a gate
     let y = match shape.activation {
         Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, shape.inner)), // (N, F)
         Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),     // (N, F)
     };
-    let down = (&dense.w_down, dense.b_down.as_ref());
-    tape.scope("w_down", |tape| add_linear(tape, y, down, shape, op, x)) // (N, D)
+    tape.scope("w_down", |tape| add_linear(tape, y, &dense.w_down, shape, op, x)) // (N, D)
 }

@@ -6,7 +6,6 @@
 pub mod arena;
 pub mod config;
 pub mod count;
-mod describe;
 mod experts;
 pub mod gpt;
 pub mod groups;

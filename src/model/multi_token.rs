@@ -3,7 +3,7 @@
 //! Block i goes on from what the last layer made, or the block before it, and from the tokens i places further:
 //! h_i = block(W [norm(embedding) | norm(h_(i-1))]). Embedding and head are the model's.
 
-use super::gpt::{BatchTensors, Place, block, norm};
+use super::gpt::{BatchTensors, Place, block};
 use super::parameters::{Gpt, MultiTokenBlock};
 use super::shape::Shape;
 use crate::element::Element;
@@ -41,7 +41,7 @@ pub fn multi_token<'p>(
             block(tape, &parameters.block, shape, &Place::new(batch, layer), fused)
         });
         let hidden = tape.scope(format!("layers.{layer}"), |tape| {
-            norm(tape, "norm", state, &parameters.norm, None, shape.epsilon)
+            tape.scope("norm", |tape| tape.rms_norm(state, &parameters.norm, shape.epsilon))
         });
         predictions.push(Prediction { hidden, targets });
     }
@@ -56,7 +56,8 @@ fn fuse<'p>(
     embedded: Var, // (N, D)
     state: Var,    // (N, D)
 ) -> Var {
-    let tokens = norm(tape, "token_norm", embedded, &parameters.token_norm, None, shape.epsilon);
-    let state = norm(tape, "state_norm", state, &parameters.state_norm, None, shape.epsilon);
+    let tokens =
+        tape.scope("token_norm", |tape| tape.rms_norm(embedded, &parameters.token_norm, shape.epsilon));
+    let state = tape.scope("state_norm", |tape| tape.rms_norm(state, &parameters.state_norm, shape.epsilon));
     tape.scope("w_fuse", |tape| tape.linear_of_two([tokens, state], &parameters.w_fuse))
 }

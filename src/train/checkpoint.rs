@@ -114,11 +114,10 @@ struct Entry<'a> {
 }
 
 fn entries<'a>(layout: &'a ArenaLayout, arena: &'a Arena) -> Vec<Entry<'a>> {
-    let parameters = layout.parameters.list();
     let of = |(spec, parts): &'a (Spec, Vec<Part>)| {
         spec.pieces.iter().map(move |piece| Entry { spec, parts, piece, arena })
     };
-    parameters.into_iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
+    layout.parameters.iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
 }
 
 async fn save_arenas(
@@ -222,8 +221,7 @@ fn load_arena(
             ));
         }
     }
-    let parameters = layout.parameters.list();
-    for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
+    for (spec, parts) in layout.parameters.iter().filter(|(_, parts)| arena.holds(parts)) {
         for part in parts {
             let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
             for piece in &spec.pieces {

@@ -111,7 +111,7 @@ impl Recordings {
         check_schedule(schedule, &capabilities)?;
         check_activations(plan, &capabilities)?;
 
-        let gpt = layout.bind(&arenas.weights, Some(&arenas.gradients));
+        let gpt = layout.bind(&plan.model, &arenas.weights, Some(&arenas.gradients));
         let accumulation = plan.gradient_accumulation_steps as u32;
         let cross_entropy = |targets, loss, factor| CrossEntropy {
             targets,

@@ -139,7 +139,7 @@ fn report(plan: &RunPlan, data: &Dataset, gpu: &Gpu, trainer: &Trainer<'_>, matm
         );
     }
     let layout = &trainer.recordings.layout;
-    let frozen = layout.parameters.list().into_iter().filter(|(spec, _)| !spec.trains);
+    let frozen = layout.parameters.iter().filter(|(spec, _)| !spec.trains);
     let frozen: usize = frozen.map(|(spec, _)| spec.count()).sum();
     if frozen > 0 {
         tracing::info!("frozen: {frozen} of these parameters stay as they are");

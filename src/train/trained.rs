@@ -92,7 +92,7 @@ impl<'gpu> TrainedModel<'gpu> {
                 capabilities.limits.binding_bytes >> 20
             )));
         }
-        let gpt = layout.bind(&weights, None);
+        let gpt = layout.bind(config, &weights, None);
         let recordings =
             GenerateRecordings::new(&mut persistents, &gpt, config, &shape, sequences, capabilities);
         let buffers = gpu.make_persistent(&persistents).await?;

@@ -116,7 +116,7 @@ impl<'gpu> Trainer<'gpu> {
             rows.for_each(|row| self.write(row, bytemuck::cast_slice(&capacities)));
         }
         self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
-        for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
+        for (index, (spec, parts)) in self.recordings.layout.parameters.iter().enumerate() {
             for part in parts {
                 let mut bytes = Vec::new();
                 for row in part.first_row..part.first_row + part.rows {

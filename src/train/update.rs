@@ -82,9 +82,8 @@ fn update_matrices(
     arenas: &Arenas,
     tensors: &StepTensors,
 ) -> Result<()> {
-    let parameters = layout.parameters.list();
     for (spec, parts) in
-        parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Muon)
+        layout.parameters.iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Muon)
     {
         let &[part] = parts.as_slice() else {
             return Err(Error::Plan(format!(

@@ -112,9 +112,8 @@ seed: 7
     /// The weights a run starts with.
     pub fn initial_weights(&self) -> Weights {
         let plan = self.plan();
-        let gpt = Gpt::describe(&plan.model);
         let mut weights = Weights::new();
-        for (index, spec) in gpt.list().into_iter().enumerate() {
+        for (index, spec) in Gpt::describe(&plan.model).iter().enumerate() {
             for piece in &spec.pieces {
                 let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
                     initial_row(spec, index, row, plan.seed)[first..first + columns].to_vec()
