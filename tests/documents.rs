@@ -4,10 +4,9 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::model::Shape;
 use gristmill::model::config::{ModelConfig, Sizes};
-use gristmill::model::gpt::{self, BatchTensors};
 use gristmill::model::parameters::Gpt;
+use gristmill::model::{BatchTensors, ForwardContext, Mode, ModelBuffers};
 use gristmill::ops::add::add;
 use gristmill::ops::attention::DocumentBounds;
 use gristmill::record::Tensor;
@@ -67,9 +66,9 @@ fn run(
     documents: &[u32],
     dy: &[f64],
 ) -> Tensor {
-    let shape = case.persistent(
-        |persistents| Shape::new(config, ids.len() as u32, persistents),
-        |shape| shape.rotary_table().expect("it rotates"),
+    let buffers = case.persistent(
+        |persistents| ModelBuffers::new(config, ids.len() as u32, persistents),
+        |buffers| buffers.rotary_table(config).expect("it rotates"),
     );
     let (mut positions, mut starts, mut ends, mut start) = (vec![], vec![], vec![], 0);
     for length in documents {
@@ -95,7 +94,7 @@ fn run(
     // The pool's memory serves many tensors of a recording this long: what is looked at needs a place of its own.
     let states = case.output(ids.len() as u32, config.hidden_size as u32, F32);
     let mut tape = Tape::new(&mut case.rec);
-    let h = gpt::hidden(&mut tape, gpt, &shape, &batch, false);
+    let h = gpt.hidden(&mut tape, &ForwardContext { config, buffers, batch, mode: Mode::Evaluation });
     add(tape.rec, h.tensor, states, 1.0, false);
     tape.give(h, dy);
     tape.backward();

@@ -3,7 +3,7 @@
 use crate::config::RunPlan;
 use crate::data::Batch;
 use crate::element::Element;
-use crate::model::gpt::{AheadTensors, BatchTensors};
+use crate::model::{AheadTensors, BatchTensors};
 use crate::ops::attention::DocumentBounds;
 use crate::record::{BufferId, Persistents, Tensor};
 

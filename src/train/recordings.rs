@@ -10,15 +10,17 @@ use crate::generate::GenerateRecordings;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::model::config::Activation;
-use crate::model::gpt::{self, BatchTensors};
+use crate::model::gpt::LossTensors;
 use crate::model::parameters::{Gpt, UpdateRule};
-use crate::model::{ExpertState, Prediction, Shape, multi_token, widest_expert_tensor};
+use crate::model::{
+    BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training, widest_expert_tensor,
+};
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
 use crate::ops::work_list::{MAX_COLUMNS, WorkList};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
-use crate::tape::{CrossEntropy, Tape};
+use crate::tape::Tape;
 use crate::train::state::schedule_columns;
 
 /// The four arenas.
@@ -104,63 +106,39 @@ impl Recordings {
         let batch = batch_tensors(&mut persistents, "batch", tokens, BatchArrays::of(plan));
         let ahead_loss =
             plan.model.multi_token.map(|_| persistents.tensor("loss state ahead", 1, 8, Element::F32));
-        let shape = Shape::new(&plan.model, tokens, &mut persistents);
-        let rotary = shape.rotary_table();
+        let buffers = ModelBuffers::new(&plan.model, tokens, &mut persistents);
+        let rotary = buffers.rotary_table(&plan.model);
         let dropout_state =
-            shape.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
+            plan.model.has_dropout().then(|| persistents.tensor("dropout state", 1, 4, Element::F32));
         check_schedule(schedule, &capabilities)?;
         check_activations(plan, &capabilities)?;
 
         let gpt = layout.bind(&plan.model, &arenas.weights, Some(&arenas.gradients));
         let accumulation = plan.gradient_accumulation_steps as u32;
-        let cross_entropy = |targets, loss, factor| CrossEntropy {
-            targets,
-            ignore: plan.model.ignore_id,
-            step: state,
-            loss,
-            accumulation,
-            factor,
-        };
+        let context = |mode| ForwardContext { config: &plan.model, buffers, batch, mode };
+        let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
         let micro_step = {
             let mut rec = Recorder::new("micro_step", capabilities);
-            let shape = match dropout_state {
-                Some(dropout_state) => {
-                    rec.scope("dropout", |rec| count_micro_step(rec, state, dropout_state));
-                    shape.dropping(plan.seed, dropout_state)
-                }
-                None => shape,
-            };
-            let shape = shape.balancing(state, accumulation);
-            let mut tape = Tape::new(&mut rec);
-            let x = gpt::stream(&mut tape, &gpt, &shape, &batch, false);
-            let h = gpt::last_norm(&mut tape, &gpt, &shape, x);
-            let head = gpt.head_table();
-            tape.scope("loss", |tape| {
-                tape.linear_cross_entropy(h, head, &cross_entropy(batch.targets, loss, 1.0));
-            });
-            if let (Some(further), Some(loss)) = (plan.model.multi_token, ahead_loss) {
-                let factor = (further.loss_factor / further.depth as f64) as f32;
-                for Prediction { hidden, targets } in multi_token(&mut tape, &gpt, &shape, &batch, x) {
-                    let entropy = cross_entropy(targets, loss, factor);
-                    tape.scope("loss_ahead", |tape| tape.linear_cross_entropy(hidden, head, &entropy));
-                }
+            if let Some(dropout_state) = dropout_state {
+                rec.scope("dropout", |rec| count_micro_step(rec, state, dropout_state));
             }
+            let masks = dropout_state.map(|state| Masks { seed: plan.seed, state });
+            let mode = Mode::Training(Training { step: state, accumulation, masks });
+            let mut tape = Tape::new(&mut rec);
+            gpt.loss(&mut tape, &context(mode), &losses);
             tape.backward();
             rec.finish()
         };
         let eval = {
             let mut rec = Recorder::new("eval", capabilities);
-            let mut tape = Tape::forward_only(&mut rec);
-            let h = gpt::hidden(&mut tape, &gpt, &shape, &batch, false);
-            tape.scope("loss", |tape| {
-                let entropy = cross_entropy(batch.targets, eval_loss, 1.0);
-                tape.linear_cross_entropy(h, gpt.head_table(), &entropy);
-            });
+            let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
+            gpt.loss(&mut Tape::forward_only(&mut rec), &context(Mode::Evaluation), &losses);
             rec.finish()
         };
         let tensors = StepTensors { state, loss, schedule };
-        let update = update(plan, capabilities, &layout, &arenas, &tensors, shape.expert_state())?;
-        let write = |_| GenerateRecordings::new(&mut persistents, &gpt, &plan.model, &shape, 1, capabilities);
+        let update = update(plan, capabilities, &layout, &arenas, &tensors, buffers.experts)?;
+        let write =
+            |_| GenerateRecordings::new(&mut persistents, &gpt, &plan.model, buffers, 1, capabilities);
         let sample = plan.sample.as_ref().map(write);
         let recordings = Self {
             persistents,
@@ -170,7 +148,7 @@ impl Recordings {
             loss,
             eval_loss,
             ahead_loss,
-            experts: shape.expert_state(),
+            experts: buffers.experts,
             schedule,
             batch,
             rotary,
@@ -268,7 +246,7 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
         format!("an activation of {} x {} tokens x {widest}", plan.batch_size, model.seq_length),
         "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
     )?;
-    if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, true) {
+    if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
         if columns > u64::from(MAX_COLUMNS) {
             return Err(Error::Plan(format!(
                 "experts have {columns} columns inside (gate and up), the kernels take {MAX_COLUMNS} at most; lower \

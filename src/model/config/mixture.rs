@@ -1,6 +1,6 @@
 //! The shape of a mixture of experts, every number decided.
 
-use crate::ops::permute::DropOrder;
+use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::RouterConfig;
 
 /// Feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large Neural Networks", 2017).
@@ -97,6 +97,28 @@ impl MixtureConfig {
     pub fn chosen(&self) -> usize {
         self.route.chosen as usize
     }
+
+    /// How the choices of `tokens` tokens are placed in rows: by [`dispatch`](Self::dispatch) or, if `is_dropless`, so that
+    /// every choice has a row.
+    pub fn placement(&self, tokens: u32, is_dropless: bool) -> PlacementConfig {
+        let RouterConfig { experts, chosen, .. } = self.route;
+        let allocation = match self.dispatch {
+            _ if is_dropless => RowAllocation::Dropless { safe_tokens: false },
+            TokenDispatch::Dropless { safe_tokens } => RowAllocation::Dropless { safe_tokens },
+            TokenDispatch::Capacity(capacity) => capacity.allocation(chosen, tokens, experts),
+        };
+        PlacementConfig { tokens, chosen, experts, allocation, is_fused: self.fuses_permutation }
+    }
+
+    /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they are.
+    pub fn renormalised_sum(&self) -> Option<f32> {
+        match self.dispatch {
+            TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm_top_k => {
+                Some(self.route.scaling)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The expert that every token visits.
@@ -144,6 +166,19 @@ pub struct Capacity {
     pub renormalises: bool,
     /// Experts with more slots than the others, if there are such.
     pub hot: Option<HotExperts>,
+}
+
+impl Capacity {
+    fn allocation(&self, chosen: u32, tokens: u32, experts: u32) -> RowAllocation {
+        let slots = capacity_slots(chosen, tokens, self.factor, experts, 1);
+        let slots = match self.hot {
+            // With a slot for every token nothing is dropped, and unused slots would only be padding.
+            None if slots >= tokens => return RowAllocation::Dropless { safe_tokens: false },
+            None => Slots::Equal(slots),
+            Some(hot) => Slots::HotAndCold(HotAndCold::new(hot.count as u32, slots, hot.cold_token_share)),
+        };
+        RowAllocation::Capacity { slots, order: self.order }
+    }
 }
 
 /// Experts that were busiest lately keep all their slots; the others have fewer.

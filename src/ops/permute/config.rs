@@ -79,6 +79,11 @@ impl PlacementConfig {
         }
     }
 
+    /// Whether a tensor on the device says how many rows each expert has.
+    pub fn has_hot_experts(&self) -> bool {
+        matches!(self.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. })
+    }
+
     /// The order in which choices are served. Without capacities it decides only the order of an expert's rows.
     pub fn order(&self) -> DropOrder {
         match self.allocation {

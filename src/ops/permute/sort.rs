@@ -39,10 +39,9 @@ pub fn place(
 ) -> Placement {
     config.assert_valid();
     assert!(ids.rows == 1 && ids.cols == config.choices(), "{} ids for {config:?}", ids.cols);
-    let wants_capacities =
-        matches!(config.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. });
     assert!(
-        capacities.is_some() == wants_capacities && capacities.is_none_or(|c| c.cols == config.experts),
+        capacities.is_some() == config.has_hot_experts()
+            && capacities.is_none_or(|c| c.cols == config.experts),
         "hot and cold experts, and no others, have a tensor of {} capacities",
         config.experts
     );
