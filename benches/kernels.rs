@@ -71,7 +71,7 @@ fn elementwise(c: &mut Criterion) {
         bytes(2.0, D)
     });
     row(c, &gpu, "rms_norm backward onto a residual, fused", |row| {
-        let saved = rms_norm::Saved {
+        let saved = rms_norm::RmsNormSaved {
             x: row.tensor(N, D, F32),
             w: row.tensor(1, D, F32),
             rstd: row.tensor(1, N, F32),
@@ -81,7 +81,7 @@ fn elementwise(c: &mut Criterion) {
         bytes(4.0, D)
     });
     row(c, &gpu, "rms_norm backward onto a residual, composed", |row| {
-        let saved = rms_norm::Saved {
+        let saved = rms_norm::RmsNormSaved {
             x: row.tensor(N, D, F32),
             w: row.tensor(1, D, F32),
             rstd: row.tensor(1, N, F32),
@@ -164,13 +164,13 @@ fn elementwise(c: &mut Criterion) {
     });
     row(c, &gpu, "dropout", |row| {
         let (x, y, state) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(1, 4, F32));
-        let place = Dropout { probability: 0.1, seed: 1, op: 0, state };
+        let place = Dropout { probability: 0.1, seed: 1, site: 0, state };
         dropout(&mut row.rec, x, None, y, false, &place);
         bytes(2.0, D)
     });
     row(c, &gpu, "adamw, 1 Mi parameters", |row| {
         let [weights, gradients, first_moments, second_moments] = [0; 4].map(|_| row.tensor(1, 1 << 20, F32));
-        let segment = adamw::Segment { weights, gradients, first_moments, second_moments };
+        let segment = adamw::AdamWTensors { weights, gradients, first_moments, second_moments };
         let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
         let settings = adamw::AdamW {
             decay: 0.1,
@@ -196,9 +196,9 @@ fn elementwise(c: &mut Criterion) {
     });
 }
 
-fn layer_norm_saved(row: &mut Row) -> layer_norm::Saved {
+fn layer_norm_saved(row: &mut Row) -> layer_norm::LayerNormSaved {
     let [mean, rstd] = [0; 2].map(|_| row.tensor(1, N, F32));
-    layer_norm::Saved { x: row.tensor(N, D, F32), w: row.tensor(1, D, F32), mean, rstd }
+    layer_norm::LayerNormSaved { x: row.tensor(N, D, F32), w: row.tensor(1, D, F32), mean, rstd }
 }
 
 fn attentions(c: &mut Criterion) {
@@ -211,7 +211,7 @@ fn attentions(c: &mut Criterion) {
         let keys = f64::from(window.unwrap_or(tokens));
         let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
         let with_mask = |row: &mut Row| {
-            let place = Dropout { probability: dropped, seed: 1, op: 0, state: row.tensor(1, 4, F32) };
+            let place = Dropout { probability: dropped, seed: 1, site: 0, state: row.tensor(1, 4, F32) };
             Attention { dropout: (dropped > 0.0).then_some(place), ..shape }
         };
         let mut name = format!("T={tokens}");

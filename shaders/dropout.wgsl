@@ -22,7 +22,7 @@ struct Params {
     x_stride: u32, // strides count groups of 4
     y_stride: u32,
     residual_stride: u32,
-    op: u32, // number of this dropout in the model
+    site: u32, // number of this dropout site in the model
     seed_low: u32,
     seed_high: u32,
     threshold: u32, // 2^32 p
@@ -66,7 +66,7 @@ fn random_words(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invo
 }
 
 fn words_of(index: u32) -> vec4<u32> {
-    return dropout_words(index, 0u, params.op, state, vec2<u32>(params.seed_low, params.seed_high));
+    return dropout_words(index, 0u, params.site, state, vec2<u32>(params.seed_low, params.seed_high));
 }
 
 @compute @workgroup_size(1)

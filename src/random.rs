@@ -56,8 +56,8 @@ impl Philox {
 pub struct DropoutWords {
     /// The run's seed.
     pub seed: u64,
-    /// Number of the dropout in the model, below 32768.
-    pub op: u32,
+    /// Number of the dropout site in the model, below 32768.
+    pub site: u32,
     /// The step, counted from 1.
     pub step: u32,
     /// The micro-batch within the step, counted from 0.
@@ -67,7 +67,7 @@ pub struct DropoutWords {
 impl DropoutWords {
     /// Words for the 4 elements of group `group` in vector `index`.
     pub fn at(&self, index: u32, group: u32) -> [u32; 4] {
-        let place = u64::from(self.op << 16 | self.micro_step & 0xffff);
+        let place = u64::from(self.site << 16 | self.micro_step & 0xffff);
         let stream = DROPOUT_STREAM | place << 32 | u64::from(group);
         Philox::new(self.seed, stream).block(u64::from(self.step) << 32 | u64::from(index))
     }

@@ -4,7 +4,7 @@ mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::Capabilities;
-use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
+use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::Dropout;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
@@ -155,7 +155,7 @@ impl Row {
         (self.dropout > 0.0).then_some(Dropout {
             probability: self.dropout,
             seed: 5 << 40 | 77,
-            op: 9,
+            site: 9,
             state,
         })
     }
@@ -163,8 +163,8 @@ impl Row {
     /// What dropout multiplies each weight with, by the host's twin of the generator.
     fn factors(&self, dropout: Option<Dropout>) -> Vec<f64> {
         let Some(dropout) = dropout else { return Vec::new() };
-        let Dropout { seed, op, .. } = dropout;
-        let words = DropoutWords { seed, op, step: STEP, micro_step: MICRO_STEP };
+        let Dropout { seed, site, .. } = dropout;
+        let words = DropoutWords { seed, site, step: STEP, micro_step: MICRO_STEP };
         let mut factors = Vec::new();
         for vector in 0..self.batch * self.tokens * self.heads.0 {
             for key in 0..self.tokens {
@@ -180,10 +180,10 @@ impl Row {
         self.bounds().0.into_iter().map(|start| start as usize).collect()
     }
 
-    fn segments(&self, case: &mut Case) -> Option<Segments> {
+    fn document_bounds(&self, case: &mut Case) -> Option<DocumentBounds> {
         let (starts, ends) = self.bounds();
         (!self.documents.is_empty())
-            .then(|| Segments { starts: case.integers(&starts), ends: case.integers(&ends) })
+            .then(|| DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) })
     }
 
     /// The longest chain of sums behind a result: a score, then the sum over the keys (or queries of the group).
@@ -211,9 +211,9 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let [q, k, v] = parts(&qkv.1, &row.shape().layout);
     let out = case.output(n, row.shape().layout.out_cols(), row.element);
     let lse = case.output(n, row.heads.0, F32);
-    let (segments, dropout) = (row.segments(case), row.dropout(case));
+    let (bounds, dropout) = (row.document_bounds(case), row.dropout(case));
     let factors = row.factors(dropout);
-    attention(&mut case.rec, qkv.0, out, lse, segments, &Attention { dropout, ..row.shape() });
+    attention(&mut case.rec, qkv.0, out, lse, bounds, &Attention { dropout, ..row.shape() });
     let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&row.starts(), &factors));
     // A score of size s is off by some f32 roundings of s, and its weight by as much relative to itself.
     case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
@@ -221,7 +221,7 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
 }
 
 #[test]
-#[should_panic(expected = "a window and segments are built for causal attention only")]
+#[should_panic(expected = "a window and document bounds need causal attention")]
 fn a_window_of_full_attention_is_refused() {
     let mut rec = Recorder::new("case", Capabilities::software());
     let shape = Attention { window: Some(4), is_causal: false, ..BASE.shape() };
@@ -247,9 +247,9 @@ fn a_window_of_everything_changes_no_bit() {
         {
             let (out, lse) = (case.output(n, layout.out_cols(), F32), case.output(n, layout.heads, F32));
             let dqkv = case.output(n, layout.cols(), F32);
-            let (segments, shape) = (row.segments(case), Attention { window, ..row.shape() });
-            attention(&mut case.rec, qkv, out, lse, segments, &shape);
-            attention_backward(&mut case.rec, qkv, out, dout, lse, dqkv, segments, &shape);
+            let (bounds, shape) = (row.document_bounds(case), Attention { window, ..row.shape() });
+            attention(&mut case.rec, qkv, out, lse, bounds, &shape);
+            attention_backward(&mut case.rec, qkv, out, dout, lse, dqkv, bounds, &shape);
             for (i, (label, tensor)) in [("out", out), ("lse", lse), ("dqkv", dqkv)].into_iter().enumerate() {
                 let plain = plain.clone();
                 let label = format!("{label} of window {window:?}");
@@ -276,7 +276,7 @@ fn backward(case: &mut Case, row: &Row) {
     let (n, layout) = (row.batch * row.tokens, row.shape().layout);
     let qkv = input(case, n, &layout, 1.0, row.element);
     let [q, k, v] = parts(&qkv.1, &layout);
-    let (starts, segments) = (row.starts(), row.segments(case));
+    let (starts, bounds) = (row.starts(), row.document_bounds(case));
     let dropout = row.dropout(case);
     let factors = row.factors(dropout);
     let (out, lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
@@ -285,7 +285,7 @@ fn backward(case: &mut Case, row: &Row) {
     let dout = case.input(n, layout.out_cols(), row.element);
     let dqkv = case.output(n, layout.cols(), row.element);
     let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
-    attention_backward(rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, segments, &shape);
+    attention_backward(rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, bounds, &shape);
     let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
     if row.element == F32 {
         // The saved values are as good as exact: the gradient is the reference's own.

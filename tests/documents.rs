@@ -4,17 +4,15 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::model::Shape;
 use gristmill::model::config::{ModelConfig, Sizes};
-use gristmill::model::gpt::{self, BatchTensors};
-use gristmill::model::parameters::{Gpt, Spec};
+use gristmill::model::parameters::Gpt;
+use gristmill::model::{BatchTensors, ForwardContext, Mode, ModelBuffers};
 use gristmill::ops::add::add;
-use gristmill::ops::attention::Segments;
+use gristmill::ops::attention::DocumentBounds;
 use gristmill::record::Tensor;
 use gristmill::tape::{Parameter, Tape};
 use lab::{Case, check};
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::rc::Rc;
 
 /// Longer and shorter than any step or tile of the kernels, and one of a single token.
@@ -46,16 +44,17 @@ fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
     }
 }
 
-/// Parameters of the model with these values, and gradients of zero of their own.
-fn parameters(case: &mut Case, values: &[Vec<f64>]) -> Gpt<Parameter> {
-    let mut values = values.iter();
-    let made = Gpt::describe(&config(TOKENS, None)).try_map(&mut |spec: Spec| {
+/// A model whose parameters have these values, and gradients of zero of their own: the gradients by path.
+fn parameters(case: &mut Case, values: &[Vec<f64>]) -> (Gpt<Parameter>, Vec<(String, Tensor)>) {
+    let (mut values, mut gradients) = (values.iter(), Vec::new());
+    let gpt = Gpt::declare(&config(TOKENS, None), &mut |spec| {
         let (rows, cols) = (spec.rows as u32, spec.cols as u32);
         let weight = case.input_of(values.next().expect("values of every parameter"), rows, cols, F32);
         let gradient = case.input_of(&vec![0.0; spec.count()], rows, cols, F32);
-        Ok::<_, Infallible>(Parameter { weight: vec![weight.tensor], gradient: Some(vec![gradient.tensor]) })
+        gradients.push((spec.path, gradient.tensor));
+        Parameter { weight: vec![weight.tensor], gradient: Some(vec![gradient.tensor]) }
     });
-    made.unwrap_or_else(|never| match never {})
+    (gpt, gradients)
 }
 
 /// One sequence of tokens `range` of `ids`: forward, and backward from `dy`. Returns the hidden states.
@@ -67,9 +66,9 @@ fn run(
     documents: &[u32],
     dy: &[f64],
 ) -> Tensor {
-    let shape = case.persistent(
-        |persistents| Shape::new(config, ids.len() as u32, persistents),
-        |shape| shape.rotary_table().expect("it rotates"),
+    let buffers = case.persistent(
+        |persistents| ModelBuffers::new(config, ids.len() as u32, persistents),
+        |buffers| buffers.rotary_table(config).expect("it rotates"),
     );
     let (mut positions, mut starts, mut ends, mut start) = (vec![], vec![], vec![], 0);
     for length in documents {
@@ -81,7 +80,7 @@ fn run(
     let mut order: Vec<u32> = (0..ids.len() as u32).collect();
     order.sort_by_key(|&token| ids[token as usize]);
     let [tokens, positions, order] = [ids, &positions, &order].map(|ids| case.integers(ids));
-    let segments = Segments { starts: case.integers(&starts), ends: case.integers(&ends) };
+    let bounds = DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) };
     let batch = BatchTensors {
         tokens,
         targets: tokens,
@@ -89,13 +88,13 @@ fn run(
         order,
         position_order: None,
         ahead: None,
-        segments: (documents.len() > 1).then_some(segments),
+        documents: (documents.len() > 1).then_some(bounds),
     };
     let dy = case.input_of(dy, ids.len() as u32, config.hidden_size as u32, F32).tensor;
     // The pool's memory serves many tensors of a recording this long: what is looked at needs a place of its own.
     let states = case.output(ids.len() as u32, config.hidden_size as u32, F32);
     let mut tape = Tape::new(&mut case.rec);
-    let h = gpt::hidden(&mut tape, gpt, &shape, &batch, false);
+    let h = gpt.hidden(&mut tape, &ForwardContext { config, buffers, batch, mode: Mode::Evaluation });
     add(tape.rec, h.tensor, states, 1.0, false);
     tape.give(h, dy);
     tape.backward();
@@ -114,13 +113,13 @@ fn packed_and_separate(case: &mut Case, window: Option<usize>) {
     let width = packed_config.hidden_size;
     let specs = Gpt::describe(&packed_config);
     let values: Vec<Vec<f64>> =
-        specs.list().iter().map(|spec| (0..spec.count()).map(|_| 0.3 * case.normal()).collect()).collect();
+        specs.iter().map(|spec| (0..spec.count()).map(|_| 0.3 * case.normal()).collect()).collect();
     let ids = case.ids_below(TOKENS as usize, 29);
     let dy: Vec<f64> = (0..TOKENS as usize * width).map(|_| case.normal()).collect();
 
-    let packed = parameters(case, &values);
+    let (packed, packed_gradients) = parameters(case, &values);
     let whole = run(case, &packed, &packed_config, &ids, &DOCUMENTS, &dy);
-    let separate = parameters(case, &values);
+    let (separate, separate_gradients) = parameters(case, &values);
     let mut first = 0;
     let parts: Vec<Tensor> = DOCUMENTS
         .iter()
@@ -133,9 +132,8 @@ fn packed_and_separate(case: &mut Case, window: Option<usize>) {
         .collect();
 
     same(case, "hidden states", &[whole], &parts);
-    let gradient = |parameter: &&Parameter| parameter.gradient().expect("it trains");
-    for (i, (packed, separate)) in packed.list().iter().zip(separate.list().iter()).enumerate() {
-        same(case, &specs.list()[i].path, &[gradient(packed)], &[gradient(separate)]);
+    for ((path, packed), (_, separate)) in packed_gradients.iter().zip(&separate_gradients) {
+        same(case, path, &[*packed], &[*separate]);
     }
 }
 

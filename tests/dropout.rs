@@ -21,12 +21,12 @@ use std::rc::Rc;
 const STEP: u32 = 70_001;
 const MICRO_STEP: u32 = 3;
 
-fn place(case: &mut Case, probability: f32, op: u32) -> Dropout {
-    Dropout { probability, seed: 0x1234_5678_9abc_def0, op, state: case.integers(&[STEP, MICRO_STEP]) }
+fn place(case: &mut Case, probability: f32, site: u32) -> Dropout {
+    Dropout { probability, seed: 0x1234_5678_9abc_def0, site, state: case.integers(&[STEP, MICRO_STEP]) }
 }
 
 fn words_of(place: &Dropout, step: u32, micro_step: u32) -> DropoutWords {
-    DropoutWords { seed: place.seed, op: place.op, step, micro_step }
+    DropoutWords { seed: place.seed, site: place.site, step, micro_step }
 }
 
 /// What each element of (rows, cols) is multiplied with.
@@ -85,7 +85,7 @@ fn micro_batches_are_counted() {
         let step_state = |step: u32| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, step];
         let (sixth, seventh) = (case.integers(&step_state(5)), case.integers(&step_state(6)));
         let state = case.integers(&[0, 0, 0, 0]);
-        let place = Dropout { probability: 0.5, seed: 3, op: 0, state };
+        let place = Dropout { probability: 0.5, seed: 3, site: 0, state };
         for (step, number, micro_step) in
             [(sixth, 6, 0), (sixth, 6, 1), (sixth, 6, 2), (seventh, 7, 0), (seventh, 7, 1)]
         {

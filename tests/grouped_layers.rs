@@ -8,7 +8,7 @@ use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element::F32;
 use gristmill::element::stride_of;
 use gristmill::model::arena::ArenaLayout;
-use gristmill::model::parameters::{Gpt, Spec};
+use gristmill::model::parameters::{Gpt, Role, Spec};
 use gristmill::ops::add::add;
 use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
 use gristmill::ops::swiglu::gate_up_cols;
@@ -216,6 +216,9 @@ train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
 lr_schedule: { learning_rate: 1.0e-3 }
 ";
 
+/// The parameter that is resized to a stack of experts.
+const STACK: &str = "layers.0.attention.wo";
+
 /// Eight experts of 201 x 256: five of them fit a binding of 1 MiB.
 #[test]
 fn a_stack_over_the_binding_limit_is_split_between_experts() {
@@ -228,15 +231,17 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
     check("grouped under 1 MiB a binding", |case| {
         let capabilities = case.rec.capabilities().with_binding_bytes(1 << 20);
         case.rec = Recorder::new("case", capabilities);
-        let mut gpt: Gpt<Spec> = Gpt::describe(&model);
-        let stack = &mut gpt.blocks[0].wo;
-        (stack.rows, stack.cols, stack.split_rows) = (EXPERTS * out, cols, Some(out));
-        let refused = Spec { split_rows: None, ..stack.clone() };
-        let layout = ArenaLayout::new(gpt.clone(), &capabilities.limits).expect("it fits in parts");
-        let places = &layout.parameters.blocks[0].wo.1;
+        let layout = |role| {
+            let resize = |spec: Spec| match spec.path == STACK {
+                true => Spec { role, rows: EXPERTS * out, cols, ..spec },
+                false => spec,
+            };
+            ArenaLayout::new(Gpt::describe(&model).into_iter().map(resize).collect(), &capabilities.limits)
+        };
+        assert!(layout(Role::Matrix).is_err(), "what may not be split is refused");
+        let layout = layout(Role::ExpertStack { experts: EXPERTS }).expect("it fits in parts");
+        let (_, places) = layout.find(STACK);
         assert_eq!(places.iter().map(|part| part.rows).collect::<Vec<_>>(), [5 * out, 3 * out]);
-        gpt.blocks[0].wo = refused;
-        assert!(ArenaLayout::new(gpt, &capabilities.limits).is_err(), "what may not be split is refused");
 
         let values: Vec<f64> =
             (0..EXPERTS * out * cols).map(|_| (0.1 * case.normal() as f32) as f64).collect();
@@ -246,8 +251,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         );
         let second = arenas[0].segment(&layout, places[1].segment);
         case.persistent(|_| (), |_| (second, segment(&layout, 1, &values)));
-        let parameters = layout.bind(&arenas[0], Some(&arenas[1]));
-        let stack = &parameters.blocks[0].wo;
+        let stack = &layout.parameter(STACK, &arenas[0], Some(&arenas[1]));
         assert_eq!(stack.weight.len(), 2);
 
         let offsets = case.integers(&starts);
@@ -281,7 +285,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
 
 /// The values of one part of the stack, where they lie in their segment.
 fn segment(layout: &ArenaLayout, part: usize, values: &[f64]) -> Vec<f32> {
-    let (spec, places) = &layout.parameters.blocks[0].wo;
+    let (spec, places) = layout.find(STACK);
     let place = &places[part];
     let mut all = vec![0.0; layout.segments[place.segment].elements as usize];
     for (at, value) in all[place.offset as usize..].iter_mut().zip(&values[place.first_row * spec.cols..]) {

@@ -3,7 +3,7 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::ops::adamw::{AdamW, Segment, adamw};
+use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use gristmill::ops::linear_cross_entropy::{
     LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
@@ -150,7 +150,7 @@ fn check_update(name: &str, update: &Update) {
         let step = StepTensors { state, loss, schedule };
         grad_norm(&mut case.rec, &gradients, &step, max_norm);
         for (i, [g, w, m, v]) in segments.iter().enumerate() {
-            let segment = Segment {
+            let segment = AdamWTensors {
                 gradients: g.tensor,
                 weights: w.tensor,
                 first_moments: m.tensor,

@@ -20,12 +20,12 @@ const COLS: usize = 254;
 #[derive(Clone, Copy, Debug)]
 struct Place {
     seed: u64,
-    op: u32,
+    site: u32,
     step: u32,
     micro_step: u32,
 }
 
-const PLACE: Place = Place { seed: 7, op: 4, step: 9, micro_step: 1 };
+const PLACE: Place = Place { seed: 7, site: 4, step: 9, micro_step: 1 };
 
 /// A mask, each element scaled: (1 where dropped, else 0, less p) / sqrt(p (1 - p)).
 struct Mask {
@@ -37,10 +37,10 @@ struct Mask {
 impl Mask {
     /// By the words `at` of a vector and a group of 4 of it.
     fn of(place: Place, probability: f32, index: impl Fn(usize, usize) -> [u32; 2]) -> Self {
-        let Place { seed, op, step, micro_step } = place;
+        let Place { seed, site, step, micro_step } = place;
         let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, F32);
-        let threshold = Dropout { probability, seed, op, state }.threshold();
-        let words = DropoutWords { seed, op, step, micro_step };
+        let threshold = Dropout { probability, seed, site, state }.threshold();
+        let words = DropoutWords { seed, site, step, micro_step };
         let (p, mut values) = (f64::from(probability), Vec::with_capacity(ROWS * COLS));
         for row in 0..ROWS {
             for col in 0..COLS {
@@ -136,7 +136,7 @@ fn every_place_and_step_drops_its_share() {
         let share = |i| scaled_sum(Mask::of_elements(place(i), 0.1).values.into_iter());
         chi_square(&format!("shares of {what}"), fourth, ROWS * COLS, (0..COUNT).map(share));
     };
-    check("places", &|op| Place { op, ..PLACE });
+    check("places", &|site| Place { site, ..PLACE });
     check("steps", &|step| Place { step, ..PLACE });
     check("micro-batches", &|micro_step| Place { micro_step, ..PLACE });
 }
@@ -147,10 +147,10 @@ fn every_place_and_step_drops_its_share() {
 fn no_two_places_or_steps_share_a_mask() {
     for p in [0.1, 0.5] {
         let mut masks = Vec::new();
-        for op in [3, 4, 5, 6] {
+        for site in [3, 4, 5, 6] {
             for step in [9, 10, 11] {
                 for micro_step in [0, 1, 2] {
-                    masks.push(Mask::of_elements(Place { op, step, micro_step, ..PLACE }, p));
+                    masks.push(Mask::of_elements(Place { site, step, micro_step, ..PLACE }, p));
                 }
             }
         }

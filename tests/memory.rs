@@ -5,6 +5,7 @@ mod runs;
 use gristmill::config::RunPlan;
 use gristmill::error::Error;
 use gristmill::kernels::{Capabilities, Tier};
+use gristmill::model::parameters::{Role, Spec};
 use gristmill::record::{BufferId, MemoryPlan};
 use gristmill::train::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
@@ -100,8 +101,8 @@ fn what_no_binding_holds_is_split_at_whole_rows() {
         let tied = format!("--model.model_config.tie_word_embeddings={tied}");
         let plan = Setup::new("wide", "").with(&wide).with(&[&tied]).plan();
         let recordings = record(&plan, Capabilities::software().with_binding_bytes(limit)).expect("a plan");
-        let gpt = &recordings.layout.parameters;
-        for (spec, parts) in [Some(&gpt.embedding), gpt.head.as_ref()].into_iter().flatten() {
+        let is_wide = |spec: &Spec| matches!(spec.role, Role::Embedding | Role::Head);
+        for (spec, parts) in recordings.layout.parameters.iter().filter(|(spec, _)| is_wide(spec)) {
             let rows: Vec<usize> = parts.iter().map(|part| part.rows).collect();
             println!("{}: {} rows in parts of {:?}", spec.path, spec.rows, rows);
             assert!(parts.len() >= 2, "{} is not split", spec.path);

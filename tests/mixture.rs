@@ -3,10 +3,10 @@
 mod runs;
 
 use gristmill::model::config::{
-    BalanceLosses, Dispatch, MixtureConfig, ModelConfig, MultiToken, SharedExpert, Sizes,
+    BalanceLosses, MixtureConfig, ModelConfig, MultiToken, SharedExpert, Sizes, TokenDispatch,
 };
 use gristmill::model::parameters::Gpt;
-use gristmill::ops::route::{Route, Score};
+use gristmill::ops::route::{RouterConfig, Score};
 use gristmill::reference::adamw::Correction;
 use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Trainer, decays};
 use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
@@ -139,8 +139,14 @@ fn the_reference_has_the_same_tensors() {
         intermediate_size: 12,
         seq_length: 4,
     };
-    let route =
-        Route { experts: 5, chosen: 2, score: Score::Sigmoid, groups: None, norm_top_k: true, scaling: 1.0 };
+    let route = RouterConfig {
+        experts: 5,
+        chosen: 2,
+        score: Score::Sigmoid,
+        groups: None,
+        norm_top_k: true,
+        scaling: 1.0,
+    };
     let mixture = |is_gated| MixtureConfig {
         route,
         has_bias: true,
@@ -149,7 +155,7 @@ fn the_reference_has_the_same_tensors() {
         first_dense_layers: 1,
         shared: Some(SharedExpert { intermediate_size: 9, is_gated }),
         losses: BalanceLosses::default(),
-        dispatch: Dispatch::Dropless { safe_tokens: false },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
         fuses_permutation: true,
         router_init_std: 0.01,
     };
@@ -157,9 +163,8 @@ fn the_reference_has_the_same_tensors() {
         let multi_token = Some(MultiToken { depth: 2, loss_factor: 0.3 });
         let config =
             ModelConfig { mixture: Some(mixture(is_gated)), multi_token, ..ModelConfig::llama(sizes) };
-        let gpt = Gpt::describe(&config);
-        let pieces =
-            gpt.list().into_iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
+        let specs = Gpt::describe(&config);
+        let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
         let ours: BTreeMap<String, (usize, bool)> = pieces
             .map(|(spec, piece)| {
                 (piece.name.clone(), (spec.piece_shape(piece).iter().product(), spec.decays))

@@ -3,7 +3,7 @@
 mod mixtures;
 mod runs;
 
-use gristmill::model::config::{Dispatch, ModelConfig};
+use gristmill::model::config::{ModelConfig, TokenDispatch};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
 use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
@@ -81,7 +81,7 @@ fn binds(recording: &Recording, buffer: BufferId) -> bool {
 fn memories(model: &ModelConfig, left: &Left) -> Memories {
     let mut memories = runs::reference_shape(model).memories();
     let mixture = model.mixture.as_ref().expect("a mixture");
-    let has_hot = matches!(mixture.dispatch, Dispatch::Capacity(capacity) if capacity.hot.is_some());
+    let has_hot = matches!(mixture.dispatch, TokenDispatch::Capacity(capacity) if capacity.hot.is_some());
     for (layer, memory) in &mut memories {
         memory.bias = left.files[0][&selection_bias(*layer)].floats();
         if has_hot {

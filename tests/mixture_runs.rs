@@ -3,9 +3,9 @@
 mod mixtures;
 mod runs;
 
-use gristmill::model::config::{BalanceLosses, Dispatch, MixtureConfig};
+use gristmill::model::config::{BalanceLosses, MixtureConfig, TokenDispatch};
 use gristmill::model::parameters::Gpt;
-use gristmill::ops::route::{Route, Score};
+use gristmill::ops::route::{RouterConfig, Score};
 use mixtures::{Left, Tensor, experts, train};
 use runs::{Setup, relative_distance};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ fn one_expert_is_the_dense_layer() {
     let dense = train(&setup, &setup.plan(), None, STEPS);
     let mut plan = setup.plan();
     plan.model.mixture = Some(MixtureConfig {
-        route: Route {
+        route: RouterConfig {
             experts: 1,
             chosen: 1,
             score: Score::Softmax,
@@ -60,14 +60,14 @@ fn one_expert_is_the_dense_layer() {
         first_dense_layers: 0,
         shared: None,
         losses: BalanceLosses::default(),
-        dispatch: Dispatch::Dropless { safe_tokens: false },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
         fuses_permutation: false,
         router_init_std: 0.01,
     });
     // The same weights under the names of a mixture; whatever the router's are, they must not matter.
     let initial = setup.initial_weights();
-    let gpt = Gpt::describe(&plan.model);
-    let pieces = gpt.list().into_iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
+    let specs = Gpt::describe(&plan.model);
+    let pieces = specs.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (spec, piece)));
     let tensors: BTreeMap<String, Tensor> = pieces
         .map(|(spec, piece)| {
             let shape = spec.piece_shape(piece);

@@ -4,7 +4,7 @@ mod lab;
 
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::rms_norm::Saved;
+use gristmill::ops::rms_norm::RmsNormSaved;
 use gristmill::ops::{add, cast, column_sum, embedding, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 use gristmill::reference;
@@ -31,7 +31,7 @@ fn rms_norm_and_its_backward() {
                 let dy = case.input(rows, cols, element);
                 let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
                 let dw = case.input(1, cols, F32);
-                let saved = Saved { x: x.tensor, w: w.tensor, rstd };
+                let saved = RmsNormSaved { x: x.tensor, w: w.tensor, rstd };
                 rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
                 rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
                 rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
@@ -80,7 +80,7 @@ fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
     let [w, b] = [0; 2].map(|_| case.input(1, cols, element));
     let y = case.output(rows, cols, element);
     let [mean, rstd] = [0; 2].map(|_| case.output(1, rows, F32));
-    let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
+    let saved = layer_norm::LayerNormSaved { x: x.tensor, w: w.tensor, mean, rstd };
     layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, eps as f32);
     let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, d, eps);
     case.expect("y", y, want, allowed(element, cols));
@@ -132,7 +132,7 @@ fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
         let [w, b] = [0; 2].map(|_| case.input(1, 64, F32));
         let y = case.output(3, 64, F32);
         let [mean, rstd] = [0; 2].map(|_| case.output(1, 3, F32));
-        let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
+        let saved = layer_norm::LayerNormSaved { x: x.tensor, w: w.tensor, mean, rstd };
         layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, 1e-5);
         let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, 64, 1e-5);
         // The mean is rounded to half an ulp of 1000, 3e-5, after a sum that is rounded 64 times.
@@ -163,7 +163,7 @@ fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Elem
     let [wq, wk] = [0; 2].map(|_| case.input(1, layout.head_dim, element));
     let [dwq, dwk] = [0; 2].map(|_| case.input(1, layout.head_dim, F32));
     let (y, rstd) = (case.output(tokens, layout.cols(), element), case.output(tokens, normalised, F32));
-    let saved = qk_norm::Saved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
+    let saved = qk_norm::QkNormSaved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
     qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, 1e-6);
     let gradients = [Some(dwq.tensor), Some(dwk.tensor)];
     qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);

@@ -5,7 +5,9 @@ mod lab;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::add::add;
-use gristmill::ops::permute::{self, HotAndCold, NONE, Order, Placement, Routes, Rule, Saved, Slots, place};
+use gristmill::ops::permute::{
+    self, CombineSaved, DropOrder, HotAndCold, NONE, Placement, PlacementConfig, RowAllocation, Slots, place,
+};
 use gristmill::record::Tensor;
 use gristmill::reference;
 use gristmill::reference::permute as formula;
@@ -15,7 +17,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What came out before: a tensor of the same name on the same tier must have the same bits, whichever run, kernel or rule
+/// What came out before: a tensor of the same name on the same tier must have the same bits, whichever run, kernel or allocation
 /// made it.
 #[derive(Clone, Default)]
 struct Bits(Rc<RefCell<Seen>>);
@@ -42,7 +44,7 @@ fn copied(case: &mut Case, tensor: Tensor) -> Tensor {
 
 /// Choices and where the reference puts them.
 struct Placed {
-    routes: Routes,
+    routes: PlacementConfig,
     ids: Tensor,
     capacities: Option<Tensor>,
     want: formula::Placement,
@@ -50,7 +52,7 @@ struct Placed {
 
 impl Placed {
     /// k different experts for each token.
-    fn any(case: &mut Case, routes: Routes) -> Self {
+    fn any(case: &mut Case, routes: PlacementConfig) -> Self {
         let mut ids = Vec::new();
         for _ in 0..routes.tokens {
             let first = case.ids_below(1, routes.experts)[0];
@@ -59,22 +61,24 @@ impl Placed {
         Self::of(case, routes, &ids)
     }
 
-    fn of(case: &mut Case, routes: Routes, ids: &[u32]) -> Self {
-        let capacities = match routes.rule {
-            Rule::Dropless { .. } => vec![],
-            Rule::Capacity { slots: Slots::Equal(rows), .. } => vec![rows; routes.experts as usize],
-            Rule::Capacity { slots: Slots::HotAndCold(two), .. } => two.initial(routes.experts),
+    fn of(case: &mut Case, routes: PlacementConfig, ids: &[u32]) -> Self {
+        let capacities = match routes.allocation {
+            RowAllocation::Dropless { .. } => vec![],
+            RowAllocation::Capacity { slots: Slots::Equal(rows), .. } => vec![rows; routes.experts as usize],
+            RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => two.initial(routes.experts),
         };
-        let rule = match routes.rule {
-            Rule::Dropless { safe_tokens } => formula::Rule::Dropless { extra: usize::from(safe_tokens) },
-            Rule::Capacity { order, .. } => formula::Rule::Capacity {
+        let allocation = match routes.allocation {
+            RowAllocation::Dropless { safe_tokens } => {
+                formula::RowAllocation::Dropless { extra: usize::from(safe_tokens) }
+            }
+            RowAllocation::Capacity { order, .. } => formula::RowAllocation::Capacity {
                 capacities: capacities.iter().map(|&rows| rows as usize).collect(),
-                by_choice: order == Order::Choice,
+                by_choice: order == DropOrder::Choice,
             },
         };
         let chosen: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
-        let want = formula::place(&chosen, routes.chosen as usize, routes.experts as usize, &rule);
-        let is_hot = matches!(routes.rule, Rule::Capacity { slots: Slots::HotAndCold(_), .. });
+        let want = formula::place(&chosen, routes.chosen as usize, routes.experts as usize, &allocation);
+        let is_hot = matches!(routes.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. });
         let capacities = is_hot.then(|| case.integers(&capacities));
         Self { routes, ids: case.integers(ids), capacities, want }
     }
@@ -93,20 +97,20 @@ impl Placed {
     }
 
     fn place(&self, case: &mut Case, is_fused: bool) -> Placement {
-        place(&mut case.rec, &Routes { is_fused, ..self.routes }, self.ids, self.capacities)
+        place(&mut case.rec, &PlacementConfig { is_fused, ..self.routes }, self.ids, self.capacities)
     }
 }
 
 /// Rules of which the capacities drop some.
-fn rules(tokens: u32, chosen: u32, experts: u32) -> [Rule; 5] {
+fn allocations(tokens: u32, chosen: u32, experts: u32) -> [RowAllocation; 5] {
     let capacity = permute::capacity_slots(chosen, tokens, 0.8, experts, 1);
     let two = HotAndCold::new(experts / 2, capacity + 1, 0.5);
     [
-        Rule::Dropless { safe_tokens: false },
-        Rule::Dropless { safe_tokens: true },
-        Rule::Capacity { slots: Slots::Equal(capacity), order: Order::Choice },
-        Rule::Capacity { slots: Slots::Equal(tokens), order: Order::Token },
-        Rule::Capacity { slots: Slots::HotAndCold(two), order: Order::Token },
+        RowAllocation::Dropless { safe_tokens: false },
+        RowAllocation::Dropless { safe_tokens: true },
+        RowAllocation::Capacity { slots: Slots::Equal(capacity), order: DropOrder::Choice },
+        RowAllocation::Capacity { slots: Slots::Equal(tokens), order: DropOrder::Token },
+        RowAllocation::Capacity { slots: Slots::HotAndCold(two), order: DropOrder::Token },
     ]
 }
 
@@ -124,8 +128,8 @@ const SHAPES: [(u32, u32, u32, u32); 7] = [
 fn every_case(look: impl Fn(&mut Case, &Placed, u32, Element)) {
     for element in [F32, F16, Bf16] {
         for (tokens, chosen, experts, width) in SHAPES {
-            for rule in rules(tokens, chosen, experts) {
-                let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
+            for allocation in allocations(tokens, chosen, experts) {
+                let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
                 check(&format!("{routes:?} D {width} {element:?}"), |case| {
                     let placed = Placed::any(case, routes);
                     look(case, &placed, width, element);
@@ -138,7 +142,7 @@ fn every_case(look: impl Fn(&mut Case, &Placed, u32, Element)) {
 #[test]
 fn permute_and_its_backward() {
     every_case(|case, placed, width, element| {
-        let Routes { tokens, chosen, .. } = placed.routes;
+        let PlacementConfig { tokens, chosen, .. } = placed.routes;
         let (x, before) = (case.input(tokens, width, element), case.input(tokens, width, element));
         let d_rows = case.input(placed.routes.rows(), width, element);
         let (k, d) = (chosen as usize, width as usize);
@@ -167,7 +171,7 @@ fn permute_and_its_backward() {
 #[test]
 fn combine_and_its_backward() {
     every_case(|case, placed, width, element| {
-        let Routes { tokens, chosen, .. } = placed.routes;
+        let PlacementConfig { tokens, chosen, .. } = placed.routes;
         let (k, d) = (chosen as usize, width as usize);
         let rows = case.input(placed.routes.rows(), width, element);
         let gates = case.input(tokens, chosen, F32);
@@ -177,7 +181,7 @@ fn combine_and_its_backward() {
         let sum: Vec<f64> = want.iter().zip(&residual.values).map(|(y, residual)| y + residual).collect();
         let (d_rows, d_gates) =
             formula::combine_backward(&rows.values, &gates.values, &placed.want, &dy.values, k, d);
-        let saved = Saved { rows: rows.tensor, gates: gates.tensor };
+        let saved = CombineSaved { rows: rows.tensor, gates: gates.tensor };
         let bits = Bits::default();
         for is_fused in [true, false] {
             let placement = placed.place(case, is_fused);
@@ -202,8 +206,8 @@ fn combine_and_its_backward() {
 #[test]
 fn renormalised_gates_and_their_backward() {
     for (tokens, chosen, experts) in [(1, 1, 1), (257, 2, 8), (33, 16, 16), (31, 3, 9), (64, 1, 4)] {
-        for rule in rules(tokens, chosen, experts) {
-            let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
+        for allocation in allocations(tokens, chosen, experts) {
+            let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
             check(&format!("renormalise_gates {routes:?}"), |case| {
                 let placed = Placed::any(case, routes);
                 // As a router makes them: above 0.
@@ -236,8 +240,8 @@ fn renormalised_gates_and_their_backward() {
 /// By hand. Expert 0 has one row; the second token's choices are both dropped. Gates stay what they are, unless asked.
 #[test]
 fn dropped_choices_contribute_nothing() {
-    let rule = Rule::Capacity { slots: Slots::Equal(1), order: Order::Choice };
-    let routes = Routes { tokens: 3, chosen: 2, experts: 3, rule, is_fused: true };
+    let allocation = RowAllocation::Capacity { slots: Slots::Equal(1), order: DropOrder::Choice };
+    let routes = PlacementConfig { tokens: 3, chosen: 2, experts: 3, allocation, is_fused: true };
     // First choices 0, 0, 2; second ones 1, 2, 1.
     let ids = [0, 1, 0, 2, 2, 1];
     for is_fused in [true, false] {
@@ -263,8 +267,8 @@ fn dropped_choices_contribute_nothing() {
 #[test]
 fn overflow_of_cold_experts_contributes_nothing() {
     let two = HotAndCold::new(1, 4, 0.25);
-    let rule = Rule::Capacity { slots: Slots::HotAndCold(two), order: Order::Token };
-    let routes = Routes { tokens: 5, chosen: 1, experts: 2, rule, is_fused: true };
+    let allocation = RowAllocation::Capacity { slots: Slots::HotAndCold(two), order: DropOrder::Token };
+    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 2, allocation, is_fused: true };
     check("hot and cold rows", |case| {
         let ids = case.integers(&[1, 0, 1, 0, 1]);
         let capacities = case.integers(&[1, 4]);
@@ -286,8 +290,8 @@ fn safe_tokens_and_runs_change_no_bit() {
     for (is_fused, safe_tokens) in [(true, false), (true, true), (false, false), (false, true), (true, true)]
     {
         check(&format!("safe tokens {safe_tokens}, fused: {is_fused}"), |case| {
-            let rule = Rule::Dropless { safe_tokens };
-            let routes = Routes { tokens: 67, chosen: 3, experts: 9, rule, is_fused };
+            let allocation = RowAllocation::Dropless { safe_tokens };
+            let routes = PlacementConfig { tokens: 67, chosen: 3, experts: 9, allocation, is_fused };
             let placed = Placed::any(case, routes);
             let (x, dy) = (case.input(67, 37, F32).tensor, case.input(67, 37, F32).tensor);
             let gates = case.input(67, 3, F32).tensor;
@@ -311,12 +315,12 @@ fn safe_tokens_and_runs_change_no_bit() {
 /// elsewhere, x is the residual too; recomputed and not, fused and not, all the same bits.
 #[test]
 fn mid_graph() {
-    for rule in rules(19, 3, 5) {
+    for allocation in allocations(19, 3, 5) {
         let bits = Bits::default();
         for (is_fused, recompute) in [(true, false), (true, true), (false, false), (false, true)] {
-            check(&format!("tape {rule:?} fused: {is_fused}, recomputed: {recompute}"), |case| {
+            check(&format!("tape {allocation:?} fused: {is_fused}, recomputed: {recompute}"), |case| {
                 let (n, k, d) = (19, 3, 12);
-                let routes = Routes { tokens: n, chosen: k, experts: 5, rule, is_fused };
+                let routes = PlacementConfig { tokens: n, chosen: k, experts: 5, allocation, is_fused };
                 let placed = Placed::any(case, routes);
                 let placement = placed.place(case, is_fused);
                 let (x, dx0) = (case.input(n, d, F32), case.input(n, d, F32));
@@ -384,8 +388,11 @@ fn mid_graph() {
 fn frozen_inputs_have_no_gradient() {
     for (x_needs, gates_need) in [(true, false), (false, true)] {
         check(&format!("tape, x needs {x_needs}, gates need {gates_need}"), |case| {
-            let rule = Rule::Dropless { safe_tokens: false };
-            let placed = Placed::any(case, Routes { tokens: 9, chosen: 2, experts: 4, rule, is_fused: true });
+            let allocation = RowAllocation::Dropless { safe_tokens: false };
+            let placed = Placed::any(
+                case,
+                PlacementConfig { tokens: 9, chosen: 2, experts: 4, allocation, is_fused: true },
+            );
             let (x, gates, dy) = (case.input(9, 8, F32), case.input(9, 2, F32), case.input(9, 8, F32));
             let placement = placed.place(case, true);
             let mut tape = Tape::new(&mut case.rec);

@@ -5,7 +5,7 @@ mod lab;
 use gristmill::element::Element::F32;
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::permute::{
-    HotAndCold, NONE, Order, Placement, Routes, Rule, Slots, capacity_slots, place,
+    DropOrder, HotAndCold, NONE, Placement, PlacementConfig, RowAllocation, Slots, capacity_slots, place,
 };
 use gristmill::record::Tensor;
 use gristmill::reference::permute as reference;
@@ -26,7 +26,7 @@ struct Placed {
 /// Places `ids` and hands everything that comes out to `look`.
 fn expect_placed(
     case: &mut Case,
-    routes: &Routes,
+    routes: &PlacementConfig,
     ids: &[u32],
     capacities: Option<&[u32]>,
     look: impl Fn(&Placed) + 'static,
@@ -48,19 +48,21 @@ fn expect_placed(
     placement
 }
 
-fn reference_of(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>) -> Placed {
-    let rule = match routes.rule {
-        Rule::Dropless { safe_tokens } => reference::Rule::Dropless { extra: usize::from(safe_tokens) },
-        Rule::Capacity { slots, order } => {
+fn reference_of(routes: &PlacementConfig, ids: &[u32], capacities: Option<&[u32]>) -> Placed {
+    let allocation = match routes.allocation {
+        RowAllocation::Dropless { safe_tokens } => {
+            reference::RowAllocation::Dropless { extra: usize::from(safe_tokens) }
+        }
+        RowAllocation::Capacity { slots, order } => {
             let capacities = match slots {
                 Slots::Equal(capacity) => vec![capacity as usize; routes.experts as usize],
                 Slots::HotAndCold(_) => capacities.expect("capacities").iter().map(|&c| c as usize).collect(),
             };
-            reference::Rule::Capacity { capacities, by_choice: order == Order::Choice }
+            reference::RowAllocation::Capacity { capacities, by_choice: order == DropOrder::Choice }
         }
     };
     let ids: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
-    let placed = reference::place(&ids, routes.chosen as usize, routes.experts as usize, &rule);
+    let placed = reference::place(&ids, routes.chosen as usize, routes.experts as usize, &allocation);
     let words = |values: &[usize]| values.iter().map(|&v| v as u32).collect();
     let options = |values: &[Option<usize>]| values.iter().map(|v| v.map_or(NONE, |v| v as u32)).collect();
     Placed {
@@ -103,22 +105,24 @@ fn choose(case: &mut Case, choices: Choices, tokens: u32, chosen: u32, experts: 
     ids
 }
 
-/// Every rule, for a capacity that drops some.
-fn rules(tokens: u32, chosen: u32, experts: u32) -> Vec<Rule> {
+/// Every allocation, for a capacity that drops some.
+fn allocations(tokens: u32, chosen: u32, experts: u32) -> Vec<RowAllocation> {
     let capacity = capacity_slots(chosen, tokens, 0.9, experts, 1);
     let two = HotAndCold::new(experts.div_ceil(3), capacity + 1, 0.5);
-    let mut rules = [false, true].map(|safe_tokens| Rule::Dropless { safe_tokens }).to_vec();
-    for order in [Order::Choice, Order::Token] {
+    let mut allocations = [false, true].map(|safe_tokens| RowAllocation::Dropless { safe_tokens }).to_vec();
+    for order in [DropOrder::Choice, DropOrder::Token] {
         for slots in [Slots::Equal(capacity), Slots::Equal(tokens), Slots::Equal(1), Slots::HotAndCold(two)] {
-            rules.push(Rule::Capacity { slots, order });
+            allocations.push(RowAllocation::Capacity { slots, order });
         }
     }
-    rules
+    allocations
 }
 
 /// Capacities of hot and cold experts, the last ones hot.
-fn capacities_of(routes: &Routes) -> Option<Vec<u32>> {
-    let Rule::Capacity { slots: Slots::HotAndCold(two), .. } = routes.rule else { return None };
+fn capacities_of(routes: &PlacementConfig) -> Option<Vec<u32>> {
+    let RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } = routes.allocation else {
+        return None;
+    };
     Some(two.initial(routes.experts).into_iter().rev().collect())
 }
 
@@ -126,9 +130,9 @@ fn capacities_of(routes: &Routes) -> Option<Vec<u32>> {
 fn placements_are_those_of_the_reference() {
     let shapes = [(1, 1, 1), (31, 1, 1), (1, 16, 16), (257, 2, 8), (33, 4, 4), (1024, 2, 8), (257, 16, 512)];
     for (tokens, chosen, experts) in shapes {
-        for rule in rules(tokens, chosen, experts) {
+        for allocation in allocations(tokens, chosen, experts) {
             for choices in [Choices::Random, Choices::Even, Choices::Same] {
-                let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
+                let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
                 check(&format!("place {routes:?} {choices:?}"), |case| {
                     let (ids, capacities) =
                         (choose(case, choices, tokens, chosen, experts), capacities_of(&routes));
@@ -144,14 +148,14 @@ fn placements_are_those_of_the_reference() {
 }
 
 /// What any right placement is, whatever made it.
-fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, placed: &Placed) {
+fn assert_properties(routes: &PlacementConfig, ids: &[u32], capacities: Option<&[u32]>, placed: &Placed) {
     let Placed { counts, offsets, places, sources } = placed;
     let experts = routes.experts as usize;
     assert_eq!((offsets[0], offsets[experts]), (0, routes.rows()));
     assert_eq!(counts.iter().sum::<u32>(), routes.choices());
     let position = |choice: u32| match routes.order() {
-        Order::Token => choice,
-        Order::Choice => choice % routes.chosen * routes.tokens + choice / routes.chosen,
+        DropOrder::Token => choice,
+        DropOrder::Choice => choice % routes.chosen * routes.tokens + choice / routes.chosen,
     };
     for expert in 0..experts {
         let mine = &sources[offsets[expert] as usize..offsets[expert + 1] as usize];
@@ -161,11 +165,11 @@ fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, p
         assert!(claimed.windows(2).all(|two| position(two[0]) < position(two[1])), "not stable");
         assert!(claimed.iter().all(|&choice| ids[choice as usize] as usize == expert));
         let count = counts[expert] as usize;
-        match routes.rule {
-            Rule::Dropless { safe_tokens } => {
+        match routes.allocation {
+            RowAllocation::Dropless { safe_tokens } => {
                 assert_eq!((filled, mine.len()), (count, count + usize::from(safe_tokens)));
             }
-            Rule::Capacity { slots, .. } => {
+            RowAllocation::Capacity { slots, .. } => {
                 let capacity = match slots {
                     Slots::Equal(capacity) => capacity,
                     Slots::HotAndCold(_) => capacities.expect("capacities")[expert],
@@ -192,11 +196,11 @@ proptest! {
 
     #[test]
     fn places_and_sources_are_inverse_stable_and_within_capacity(
-        tokens in 1u32..300, experts in 1u32..40, wanted in 1u32..=16, rule in 0usize..10, seed in 0u32..1000,
+        tokens in 1u32..300, experts in 1u32..40, wanted in 1u32..=16, allocation in 0usize..10, seed in 0u32..1000,
     ) {
         let chosen = wanted.min(experts);
-        let rule = rules(tokens, chosen, experts)[rule];
-        let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
+        let allocation = allocations(tokens, chosen, experts)[allocation];
+        let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
         check(&format!("place {routes:?}"), |case| {
             (0..seed).for_each(|_| { case.normal(); });
             let ids = choose(case, Choices::Random, tokens, chosen, experts);
@@ -212,11 +216,11 @@ proptest! {
 /// The longest micro-batch there may be, and an odd one: blocks become longer, not more.
 #[test]
 fn millions_of_choices() {
-    for (tokens, chosen, rule) in [
-        (1 << 17, 16, Rule::Dropless { safe_tokens: true }),
-        ((1 << 17) - 1, 3, Rule::Capacity { slots: Slots::Equal(777), order: Order::Choice }),
+    for (tokens, chosen, allocation) in [
+        (1 << 17, 16, RowAllocation::Dropless { safe_tokens: true }),
+        ((1 << 17) - 1, 3, RowAllocation::Capacity { slots: Slots::Equal(777), order: DropOrder::Choice }),
     ] {
-        let routes = Routes { tokens, chosen, experts: 512, rule, is_fused: true };
+        let routes = PlacementConfig { tokens, chosen, experts: 512, allocation, is_fused: true };
         check(&format!("place {routes:?}"), |case| {
             let ids: Vec<u32> =
                 (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761)) >> 23).collect();
@@ -225,7 +229,7 @@ fn millions_of_choices() {
                 let Placed { counts, offsets, places, sources } = placed;
                 let mut next = offsets.clone();
                 let mut seen = vec![0; 512];
-                let by_token = routes.order() == Order::Token;
+                let by_token = routes.order() == DropOrder::Token;
                 for position in 0..routes.choices() {
                     let by_choice = position % tokens * chosen + position / tokens;
                     let choice = if by_token { position } else { by_choice };
@@ -253,9 +257,9 @@ fn millions_of_choices() {
 fn choices_over_the_capacity_are_dropped_in_order() {
     let ids = [0u32, 1, 1, 0, 0, 2, 0, 1];
     assert_eq!(capacity_slots(2, 4, 0.75, 3, 1), 2);
-    let place = |order: Order, want: Placed| {
-        let rule = Rule::Capacity { slots: Slots::Equal(2), order };
-        let routes = Routes { tokens: 4, chosen: 2, experts: 3, rule, is_fused: true };
+    let place = |order: DropOrder, want: Placed| {
+        let allocation = RowAllocation::Capacity { slots: Slots::Equal(2), order };
+        let routes = PlacementConfig { tokens: 4, chosen: 2, experts: 3, allocation, is_fused: true };
         check(&format!("dropped by {order:?}"), |case| {
             let want = want.clone();
             expect_placed(case, &routes, &ids, None, move |placed| assert_eq!(*placed, want));
@@ -264,7 +268,7 @@ fn choices_over_the_capacity_are_dropped_in_order() {
     let (counts, offsets) = (vec![4, 3, 1], vec![0, 2, 4, 6]);
     // First choices are 0, 1, 0, 0: the third token's finds a row, the last one's does not; nor do second choices.
     place(
-        Order::Choice,
+        DropOrder::Choice,
         Placed {
             counts: counts.clone(),
             offsets: offsets.clone(),
@@ -274,7 +278,7 @@ fn choices_over_the_capacity_are_dropped_in_order() {
     );
     // The second token's second choice comes before the third token's first.
     place(
-        Order::Token,
+        DropOrder::Token,
         Placed {
             counts,
             offsets,
@@ -291,8 +295,8 @@ fn safe_tokens_are_the_last_rows_of_their_groups() {
         (false, vec![0, 2, 2, 4], vec![1, 2, 0, 3]),
         (true, vec![0, 3, 4, 7], vec![1, 2, NONE, NONE, 0, 3, NONE]),
     ] {
-        let rule = Rule::Dropless { safe_tokens };
-        let routes = Routes { tokens: 2, chosen: 2, experts: 3, rule, is_fused: true };
+        let allocation = RowAllocation::Dropless { safe_tokens };
+        let routes = PlacementConfig { tokens: 2, chosen: 2, experts: 3, allocation, is_fused: true };
         check(&format!("safe tokens {safe_tokens}"), |case| {
             let (offsets, sources) = (offsets.clone(), sources.clone());
             expect_placed(case, &routes, &[2, 0, 0, 2], None, move |placed| {
@@ -307,8 +311,8 @@ fn safe_tokens_are_the_last_rows_of_their_groups() {
 #[test]
 fn cold_experts_have_fewer_rows() {
     let two = HotAndCold::new(1, 4, 0.4);
-    let rule = Rule::Capacity { slots: Slots::HotAndCold(two), order: Order::Token };
-    let routes = Routes { tokens: 5, chosen: 1, experts: 3, rule, is_fused: true };
+    let allocation = RowAllocation::Capacity { slots: Slots::HotAndCold(two), order: DropOrder::Token };
+    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 3, allocation, is_fused: true };
     check("hot and cold", |case| {
         expect_placed(case, &routes, &[1, 2, 1, 2, 1], Some(&[1, 4, 1]), |placed| {
             assert_eq!(placed.counts, [0, 3, 2]);

@@ -4,12 +4,14 @@ mod lab;
 
 use gristmill::element::Element::F32;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
-use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
+use gristmill::ops::route::{
+    ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
+};
 use gristmill::ops::tally::{TallyColumns, tally, tally_columns, update_bias};
 use gristmill::record::Tensor;
 use gristmill::reference;
 use gristmill::reference::balance::{Factors, losses, losses_backward, updated_bias};
-use gristmill::tape::{RouteLosses, Tape};
+use gristmill::tape::{RouterLosses, Tape};
 use lab::{Case, Input, allowed, check};
 
 const SCALE: f32 = 8.0;
@@ -20,13 +22,13 @@ const ACCUMULATION: u32 = 4;
 struct Shape {
     sequences: u32,
     tokens: u32,
-    route: Route,
+    route: RouterConfig,
     has_bias: bool,
 }
 
 const fn shape(sequences: u32, tokens: u32, experts: u32, chosen: u32) -> Shape {
     let (score, norm_top_k, scaling) = (Score::Softmax, true, 1.0);
-    let route = Route { experts, chosen, score, groups: None, norm_top_k, scaling };
+    let route = RouterConfig { experts, chosen, score, groups: None, norm_top_k, scaling };
     Shape { sequences, tokens, route, has_bias: false }
 }
 
@@ -38,7 +40,7 @@ impl Shape {
     }
 
     fn groups(mut self, count: u32, chosen: u32, score: GroupScore) -> Self {
-        self.route.groups = Some(Groups { count, chosen, score });
+        self.route.groups = Some(ExpertGroups { count, chosen, score });
         self
     }
 
@@ -57,7 +59,8 @@ impl Shape {
     }
 
     fn name(&self) -> String {
-        let Self { sequences, tokens, route: Route { experts, chosen, score, groups, .. }, has_bias } = self;
+        let Self { sequences, tokens, route: RouterConfig { experts, chosen, score, groups, .. }, has_bias } =
+            self;
         let groups = groups.map_or(0, |groups| groups.count);
         let bias = if *has_bias { ", bias" } else { "" };
         format!("{sequences}x{tokens} to {chosen} of {experts}, {score:?}, {groups} groups{bias}")
@@ -81,12 +84,12 @@ fn shapes() -> Vec<Shape> {
 }
 
 /// The same in f64.
-fn formula(route: &Route) -> reference::route::Route {
-    reference::route::Route {
+fn formula(route: &RouterConfig) -> reference::route::RouterConfig {
+    reference::route::RouterConfig {
         experts: route.experts as usize,
         chosen: route.chosen as usize,
         is_sigmoid: route.score == Score::Sigmoid,
-        groups: route.groups.map(|groups| reference::route::Groups {
+        groups: route.groups.map(|groups| reference::route::ExpertGroups {
             count: groups.count as usize,
             chosen: groups.chosen as usize,
             best: if groups.score == GroupScore::BestTwo { 2 } else { 1 },
@@ -103,12 +106,12 @@ fn step_state(case: &mut Case) -> Tensor {
 }
 
 /// Tensors that start as NaN, where the router writes.
-fn outputs(case: &mut Case, shape: &Shape, keeps_unbiased: bool) -> Routed {
-    let (rows, Route { experts, chosen, .. }) = (shape.rows(), shape.route);
+fn outputs(case: &mut Case, shape: &Shape, keeps_unbiased: bool) -> RouterOutput {
+    let (rows, RouterConfig { experts, chosen, .. }) = (shape.rows(), shape.route);
     let gates = case.output(rows, chosen, F32);
     let (scores, statistics) = (case.output(rows, experts, F32), case.output(rows, 4, F32));
     let [ids, unbiased] = [0; 2].map(|_| case.output(1, rows * chosen, F32));
-    Routed { ids, gates, scores, statistics, unbiased: keeps_unbiased.then_some(unbiased) }
+    RouterOutput { ids, gates, scores, statistics, unbiased: keeps_unbiased.then_some(unbiased) }
 }
 
 fn bias_of(case: &mut Case, shape: &Shape) -> Option<Input> {
@@ -425,7 +428,7 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
     let counts = case.integers(&[7; 6]);
     let [expert, sequence, z] = [3.0, 2.0, 0.5];
     let balance = Balance { expert, sequence, z, tokens: shape.tokens, accumulation: ACCUMULATION };
-    let losses = (graph != Graph::Plain).then_some(RouteLosses { balance, step, tally });
+    let losses = (graph != Graph::Plain).then_some(RouterLosses { balance, step, tally });
 
     let mut tape = Tape::new(&mut case.rec);
     let leaf = tape.leaf(logits.tensor, true);

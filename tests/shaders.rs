@@ -7,7 +7,7 @@ use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
-use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
+use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::unfused;
@@ -62,13 +62,13 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
     let lse = tensor(&mut rec, layout.heads);
-    let place = Dropout { probability: 0.1, seed: 0, op: 0, state };
+    let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
     random_words(&mut rec, words, &place);
     for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
         let shape = Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, dropout };
-        let segments = Some(Segments { starts, ends });
-        attention(&mut rec, qkv, out, lse, segments, &shape);
-        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, segments, &shape);
+        let documents = Some(DocumentBounds { starts, ends });
+        attention(&mut rec, qkv, out, lse, documents, &shape);
+        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
     }
     rec.finish().dispatches
 }

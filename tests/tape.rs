@@ -4,7 +4,7 @@
 mod lab;
 
 use gristmill::element::Element::F32;
-use gristmill::ops::attention::{Attention, Segments};
+use gristmill::ops::attention::{Attention, DocumentBounds};
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
@@ -246,7 +246,7 @@ fn attention() {
             window: Some(4),
             dropout: None,
         };
-        let segments = Segments {
+        let documents = DocumentBounds {
             starts: case.integers(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
             ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
         };
@@ -256,7 +256,7 @@ fn attention() {
             &x,
             LAYOUT.q_cols(),
             16,
-            |tape, x, _| tape.attention(x, Some(segments), settings),
+            |tape, x, _| tape.attention(x, Some(documents), settings),
             &[],
             |dy| {
                 let settings = reference::attention::Attention {

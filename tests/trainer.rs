@@ -23,9 +23,7 @@ fn follows_the_reference(setup: &Setup) {
     let shape = runs::reference_shape(&plan.model);
     let mut reference = reference::trainer::Trainer::new(shape, setup.initial_weights());
     let sorted = plan.grouping().apply(Gpt::describe(&plan.model)).expect("groups");
-    let pieces = || {
-        sorted.list().into_iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (&piece.name, spec)))
-    };
+    let pieces = || sorted.iter().flat_map(|spec| spec.pieces.iter().map(move |piece| (&piece.name, spec)));
     let groups: Vec<(String, usize)> = pieces().map(|(name, spec)| (name.clone(), spec.group)).collect();
     reference.frozen = pieces().filter(|(_, spec)| !spec.trains).map(|(name, _)| name.clone()).collect();
     if let OptimizerKind::Muon(muon) = plan.optimizer.kind {

@@ -9,8 +9,10 @@ use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-use gristmill::ops::permute::{self, Routes, Rule};
-use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
+use gristmill::ops::permute::{self, PlacementConfig, RowAllocation};
+use gristmill::ops::route::{
+    ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
+};
 use gristmill::ops::row_gate;
 use gristmill::ops::tally::tally_columns;
 use gristmill::ops::work_list::WorkList;
@@ -132,10 +134,10 @@ fn in_turns(gpu: &Gpu, all: &[(&str, (Ready, Work))]) {
 pub fn permutations(c: &mut Criterion) {
     let gpu = gpu();
     let routes = |tokens, chosen, experts, is_fused| {
-        let rule = Rule::Dropless { safe_tokens: false };
-        Routes { tokens, chosen, experts, rule, is_fused }
+        let allocation = RowAllocation::Dropless { safe_tokens: false };
+        PlacementConfig { tokens, chosen, experts, allocation, is_fused }
     };
-    let placed = |row: &mut Row, routes: Routes| {
+    let placed = |row: &mut Row, routes: PlacementConfig| {
         let ids: Vec<u32> =
             (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % routes.experts).collect();
         let ids = row.integers(&ids);
@@ -161,7 +163,7 @@ pub fn permutations(c: &mut Criterion) {
             let (dx, dy) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
             let [gates, d_gates] = [0; 2].map(|_| row.tensor(N, 2, F32));
             let [rows, d_rows] = [0; 2].map(|_| row.tensor(2 * N, D, F32));
-            let saved = permute::Saved { rows, gates };
+            let saved = permute::CombineSaved { rows, gates };
             permute::combine_backward(&mut row.rec, &placement, &saved, dy, d_rows, d_gates);
             permute::permute_backward(&mut row.rec, &placement, d_rows, dx, true);
             Work::Bytes(4.0 * 10.0 * f64::from(N * D))
@@ -170,8 +172,8 @@ pub fn permutations(c: &mut Criterion) {
 }
 
 /// Tensors in place of the outputs of a router.
-fn given(row: &mut Row, shape: &Route) -> Routed {
-    Routed {
+fn given(row: &mut Row, shape: &RouterConfig) -> RouterOutput {
+    RouterOutput {
         ids: row.tensor(1, N * shape.chosen, F32),
         gates: row.tensor(N, shape.chosen, F32),
         scores: row.tensor(N, shape.experts, F32),
@@ -183,17 +185,23 @@ fn given(row: &mut Row, shape: &Route) -> Routed {
 /// Routing and balance losses, for a small router and one as in DeepSeek-V3; and the gate of a shared expert.
 pub fn routing(c: &mut Criterion) {
     let gpu = gpu();
-    let small =
-        Route { experts: 8, chosen: 2, score: Score::Softmax, groups: None, norm_top_k: true, scaling: 1.0 };
-    let limited = Some(Groups { count: 8, chosen: 4, score: GroupScore::BestTwo });
-    let wide = Route { experts: 64, chosen: 8, score: Score::Sigmoid, groups: limited, ..small };
+    let small = RouterConfig {
+        experts: 8,
+        chosen: 2,
+        score: Score::Softmax,
+        groups: None,
+        norm_top_k: true,
+        scaling: 1.0,
+    };
+    let limited = Some(ExpertGroups { count: 8, chosen: 4, score: GroupScore::BestTwo });
+    let wide = RouterConfig { experts: 64, chosen: 8, score: Score::Sigmoid, groups: limited, ..small };
     let losses = Balance { expert: 0.01, sequence: 0.0, z: 0.001, tokens: 128, accumulation: 1 };
     for (name, shape, has_bias) in [("2 of 8", small, false), ("8 of 64, sigmoid, groups, bias", wide, true)]
     {
         let bytes = |tensors: f64| Work::Bytes(4.0 * tensors * N as f64 * f64::from(shape.experts));
         row(c, &gpu, &format!("route {name}"), |row| {
             let (logits, bias) = (row.tensor(N, shape.experts, F32), row.tensor(1, shape.experts, F32));
-            let routed = Routed::new(&mut row.rec, &shape, N, false);
+            let routed = RouterOutput::new(&mut row.rec, &shape, N, false);
             route(&mut row.rec, &shape, logits, has_bias.then_some(bias), &routed);
             bytes(2.0)
         });

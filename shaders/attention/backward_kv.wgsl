@@ -169,7 +169,7 @@ fn end_seen(sequence: u32, key: u32) -> u32 {
 @if(dropout)
 fn mask_of(index: u32, key: u32) -> f32 {
     let seed = vec2<u32>(params.seed_low, params.seed_high);
-    let words = dropout_words(index, key / 4u, params.op, dropout_state, seed);
+    let words = dropout_words(index, key / 4u, params.dropout_site, dropout_state, seed);
     return select(0.0, params.factor, words[key % 4u] >= params.threshold);
 }
 

@@ -32,7 +32,7 @@ struct Params {
     window: u32, // with `windowed`: keys that a query sees, itself included
     starts_offset: u32, // in elements, as ends_offset
     ends_offset: u32,
-    op: u32, // dropout: see lib/dropout; factor is 1 / (1 - p)
+    dropout_site: u32, // see lib/dropout, as seed and threshold; factor is 1 / (1 - p)
     seed_low: u32,
     seed_high: u32,
     threshold: u32,
@@ -72,7 +72,7 @@ fn is_seen(r: u32, token: u32, key: u32) -> bool {
 fn draw_words(key: u32) {
     for (var r = 0u; r < ROWS; r++) {
         let seed = vec2<u32>(params.seed_low, params.seed_high);
-        words_of[r] = dropout_words(mask_row[r], key / 4u, params.op, dropout_state, seed);
+        words_of[r] = dropout_words(mask_row[r], key / 4u, params.dropout_site, dropout_state, seed);
     }
 }
 

@@ -9,9 +9,9 @@ struct DropoutState {
     micro_step: u32, // within the step, counted from 0
 }
 
-// Words for the 4 elements of group `group` in vector `index`, for dropout number `op` of the model. The top bit of the
+// Words for the 4 elements of group `group` in vector `index`, at dropout site `site` of the model. The top bit of the
 // last counter word is that of `random::DROPOUT_STREAM`, so no other use of the seed draws these words.
-fn dropout_words(index: u32, group: u32, op: u32, state: DropoutState, seed: vec2<u32>) -> vec4<u32> {
-    let stream = 0x80000000u | (op << 16u) | (state.micro_step & 0xffffu);
+fn dropout_words(index: u32, group: u32, site: u32, state: DropoutState, seed: vec2<u32>) -> vec4<u32> {
+    let stream = 0x80000000u | (site << 16u) | (state.micro_step & 0xffffu);
     return philox(vec4<u32>(index, state.step, group, stream), seed);
 }

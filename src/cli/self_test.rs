@@ -71,7 +71,7 @@ fn norms(harness: &mut Harness<'_>) {
     let [y, dx] = [(); 2].map(|()| harness.output(N, D));
     let (rstd, dw) = (harness.output(1, N), harness.output(1, D));
     rms_norm::rms_norm(&mut harness.rec, x, w, y, rstd, EPSILON);
-    let saved = rms_norm::Saved { x, w, rstd };
+    let saved = rms_norm::RmsNormSaved { x, w, rstd };
     rms_norm::rms_norm_backward(&mut harness.rec, &saved, dy, dx, false);
     rms_norm::rms_norm_backward_weight(&mut harness.rec, &saved, dy, dw);
     let (cols, eps) = (D as usize, f64::from(EPSILON));
@@ -84,7 +84,7 @@ fn norms(harness: &mut Harness<'_>) {
     let [y, dx] = [(); 2].map(|()| harness.output(N, D));
     let [mean, rstd] = [(); 2].map(|()| harness.output(1, N));
     let [dw, db] = [(); 2].map(|()| harness.output(1, D));
-    let saved = layer_norm::Saved { x, w, mean, rstd };
+    let saved = layer_norm::LayerNormSaved { x, w, mean, rstd };
     layer_norm::layer_norm(&mut harness.rec, &saved, b, y, EPSILON);
     layer_norm::layer_norm_backward(&mut harness.rec, &saved, dy, dx, false);
     layer_norm::layer_norm_backward_weight(&mut harness.rec, &saved, dy, dw, db);

@@ -7,7 +7,7 @@ use super::node::{FromNode, Node};
 use super::routing;
 use super::section::Notes;
 use crate::error::Result;
-use crate::model::config::{BalanceLosses, Family, HotExperts, Route};
+use crate::model::config::{BalanceLosses, Family, HotExperts, RouterConfig};
 
 /// The keys of a mixture as written, those that the shape of the model does not decide checked against each other.
 ///
@@ -31,7 +31,7 @@ use crate::model::config::{BalanceLosses, Family, HotExperts, Route};
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureSection {
     /// Who is chosen, and what the chosen count.
-    pub route: Route,
+    pub route: RouterConfig,
     /// `balance_via_topk_bias`.
     pub balance_via_topk_bias: bool,
     /// By how much the bias moves in a step.

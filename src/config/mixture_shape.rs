@@ -5,7 +5,7 @@ use super::run::RunConfig;
 use super::shape::MAX_SIZE;
 use crate::error::{Error, Result};
 use crate::model::config::{
-    Capacity, Dispatch, DropOrder, Family, HotExperts, MixtureConfig, MultiToken, SharedExpert,
+    Capacity, DropOrder, Family, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
 
 /// The original's spread of a router's first weights.
@@ -92,14 +92,14 @@ fn check_size(config: &RunConfig, key: &str, size: Option<usize>) -> Result<()> 
     }
 }
 
-fn dispatch(config: &RunConfig, mixture: &MixtureSection) -> Dispatch {
+fn dispatch(config: &RunConfig, mixture: &MixtureSection) -> TokenDispatch {
     if mixture.is_dropless() {
-        return Dispatch::Dropless { safe_tokens: mixture.enable_gmm_safe_tokens };
+        return TokenDispatch::Dropless { safe_tokens: mixture.enable_gmm_safe_tokens };
     }
     let callbacks = &config.callbacks;
     let checkpoint = callbacks.checkpoint.as_ref().map(|checkpoint| checkpoint.every_steps);
     let checkpoint_step = callbacks.experts.cold_hot_checkpoint_step.or(checkpoint);
-    Dispatch::Capacity(Capacity {
+    TokenDispatch::Capacity(Capacity {
         factor: mixture.capacity_factor(),
         order: if mixture.enable_sdrop { DropOrder::Token } else { DropOrder::Choice },
         renormalises: mixture.is_topk_router_v1 && mixture.route.norm_top_k,

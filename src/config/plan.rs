@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::kernels::Tier;
 use crate::model::config::ModelConfig;
 use crate::model::groups::{Grouping, List};
-use crate::model::parameters::{Gpt, Rule};
+use crate::model::parameters::{Gpt, UpdateRule};
 use crate::train::optimizer::{GroupConfig, OptimizerConfig, OptimizerKind};
 use crate::train::schedule::{Schedule, ScheduleConfig};
 
@@ -179,8 +179,8 @@ impl RunPlan {
             no_decay: self.no_decay_params.clone(),
             groups: self.groups.iter().map(|group| group.params.clone()).collect(),
             matrices: match self.optimizer.kind {
-                OptimizerKind::Muon(_) => Rule::Muon,
-                _ => Rule::AdamW,
+                OptimizerKind::Muon(_) => UpdateRule::Muon,
+                _ => UpdateRule::AdamW,
             },
         }
     }

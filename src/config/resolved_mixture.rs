@@ -6,15 +6,15 @@ use super::resolved::Entries;
 use super::routing;
 use crate::config::Instruments;
 use crate::model::config::{
-    BalanceLosses, Capacity, Dispatch, DropOrder, Groups, HotExperts, MixtureConfig, Route, Score,
-    SharedExpert,
+    BalanceLosses, Capacity, DropOrder, ExpertGroups, HotExperts, MixtureConfig, RouterConfig, Score,
+    SharedExpert, TokenDispatch,
 };
 
 /// The section that reads back as `mixture` and what is shown of it.
 pub(super) fn entries(mixture: &MixtureConfig, instruments: &Instruments) -> Entries {
     // Every field is named, so that none can be forgotten.
     let MixtureConfig {
-        route: Route { experts, chosen, score, groups, norm_top_k, scaling },
+        route: RouterConfig { experts, chosen, score, groups, norm_top_k, scaling },
         has_bias,
         bias_update_rate,
         intermediate_size,
@@ -37,7 +37,7 @@ pub(super) fn entries(mixture: &MixtureConfig, instruments: &Instruments) -> Ent
         ("callback_moe_droprate", instruments.logs_drop_rate.into()),
         ("save_token_distribution", instruments.token_distribution.is_some().into()),
     ]);
-    if let Some(Groups { count, chosen, score }) = groups {
+    if let Some(ExpertGroups { count, chosen, score }) = groups {
         entries.set("topk_method", routing::method(score));
         entries.set("n_group", u64::from(count));
         entries.set("topk_group", u64::from(chosen));
@@ -60,11 +60,11 @@ pub(super) fn entries(mixture: &MixtureConfig, instruments: &Instruments) -> Ent
     }
     entries.some("z_loss_factor", Some(z).filter(|z| *z > 0.0));
     match dispatch {
-        Dispatch::Dropless { safe_tokens } => {
+        TokenDispatch::Dropless { safe_tokens } => {
             entries.set("use_gmm", true);
             entries.set("enable_gmm_safe_tokens", safe_tokens);
         }
-        Dispatch::Capacity(Capacity { factor, order, renormalises, hot }) => {
+        TokenDispatch::Capacity(Capacity { factor, order, renormalises, hot }) => {
             entries.set("use_gmm", false);
             entries.set("routing_policy", if renormalises { "TopkRouterV1" } else { "TopkRouterV2" });
             entries.set("capacity_factor", factor);
@@ -85,8 +85,8 @@ pub(super) fn entries(mixture: &MixtureConfig, instruments: &Instruments) -> Ent
 pub(super) fn callbacks(mixture: Option<&MixtureConfig>, instruments: &Instruments) -> Vec<Node> {
     let mut callbacks = Vec::new();
     let hot = mixture.and_then(|mixture| match mixture.dispatch {
-        Dispatch::Capacity(capacity) => capacity.hot,
-        Dispatch::Dropless { .. } => None,
+        TokenDispatch::Capacity(capacity) => capacity.hot,
+        TokenDispatch::Dropless { .. } => None,
     });
     if let Some(step) = hot.and_then(|hot| hot.checkpoint_step) {
         let entries = [("type", super::instruments::COLD_HOT.into()), ("save_checkpoint_steps", step.into())];

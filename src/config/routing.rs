@@ -1,10 +1,10 @@
-//! Which experts are chosen: the keys that become a [`Route`].
+//! Which experts are chosen: the keys that become a [`RouterConfig`].
 
 use super::mixture_sections::MixtureSections;
 use super::node::Node;
 use super::section::Notes;
 use crate::error::Result;
-use crate::model::config::{GroupScore, Groups, Route, Score};
+use crate::model::config::{ExpertGroups, GroupScore, RouterConfig, Score};
 
 /// Words of `topk_method`; without groups a token chooses among all experts.
 pub(super) const GREEDY: &str = "greedy";
@@ -17,7 +17,7 @@ pub(super) fn read(
     experts: u32,
     chosen: u32,
     notes: &mut Notes,
-) -> Result<Route> {
+) -> Result<RouterConfig> {
     let score = score(sections)?;
     let key = "routed_scaling_factor";
     let scaling = sections.number(key, 1.0, "a number above 0", |scaling| scaling > 0.0)?;
@@ -25,7 +25,7 @@ pub(super) fn read(
         let message = format!("expected a number above 0 and finite in float32, found `{scaling:e}`");
         return Err(sections.error(key, message));
     }
-    Ok(Route {
+    Ok(RouterConfig {
         experts,
         chosen,
         score,
@@ -77,7 +77,7 @@ fn groups(
     experts: u32,
     chosen: u32,
     notes: &mut Notes,
-) -> Result<Option<Groups>> {
+) -> Result<Option<ExpertGroups>> {
     let words = [GREEDY, GROUPED[0].0, GROUPED[1].0];
     let method = sections.word("topk_method", &words)?;
     let [written, written_kept] = [sections.whole("n_group")?, sections.whole("topk_group")?];
@@ -123,5 +123,5 @@ fn groups(
         return Err(sections.error("n_group", message));
     }
     // One group, or all of them, leaves nothing out.
-    Ok((kept < count).then_some(Groups { count: count as u32, chosen: kept as u32, score }))
+    Ok((kept < count).then_some(ExpertGroups { count: count as u32, chosen: kept as u32, score }))
 }

@@ -3,9 +3,8 @@
 use crate::element::Element;
 use crate::kernels::Capabilities;
 use crate::model::config::{Activation, ModelConfig};
-use crate::model::gpt::{self, BatchTensors};
 use crate::model::parameters::Gpt;
-use crate::model::{Shape, widest_expert_tensor};
+use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expert_tensor};
 use crate::ops::embedding::embedding;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{Persistents, Recorder, Recording, Tensor};
@@ -39,14 +38,14 @@ pub struct GenerateRecordings {
 
 impl GenerateRecordings {
     /// Bytes of their largest tensor, which must not exceed the binding limit.
-    pub fn largest_tensor(config: &ModelConfig, shape: &Shape, sequences: u32) -> u64 {
-        let heads = shape.decode().layout;
+    pub fn largest_tensor(config: &ModelConfig, sequences: u32) -> u64 {
+        let heads = config.head_layout();
         let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
         let inner = halves * config.intermediate_size.next_multiple_of(4);
         let widest = heads.cols().max(config.hidden_size as u32).max(inner as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         let tokens = sequences * config.seq_length as u32;
-        let experts = widest_expert_tensor(config, tokens, false).map_or(0, |[rows, cols]| 4 * rows * cols);
+        let experts = widest_expert_tensor(config, tokens, true).map_or(0, |[rows, cols]| 4 * rows * cols);
         logits.max(4 * u64::from(tokens) * u64::from(widest)).max(experts)
     }
 
@@ -55,7 +54,7 @@ impl GenerateRecordings {
         persistents: &mut Persistents,
         gpt: &Gpt<Parameter>,
         config: &ModelConfig,
-        shape: &Shape,
+        buffers: ModelBuffers,
         sequences: u32,
         capabilities: Capabilities,
     ) -> Self {
@@ -66,8 +65,7 @@ impl GenerateRecordings {
         let (last_rows, token, position) =
             (ids("last rows", sequences), ids("token", sequences), ids("position", sequences));
         let logits = persistents.tensor("logits", sequences, vocab_size, Element::F32);
-        let shape = &shape.dropless();
-        let decode = shape.decode();
+        let decode = config.decode();
         let cache = |layer| {
             persistents.tensor(
                 format!("cache of layer {layer}"),
@@ -78,10 +76,13 @@ impl GenerateRecordings {
         };
         let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
 
+        let hidden = |rec: &mut Recorder, batch, mode| {
+            let context = ForwardContext { config, buffers, batch, mode };
+            gpt.hidden(&mut Tape::forward_only(rec), &context).tensor
+        };
         let prefill = {
             let mut rec = Recorder::new("prefill", capabilities);
-            let mut tape = Tape::forward_only(&mut rec);
-            let h = gpt::prefill(&mut tape, gpt, shape, &batch(prompt, prompt_positions), &caches); // (B·T, D)
+            let h = hidden(&mut rec, batch(prompt, prompt_positions), Mode::Prefill(&caches)); // (B·T, D)
             let last = rec.tensor("last", sequences, h.cols, h.element);
             embedding(&mut rec, last_rows, &[h], last);
             head(&mut rec, gpt, last, logits);
@@ -89,8 +90,7 @@ impl GenerateRecordings {
         };
         let step = {
             let mut rec = Recorder::new("decode", capabilities);
-            let mut tape = Tape::forward_only(&mut rec);
-            let h = gpt::decode(&mut tape, gpt, shape, &batch(token, position), &caches); // (B, D)
+            let h = hidden(&mut rec, batch(token, position), Mode::Decode(&caches)); // (B, D)
             head(&mut rec, gpt, h, logits);
             rec.finish()
         };
@@ -119,7 +119,7 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
         positions,
         order: unread,
         position_order: Some(unread),
-        segments: None,
+        documents: None,
         ahead: None,
     }
 }
@@ -127,7 +127,7 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
 /// logits (B, V) of the hidden states h (B, D), one product per part of the head.
 fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, h: Tensor, logits: Tensor) {
     let mut column = 0;
-    for part in &gpt.head_table().weight {
+    for part in &gpt.head().weight {
         let columns = logits.columns(column, part.rows);
         matmul(rec, Layout::Nt, h, *part, columns, Epilogue::default());
         column += part.rows;

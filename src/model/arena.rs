@@ -6,7 +6,8 @@
 //! nothing of a kind (gradients of what is frozen, say) has no buffer for it. Each part starts at a multiple of 128 elements: the same offset binds in f32, f16
 //! and bf16.
 
-use super::parameters::{Gpt, Rule, Spec};
+use super::config::ModelConfig;
+use super::parameters::{Gpt, Spec, UpdateRule};
 use crate::element::{Element, stride_of};
 use crate::error::{Error, Result};
 use crate::kernels::Limits;
@@ -46,7 +47,7 @@ pub struct Kind {
     /// Their parameter group.
     pub group: usize,
     /// How they are updated.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// Whether weight decay passes them by.
     pub is_exempt: bool,
 }
@@ -60,24 +61,26 @@ impl Kind {
 /// The layout that all arenas share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArenaLayout {
-    /// The parameters and their places, in the model's order.
-    pub parameters: Gpt<(Spec, Vec<Part>)>,
+    /// The parameters and their parts, in the order of [`Gpt::declare`].
+    pub parameters: Vec<(Spec, Vec<Part>)>,
     /// The segments.
     pub segments: Vec<Segment>,
 }
 
 impl ArenaLayout {
-    /// Places the parameters. An error names the one that no binding can hold.
-    pub fn new(parameters: Gpt<Spec>, limits: &Limits) -> Result<Self> {
+    /// Places the parameters.
+    ///
+    /// # Errors
+    /// A parameter that no binding can hold.
+    pub fn new(parameters: Vec<Spec>, limits: &Limits) -> Result<Self> {
         let segment_elements = limits.binding_bytes.min(limits.buffer_bytes) / 4 / ALIGNMENT * ALIGNMENT;
         let mut segments: Vec<Segment> = Vec::new();
-        let mut places: Vec<Option<Vec<Part>>> = vec![None; parameters.list().len()];
-        let kinds: BTreeSet<Kind> = parameters.list().into_iter().map(Kind::of).collect();
+        let kinds: BTreeSet<Kind> = parameters.iter().map(Kind::of).collect();
+        let mut parameters: Vec<(Spec, Vec<Part>)> =
+            parameters.into_iter().map(|spec| (spec, Vec::new())).collect();
         for kind in kinds {
             let mut open: Option<usize> = None; // the segment being filled; kinds do not share one
-            let alike = |(_, spec): &(usize, &Spec)| Kind::of(spec) == kind;
-            for (index, spec) in parameters.list().into_iter().enumerate().filter(alike) {
-                let mut parts = Vec::new();
+            for (spec, parts) in parameters.iter_mut().filter(|(spec, _)| Kind::of(spec) == kind) {
                 for (first_row, rows) in row_ranges(spec, segment_elements)? {
                     let needed =
                         (rows as u64 * stride_of(spec.cols as u32) as u64).next_multiple_of(ALIGNMENT);
@@ -90,14 +93,8 @@ impl ArenaLayout {
                     parts.push(Part { segment, offset: segments[segment].elements, first_row, rows });
                     segments[segment].elements += needed;
                 }
-                places[index] = Some(parts);
             }
         }
-        let mut places = places.into_iter();
-        let parameters = parameters.try_map(&mut |spec| {
-            let parts = places.next().flatten().unwrap_or_default();
-            Ok::<_, Error>((spec, parts))
-        })?;
         Ok(Self { parameters, segments })
     }
 
@@ -114,17 +111,35 @@ impl ArenaLayout {
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
 
-    /// The model's parameters on two arenas.
-    pub fn bind(&self, weights: &Arena, gradients: Option<&Arena>) -> Gpt<Parameter> {
-        let bound = self.parameters.clone().try_map(&mut |(spec, parts)| {
-            let on = |arena: &Arena| parts.iter().map(|part| arena.part(&spec, part)).collect::<Vec<_>>();
-            let gradient = gradients.filter(|_| spec.trains).map(on);
-            Ok::<_, std::convert::Infallible>(Parameter { weight: on(weights), gradient })
+    /// The parameters of the model of `config`, which the layout was made for, on two arenas.
+    #[track_caller]
+    pub fn bind(&self, config: &ModelConfig, weights: &Arena, gradients: Option<&Arena>) -> Gpt<Parameter> {
+        let mut count = 0;
+        let gpt = Gpt::declare(config, &mut |declared| {
+            count += 1;
+            let (spec, _) = self.find(&declared.path);
+            let is_alike = (spec.rows, spec.cols) == (declared.rows, declared.cols);
+            assert!(is_alike, "{} has another shape in the arenas than in the model", spec.path);
+            self.parameter(&spec.path, weights, gradients)
         });
-        match bound {
-            Ok(bound) => bound,
-            Err(never) => match never {},
-        }
+        assert!(count == self.parameters.len(), "the arenas hold parameters that the model does not declare");
+        gpt
+    }
+
+    /// The parameter at `path` on two arenas.
+    #[track_caller]
+    pub fn parameter(&self, path: &str, weights: &Arena, gradients: Option<&Arena>) -> Parameter {
+        let (spec, parts) = self.find(path);
+        let on = |arena: &Arena| parts.iter().map(|part| arena.part(spec, part)).collect();
+        Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
+    }
+
+    /// A parameter and its parts.
+    #[track_caller]
+    pub fn find(&self, path: &str) -> &(Spec, Vec<Part>) {
+        let found = self.parameters.iter().find(|(spec, _)| spec.path == path);
+        let Some(found) = found else { panic!("the arenas hold no parameter {path}") };
+        found
     }
 }
 
@@ -174,7 +189,7 @@ fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>>
     if spec.rows <= rows_that_fit {
         return Ok(vec![(0, spec.rows)]);
     }
-    let rows = spec.split_rows.map_or(0, |multiple| rows_that_fit / multiple * multiple);
+    let rows = spec.split_rows().map_or(0, |multiple| rows_that_fit / multiple * multiple);
     if rows == 0 {
         return Err(Error::Plan(format!(
             "{} ({} x {}, {} MiB) does not fit the adapter's largest binding of {} MiB; make the model narrower or \

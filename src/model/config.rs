@@ -3,12 +3,17 @@
 mod mixture;
 
 pub use mixture::{
-    BalanceLosses, Capacity, Dispatch, DropOrder, HotExperts, MixtureConfig, MultiToken, SharedExpert,
+    BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
 
 pub use crate::ops::gelu::Gelu;
+pub use crate::ops::permute::DropOrder;
 pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
-pub use crate::ops::route::{GroupScore, Groups, Route, Score};
+pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
+
+use crate::ops::decode::Decode;
+use crate::ops::heads::HeadLayout;
+use crate::ops::rope::Rope;
 
 /// A decoder: what the layers, the loss and the initialisation need to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,6 +157,46 @@ impl ModelConfig {
     /// `num_layers` on are those that predict further ahead.
     pub fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
+    }
+
+    /// How queries, keys and values are packed in a row.
+    pub fn head_layout(&self) -> HeadLayout {
+        let head_dim = self.head_dim as u32;
+        HeadLayout {
+            heads: self.num_heads as u32,
+            kv_heads: self.num_kv_heads as u32,
+            head_dim,
+            value_dim: head_dim,
+        }
+    }
+
+    /// The sizes of attention, also against a cache of keys and values.
+    pub fn decode(&self) -> Decode {
+        Decode {
+            layout: self.head_layout(),
+            tokens: self.seq_length as u32,
+            scale: 1.0 / (self.head_dim as f32).sqrt(),
+            window: self.sliding_window.map(|window| window as u32),
+        }
+    }
+
+    /// The rotary embedding; `None` with learned positions.
+    pub fn rope(&self) -> Option<Rope> {
+        (self.positions == Positions::Rotary).then_some(Rope {
+            rotary_dim: self.rotary_dim as u32,
+            theta: self.rope_theta,
+            is_interleaved: self.rotary_interleaved,
+        })
+    }
+
+    /// Whether training drops anything.
+    pub fn has_dropout(&self) -> bool {
+        [self.attention_dropout, self.hidden_dropout, self.embedding_dropout].iter().any(|share| *share > 0.0)
+    }
+
+    /// Standard deviation of the initial matrices that write into the residual stream.
+    pub fn residual_init_std(&self) -> f64 {
+        self.init_std / (2.0 * self.num_layers as f64).sqrt()
     }
 
     /// Whether positions come from a table, whose gradient needs the tokens sorted by position.

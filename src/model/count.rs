@@ -1,16 +1,16 @@
 //! How large a model is and how much work a token takes.
 
 use super::config::ModelConfig;
-use super::parameters::{Block, Gpt, Mixture, Spec};
+use super::parameters::{Gpt, Role, Spec};
 
 /// Parameters of the model, pads not counted.
 pub fn parameters(config: &ModelConfig) -> usize {
-    Gpt::describe(config).list().into_iter().map(|spec| spec.count()).sum()
+    Gpt::describe(config).iter().map(Spec::count).sum()
 }
 
-/// Those of them that a token meets: of the experts only the ones it chooses count.
+/// Parameters that one token uses: of the experts, those it is routed to.
 pub fn active_parameters(config: &ModelConfig) -> usize {
-    parameters(config) - idle_parameters(config, &Gpt::describe(config))
+    Gpt::describe(config).iter().map(|spec| active(config, spec)).sum()
 }
 
 /// Floating-point operations to train on one token of a full window: forward and backward.
@@ -19,43 +19,41 @@ pub fn active_parameters(config: &ModelConfig) -> usize {
 /// backward (the gradients of input and weight): 6 n. Every matrix counts but the embedding and the table of learned
 /// positions, whose rows are copied; a tied head counts as the head. Attention adds, per layer and token, 2·H·C for each
 /// of the scores and of the weighted sum per key seen, (T + 1) / 2 keys on average under the causal mask (fewer in a
-/// sliding window), and twice that backward. Recomputed work (flash
-/// attention's, checkpointed blocks') does not count: it is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022,
-/// appendix B, there without the causal mask).
+/// sliding window), and twice that backward. Recomputed work (flash attention's, checkpointed blocks') does not count: it
+/// is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022, appendix B, there without the causal mask).
 ///
-/// Of a mixture count the router, the shared expert and k of E experts, whether or not a choice is dropped. A block that
-/// predicts further ahead is one more layer, a product of 2·D to D, and one more use of the head.
+/// Of a mixture the router, the shared expert and k of E experts count, whether or not a choice is dropped. A block of
+/// multi-token prediction is one more layer, a product of 2·D to D, and one more use of the head.
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
-    let gpt = Gpt::describe(config);
-    let matrices = gpt.list().into_iter().filter(|spec| spec.decays).map(|spec| spec.count()).sum::<usize>();
-    let embedding = if config.tie_word_embeddings { 0 } else { gpt.embedding.count() };
-    let tables = embedding + gpt.positions.as_ref().map_or(0, |table| table.count());
+    let multiplied = |spec: &Spec| match spec.role {
+        Role::Matrix | Role::ExpertStack { .. } | Role::Router => active(config, spec),
+        Role::Embedding | Role::Positions | Role::Head | Role::Vector => 0,
+    };
+    let matrices: usize = Gpt::describe(config).iter().map(multiplied).sum();
+    let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
+    let heads = (1 + depth) * config.vocab_size * config.hidden_size;
     // Token i of T sees min(i, w) keys.
     let (tokens, window) =
         (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);
     let keys = window - window * (window - 1.0) / (2.0 * tokens);
-    let layers = gpt.blocks.len() + gpt.multi_token.len();
+    let layers = config.num_layers + depth;
     let attention = 2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys * layers as f64;
-    let more_heads = gpt.multi_token.len() * config.vocab_size * config.hidden_size;
-    let used = matrices - tables - idle_parameters(config, &gpt) + more_heads;
-    6.0 * used as f64 + 3.0 * attention
+    6.0 * (matrices + heads) as f64 + 3.0 * attention
 }
 
-/// Parameters of the experts that a token does not choose.
-fn idle_parameters(config: &ModelConfig, gpt: &Gpt<Spec>) -> usize {
-    let Some(config) = &config.mixture else { return 0 };
-    let idle = config.experts() - config.chosen();
-    let of =
-        |mixture: &Mixture<Spec>| (mixture.w_gate_up.count() + mixture.w_down.count()) / config.experts();
-    let blocks = gpt.blocks.iter().chain(gpt.multi_token.iter().map(|ahead| &ahead.block));
-    let mixtures = blocks.filter_map(|block: &Block<Spec>| block.feed_forward.mixture());
-    mixtures.map(|mixture| idle * of(mixture)).sum()
+/// Elements of a parameter that one token uses.
+fn active(config: &ModelConfig, spec: &Spec) -> usize {
+    match (spec.role, &config.mixture) {
+        (Role::ExpertStack { experts }, Some(mixture)) => spec.count() / experts * mixture.chosen(),
+        _ => spec.count(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::config::Sizes;
+    use crate::model::parameters::tests::mixture_example;
 
     /// The reference shape of the benches: V 256, D 128, L 4, H 4, F 384, T 128.
     fn sizes() -> Sizes {
@@ -118,7 +116,7 @@ mod tests {
     fn mixture_by_hand() {
         // V 16, D 8, H 2, T 4; a dense layer 12 wide; 3 experts 5 wide, 2 of them chosen, one shared 7 wide and gated, in
         // one layer and in a block that predicts further ahead.
-        let config = crate::model::describe::mixture_example();
+        let config = mixture_example();
         let (tables, norms) = (2 * 16 * 8, 8);
         let attention = 4 * 8 * 8;
         let expert = 3 * 8 * 5;

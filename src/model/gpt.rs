@@ -1,284 +1,198 @@
 //! The model: a decoder shaped like Llama or GPT-2, read from top to bottom.
 //!
+//! The weights and their shapes are in [`parameters`](super::parameters), what a pass is given besides them in
+//! [`context`](super::context), the ops in [`tape`](crate::tape).
+//!
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
 
 use super::config::Activation;
-use super::mixture::mixture;
-use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt};
-use super::shape::{Rotation, Shape};
+use super::context::{DropoutSite, ForwardContext, Mode};
+use super::multi_token::Prediction;
+use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, NormWeights, SelfAttention};
 use crate::element::Element;
-use crate::ops::attention::{Attention, Segments};
+use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
 use crate::record::Tensor;
-use crate::tape::{Parameter, Tape, Var};
+use crate::tape::{CrossEntropy, Parameter, Tape, Var};
 
-/// The tokens of one micro-batch, as they lie on the device.
+/// Where a pass adds its losses, and how much they count.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchTensors {
-    /// Input ids (1, N).
-    pub tokens: Tensor,
-    /// Target ids (1, N).
-    pub targets: Tensor,
-    /// Position of each token in its document (1, N).
-    pub positions: Tensor,
-    /// Token numbers sorted by input id (1, N).
-    pub order: Tensor,
-    /// Which tokens belong to the same document; `None`: every sequence is one.
-    pub segments: Option<Segments>,
-    /// Token numbers sorted by position (1, N), for models that learn a table of positions.
-    pub position_order: Option<Tensor>,
-    /// The same tokens and targets further ahead, for models that predict those too.
-    pub ahead: Option<AheadTensors>,
-}
-
-/// Tokens and targets of a micro-batch, i places further in row i - 1: see [`Ahead`](crate::data::Ahead).
-#[derive(Clone, Copy, Debug)]
-pub struct AheadTensors {
-    /// Input ids (depth, N).
-    pub tokens: Tensor,
-    /// Target ids (depth, N).
-    pub targets: Tensor,
-    /// Token numbers sorted by input id (depth, N).
-    pub order: Tensor,
+pub struct LossTensors {
+    /// `StepState`.
+    pub step: Tensor,
+    /// Micro-batches in a step.
+    pub accumulation: u32,
+    /// `LossState` of the next token.
+    pub next_token: Tensor,
+    /// `LossState` of multi-token prediction; `None` outside training and for models without it.
+    pub multi_token: Option<Tensor>,
 }
 
 impl Gpt<Parameter> {
-    /// The head's table (V, D): the embedding's, where they are tied.
-    pub fn head_table(&self) -> &Parameter {
+    /// Adds the cross-entropy of the batch to `losses`. On a tape for training, [`Tape::backward`] continues from here.
+    pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, losses: &LossTensors) {
+        let x = self.residual_stream(tape, ctx); // (N, D)
+        let h = self.norm.forward(tape, "norm", ctx, x); // (N, D)
+        let next_token = CrossEntropy {
+            targets: ctx.batch.targets,
+            ignore: ctx.config.ignore_id,
+            step: losses.step,
+            loss: losses.next_token,
+            accumulation: losses.accumulation,
+            factor: 1.0,
+        };
+        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token));
+        if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
+            let factor = (config.loss_factor / config.depth as f64) as f32;
+            for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
+                let further = CrossEntropy { targets, loss, factor, ..next_token };
+                tape.scope("loss_ahead", |tape| tape.linear_cross_entropy(hidden, self.head(), &further));
+            }
+        }
+    }
+
+    /// Hidden states (N, D) after the last norm, ready for the head.
+    pub fn hidden<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+        let x = self.residual_stream(tape, ctx); // (N, D)
+        self.norm.forward(tape, "norm", ctx, x)
+    }
+
+    /// The head's table (V, D): the embedding's if they are tied.
+    pub fn head(&self) -> &Parameter {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
-}
 
-/// Hidden states (N, D) after the last norm, ready for the head.
-pub fn hidden<'p>(
-    tape: &mut Tape<'_, 'p>,
-    gpt: &'p Gpt<Parameter>,
-    shape: &Shape,
-    batch: &BatchTensors,
-    recompute: bool,
-) -> Var {
-    let x = stream(tape, gpt, shape, batch, recompute);
-    last_norm(tape, gpt, shape, x)
-}
-
-/// The residual stream (N, D) after the last layer, which blocks that predict further ahead go on from.
-pub fn stream<'p>(
-    tape: &mut Tape<'_, 'p>,
-    gpt: &'p Gpt<Parameter>,
-    shape: &Shape,
-    batch: &BatchTensors,
-    recompute: bool,
-) -> Var {
-    stream_with(tape, gpt, shape, batch, recompute, |_| None)
-}
-
-/// Hidden states (N, D) of the residual stream, ready for the head.
-pub fn last_norm<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, shape: &Shape, x: Var) -> Var {
-    norm(tape, "norm", x, &gpt.norm, gpt.norm_bias.as_ref(), shape.epsilon)
-}
-
-/// [`hidden`] of prompts (B·T), whose keys and values are kept in `caches`, one of [`Shape::decode`] a layer.
-pub fn prefill<'p>(
-    tape: &mut Tape<'_, 'p>,
-    gpt: &'p Gpt<Parameter>,
-    shape: &Shape,
-    batch: &BatchTensors,
-    caches: &[Tensor],
-) -> Tensor {
-    let x = stream_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Fill(caches[layer])));
-    last_norm(tape, gpt, shape, x).tensor
-}
-
-/// Hidden states (B, D) of one new token a sequence, which sees what `caches` hold of those before it.
-pub fn decode<'p>(
-    tape: &mut Tape<'_, 'p>,
-    gpt: &'p Gpt<Parameter>,
-    shape: &Shape,
-    batch: &BatchTensors,
-    caches: &[Tensor],
-) -> Tensor {
-    let x = stream_with(tape, gpt, shape, batch, false, |layer| Some(Cache::Extend(caches[layer])));
-    last_norm(tape, gpt, shape, x).tensor
-}
-
-/// Places of dropout in a layer: its weights of attention, and what attention and the feed-forward network add.
-const PLACES: u32 = 3;
-
-/// What a layer does with the keys and values (B·T, 2 G·C) that generation keeps.
-#[derive(Clone, Copy)]
-enum Cache {
-    /// Writes those of whole prompts.
-    Fill(Tensor),
-    /// Adds those of one new token a sequence, and attends to all.
-    Extend(Tensor),
-}
-
-fn stream_with<'p>(
-    tape: &mut Tape<'_, 'p>,
-    gpt: &'p Gpt<Parameter>,
-    shape: &Shape,
-    batch: &BatchTensors,
-    recompute: bool,
-    cache: impl Fn(usize) -> Option<Cache>,
-) -> Var {
-    let mut x = tape.scope("embedding", |tape| embedding(tape, gpt, batch)); // (N, D)
-    if let Some(dropout) = shape.dropout(shape.dropout.embedding, 0) {
-        x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
-    }
-    for (layer, parameters) in gpt.blocks.iter().enumerate() {
-        let shape = *shape;
-        let place = Place { batch: *batch, layer, cache: cache(layer) };
-        x = tape.scope(format!("layers.{layer}"), |tape| match recompute {
-            true => tape.checkpoint(x, move |tape, x| block(tape, parameters, &shape, &place, x)),
-            false => block(tape, parameters, &shape, &place, x),
-        });
-    }
-    x
-}
-
-/// What differs from layer to layer, and from recording to recording.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    batch: BatchTensors,
-    layer: usize,
-    cache: Option<Cache>,
-}
-
-impl Place {
-    /// Layer number `layer`, in a recording that keeps no keys and values.
-    pub fn new(batch: &BatchTensors, layer: usize) -> Self {
-        Self { batch: *batch, layer, cache: None }
-    }
-
-    /// Number of the layer's first dropout.
-    fn first_op(&self) -> u32 {
-        1 + PLACES * self.layer as u32
-    }
-}
-
-/// The tokens' rows of the embedding, and those of their positions where positions are learned: (N, D).
-fn embedding<'p>(tape: &mut Tape<'_, 'p>, gpt: &'p Gpt<Parameter>, batch: &BatchTensors) -> Var {
-    let x = tape.embedding(batch.tokens, batch.order, &gpt.embedding, Element::F32);
-    match (&gpt.positions, batch.position_order) {
-        (None, _) => x,
-        (Some(table), Some(order)) => {
-            tape.scope("positions", |tape| tape.add_embedding(x, batch.positions, order, table))
+    /// The residual stream (N, D) after the last layer.
+    fn residual_stream<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+        let mut x = tape.scope("embedding", |tape| self.embed(tape, ctx)); // (N, D)
+        if let Some(dropout) = ctx.dropout(DropoutSite::Embedding) {
+            x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
         }
-        (Some(_), None) => panic!("the batch of a model that learns positions comes with their order"),
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = tape.scope(format!("layers.{layer}"), |tape| block.forward(tape, ctx, layer, x)); // (N, D)
+        }
+        x
+    }
+
+    /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned: (N, D).
+    fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+        let batch = &ctx.batch;
+        let x = tape.embedding(batch.tokens, batch.order, &self.embedding, Element::F32);
+        let Some(table) = &self.positions else { return x };
+        let Some(order) = batch.position_order else {
+            panic!("a model with learned positions needs its batches' tokens sorted by position")
+        };
+        tape.scope("positions", |tape| tape.add_embedding(x, batch.positions, order, table))
     }
 }
 
-/// LayerNorm where there is a bias, RMSNorm where there is none.
-pub(super) fn norm<'p>(
-    tape: &mut Tape<'_, 'p>,
-    name: &str,
-    x: Var, // (N, D)
-    weight: &'p Parameter,
-    bias: Option<&'p Parameter>,
-    epsilon: f32,
-) -> Var {
-    tape.scope(name, |tape| match bias {
-        Some(bias) => tape.layer_norm(x, weight, bias, epsilon),
-        None => tape.rms_norm(x, weight, epsilon),
-    })
-}
-
-/// One layer: attention, then the feed-forward network, each normalised before and added to the residual stream.
-pub(super) fn block<'p>(
-    tape: &mut Tape<'_, 'p>,
-    block: &'p Block<Parameter>,
-    shape: &Shape,
-    place: &Place,
-    x: Var, // (N, D)
-) -> Var {
-    let bias = block.attention_norm_bias.as_ref();
-    let h = norm(tape, "attention_norm", x, &block.attention_norm, bias, shape.epsilon);
-    let x = tape.scope("attention", |tape| attention(tape, block, shape, place, [h, x]));
-    let h = norm(tape, "ffn_norm", x, &block.ffn_norm, block.ffn_norm_bias.as_ref(), shape.epsilon);
-    let op = place.first_op() + 2;
-    tape.scope("feed_forward", |tape| match &block.feed_forward {
-        FeedForward::Dense(dense) => feed_forward(tape, dense, shape, op, h, x),
-        FeedForward::Mixture(experts) => mixture(tape, experts, shape, place.layer, op, [h, x]),
-    })
-}
-
-fn attention<'p>(
-    tape: &mut Tape<'_, 'p>,
-    block: &'p Block<Parameter>,
-    shape: &Shape,
-    place: &Place,
-    [h, x]: [Var; 2], // (N, D) each
-) -> Var {
-    let layout = shape.layout;
-    let qkv = tape.scope("wqkv", |tape| tape.linear(h, &block.wqkv, block.bqkv.as_ref(), None)); // (N, (H + 2 G)·C)
-    let qkv = match (&block.q_norm, &block.k_norm) {
-        (Some(q), Some(k)) => tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, shape.epsilon)),
-        _ => qkv,
-    };
-    let qkv = match shape.rotation {
-        Some(Rotation { rope, cos_sin, .. }) => {
-            tape.scope("rope", |tape| tape.rope(qkv, place.batch.positions, cos_sin, layout, rope))
-        }
-        None => qkv,
-    };
-    let y = attend(tape, shape, place, qkv); // (N, H·C)
-    let wo = (&block.wo, block.bo.as_ref());
-    tape.scope("wo", |tape| add_linear(tape, y, wo, shape, place.first_op() + 1, x)) // (N, D)
-}
-
-fn attend(tape: &mut Tape<'_, '_>, shape: &Shape, place: &Place, qkv: Var) -> Var {
-    match place.cache {
-        Some(Cache::Extend(cache)) => {
-            return tape
-                .scope("decode", |tape| tape.decode(qkv, place.batch.positions, cache, &shape.decode()));
-        }
-        Some(Cache::Fill(cache)) => tape.scope("cache", |tape| tape.fill_cache(qkv, cache, &shape.decode())),
-        None => {}
+impl Block<Parameter> {
+    /// x + attention(norm(x)), then x + feed_forward(norm(x)).
+    pub(super) fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        x: Var, // (N, D)
+    ) -> Var {
+        let h = self.attention_norm.forward(tape, "attention_norm", ctx, x);
+        let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, x));
+        let h = self.ffn_norm.forward(tape, "ffn_norm", ctx, x);
+        tape.scope("feed_forward", |tape| match &self.feed_forward {
+            FeedForward::Dense(dense) => dense.forward(tape, ctx, layer, h, x),
+            FeedForward::Mixture(mixture) => mixture.forward(tape, ctx, layer, h, x),
+        })
     }
-    let Decode { layout, tokens, scale, window } = shape.decode();
-    let dropout = shape.dropout(shape.dropout.attention, place.first_op());
+}
+
+impl SelfAttention<Parameter> {
+    /// x + dropout(Wo · attention(h)).
+    fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        h: Var, // (N, D)
+        x: Var, // (N, D)
+    ) -> Var {
+        let layout = ctx.config.head_layout();
+        let mut qkv = tape.scope("wqkv", |tape| self.wqkv.forward(tape, h, None)); // (N, (H + 2 G)·C)
+        if let Some([q, k]) = &self.qk_norm {
+            qkv = tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.epsilon()));
+        }
+        if let Some((rope, cos_sin)) = ctx.rope() {
+            qkv = tape.scope("rope", |tape| tape.rope(qkv, ctx.batch.positions, cos_sin, layout, rope));
+        }
+        let y = attend(tape, ctx, layer, qkv); // (N, H·C)
+        let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
+        tape.scope("wo", |tape| self.wo.add(tape, y, dropout, x)) // (N, D)
+    }
+}
+
+/// softmax(q kᵀ / √C) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C).
+fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: Var) -> Var {
+    let sizes = ctx.config.decode();
+    match ctx.mode {
+        Mode::Decode(caches) => {
+            let positions = ctx.batch.positions;
+            return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], &sizes));
+        }
+        Mode::Prefill(caches) => tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes)),
+        Mode::Training(_) | Mode::Evaluation => {}
+    }
+    let Decode { layout, tokens, scale, window } = sizes;
+    let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
     let attention = Attention { layout, tokens, is_causal: true, scale, window, dropout };
-    tape.scope("flash_attention", |tape| tape.attention(qkv, place.batch.segments, attention))
+    tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention))
 }
 
-/// x + dropout(W y + b): where nothing is dropped, the product's kernel adds x.
-fn add_linear<'p>(
-    tape: &mut Tape<'_, 'p>,
-    y: Var,
-    (weight, bias): (&'p Parameter, Option<&'p Parameter>),
-    shape: &Shape,
-    op: u32,
-    x: Var, // (N, D)
-) -> Var {
-    let dropout = shape.dropout(shape.dropout.hidden, op);
-    let y = tape.linear(y, weight, bias, dropout.is_none().then_some(x));
-    add_dropped(tape, y, dropout, x)
-}
-
-/// x + dropout(y), or y, which has x in it then, where nothing is dropped.
-pub(super) fn add_dropped(tape: &mut Tape<'_, '_>, y: Var, dropout: Option<Dropout>, x: Var) -> Var {
-    match dropout {
-        None => y,
-        Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
+impl DenseFeedForward<Parameter> {
+    /// x + dropout(W_down · activation(W_gate_up · h)).
+    fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        h: Var, // (N, D)
+        x: Var, // (N, D)
+    ) -> Var {
+        let inner = ctx.config.intermediate_size as u32;
+        let h = tape.scope("w_gate_up", |tape| self.w_gate_up.forward(tape, h, None)); // (N, 2 F); without a gate (N, F)
+        let y = match ctx.config.activation {
+            Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, inner)), // (N, F)
+            Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)), // (N, F)
+        };
+        let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
+        tape.scope("w_down", |tape| self.w_down.add(tape, y, dropout, x)) // (N, D)
     }
 }
 
-fn feed_forward<'p>(
-    tape: &mut Tape<'_, 'p>,
-    dense: &'p DenseFeedForward<Parameter>,
-    shape: &Shape,
-    op: u32,
-    h: Var, // (N, D)
-    x: Var, // (N, D)
-) -> Var {
-    let (w, b) = (&dense.w_gate_up, dense.b_gate_up.as_ref());
-    let h = tape.scope("w_gate_up", |tape| tape.linear(h, w, b, None)); // (N, 2 F), or (N, F) without a gate
-    let y = match shape.activation {
-        Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, shape.inner)), // (N, F)
-        Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)),     // (N, F)
-    };
-    let down = (&dense.w_down, dense.b_down.as_ref());
-    tape.scope("w_down", |tape| add_linear(tape, y, down, shape, op, x)) // (N, D)
+impl NormWeights<Parameter> {
+    /// LayerNorm with a bias, RMSNorm without: (N, D).
+    fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, name: &str, ctx: &ForwardContext<'_>, x: Var) -> Var {
+        tape.scope(name, |tape| match &self.bias {
+            Some(bias) => tape.layer_norm(x, &self.weight, bias, ctx.epsilon()),
+            None => tape.rms_norm(x, &self.weight, ctx.epsilon()),
+        })
+    }
+}
+
+impl Linear<Parameter> {
+    /// x Wᵀ + b + residual.
+    fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, x: Var, residual: Option<Var>) -> Var {
+        tape.linear(x, &self.weight, self.bias.as_ref(), residual)
+    }
+
+    /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x.
+    fn add<'p>(&'p self, tape: &mut Tape<'_, 'p>, y: Var, dropout: Option<Dropout>, x: Var) -> Var {
+        match dropout {
+            None => self.forward(tape, y, Some(x)),
+            Some(dropout) => {
+                let y = self.forward(tape, y, None);
+                tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout))
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! (`model.layers.0.self_attn.q_proj.weight`) and by that of Megatron, which files of the original use
 //! (`decoder.layers.0.self_attention.linear_qkv.weight`).
 
-use super::parameters::{Gpt, Rule, Spec};
+use super::parameters::{Role, Spec, UpdateRule};
 use regex::bytes::{Regex, RegexBuilder};
 
 /// What a configuration says about sets of parameters.
@@ -21,7 +21,7 @@ pub struct Grouping {
     pub groups: Vec<Vec<String>>,
     /// How the matrices of the layers are updated; tables, routers and vectors always by AdamW. A router's rows are logits
     /// of experts as a head's are of tokens: it is no map from one space of features to another.
-    pub matrices: Rule,
+    pub matrices: UpdateRule,
 }
 
 /// A list of patterns.
@@ -52,8 +52,8 @@ impl Grouping {
     /// # Errors
     /// A pattern that is no regular expression or matches nothing, takes one piece of a parameter that is stored as one,
     /// or takes what another group has; nothing left to train.
-    pub fn apply(&self, gpt: Gpt<Spec>) -> Result<Gpt<Spec>, Misfit> {
-        let matched = |list, patterns: &[String]| matches(&gpt, list, patterns);
+    pub fn apply(&self, mut specs: Vec<Spec>) -> Result<Vec<Spec>, Misfit> {
+        let matched = |list, patterns: &[String]| matches(&specs, list, patterns);
         let frozen = matched(List::Freeze, &self.freeze)?;
         let excluded = matched(List::FreezeExclude, &self.freeze_exclude)?;
         let exempt = matched(List::NoDecay, &self.no_decay)?;
@@ -61,7 +61,7 @@ impl Grouping {
         for (number, patterns) in self.groups.iter().enumerate() {
             let list = List::Group(number);
             let taken = matched(list, patterns)?;
-            for (index, spec) in gpt.list().into_iter().enumerate().filter(|(index, _)| taken[*index]) {
+            for (index, spec) in specs.iter().enumerate().filter(|(index, _)| taken[*index]) {
                 if groups[index] != 0 {
                     let message = format!(
                         "{} is in group {} already; one group may take it",
@@ -79,24 +79,19 @@ impl Grouping {
                 message: "nothing is left to train; freeze less".into(),
             });
         }
-        let mut index = 0..;
-        gpt.try_map(&mut |spec: Spec| {
-            let i = index.next().unwrap_or_default();
-            let is_map = spec.decays && !spec.is_table() && !spec.is_router();
-            let rule = if is_map { self.matrices } else { Rule::AdamW };
-            Ok(Spec {
-                trains: spec.trains && (!frozen[i] || excluded[i]),
-                decays: spec.decays && !exempt[i],
-                group: groups[i],
-                rule,
-                ..spec
-            })
-        })
+        for (index, spec) in specs.iter_mut().enumerate() {
+            let is_map = matches!(spec.role, Role::Matrix | Role::ExpertStack { .. });
+            spec.trains &= !frozen[index] || excluded[index];
+            spec.decays &= !exempt[index];
+            spec.group = groups[index];
+            spec.rule = if is_map { self.matrices } else { UpdateRule::AdamW };
+        }
+        Ok(specs)
     }
 }
 
 /// Which parameters, in order, one of `patterns` takes.
-fn matches(gpt: &Gpt<Spec>, list: List, patterns: &[String]) -> Result<Vec<bool>, Misfit> {
+fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>, Misfit> {
     let misfit = |message| Misfit { list, message };
     let compiled: Vec<Regex> =
         patterns.iter().map(|pattern| compile(pattern).map_err(misfit)).collect::<Result<_, _>>()?;
@@ -108,7 +103,7 @@ fn matches(gpt: &Gpt<Spec>, list: List, patterns: &[String]) -> Result<Vec<bool>
         !hits.is_empty()
     };
     let mut taken = Vec::new();
-    for spec in gpt.list() {
+    for spec in specs {
         let whole = [Some(spec.path.clone()), megatron_name(&spec.path)].into_iter().flatten();
         let is_whole = whole.map(|name| takes(&name)).fold(false, |any, one| any | one);
         let pieces: Vec<bool> = spec.pieces.iter().map(|piece| takes(&piece.name)).collect();
@@ -191,8 +186,10 @@ fn megatron_name(path: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::model::config::{ModelConfig, Sizes};
+    use crate::model::parameters::Gpt;
+    use crate::model::parameters::tests::mixture_example;
 
-    fn gpt() -> Gpt<Spec> {
+    fn specs() -> Vec<Spec> {
         let sizes = Sizes {
             vocab_size: 16,
             hidden_size: 8,
@@ -212,8 +209,8 @@ mod tests {
     fn freeze(patterns: &[&str], exclude: &[&str]) -> Result<Vec<String>, Misfit> {
         let grouping =
             Grouping { freeze: list(patterns), freeze_exclude: list(exclude), ..Grouping::default() };
-        let gpt = grouping.apply(gpt())?;
-        Ok(gpt.list().into_iter().filter(|spec| !spec.trains).map(|spec| spec.path.clone()).collect())
+        let sorted = grouping.apply(specs())?;
+        Ok(sorted.into_iter().filter(|spec| !spec.trains).map(|spec| spec.path).collect())
     }
 
     #[test]
@@ -228,7 +225,7 @@ mod tests {
             freeze(&[r"layers\.1\."], &["attention", "ffn_norm", "w_gate_up"]).unwrap(),
             ["layers.1.feed_forward.w_down"]
         );
-        assert_eq!(freeze(&[".*"], &["lm_head"]).unwrap().len(), gpt().list().len() - 1);
+        assert_eq!(freeze(&[".*"], &["lm_head"]).unwrap().len(), specs().len() - 1);
     }
 
     #[test]
@@ -245,7 +242,7 @@ mod tests {
         );
         assert_eq!(line(&[".*"]), "nothing is left to train; freeze less");
         let groups = vec![list(&["embedding"]), list(&["lm_head", "embed_tokens"])];
-        let misfit = Grouping { groups, ..Grouping::default() }.apply(gpt()).unwrap_err();
+        let misfit = Grouping { groups, ..Grouping::default() }.apply(specs()).unwrap_err();
         assert_eq!(misfit.list, List::Group(1));
         assert_eq!(misfit.message, "embedding is in group 0 already; one group may take it");
     }
@@ -253,31 +250,35 @@ mod tests {
     #[test]
     fn groups_and_exemptions_are_written_down() {
         let groups = vec![list(&["norm"]), list(&["head"])];
-        let grouping =
-            Grouping { groups, no_decay: list(&["embed"]), matrices: Rule::Muon, ..Grouping::default() };
-        let sorted = grouping.apply(gpt()).unwrap();
+        let grouping = Grouping {
+            groups,
+            no_decay: list(&["embed"]),
+            matrices: UpdateRule::Muon,
+            ..Grouping::default()
+        };
+        let sorted = grouping.apply(specs()).unwrap();
         let of = |path: &str| {
-            let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
+            let spec = sorted.iter().find(|spec| spec.path == path).unwrap();
             (spec.group, spec.decays, spec.rule)
         };
-        assert_eq!(of("embedding"), (0, false, Rule::AdamW));
-        assert_eq!(of("layers.1.attention.q_norm"), (1, false, Rule::AdamW));
-        assert_eq!(of("layers.1.attention.wo"), (0, true, Rule::Muon));
-        assert_eq!(of("head"), (2, true, Rule::AdamW));
-        assert_eq!(Grouping::default().apply(gpt()), Ok(gpt()));
+        assert_eq!(of("embedding"), (0, false, UpdateRule::AdamW));
+        assert_eq!(of("layers.1.attention.q_norm"), (1, false, UpdateRule::AdamW));
+        assert_eq!(of("layers.1.attention.wo"), (0, true, UpdateRule::Muon));
+        assert_eq!(of("head"), (2, true, UpdateRule::AdamW));
+        assert_eq!(Grouping::default().apply(specs()), Ok(specs()));
     }
 
     #[test]
     fn experts_go_by_three_names_and_matrices_of_each_alone_to_muon() {
-        let gpt = || Gpt::describe(&crate::model::describe::mixture_example());
+        let specs = || Gpt::describe(&mixture_example());
         let grouping = |patterns: &[&str]| Grouping {
             freeze: list(patterns),
-            matrices: Rule::Muon,
+            matrices: UpdateRule::Muon,
             ..Grouping::default()
         };
         let frozen = |patterns: &[&str]| -> Vec<String> {
-            let gpt = grouping(patterns).apply(gpt()).unwrap();
-            gpt.list().into_iter().filter(|spec| !spec.trains).map(|spec| spec.path.clone()).collect()
+            let sorted = grouping(patterns).apply(specs()).unwrap();
+            sorted.into_iter().filter(|spec| !spec.trains).map(|spec| spec.path).collect()
         };
         let routers = ["layers.1.feed_forward.router", "multi_token.0.feed_forward.router"];
         for pattern in [".router", "mlp.gate.weight", "mlp.router.weight"] {
@@ -292,14 +293,14 @@ mod tests {
         assert_eq!(frozen(&["eh_proj"]), ["multi_token.0.w_fuse"]);
         assert_eq!(frozen(&["mtp.*.final_layernorm"]), ["multi_token.0.norm"]);
         assert_eq!(frozen(&["transformer_layer.self_attention.linear_proj"]), ["multi_token.0.attention.wo"]);
-        let misfit = grouping(&["experts.2.down_proj"]).apply(gpt()).unwrap_err();
+        let misfit = grouping(&["experts.2.down_proj"]).apply(specs()).unwrap_err();
         let part = "takes only a part of layers.1.feed_forward.experts.w_down, which is stored as one matrix";
         assert!(misfit.message.starts_with(part), "{}", misfit.message);
 
-        let sorted = grouping(&[]).apply(gpt()).unwrap();
+        let sorted = grouping(&[]).apply(specs()).unwrap();
         let by_muon = |path: &str| {
-            let spec = sorted.list().into_iter().find(|spec| spec.path == path).unwrap();
-            (spec.rule == Rule::Muon, spec.pieces.len())
+            let spec = sorted.iter().find(|spec| spec.path == path).unwrap();
+            (spec.rule == UpdateRule::Muon, spec.pieces.len())
         };
         assert_eq!(by_muon("layers.1.feed_forward.experts.w_gate_up"), (true, 2 * 3));
         assert_eq!(by_muon("layers.1.feed_forward.experts.w_down"), (true, 3));

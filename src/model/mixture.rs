@@ -1,84 +1,128 @@
-//! A mixture of experts in the place of a feed-forward network.
+//! A mixture of experts as the feed-forward network of a layer.
 //!
-//! Letters: N tokens, E experts of which each token visits k, D width, F inner width of an expert, R rows of all experts.
+//! Letters: N tokens, E experts of which each token visits k, D width, F inner width of an expert, S that of the shared
+//! expert, R rows of all experts.
 
-use super::experts::Experts;
-use super::gpt::add_dropped;
+use super::config::{BalanceLosses, MixtureConfig, ModelConfig};
+use super::context::{DropoutSite, ForwardContext, Training};
+use super::expert_state::ExpertState;
 use super::parameters::{Mixture, Shared};
-use super::shape::Shape;
+use crate::ops::balance::Balance;
 use crate::ops::permute::place;
+use crate::ops::swiglu::gate_up_cols;
 use crate::ops::work_list::WorkList;
-use crate::tape::{Parameter, Tape, Var};
+use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
-/// x + dropout(Σ gates · experts(h) + shared expert(h)): h (N, D) is normalised, x (N, D) the residual stream, `op` the number
-/// of the dropout.
-pub(super) fn mixture<'p>(
-    tape: &mut Tape<'_, 'p>,
-    parameters: &'p Mixture<Parameter>,
-    shape: &Shape,
-    layer: usize,
-    op: u32,
-    [h, x]: [Var; 2], // (N, D) each
-) -> Var {
-    let Some(experts) = &shape.experts else { panic!("layer {layer} has experts, and the model has none") };
-    // Where nothing is dropped, the last kernel of the layer adds x.
-    let dropout = shape.dropout(shape.dropout.hidden, op);
-    let residual = dropout.is_none().then_some(x);
-    let y = routed(tape, parameters, experts, layer, h, residual); // (N, D)
-    let y = match &parameters.shared {
-        None => y,
-        Some(shared) => tape.scope("shared", |tape| shared_expert(tape, shared, experts, h, y)),
-    };
-    add_dropped(tape, y, dropout, x)
-}
-
-/// residual + Σ gates · experts(h), over the experts that each token chose.
-fn routed<'p>(
-    tape: &mut Tape<'_, 'p>,
-    parameters: &'p Mixture<Parameter>,
-    experts: &Experts,
-    layer: usize,
-    h: Var, // (N, D)
-    residual: Option<Var>,
-) -> Var {
-    let (state, losses) = (&experts.state, experts.losses(layer));
-    let logits = tape.scope("router", |tape| tape.linear(h, &parameters.router, None, None)); // (N, E)
-    let routed =
-        tape.scope("route", |tape| tape.route(logits, state.bias(layer), &experts.route, losses.as_ref()));
-    let routes = experts.routes(h.tensor.rows);
-    let capacities = experts.varying_capacities(layer);
-    let placement = tape.scope("place", |tape| place(tape.rec, &routes, routed.routed.ids, capacities));
-    if let Some(losses) = losses {
-        tape.scope("tally", |tape| tape.tally(placement.counts, state.capacities(layer), losses.tally));
+impl Mixture<Parameter> {
+    /// x + dropout(Σ gate · expert(h) + shared expert(h)).
+    pub(super) fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        h: Var, // (N, D), normalised
+        x: Var, // (N, D), the residual stream
+    ) -> Var {
+        let (Some(config), Some(state)) = (&ctx.config.mixture, &ctx.buffers.experts) else {
+            panic!("layer {layer} has experts, but the configuration of its model has none")
+        };
+        // Without dropout the last kernel of the layer adds x.
+        let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
+        let residual = dropout.is_none().then_some(x);
+        let mut y = self.routed(tape, ctx, (config, state), layer, h, residual); // (N, D)
+        if let (Some(shared), Some(sizes)) = (&self.shared, config.shared) {
+            let inner = sizes.intermediate_size as u32;
+            y = tape.scope("shared", |tape| shared.forward(tape, inner, h, y)); // (N, D)
+        }
+        match dropout {
+            None => y,
+            Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
+        }
     }
-    let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, placement.offsets, routes.rows()));
-    let gates = match experts.renormalised_to {
-        None => routed.gates,
-        Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(routed.gates, &placement, sum)),
-    };
-    let rows = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
-    let rows = tape.scope("experts", |tape| {
-        let rows = tape.scope("w_gate_up", |tape| tape.grouped_linear(rows, &parameters.w_gate_up, &work)); // (R, 2 F)
-        let rows = tape.scope("mul", |tape| tape.swiglu(rows, experts.inner)); // (R, F)
-        tape.scope("w_down", |tape| tape.grouped_linear(rows, &parameters.w_down, &work)) // (R, D)
-    });
-    tape.scope("combine", |tape| tape.combine(rows, gates, residual, &placement)) // (N, D)
+
+    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D).
+    fn routed<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        (config, state): (&MixtureConfig, &ExpertState),
+        layer: usize,
+        h: Var, // (N, D)
+        residual: Option<Var>,
+    ) -> Var {
+        let losses = ctx.training().map(|training| router_losses(ctx.config, config, state, layer, training));
+        let is_dropless = ctx.is_generation();
+        let rows = config.placement(h.tensor.rows, is_dropless);
+        let capacities = state.capacities(layer).filter(|_| rows.has_hot_experts());
+
+        let logits = tape.scope("router", |tape| tape.linear(h, &self.router, None, None)); // (N, E)
+        let bias = state.bias(layer);
+        let Routing { gates, output } =
+            tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
+        let placement = tape.scope("place", |tape| place(tape.rec, &rows, output.ids, capacities));
+        if let Some(losses) = losses {
+            tape.scope("tally", |tape| tape.tally(placement.counts, state.capacities(layer), losses.tally));
+        }
+        let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, placement.offsets, rows.rows()));
+        let gates = match config.renormalised_sum().filter(|_| !is_dropless) {
+            None => gates,
+            Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)), // (N, k)
+        };
+        let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
+        let y = tape.scope("experts", |tape| {
+            let inner = config.intermediate_size as u32;
+            let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, &work)); // (R, 2 F)
+            let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
+            tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, &work)) // (R, D)
+        });
+        tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
+    }
 }
 
-/// y + the expert that every token visits, times sigmoid of its gate's logit where it has one.
-fn shared_expert<'p>(
-    tape: &mut Tape<'_, 'p>,
-    shared: &'p Shared<Parameter>,
-    experts: &Experts,
-    h: Var, // (N, D)
-    y: Var, // (N, D)
-) -> Var {
-    let inner = tape.scope("w_gate_up", |tape| tape.linear(h, &shared.w_gate_up, None, None)); // (N, 2 S)
-    let inner = tape.scope("mul", |tape| tape.swiglu(inner, experts.shared_inner)); // (N, S)
-    let Some(gate) = &shared.gate else {
-        return tape.scope("w_down", |tape| tape.linear(inner, &shared.w_down, None, Some(y)));
+impl Shared<Parameter> {
+    /// y + W_down · swiglu(W_gate_up · h), gated: times sigmoid(gate · h).
+    fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        inner: u32,
+        h: Var, // (N, D)
+        y: Var, // (N, D)
+    ) -> Var {
+        let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &self.w_gate_up, None, None)); // (N, 2 S)
+        let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner)); // (N, S)
+        let Some(gate) = &self.gate else {
+            return tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, Some(y))); // (N, D)
+        };
+        let out = tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, None)); // (N, D)
+        let logit = tape.scope("gate", |tape| tape.linear(h, gate, None, None)); // (N, 1)
+        tape.scope("gated", |tape| tape.row_gate(out, logit, Some(y))) // (N, D)
+    }
+}
+
+/// What the router of `layer` adds to the objective and to its tally.
+fn router_losses(
+    model: &ModelConfig,
+    config: &MixtureConfig,
+    state: &ExpertState,
+    layer: usize,
+    Training { step, accumulation, .. }: Training,
+) -> RouterLosses {
+    let BalanceLosses { expert, sequence, z } = config.losses;
+    let balance = Balance {
+        expert: expert as f32,
+        sequence: sequence as f32,
+        z: z as f32,
+        tokens: model.seq_length as u32,
+        accumulation,
     };
-    let out = tape.scope("w_down", |tape| tape.linear(inner, &shared.w_down, None, None)); // (N, D)
-    let logit = tape.scope("gate", |tape| tape.linear(h, gate, None, None)); // (N, 1)
-    tape.scope("gated", |tape| tape.row_gate(out, logit, Some(y)))
+    RouterLosses { balance, step, tally: state.tally(layer) }
+}
+
+/// Rows and columns of the widest tensor that the experts of a model work on, for micro-batches of `tokens` tokens, with
+/// the capacities of training or, in generation, without (`is_dropless`).
+pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
+    let mixture = config.mixture.as_ref()?;
+    let inner = gate_up_cols(mixture.intermediate_size as u32);
+    let rows = mixture.placement(tokens, is_dropless).rows();
+    Some([u64::from(rows), u64::from(inner.max(config.hidden_size as u32))])
 }

@@ -1,13 +1,15 @@
-//! Models: functions over plain parameter structs.
+//! Models: plain parameter structs and their forward passes. [`gpt`] is the place to start reading.
 //!
 //! Letters in shapes: B sequences of T tokens, N = B·T; D width, L layers, H query heads and G key-value heads of C
 //! dimensions, F feed-forward width, V vocabulary.
 
 pub mod arena;
+mod batch;
+mod buffers;
 pub mod config;
+mod context;
 pub mod count;
-mod describe;
-mod experts;
+mod expert_state;
 pub mod gpt;
 pub mod groups;
 pub mod init;
@@ -15,9 +17,10 @@ mod mixture;
 mod multi_token;
 mod names;
 pub mod parameters;
-mod shape;
 
-pub use experts::{ExpertState, widest_expert_tensor};
-pub use multi_token::{Prediction, multi_token};
+pub use batch::{AheadTensors, BatchTensors};
+pub use buffers::ModelBuffers;
+pub use context::{ForwardContext, Masks, Mode, Training};
+pub use expert_state::ExpertState;
+pub use mixture::widest_expert_tensor;
 pub use names::selection_bias;
-pub use shape::Shape;

@@ -38,7 +38,7 @@ pub struct AdamW {
 
 /// The same range of the four arenas.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct AdamWTensors {
     /// Parameters.
     pub weights: Tensor,
     /// Their gradients.
@@ -51,8 +51,8 @@ pub struct Segment {
 
 /// One update of one segment, unless the step's state says overflow or halted. Follows `grad_norm`.
 #[track_caller]
-pub fn adamw(rec: &mut Recorder, segment: &Segment, step: &StepTensors, settings: &AdamW) {
-    let count4 = segment.weights.rows * segment.weights.stride4();
+pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, settings: &AdamW) {
+    let count4 = tensors.weights.rows * tensors.weights.stride4();
     let (kernel, grid) = per_item("adamw", "adamw", Element::F32, count4 as u64);
     let AdamW { decay, beta1, beta2, epsilon, corrects_epsilon, rate_column } = *settings;
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
@@ -68,10 +68,10 @@ pub fn adamw(rec: &mut Recorder, segment: &Segment, step: &StepTensors, settings
         schedule_stride: step.schedule.stride,
     };
     let bindings = [
-        (1, segment.gradients.binding()),
-        (2, segment.weights.binding()),
-        (3, segment.first_moments.binding()),
-        (4, segment.second_moments.binding()),
+        (1, tensors.gradients.binding()),
+        (2, tensors.weights.binding()),
+        (3, tensors.first_moments.binding()),
+        (4, tensors.second_moments.binding()),
         (5, step.state.binding()),
         (6, step.schedule.binding()),
     ];

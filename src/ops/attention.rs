@@ -27,7 +27,7 @@ pub struct Attention {
 /// other. Two rows (1, N) of u32, for each token the index within its sequence of its document's first token, and of one
 /// past its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segments {
+pub struct DocumentBounds {
     /// Where each token's document begins.
     pub starts: Tensor,
     /// Where it ends.
@@ -56,7 +56,7 @@ crate::params! {
         window: u32,
         starts_offset: u32,
         ends_offset: u32,
-        op: u32,
+        dropout_site: u32,
         seed_low: u32,
         seed_high: u32,
         threshold: u32,
@@ -68,25 +68,25 @@ crate::params! {
 /// f32, the natural logarithm of each softmax's denominator, for the backward pass.
 ///
 /// Query i of a causal attention sees the keys j with max(start of its document, i - window + 1) <= j <= i; no others are
-/// visited, but for a few that fill a tile. `segments` of `None`: a sequence is one document.
+/// visited, but for a few that fill a tile. `documents` of `None`: a sequence is one document.
 #[track_caller]
 pub fn attention(
     rec: &mut Recorder,
     qkv: Tensor,
     out: Tensor,
     lse: Tensor,
-    segments: Option<Segments>,
+    documents: Option<DocumentBounds>,
     shape: &Attention,
 ) {
-    shape.assert_masks(segments, qkv);
+    shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
-    let params = shape.params(qkv, out, lse, segments);
+    let params = shape.params(qkv, out, lse, documents);
     let params = Params { scale: shape.scale * std::f32::consts::LOG2_E, ..params };
     let Plan { kernel, blocks } =
-        plan(Pass::Forward, shape, segments.is_some(), qkv.element, rec.capabilities());
+        plan(Pass::Forward, shape, documents.is_some(), qkv.element, rec.capabilities());
     let [qkv, out, lse] = [qkv, out, lse].map(|tensor| tensor.offset_binding().0);
     let mut bindings = vec![(1, qkv), (2, out), (3, lse)];
-    bindings.extend(segments.map(|segments| (7, integers(segments.starts).0)));
+    bindings.extend(documents.map(|documents| (7, integers(documents.starts).0)));
     bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
@@ -102,10 +102,10 @@ pub fn attention_backward(
     dout: Tensor,
     lse: Tensor,
     dqkv: Tensor,
-    segments: Option<Segments>,
+    documents: Option<DocumentBounds>,
     shape: &Attention,
 ) {
-    shape.assert_masks(segments, qkv);
+    shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
     assert!(fits, "dqkv has another shape or element than qkv");
@@ -118,42 +118,42 @@ pub fn attention_backward(
         delta_stride: delta.stride,
         dqkv_offset,
         dqkv_stride: dqkv.stride4(),
-        ..shape.params(qkv, out, lse, segments)
+        ..shape.params(qkv, out, lse, documents)
     };
     let [qkv_range, out_range, lse_range] = [qkv, out, lse].map(|tensor| tensor.offset_binding().0);
     let Plan { kernel, blocks } =
-        plan(Pass::BackwardQ, shape, segments.is_some(), qkv.element, rec.capabilities());
+        plan(Pass::BackwardQ, shape, documents.is_some(), qkv.element, rec.capabilities());
     let (lse_range, delta_range) = ((4, lse_range), (5, delta.binding()));
     let mut bindings =
         vec![(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
-    bindings.extend(segments.map(|segments| (7, integers(segments.starts).0)));
+    bindings.extend(documents.map(|documents| (7, integers(documents.starts).0)));
     bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
     let Plan { kernel, blocks } =
-        plan(Pass::BackwardKv, shape, segments.is_some(), qkv.element, rec.capabilities());
+        plan(Pass::BackwardKv, shape, documents.is_some(), qkv.element, rec.capabilities());
     let mut bindings = vec![(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
-    bindings.extend(segments.map(|segments| (7, integers(segments.ends).0)));
+    bindings.extend(documents.map(|documents| (7, integers(documents.ends).0)));
     bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
 }
 
 impl Attention {
     #[track_caller]
-    fn assert_masks(&self, segments: Option<Segments>, qkv: Tensor) {
-        let is_bounded = self.window.is_some() || segments.is_some();
-        assert!(self.is_causal || !is_bounded, "a window and segments are built for causal attention only");
+    fn assert_masks(&self, documents: Option<DocumentBounds>, qkv: Tensor) {
+        let is_bounded = self.window.is_some() || documents.is_some();
+        assert!(self.is_causal || !is_bounded, "a window and document bounds need causal attention");
         assert!(self.window != Some(0), "a window holds at least the token itself, but window is 0");
-        for tensor in segments.iter().flat_map(|segments| [segments.starts, segments.ends]) {
-            assert!(tensor.cols == qkv.rows, "{} entries of segments for {} tokens", tensor.cols, qkv.rows);
+        for tensor in documents.iter().flat_map(|documents| [documents.starts, documents.ends]) {
+            assert!(tensor.cols == qkv.rows, "{} document bounds for {} tokens", tensor.cols, qkv.rows);
         }
     }
 
     /// What all kernels take; those of the backward pass say more.
-    fn params(&self, qkv: Tensor, out: Tensor, lse: Tensor, segments: Option<Segments>) -> Params {
+    fn params(&self, qkv: Tensor, out: Tensor, lse: Tensor, documents: Option<DocumentBounds>) -> Params {
         let [(_, qkv_offset), (_, out_offset), (_, lse_offset)] =
             [qkv, out, lse].map(|tensor| tensor.offset_binding());
         let offset_of = |row: Option<Tensor>| row.map_or(0, |row| integers(row).1);
-        let Mask { op, seed: [seed_low, seed_high], threshold, factor } = self.mask();
+        let Mask { site: dropout_site, seed: [seed_low, seed_high], threshold, factor } = self.mask();
         Params {
             tokens: self.tokens,
             heads: self.layout.heads,
@@ -173,9 +173,9 @@ impl Attention {
             dqkv_stride: 0,
             scale: self.scale,
             window: self.window_tokens(),
-            starts_offset: offset_of(segments.map(|segments| segments.starts)),
-            ends_offset: offset_of(segments.map(|segments| segments.ends)),
-            op,
+            starts_offset: offset_of(documents.map(|documents| documents.starts)),
+            ends_offset: offset_of(documents.map(|documents| documents.ends)),
+            dropout_site,
             seed_low,
             seed_high,
             threshold,
@@ -187,10 +187,15 @@ impl Attention {
     #[track_caller]
     fn mask(&self) -> Mask {
         let Some(dropout) = self.dropout else {
-            return Mask { op: 0, seed: [0, 0], threshold: 0, factor: 1.0 };
+            return Mask { site: 0, seed: [0, 0], threshold: 0, factor: 1.0 };
         };
         dropout.assert_valid();
-        Mask { op: dropout.op, seed: dropout.key(), threshold: dropout.threshold(), factor: dropout.factor() }
+        Mask {
+            site: dropout.site,
+            seed: dropout.key(),
+            threshold: dropout.threshold(),
+            factor: dropout.factor(),
+        }
     }
 
     /// The window as the kernels take it, without overflow where it is added to a token.
@@ -225,7 +230,7 @@ impl Attention {
 }
 
 struct Mask {
-    op: u32,
+    site: u32,
     seed: [u32; 2],
     threshold: u32,
     factor: f32,
@@ -253,7 +258,7 @@ fn integers(row: Tensor) -> (Binding, u32) {
 fn plan(
     pass: Pass,
     shape: &Attention,
-    is_segmented: bool,
+    is_packed: bool,
     element: Element,
     capabilities: Capabilities,
 ) -> Plan {
@@ -281,7 +286,7 @@ fn plan(
         .feature("shared_tile", capabilities.tier == Tier::Portable)
         .feature("shuffled", capabilities.tier == Tier::Software && capabilities.lanes > 1)
         .feature("windowed", shape.window.is_some())
-        .feature("segmented", is_segmented)
+        .feature("segmented", is_packed)
         .feature("dropout", shape.dropout.is_some())
         .constant("D4", layout.head_dim / 4)
         .constant("V4", layout.value_dim / 4)

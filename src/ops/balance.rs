@@ -1,7 +1,7 @@
 //! Losses that keep experts equally busy, and their gradient.
 
 use super::fold;
-use super::route::{Route, Routed, Score};
+use super::route::{RouterConfig, RouterOutput, Score};
 use super::tally::{TallyColumns, assert_tally};
 use crate::element::Element;
 use crate::kernels::Kernel;
@@ -80,7 +80,7 @@ pub struct BalanceGradient {
 
 impl BalanceGradient {
     #[track_caller]
-    pub(super) fn assert_fits(&self, route: &Route, tokens: u32) {
+    pub(super) fn assert_fits(&self, route: &RouterConfig, tokens: u32) {
         let Balance { tokens: sequence, accumulation, .. } = self.balance;
         assert!(self.balance.is_in_objective(), "balance losses with no factor have no gradient");
         assert!(
@@ -103,9 +103,9 @@ impl BalanceGradient {
 #[track_caller]
 pub fn balance(
     rec: &mut Recorder,
-    route: &Route,
+    route: &RouterConfig,
     balance: &Balance,
-    routed: &Routed,
+    routed: &RouterOutput,
     tally: Option<Tensor>,
 ) -> Option<Tensor> {
     let (tokens, experts) = (routed.scores.rows, routed.scores.cols);

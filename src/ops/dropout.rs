@@ -12,7 +12,7 @@ crate::params! {
         x_stride: u32,
         y_stride: u32,
         residual_stride: u32,
-        op: u32,
+        site: u32,
         seed_low: u32,
         seed_high: u32,
         threshold: u32,
@@ -29,7 +29,7 @@ pub struct Dropout {
     /// The run's seed.
     pub seed: u64,
     /// Which place of the model, below 32768: no two share a mask.
-    pub op: u32,
+    pub site: u32,
     /// `DropoutState` (1, 4): the micro-batch under way, from [`count_micro_step`].
     pub state: Tensor,
 }
@@ -52,9 +52,9 @@ impl Dropout {
 
     #[track_caller]
     pub(crate) fn assert_valid(&self) {
-        let Self { probability, op, state, .. } = *self;
+        let Self { probability, site, state, .. } = *self;
         assert!((0.0..1.0).contains(&probability), "a dropout probability is in [0, 1), not {probability}");
-        assert!(op < 1 << 15, "dropout number {op}: there are 32768");
+        assert!(site < 1 << 15, "dropout number {site}: there are 32768");
         assert!(state.cols >= 2 && state.element == Element::F32, "the dropout state is two words");
     }
 }
@@ -97,7 +97,7 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor) {
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);
     let bindings: [(u32, Binding); 2] = [(1, step.binding()), (2, state.binding())];
-    let none = Dropout { probability: 0.0, seed: 0, op: 0, state };
+    let none = Dropout { probability: 0.0, seed: 0, site: 0, state };
     rec.dispatch(kernel, &bindings, &params(state, None, state, &none), [1, 1, 1]);
 }
 
@@ -116,7 +116,7 @@ fn params(x: Tensor, residual: Option<Tensor>, y: Tensor, dropout: &Dropout) -> 
         x_stride: x.stride4(),
         y_stride: y.stride4(),
         residual_stride: residual.map_or(0, |residual| residual.stride4()),
-        op: dropout.op,
+        site: dropout.site,
         seed_low,
         seed_high,
         threshold: dropout.threshold(),

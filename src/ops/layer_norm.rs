@@ -26,7 +26,7 @@ impl Params {
 
 /// What [`layer_norm_backward`] reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved {
+pub struct LayerNormSaved {
     /// The input (N, D).
     pub x: Tensor,
     /// The weight (1, D).
@@ -39,8 +39,8 @@ pub struct Saved {
 
 /// y (N, D) = (x - mean(x)) / sqrt(var(x) + epsilon) · w + b; fills `saved.mean` and `saved.rstd`.
 #[track_caller]
-pub fn layer_norm(rec: &mut Recorder, saved: &Saved, b: Tensor, y: Tensor, epsilon: f32) {
-    let Saved { x, w, mean, rstd } = saved;
+pub fn layer_norm(rec: &mut Recorder, saved: &LayerNormSaved, b: Tensor, y: Tensor, epsilon: f32) {
+    let LayerNormSaved { x, w, mean, rstd } = saved;
     assert!((x.rows, x.stride) == (y.rows, y.stride), "layer_norm's result has another shape than its input");
     assert!(
         w.cols == x.cols && b.cols == x.cols,
@@ -64,8 +64,14 @@ pub fn layer_norm(rec: &mut Recorder, saved: &Saved, b: Tensor, y: Tensor, epsil
 
 /// dx (N, D), written or added to what is there.
 #[track_caller]
-pub fn layer_norm_backward(rec: &mut Recorder, saved: &Saved, dy: Tensor, dx: Tensor, accumulate: bool) {
-    let Saved { x, w, mean, rstd } = saved;
+pub fn layer_norm_backward(
+    rec: &mut Recorder,
+    saved: &LayerNormSaved,
+    dy: Tensor,
+    dx: Tensor,
+    accumulate: bool,
+) {
+    let LayerNormSaved { x, w, mean, rstd } = saved;
     assert!(
         (dy.rows, dy.stride) == (x.rows, x.stride),
         "the gradient has another shape than layer_norm's input"
@@ -86,8 +92,14 @@ pub fn layer_norm_backward(rec: &mut Recorder, saved: &Saved, dy: Tensor, dx: Te
 
 /// dw (1, D) += Σ_rows dy · (x - mean) · rstd and db (1, D) += Σ_rows dy; f32, in a fixed order.
 #[track_caller]
-pub fn layer_norm_backward_weight(rec: &mut Recorder, saved: &Saved, dy: Tensor, dw: Tensor, db: Tensor) {
-    let Saved { x, mean, rstd, .. } = saved;
+pub fn layer_norm_backward_weight(
+    rec: &mut Recorder,
+    saved: &LayerNormSaved,
+    dy: Tensor,
+    dw: Tensor,
+    db: Tensor,
+) {
+    let LayerNormSaved { x, mean, rstd, .. } = saved;
     let blocks = x.rows.div_ceil(ROWS);
     let [w_partials, b_partials] = [0; 2].map(|_| rec.tensor("partials", blocks, x.cols, Element::F32));
     let kernel = Kernel::new("layer_norm", "layer_norm_backward_weight", x.element);

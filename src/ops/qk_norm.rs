@@ -27,7 +27,7 @@ crate::params! {
 
 /// What the backward reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved {
+pub struct QkNormSaved {
     /// The packed input (N, cols).
     pub x: Tensor,
     /// Weight of the query heads (1, head_dim).
@@ -40,8 +40,8 @@ pub struct Saved {
 
 /// y (N, cols) = packed `saved.x` with its q and k heads normalised; fills `saved.rstd`.
 #[track_caller]
-pub fn qk_norm(rec: &mut Recorder, saved: &Saved, y: Tensor, layout: &HeadLayout, epsilon: f32) {
-    let Saved { x, wq, wk, rstd } = saved;
+pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &HeadLayout, epsilon: f32) {
+    let QkNormSaved { x, wq, wk, rstd } = saved;
     assert!((x.rows, x.stride) == (y.rows, y.stride), "qk_norm's result has another shape than its input");
     let (kernel, grid) = per_head(x, "qk_norm", layout);
     let bindings =
@@ -51,8 +51,8 @@ pub fn qk_norm(rec: &mut Recorder, saved: &Saved, y: Tensor, layout: &HeadLayout
 
 /// The gradient, in place on `gradient` (N, cols): dy becomes dx. The weights' gradient must be recorded before.
 #[track_caller]
-pub fn qk_norm_backward(rec: &mut Recorder, saved: &Saved, gradient: Tensor, layout: &HeadLayout) {
-    let Saved { x, wq, wk, rstd } = saved;
+pub fn qk_norm_backward(rec: &mut Recorder, saved: &QkNormSaved, gradient: Tensor, layout: &HeadLayout) {
+    let QkNormSaved { x, wq, wk, rstd } = saved;
     assert!(
         (x.rows, x.stride) == (gradient.rows, gradient.stride),
         "the gradient has another shape than qk_norm's input"
@@ -72,12 +72,12 @@ pub fn qk_norm_backward(rec: &mut Recorder, saved: &Saved, gradient: Tensor, lay
 #[track_caller]
 pub fn qk_norm_backward_weight(
     rec: &mut Recorder,
-    saved: &Saved,
+    saved: &QkNormSaved,
     dy: Tensor,
     [dwq, dwk]: [Option<Tensor>; 2],
     layout: &HeadLayout,
 ) {
-    let Saved { x, rstd, .. } = saved;
+    let QkNormSaved { x, rstd, .. } = saved;
     for (dw, first_head, head_count) in [(dwq, 0, layout.heads), (dwk, layout.heads, layout.kv_heads)] {
         let Some(dw) = dw else { continue };
         let blocks = x.rows.div_ceil(ROWS);
@@ -97,7 +97,7 @@ fn per_head(x: &Tensor, entry: &'static str, layout: &HeadLayout) -> (Kernel, [u
     (kernel.constant("ROWS", ROWS), grid)
 }
 
-fn params(saved: &Saved, layout: &HeadLayout, epsilon: f32) -> Params {
+fn params(saved: &QkNormSaved, layout: &HeadLayout, epsilon: f32) -> Params {
     Params {
         tokens: saved.x.rows,
         heads: layout.heads,

@@ -37,7 +37,7 @@ pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tenso
 
 /// What [`rms_norm_backward`] reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved {
+pub struct RmsNormSaved {
     /// The input (N, D).
     pub x: Tensor,
     /// The weight (1, D).
@@ -48,8 +48,8 @@ pub struct Saved {
 
 /// dx (N, D), written or added to what is there.
 #[track_caller]
-pub fn rms_norm_backward(rec: &mut Recorder, saved: &Saved, dy: Tensor, dx: Tensor, accumulate: bool) {
-    let Saved { x, w, rstd } = saved;
+pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dx: Tensor, accumulate: bool) {
+    let RmsNormSaved { x, w, rstd } = saved;
     assert!(
         (dy.rows, dy.stride) == (x.rows, x.stride),
         "the gradient has another shape than rms_norm's input"
@@ -64,8 +64,8 @@ pub fn rms_norm_backward(rec: &mut Recorder, saved: &Saved, dy: Tensor, dx: Tens
 
 /// dw (1, D) += Σ_rows dy · x · rstd; f32, in a fixed order.
 #[track_caller]
-pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &Saved, dy: Tensor, dw: Tensor) {
-    let Saved { x, rstd, .. } = saved;
+pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dw: Tensor) {
+    let RmsNormSaved { x, rstd, .. } = saved;
     assert!(dw.element == Element::F32, "gradients of parameters are f32");
     let blocks = x.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);

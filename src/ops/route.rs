@@ -27,7 +27,7 @@ crate::params! {
 
 /// How a router chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Route {
+pub struct RouterConfig {
     /// E, 1 to 512.
     pub experts: u32,
     /// k, 1 to 16, at most E.
@@ -35,14 +35,14 @@ pub struct Route {
     /// From logits to scores.
     pub score: Score,
     /// Groups of neighbouring experts of which only the best may be chosen from.
-    pub groups: Option<Groups>,
-    /// Whether the gates of a token are divided by their sum + [`Route::GATE_EPSILON`] (only for k > 1).
+    pub groups: Option<ExpertGroups>,
+    /// Whether the gates of a token are divided by their sum + [`RouterConfig::GATE_EPSILON`] (only for k > 1).
     pub norm_top_k: bool,
     /// What the gates are multiplied with at last.
     pub scaling: f32,
 }
 
-impl Route {
+impl RouterConfig {
     /// Added to the sum that gates are divided by.
     pub const GATE_EPSILON: f32 = 1e-9;
 
@@ -55,7 +55,7 @@ impl Route {
             (1..=most).contains(&chosen),
             "a token visits 1 to {most} of {experts} experts, not {chosen}"
         );
-        let Some(Groups { count, chosen: kept, score }) = groups else { return };
+        let Some(ExpertGroups { count, chosen: kept, score }) = groups else { return };
         assert!(count > 0 && experts.is_multiple_of(count), "{experts} experts are no {count} equal groups");
         assert!(
             (1..=count).contains(&kept),
@@ -79,7 +79,7 @@ pub enum Score {
 
 /// Groups of E / `count` neighbouring experts; a token chooses from the best `chosen` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
+pub struct ExpertGroups {
     /// How many groups.
     pub count: u32,
     /// How many of them a token may choose from.
@@ -99,7 +99,7 @@ pub enum GroupScore {
 
 /// What a router makes of N tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct Routed {
+pub struct RouterOutput {
     /// The experts that tokens chose (1, N · k), u32: choice j of token t at t · k + j, the best score first.
     pub ids: Tensor,
     /// How much each choice counts (N, k), f32, in the same order.
@@ -113,10 +113,10 @@ pub struct Routed {
     pub unbiased: Option<Tensor>,
 }
 
-impl Routed {
+impl RouterOutput {
     /// Transient tensors for `tokens` tokens.
     #[track_caller]
-    pub fn new(rec: &mut Recorder, route: &Route, tokens: u32, keeps_unbiased: bool) -> Self {
+    pub fn new(rec: &mut Recorder, route: &RouterConfig, tokens: u32, keeps_unbiased: bool) -> Self {
         let choices = tokens * route.chosen;
         Self {
             ids: rec.tensor("ids", 1, choices, Element::F32),
@@ -133,8 +133,8 @@ impl Routed {
     }
 
     #[track_caller]
-    fn assert_fits(&self, route: &Route, logits: Tensor) {
-        let (tokens, Route { experts, chosen, .. }) = (logits.rows, *route);
+    fn assert_fits(&self, route: &RouterConfig, logits: Tensor) {
+        let (tokens, RouterConfig { experts, chosen, .. }) = (logits.rows, *route);
         let is_f32 = [logits, self.gates, self.scores].iter().all(|tensor| tensor.element == Element::F32);
         assert!(is_f32, "the router works in f32, whatever the activations are");
         assert!(logits.cols == experts, "{} logits a token for {experts} experts", logits.cols);
@@ -151,9 +151,15 @@ impl Routed {
 /// Scores the logits (N, E) and chooses. `bias` (1, E) is added to the scores for the choice, and only for that.
 ///
 /// Experts outside the groups that are kept cannot be chosen (as in Megatron; the original sets their score to 0, which may
-/// be above a biased one). Exactly [`Groups::chosen`] groups are kept. Of equal experts or groups the lower index is chosen.
+/// be above a biased one). Exactly [`ExpertGroups::chosen`] groups are kept. Of equal experts or groups the lower index is chosen.
 #[track_caller]
-pub fn route(rec: &mut Recorder, route: &Route, logits: Tensor, bias: Option<Tensor>, out: &Routed) {
+pub fn route(
+    rec: &mut Recorder,
+    route: &RouterConfig,
+    logits: Tensor,
+    bias: Option<Tensor>,
+    out: &RouterOutput,
+) {
     route.assert_valid();
     out.assert_fits(route, logits);
     let has_use = bias.is_some() || out.unbiased.is_none();
@@ -192,8 +198,8 @@ pub fn route(rec: &mut Recorder, route: &Route, logits: Tensor, bias: Option<Ten
 #[track_caller]
 pub fn route_backward(
     rec: &mut Recorder,
-    route: &Route,
-    routed: &Routed,
+    route: &RouterConfig,
+    routed: &RouterOutput,
     logits: Tensor,
     d_gates: Option<Tensor>,
     balance: Option<&BalanceGradient>,
@@ -240,7 +246,7 @@ pub fn route_backward(
 }
 
 /// As `per_row`, but a workgroup has no more invocations than half of the experts: every choice is a reduction over it.
-fn plan(rec: &Recorder, route: &Route, entry: &'static str, tokens: u32) -> (Kernel, [u32; 3]) {
+fn plan(rec: &Recorder, route: &RouterConfig, entry: &'static str, tokens: u32) -> (Kernel, [u32; 3]) {
     let (kernel, grid) = match rec.capabilities().tier {
         Tier::Software => per_row(rec, "route", entry, Element::F32, tokens),
         Tier::Portable => {
@@ -252,12 +258,12 @@ fn plan(rec: &Recorder, route: &Route, entry: &'static str, tokens: u32) -> (Ker
     (kernel.constant("CHOSEN", route.chosen).feature("sigmoid", route.score == Score::Sigmoid), grid)
 }
 
-fn group_keys(rec: &mut Recorder, route: &Route, tokens: u32) -> Option<Tensor> {
+fn group_keys(rec: &mut Recorder, route: &RouterConfig, tokens: u32) -> Option<Tensor> {
     route.groups.map(|groups| rec.tensor("group keys", tokens, groups.count, Element::F32))
 }
 
-fn params(route: &Route, logits: Tensor) -> Params {
-    let groups = route.groups.unwrap_or(Groups { count: 1, chosen: 1, score: GroupScore::Best });
+fn params(route: &RouterConfig, logits: Tensor) -> Params {
+    let groups = route.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1, score: GroupScore::Best });
     Params {
         tokens: logits.rows,
         experts: route.experts,

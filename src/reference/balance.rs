@@ -1,6 +1,6 @@
 //! Load-balancing losses of a mixture, and the balancing bias that works without a loss.
 
-use super::route::{Route, scores, scores_backward};
+use super::route::{RouterConfig, scores, scores_backward};
 use super::softmax::softmax;
 use super::vector::{assert_len, dot, rows_of};
 
@@ -42,16 +42,16 @@ impl Losses {
 ///
 /// ```
 /// use gristmill::reference::balance::losses;
-/// use gristmill::reference::route::Route;
+/// use gristmill::reference::route::RouterConfig;
 ///
 /// let route =
-///     Route { experts: 2, chosen: 1, is_sigmoid: false, groups: None, norm_top_k: false, scaling: 1.0 };
+///     RouterConfig { experts: 2, chosen: 1, is_sigmoid: false, groups: None, norm_top_k: false, scaling: 1.0 };
 /// // Equal probabilities, but both tokens chose the first expert: 2·(1·½ + 0·½) = 1.
 /// let even = losses(&[0.0; 4], &[0, 0], 2, &route);
 /// assert_eq!((even.expert, even.sequence), (1.0, 1.0));
 /// ```
 #[track_caller]
-pub fn losses(logits: &[f64], ids: &[u32], tokens: usize, route: &Route) -> Losses {
+pub fn losses(logits: &[f64], ids: &[u32], tokens: usize, route: &RouterConfig) -> Losses {
     let p = normalised(&scores(logits, route), route.experts);
     let rows = rows_of("logits", logits, route.experts);
     let imbalance = |p: &[f64], ids: &[u32]| {
@@ -77,7 +77,7 @@ pub fn losses_backward(
     logits: &[f64],
     ids: &[u32],
     tokens: usize,
-    route: &Route,
+    route: &RouterConfig,
     factors: &Factors,
 ) -> Vec<f64> {
     let rows = rows_of("logits", logits, route.experts);
@@ -147,8 +147,14 @@ mod tests {
     use crate::reference::random::Random;
     use crate::reference::route::choose;
 
-    const ROUTE: Route =
-        Route { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: true, scaling: 1.0 };
+    const ROUTE: RouterConfig = RouterConfig {
+        experts: 4,
+        chosen: 2,
+        is_sigmoid: false,
+        groups: None,
+        norm_top_k: true,
+        scaling: 1.0,
+    };
 
     #[test]
     fn a_balanced_load_costs_one() {
@@ -169,13 +175,13 @@ mod tests {
         assert!((seen.sequence - 4.0 * 0.5 * 0.75).abs() < 1e-14, "{seen:?}");
         assert!((seen.z - 8.0f64.ln().powi(2)).abs() < 1e-14, "{seen:?}");
         // Sigmoids 4/5, 2/3, 1/2, 1/2 sum to 37/15: normalised 12/37, 10/37, 7.5/37, 7.5/37.
-        let sigmoid = losses(&logits, &ids, 1, &Route { is_sigmoid: true, ..ROUTE });
+        let sigmoid = losses(&logits, &ids, 1, &RouterConfig { is_sigmoid: true, ..ROUTE });
         assert!((sigmoid.sequence - 4.0 * 0.5 * 22.0 / 37.0).abs() < 1e-14, "{sigmoid:?}");
     }
 
     #[test]
     fn one_busy_expert_costs_the_number_of_experts() {
-        let route = Route { chosen: 1, ..ROUTE };
+        let route = RouterConfig { chosen: 1, ..ROUTE };
         let lonely = losses(&[50.0, 0.0, 0.0, 0.0], &[0], 1, &route);
         assert!((lonely.expert - 4.0).abs() < 1e-12);
     }
@@ -185,7 +191,8 @@ mod tests {
         for is_sigmoid in [false, true] {
             for (expert, sequence, z) in [(0.3, 0.0, 0.0), (0.0, 0.7, 0.0), (0.0, 0.0, 0.1), (0.3, 0.7, 0.1)]
             {
-                let (route, factors) = (Route { is_sigmoid, ..ROUTE }, Factors { expert, sequence, z });
+                let (route, factors) =
+                    (RouterConfig { is_sigmoid, ..ROUTE }, Factors { expert, sequence, z });
                 let logits = Random::new(92).normal(6 * 4);
                 let ids = choose(&scores(&logits, &route), None, &route);
                 let d_logits = losses_backward(&logits, &ids, 3, &route, &factors);

@@ -26,7 +26,7 @@ pub struct Mixture {
     /// The function from logits to scores.
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only.
-    pub groups: Option<Groups>,
+    pub groups: Option<ExpertGroups>,
     /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
@@ -54,9 +54,9 @@ pub enum Score {
     Sigmoid,
 }
 
-/// Groups of E / `count` consecutive experts; a token chooses from the best `chosen` of them.
+/// ExpertGroups of E / `count` consecutive experts; a token chooses from the best `chosen` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
+pub struct ExpertGroups {
     /// Number of groups.
     pub count: usize,
     /// Number of groups that a token may choose from.

@@ -20,7 +20,7 @@ pub struct Placement {
 
 /// How many rows experts have, and in which order choices fill them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum RowAllocation {
     /// One row per choice, followed by `extra` zero rows.
     Dropless {
         /// 0 or 1.
@@ -37,9 +37,9 @@ pub enum Rule {
 
 /// Assigns rows to choices; `ids` (N·k) holds the expert of each. The choices of an expert fill its rows in order, and
 /// those beyond its capacity are dropped.
-pub fn place(ids: &[usize], chosen: usize, experts: usize, rule: &Rule) -> Placement {
+pub fn place(ids: &[usize], chosen: usize, experts: usize, allocation: &RowAllocation) -> Placement {
     let tokens = ids.len() / chosen;
-    let by_choice = matches!(rule, Rule::Capacity { by_choice: true, .. });
+    let by_choice = matches!(allocation, RowAllocation::Capacity { by_choice: true, .. });
     let order: Vec<usize> = match by_choice {
         true => (0..chosen).flat_map(|j| (0..tokens).map(move |t| t * chosen + j)).collect(),
         false => (0..ids.len()).collect(),
@@ -48,9 +48,9 @@ pub fn place(ids: &[usize], chosen: usize, experts: usize, rule: &Rule) -> Place
     let (mut places, mut sources) = (vec![None; ids.len()], Vec::new());
     for expert in 0..experts {
         let mine: Vec<usize> = order.iter().copied().filter(|&choice| ids[choice] == expert).collect();
-        let rows = match rule {
-            Rule::Dropless { extra } => mine.len() + extra,
-            Rule::Capacity { capacities, .. } => capacities[expert],
+        let rows = match allocation {
+            RowAllocation::Dropless { extra } => mine.len() + extra,
+            RowAllocation::Capacity { capacities, .. } => capacities[expert],
         };
         for slot in 0..rows {
             if let Some(&choice) = mine.get(slot) {
@@ -183,17 +183,17 @@ mod tests {
     const IDS: [usize; 6] = [1, 0, 1, 2, 1, 0];
 
     fn capacity(by_choice: bool) -> Placement {
-        place(&IDS, CHOSEN, 4, &Rule::Capacity { capacities: vec![2, 2, 1, 1], by_choice })
+        place(&IDS, CHOSEN, 4, &RowAllocation::Capacity { capacities: vec![2, 2, 1, 1], by_choice })
     }
 
     #[test]
     fn dropless_rows_are_sorted_by_expert() {
-        let placement = place(&IDS, CHOSEN, 4, &Rule::Dropless { extra: 0 });
+        let placement = place(&IDS, CHOSEN, 4, &RowAllocation::Dropless { extra: 0 });
         assert_eq!(placement.counts, [2, 3, 1, 0]);
         assert_eq!(placement.offsets, [0, 2, 5, 6, 6]);
         assert_eq!(placement.sources, [1, 5, 0, 2, 4, 3].map(Some));
         assert_eq!(placement.places, [2, 0, 3, 5, 4, 1].map(Some));
-        let safe = place(&IDS, CHOSEN, 4, &Rule::Dropless { extra: 1 });
+        let safe = place(&IDS, CHOSEN, 4, &RowAllocation::Dropless { extra: 1 });
         assert_eq!(safe.offsets, [0, 3, 7, 9, 10]);
         let sources = [Some(1), Some(5), None, Some(0), Some(2), Some(4), None, Some(3), None, None];
         assert_eq!(safe.sources, sources);
@@ -208,7 +208,7 @@ mod tests {
         let ids = [0, 1, 1, 0, 1, 0];
         let by = |by_choice| {
             let capacities = vec![1, 2];
-            place(&ids, CHOSEN, 2, &Rule::Capacity { capacities, by_choice }).sources
+            place(&ids, CHOSEN, 2, &RowAllocation::Capacity { capacities, by_choice }).sources
         };
         assert_eq!(by(false), [0, 1, 2].map(Some));
         assert_eq!(by(true), [0, 2, 4].map(Some));
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn backwards_are_the_gradients() {
         let mut random = Random::new(71);
-        for placement in [capacity(true), place(&IDS, CHOSEN, 4, &Rule::Dropless { extra: 1 })] {
+        for placement in [capacity(true), place(&IDS, CHOSEN, 4, &RowAllocation::Dropless { extra: 1 })] {
             let rows = placement.sources.len();
             let (x, gates) = (random.normal(3 * COLS), random.normal(6));
             let (experts, dy) = (random.normal(rows * COLS), random.normal(3 * COLS));

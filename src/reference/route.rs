@@ -5,7 +5,7 @@ use super::vector::{assert_len, dot, rows_of};
 
 /// Settings of a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Route {
+pub struct RouterConfig {
     /// E, the number of experts.
     pub experts: usize,
     /// k, experts per token.
@@ -13,16 +13,16 @@ pub struct Route {
     /// Scores are the sigmoid of each logit instead of a softmax over all.
     pub is_sigmoid: bool,
     /// Group-limited routing: experts are chosen from the best groups only.
-    pub groups: Option<Groups>,
+    pub groups: Option<ExpertGroups>,
     /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
     pub scaling: f64,
 }
 
-/// Groups of E / `count` consecutive experts.
+/// ExpertGroups of E / `count` consecutive experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
+pub struct ExpertGroups {
     /// Number of groups.
     pub count: usize,
     /// Number of groups that a token may choose from.
@@ -33,7 +33,7 @@ pub struct Groups {
 
 /// The scores (N, E) of logits (N, E): each row's softmax, or σ(x) = 1 / (1 + e^−x) of each.
 #[track_caller]
-pub fn scores(logits: &[f64], route: &Route) -> Vec<f64> {
+pub fn scores(logits: &[f64], route: &RouterConfig) -> Vec<f64> {
     rows_of("logits", logits, route.experts);
     let mut scores = logits.to_vec();
     match route.is_sigmoid {
@@ -47,7 +47,7 @@ pub fn scores(logits: &[f64], route: &Route) -> Vec<f64> {
 ///
 /// Softmax: dx = s·(ds − Σ s·ds); sigmoid: dx = ds·s·(1 − s).
 #[track_caller]
-pub fn scores_backward(logits: &[f64], d_scores: &[f64], route: &Route) -> Vec<f64> {
+pub fn scores_backward(logits: &[f64], d_scores: &[f64], route: &RouterConfig) -> Vec<f64> {
     assert_len("d_scores", d_scores, logits.len());
     let scores = scores(logits, route);
     let rows = scores.chunks_exact(route.experts).zip(d_scores.chunks_exact(route.experts));
@@ -70,17 +70,17 @@ pub fn scores_backward(logits: &[f64], d_scores: &[f64], route: &Route) -> Vec<f
 /// # Examples
 ///
 /// ```
-/// use gristmill::reference::route::{Route, choose};
+/// use gristmill::reference::route::{RouterConfig, choose};
 ///
 /// let route =
-///     Route { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: true, scaling: 1.0 };
+///     RouterConfig { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: true, scaling: 1.0 };
 /// // The last expert has the highest score; the first two tie, so the first of them comes second.
 /// assert_eq!(choose(&[0.3, 0.3, 0.0, 0.4], None, &route), [3, 0]);
 /// // A bias changes the choice.
 /// assert_eq!(choose(&[0.3, 0.3, 0.0, 0.4], Some(&[0.0, 0.2, 0.0, 0.0]), &route), [1, 3]);
 /// ```
 #[track_caller]
-pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &Route) -> Vec<u32> {
+pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &RouterConfig) -> Vec<u32> {
     rows_of("scores", scores, route.experts);
     let mut ids = Vec::new();
     for row in scores.chunks_exact(route.experts) {
@@ -90,7 +90,7 @@ pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &Route) -> Vec<u32> {
             row.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
         }
         let mut allowed: Vec<usize> = (0..route.experts).collect();
-        if let Some(Groups { count, chosen, best }) = route.groups {
+        if let Some(ExpertGroups { count, chosen, best }) = route.groups {
             let size = route.experts / count;
             let good = |group: &[f64]| {
                 let mut group = group.to_vec();
@@ -109,7 +109,7 @@ pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &Route) -> Vec<u32> {
 /// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` and k > 1,
 /// times `scaling`. The bias has no effect on them.
 #[track_caller]
-pub fn gates(logits: &[f64], ids: &[u32], route: &Route) -> Vec<f64> {
+pub fn gates(logits: &[f64], ids: &[u32], route: &RouterConfig) -> Vec<f64> {
     let chosen = chosen_scores(&scores(logits, route), ids, route);
     let rows = chosen.chunks_exact(route.chosen);
     rows.flat_map(|s| {
@@ -124,7 +124,7 @@ pub fn gates(logits: &[f64], ids: &[u32], route: &Route) -> Vec<f64> {
 /// With S the divisor of a token and c the scaling: ds = c / S·(dg − Σ dg·s / S) for the chosen experts, or c·dg
 /// without normalisation.
 #[track_caller]
-pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Route) -> Vec<f64> {
+pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &RouterConfig) -> Vec<f64> {
     assert_len("d_gates", d_gates, ids.len());
     let chosen = chosen_scores(&scores(logits, route), ids, route);
     let mut d_scores = vec![0.0; logits.len()];
@@ -140,16 +140,16 @@ pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Rout
     d_scores
 }
 
-fn normalises(route: &Route) -> bool {
+fn normalises(route: &RouterConfig) -> bool {
     route.norm_top_k && route.chosen > 1
 }
 
-fn divisor(chosen: &[f64], route: &Route) -> f64 {
+fn divisor(chosen: &[f64], route: &RouterConfig) -> f64 {
     if normalises(route) { chosen.iter().sum::<f64>() + 1e-9 } else { 1.0 }
 }
 
 #[track_caller]
-fn chosen_scores(scores: &[f64], ids: &[u32], route: &Route) -> Vec<f64> {
+fn chosen_scores(scores: &[f64], ids: &[u32], route: &RouterConfig) -> Vec<f64> {
     assert_len("ids", ids, scores.len() / route.experts * route.chosen);
     let score = |(i, id): (usize, &u32)| scores[i / route.chosen * route.experts + *id as usize];
     ids.iter().enumerate().map(score).collect()
@@ -168,26 +168,32 @@ mod tests {
     use crate::reference::gradient_check::{assert_close, assert_gradient};
     use crate::reference::random::Random;
 
-    const PLAIN: Route =
-        Route { experts: 8, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: false, scaling: 1.0 };
+    const PLAIN: RouterConfig = RouterConfig {
+        experts: 8,
+        chosen: 2,
+        is_sigmoid: false,
+        groups: None,
+        norm_top_k: false,
+        scaling: 1.0,
+    };
 
-    fn grouped(chosen: usize, best: usize) -> Route {
-        Route { groups: Some(Groups { count: 4, chosen, best }), ..PLAIN }
+    fn grouped(chosen: usize, best: usize) -> RouterConfig {
+        RouterConfig { groups: Some(ExpertGroups { count: 4, chosen, best }), ..PLAIN }
     }
 
     #[test]
     fn gates_by_hand() {
         // e^0 + e^ln3 + e^0 + e^ln5 = 10.
-        let route = Route { experts: 4, ..PLAIN };
+        let route = RouterConfig { experts: 4, ..PLAIN };
         let logits = [0.0, 3.0f64.ln(), 0.0, 5.0f64.ln()];
         assert_eq!(choose(&scores(&logits, &route), None, &route), [3, 1]);
         assert_close("softmax", &gates(&logits, &[3, 1], &route), &[0.5, 0.3], 1e-12);
-        let normed = Route { norm_top_k: true, scaling: 2.5, ..route };
+        let normed = RouterConfig { norm_top_k: true, scaling: 2.5, ..route };
         assert_close("normalised", &gates(&logits, &[3, 1], &normed), &[2.5 * 0.625, 2.5 * 0.375], 1e-8);
         // σ(ln 3) = 3/4, σ(ln 5) = 5/6; one expert alone is not normalised.
-        let sigmoid = Route { is_sigmoid: true, ..route };
+        let sigmoid = RouterConfig { is_sigmoid: true, ..route };
         assert_close("sigmoid", &gates(&logits, &[3, 1], &sigmoid), &[5.0 / 6.0, 0.75], 1e-12);
-        let one = Route { chosen: 1, ..normed };
+        let one = RouterConfig { chosen: 1, ..normed };
         assert_close("one", &gates(&logits, &[1], &one), &[0.75], 1e-12);
     }
 
@@ -202,9 +208,9 @@ mod tests {
 
     #[test]
     fn exactly_the_requested_groups_are_kept() {
-        // Groups 0, 2 and 3 tie: MindSpore Transformers would keep all three.
+        // ExpertGroups 0, 2 and 3 tie: MindSpore Transformers would keep all three.
         let scores = [0.5, 0.1, 0.2, 0.2, 0.5, 0.4, 0.5, 0.45];
-        assert_eq!(choose(&scores, None, &Route { chosen: 4, ..grouped(2, 1) }), [0, 4, 5, 1]);
+        assert_eq!(choose(&scores, None, &RouterConfig { chosen: 4, ..grouped(2, 1) }), [0, 4, 5, 1]);
     }
 
     #[test]
@@ -218,7 +224,7 @@ mod tests {
     fn backward_is_the_gradient() {
         for is_sigmoid in [false, true] {
             for (chosen, norm_top_k) in [(1, true), (3, false), (3, true), (8, true)] {
-                let route = Route { chosen, is_sigmoid, norm_top_k, scaling: 1.7, ..PLAIN };
+                let route = RouterConfig { chosen, is_sigmoid, norm_top_k, scaling: 1.7, ..PLAIN };
                 let mut random = Random::new(91);
                 let (logits, d_gates) = (random.normal(5 * 8), random.normal(5 * chosen));
                 let ids = choose(&scores(&logits, &route), None, &route);

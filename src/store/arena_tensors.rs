@@ -23,7 +23,7 @@ pub(crate) struct ArenaTensor<'a> {
 impl<'a> ArenaTensor<'a> {
     /// The tensors of `arena` in the model's order; their names start with `prefix`.
     pub fn list(layout: &'a ArenaLayout, arena: &'a Arena, prefix: &str) -> Vec<Self> {
-        let parameters = layout.parameters.list();
+        let parameters = layout.parameters.iter();
         let of = |(spec, parts): &'a (Spec, Vec<Part>)| {
             spec.pieces.iter().map(move |piece| {
                 let name = format!("{prefix}{}", piece.name);
@@ -94,7 +94,7 @@ pub(crate) fn load(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     ArenaTensor::list(layout, arena, prefix).iter().try_for_each(|tensor| check(file, &tensor.info()))?;
-    let parameters = layout.parameters.list();
+    let parameters = layout.parameters.iter();
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         for part in parts {
             write(arena.part(spec, part), &stored(spec, part, file, prefix)?);

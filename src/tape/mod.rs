@@ -10,10 +10,12 @@ mod ops;
 mod parameter;
 mod permute;
 mod route;
+#[cfg(test)]
+mod tests;
 
 pub use ops::CrossEntropy;
 pub use parameter::Parameter;
-pub use route::{RouteLosses, RoutedVar};
+pub use route::{RouterLosses, Routing};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
@@ -39,13 +41,10 @@ pub struct Target {
     pub accumulate: bool,
 }
 
-/// Records the backward of one op, given the gradient of its result.
-type Undo<'p> = Box<dyn FnOnce(&mut Tape<'_, 'p>, Tensor) + 'p>;
-
+/// One closure of the backward pass, and the path of what it records.
 struct Node<'p> {
-    output: usize,
     path: Vec<String>,
-    undo: Undo<'p>,
+    undo: Box<dyn FnOnce(&mut Tape<'_, 'p>) + 'p>,
 }
 
 /// The ops recorded so far and how to undo them. `'p` outlives the parameters that closures refer to.
@@ -119,11 +118,23 @@ impl<'r, 'p> Tape<'r, 'p> {
     ) -> Var {
         let needs = trains || inputs.iter().any(|input| self.needs_gradient[input.id]);
         let output = self.leaf(tensor, needs);
-        if self.is_recording && needs {
-            let path = self.rec.scopes().to_vec();
-            self.nodes.push(Node { output: output.id, path, undo: Box::new(undo) });
+        if needs {
+            self.always(move |tape| {
+                if let Some(dy) = tape.gradient(output) {
+                    undo(tape, dy);
+                }
+            });
         }
         output
+    }
+
+    /// Adds a closure that the backward pass always runs, whether or not a result has a gradient by then: an op may add to
+    /// the objective by itself. Within [`checkpoint`](Self::checkpoint) it runs when the block is recomputed.
+    pub fn always(&mut self, undo: impl FnOnce(&mut Tape<'_, 'p>) + 'p) {
+        if self.is_recording {
+            let path = self.rec.scopes().to_vec();
+            self.nodes.push(Node { path, undo: Box::new(undo) });
+        }
     }
 
     /// Where a backward shall put the gradient of `var`; `None` if nobody wants it. The backward must write it.
@@ -187,12 +198,10 @@ impl<'r, 'p> Tape<'r, 'p> {
 
     fn undo_down_to(&mut self, count: usize) {
         while self.nodes.len() > count {
-            let Some(Node { output, path, undo }) = self.nodes.pop() else { return };
-            // A result that nothing used has no gradient to pass on.
-            let Some(dy) = self.gradients[output] else { continue };
+            let Some(Node { path, undo }) = self.nodes.pop() else { return };
             let path = path.into_iter().chain(["backward".to_string()]).collect();
             let outer = self.rec.set_path(path);
-            undo(self, dy);
+            undo(self);
             self.rec.set_path(outer);
         }
     }

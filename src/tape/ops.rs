@@ -2,7 +2,7 @@
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
-use crate::ops::attention::{self, Attention, Segments};
+use crate::ops::attention::{self, Attention, DocumentBounds};
 use crate::ops::decode::{self, Decode};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::gelu::{self, Gelu};
@@ -126,7 +126,7 @@ impl<'p> Tape<'_, 'p> {
         rms_norm::rms_norm(self.rec, x.tensor, w, y, rstd, epsilon);
         let (saved_x, saved_rstd) = (self.save(x), self.save_tensor(rstd));
         self.result(y, &[x], weight.trains(), move |tape, dy| {
-            let saved = rms_norm::Saved { x: tape.saved(saved_x), w, rstd: tape.saved(saved_rstd) };
+            let saved = rms_norm::RmsNormSaved { x: tape.saved(saved_x), w, rstd: tape.saved(saved_rstd) };
             if let Some(dw) = weight.gradient() {
                 rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
             }
@@ -142,12 +142,12 @@ impl<'p> Tape<'_, 'p> {
         let y = self.rec.tensor("y", rows, cols, element);
         let [mean, rstd] = ["mean", "rstd"].map(|name| self.rec.tensor(name, 1, rows, Element::F32));
         let w = weight.weight();
-        let saved = layer_norm::Saved { x: x.tensor, w, mean, rstd };
+        let saved = layer_norm::LayerNormSaved { x: x.tensor, w, mean, rstd };
         layer_norm::layer_norm(self.rec, &saved, bias.weight(), y, epsilon);
         let [saved_x, saved_mean, saved_rstd] = [x.tensor, mean, rstd].map(|tensor| self.save_tensor(tensor));
         self.result(y, &[x], weight.trains() || bias.trains(), move |tape, dy| {
             let [x_tensor, mean, rstd] = [saved_x, saved_mean, saved_rstd].map(|handle| tape.saved(handle));
-            let saved = layer_norm::Saved { x: x_tensor, w, mean, rstd };
+            let saved = layer_norm::LayerNormSaved { x: x_tensor, w, mean, rstd };
             if let (Some(dw), Some(db)) = (weight.gradient(), bias.gradient()) {
                 layer_norm::layer_norm_backward_weight(tape.rec, &saved, dy, dw, db);
             }
@@ -170,11 +170,11 @@ impl<'p> Tape<'_, 'p> {
         let y = self.rec.tensor("y", rows, cols, element);
         let rstd = self.rec.tensor("rstd", rows, layout.heads + layout.kv_heads, Element::F32);
         let (wq, wk) = (q_weight.weight(), k_weight.weight());
-        let saved = qk_norm::Saved { x: qkv.tensor, wq, wk, rstd };
+        let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd };
         qk_norm::qk_norm(self.rec, &saved, y, &layout, epsilon);
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
         self.result(y, &[qkv], q_weight.trains() || k_weight.trains(), move |tape, dy| {
-            let saved = qk_norm::Saved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
+            let saved = qk_norm::QkNormSaved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
             let dw = [q_weight.gradient(), k_weight.gradient()];
             qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);
             qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout); // in place
@@ -198,20 +198,20 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`: (N, heads · value_dim). `segments`: which tokens belong to the same document.
-    pub fn attention(&mut self, qkv: Var, segments: Option<Segments>, attention: Attention) -> Var {
+    /// Attention over packed `qkv`: (N, heads · value_dim). `documents`: which tokens belong to the same document.
+    pub fn attention(&mut self, qkv: Var, documents: Option<DocumentBounds>, attention: Attention) -> Var {
         let Tensor { rows, element, .. } = qkv.tensor;
         let layout = attention.layout;
         let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
         let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
-        attention::attention(self.rec, qkv.tensor, y, lse, segments, &attention);
+        attention::attention(self.rec, qkv.tensor, y, lse, documents, &attention);
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);
         self.result(y, &[qkv], false, move |tape, dy| {
             let (rows, cols) = (qkv.tensor.rows, qkv.tensor.cols);
             let dqkv = tape.rec.tensor("gradient", rows, cols, element);
             let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
-            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, segments, &attention);
+            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, documents, &attention);
             tape.give(qkv, dqkv);
         })
     }

@@ -17,7 +17,7 @@ impl Tape<'_, '_> {
     /// The rows of experts (R, D): each choice's token in its row, zeros where nobody is. x (N, D).
     pub fn permute(&mut self, x: Var, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = x.tensor;
-        let rows = self.rec.tensor("rows", placement.routes.rows(), cols, element);
+        let rows = self.rec.tensor("rows", placement.config.rows(), cols, element);
         permute::permute(self.rec, placement, x.tensor, rows);
         let saved = self.save_placement(placement);
         self.result(rows, &[x], false, move |tape, d_rows| {
@@ -32,7 +32,7 @@ impl Tape<'_, '_> {
     /// the result's own, handed on.
     pub fn combine(&mut self, rows: Var, gates: Var, residual: Option<Var>, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
-        let y = self.rec.tensor("y", placement.routes.tokens, cols, element);
+        let y = self.rec.tensor("y", placement.config.tokens, cols, element);
         let skip = residual.map(|residual| residual.tensor);
         permute::combine(self.rec, placement, rows.tensor, gates.tensor, skip, y);
         let (saved_rows, saved_gates) = (self.save(rows), self.save(gates));
@@ -40,10 +40,10 @@ impl Tape<'_, '_> {
         let inputs: Vec<Var> = [Some(rows), Some(gates), residual].into_iter().flatten().collect();
         self.result(y, &inputs, false, move |tape, dy| {
             let placement = tape.saved_placement(&saved);
-            let kept = permute::Saved { rows: tape.saved(saved_rows), gates: tape.saved(saved_gates) };
+            let kept = permute::CombineSaved { rows: tape.saved(saved_rows), gates: tape.saved(saved_gates) };
             // Both come from one kernel, wanted or not: only a router frozen before frozen experts wants neither.
-            let d_rows = tape.rec.tensor("gradient", placement.routes.rows(), cols, element);
-            let (tokens, chosen) = (placement.routes.tokens, placement.routes.chosen);
+            let d_rows = tape.rec.tensor("gradient", placement.config.rows(), cols, element);
+            let (tokens, chosen) = (placement.config.tokens, placement.config.chosen);
             let d_gates = tape.rec.tensor("gradient", tokens, chosen, Element::F32);
             permute::combine_backward(tape.rec, &placement, &kept, dy, d_rows, d_gates);
             tape.give(rows, d_rows);

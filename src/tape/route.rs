@@ -1,14 +1,14 @@
 //! The router on the tape, and the gate of the expert that every token visits.
 
-use super::{Node, Tape, Var};
+use super::{Tape, Var};
 use crate::ops::balance::{self, Balance, BalanceGradient};
-use crate::ops::route::{self, Route, Routed};
+use crate::ops::route::{self, RouterConfig, RouterOutput};
 use crate::ops::{row_gate, tally};
 use crate::record::Tensor;
 
 /// The losses that a router adds to the objective. Evaluation has none.
 #[derive(Clone, Copy, Debug)]
-pub struct RouteLosses {
+pub struct RouterLosses {
     /// Their factors; all may be 0: they are then only tallied.
     pub balance: Balance,
     /// `StepState`.
@@ -17,80 +17,58 @@ pub struct RouteLosses {
     pub tally: Tensor,
 }
 
-/// What a router made, with the gates as a value that a gradient may reach.
+/// The output of a router on the tape.
 #[derive(Clone, Copy, Debug)]
-pub struct RoutedVar {
-    /// How much each choice counts (N, k), f32; `gates.tensor` is `routed.gates`.
+pub struct Routing {
+    /// The gates (N, k), f32, as a differentiable value; `gates.tensor` is `output.gates`.
     pub gates: Var,
-    /// The choices and what led to them.
-    pub routed: Routed,
+    /// The chosen experts and everything else the kernel wrote.
+    pub output: RouterOutput,
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// Chooses experts by `logits` (N, E), f32. The gradient of the gates flows back to the logits, and with it that of
-    /// `losses`, whose gradient is loss scale / accumulation: nobody else need know of it, and it flows even if nothing uses
-    /// the gates. The backward reads the choices that the forward pass made.
-    ///
-    /// A run that recomputes a block tallies its losses once.
+    /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits and adds
+    /// the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the gates. It
+    /// reuses the choices of the forward pass. Under [`checkpoint`](Tape::checkpoint) the losses are tallied once.
     pub fn route(
         &mut self,
         logits: Var,
         bias: Option<Tensor>,
-        route: &Route,
-        losses: Option<&RouteLosses>,
-    ) -> RoutedVar {
-        let route = *route;
+        config: &RouterConfig,
+        losses: Option<&RouterLosses>,
+    ) -> Routing {
+        let config = *config;
         let keeps_unbiased = bias.is_some() && losses.is_some();
-        let routed = Routed::new(self.rec, &route, logits.tensor.rows, keeps_unbiased);
-        route::route(self.rec, &route, logits.tensor, bias, &routed);
+        let output = RouterOutput::new(self.rec, &config, logits.tensor.rows, keeps_unbiased);
+        route::route(self.rec, &config, logits.tensor, bias, &output);
         let tally = losses.filter(|_| !self.is_recomputing()).map(|losses| losses.tally);
         let pull = losses
-            .and_then(|losses| balance::balance(self.rec, &route, &losses.balance, &routed, tally))
+            .and_then(|losses| balance::balance(self.rec, &config, &losses.balance, &output, tally))
             .map(|pull| self.save_tensor(pull));
         let losses = losses.filter(|losses| losses.balance.is_in_objective()).copied();
 
-        let needs_gradient = self.needs_gradient[logits.id];
-        let (objective, gates) =
-            (self.leaf(routed.statistics, needs_gradient), self.leaf(routed.gates, needs_gradient));
-        if !self.is_recording || !needs_gradient {
-            return RoutedVar { gates, routed };
-        }
-        let kept = [routed.ids, routed.gates, routed.scores, routed.statistics, logits.tensor];
-        let kept = kept.map(|tensor| self.save_tensor(tensor));
-        let undo = move |tape: &mut Tape<'_, 'p>, d_gates: Option<Tensor>| {
-            let [ids, gates, scores, statistics, saved_logits] = kept.map(|handle| tape.saved(handle));
-            let routed = Routed { ids, gates, scores, statistics, unbiased: None };
-            let pull = pull.map(|pull| tape.saved(pull));
-            let gradient =
-                losses.map(|RouteLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
-            let Tensor { rows, cols, element, .. } = saved_logits;
-            let d_logits = tape.rec.tensor("gradient", rows, cols, element);
-            route::route_backward(
-                tape.rec,
-                &route,
-                &routed,
-                saved_logits,
-                d_gates,
-                gradient.as_ref(),
-                d_logits,
-            );
-            tape.give(logits, d_logits);
-        };
-        // The losses are a result of their own, with a gradient from the start: the step's state. One launch undoes both, that
-        // of the gates, which runs first; the other is there for gates without a gradient.
-        let path = self.rec.scopes().to_vec();
-        if let Some(losses) = losses {
-            self.give(objective, losses.step);
-            let alone = move |tape: &mut Tape<'_, 'p>, _| {
-                if tape.gradient(gates).is_none() {
-                    undo(tape, None);
+        let gates = self.leaf(output.gates, self.needs_gradient[logits.id]);
+        if self.needs_gradient[logits.id] {
+            let saved = [output.ids, output.gates, output.scores, output.statistics, logits.tensor]
+                .map(|tensor| self.save_tensor(tensor));
+            self.always(move |tape| {
+                let d_gates = tape.gradient(gates);
+                if d_gates.is_none() && losses.is_none() {
+                    return;
                 }
-            };
-            self.nodes.push(Node { output: objective.id, path: path.clone(), undo: Box::new(alone) });
+                let [ids, gates, scores, statistics, saved_logits] = saved.map(|handle| tape.saved(handle));
+                let output = RouterOutput { ids, gates, scores, statistics, unbiased: None };
+                let pull = pull.map(|pull| tape.saved(pull));
+                let losses =
+                    losses.map(|RouterLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
+                let Tensor { rows, cols, element, .. } = saved_logits;
+                let d_logits = tape.rec.tensor("gradient", rows, cols, element);
+                let losses = losses.as_ref();
+                route::route_backward(tape.rec, &config, &output, saved_logits, d_gates, losses, d_logits);
+                tape.give(logits, d_logits);
+            });
         }
-        let undo = move |tape: &mut Tape<'_, 'p>, d_gates| undo(tape, Some(d_gates));
-        self.nodes.push(Node { output: gates.id, path, undo: Box::new(undo) });
-        RoutedVar { gates, routed }
+        Routing { gates, output }
     }
 
     /// Adds what a micro-batch's tokens chose to a layer's tally, as [`tally()`](tally::tally); a run that recomputes a block

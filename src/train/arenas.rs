@@ -1,7 +1,7 @@
 //! The arenas of a run: weights, gradients and moments, in the same layout.
 
 use crate::model::arena::{Arena, ArenaLayout, Kind};
-use crate::model::parameters::Rule;
+use crate::model::parameters::UpdateRule;
 use crate::record::Persistents;
 
 /// The four arenas. Each has room only for the parameters that need it.
@@ -21,7 +21,7 @@ impl Arenas {
     /// Adds the arenas to the persistent buffers.
     pub(super) fn new(layout: &ArenaLayout, persistents: &mut Persistents) -> Self {
         let trains = |kind: Kind| !kind.is_frozen;
-        let has_variance = |kind: Kind| trains(kind) && kind.rule == Rule::AdamW;
+        let has_variance = |kind: Kind| trains(kind) && kind.rule == UpdateRule::AdamW;
         Self {
             weights: layout.arena(persistents, "weights", |_| true),
             gradients: layout.arena(persistents, "gradients", trains),

@@ -3,8 +3,8 @@
 use crate::data::Batch;
 use crate::element::Element;
 use crate::model::config::ModelConfig;
-use crate::model::gpt::{AheadTensors, BatchTensors};
-use crate::ops::attention::Segments;
+use crate::model::{AheadTensors, BatchTensors};
+use crate::ops::attention::DocumentBounds;
 use crate::record::{BufferId, Persistents, Tensor};
 
 /// Which id arrays a micro-batch has on the device.
@@ -71,7 +71,7 @@ pub(super) fn batch_tensors(
     };
     let [tokens, targets, positions, order] = [array(), array(), array(), array()];
     let position_order = arrays.sorts_positions.then(&mut array);
-    let segments = arrays.isolates_documents.then(|| Segments { starts: array(), ends: array() });
+    let documents = arrays.isolates_documents.then(|| DocumentBounds { starts: array(), ends: array() });
     let mut ahead_rows = || {
         let first = array();
         for _ in 1..arrays.ahead {
@@ -84,5 +84,5 @@ pub(super) fn batch_tensors(
         targets: ahead_rows(),
         order: ahead_rows(),
     });
-    BatchTensors { tokens, targets, positions, order, position_order, segments, ahead }
+    BatchTensors { tokens, targets, positions, order, position_order, documents, ahead }
 }

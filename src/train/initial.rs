@@ -31,7 +31,7 @@ impl Trainer<'_> {
 
     /// Writes the weights that a run starts with, drawn from `seed`.
     pub(super) fn write_initial_weights(&self, seed: u64) {
-        let parameters = self.recordings.layout.parameters.list();
+        let parameters = self.recordings.layout.parameters.iter();
         for (index, (spec, parts)) in parameters.into_iter().enumerate() {
             for part in parts {
                 let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
 //! Which instruments a run's model and configuration ask for.
 
 use crate::config::Instruments;
-use crate::model::config::{Dispatch, ModelConfig};
+use crate::model::config::{ModelConfig, TokenDispatch};
 use crate::report::instruments::{ExpertInstruments, TokenDistribution};
 
 /// The instruments for the experts of `model`; `None` for a dense model.
@@ -14,8 +14,8 @@ pub(super) fn expert_instruments(
     let distribution = shown.token_distribution.as_ref();
     Some(ExpertInstruments {
         capacity_factor: match mixture.dispatch {
-            Dispatch::Capacity(capacity) => Some(capacity.factor),
-            Dispatch::Dropless { .. } => None,
+            TokenDispatch::Capacity(capacity) => Some(capacity.factor),
+            TokenDispatch::Dropless { .. } => None,
         },
         has_balance_loss: mixture.losses.expert > 0.0 || mixture.losses.sequence > 0.0,
         has_z_loss: mixture.losses.z > 0.0,
@@ -30,11 +30,11 @@ mod tests {
     use super::*;
     use crate::config::SummaryConfig;
     use crate::model::config::{BalanceLosses, Capacity, DropOrder, MixtureConfig, Sizes};
-    use crate::ops::route::{Route, Score};
+    use crate::ops::route::{RouterConfig, Score};
     use std::path::Path;
 
     fn model(dispatch: Dispatch, losses: BalanceLosses) -> ModelConfig {
-        let route = Route {
+        let route = RouterConfig {
             experts: 4,
             chosen: 2,
             score: Score::Softmax,
@@ -73,14 +73,14 @@ mod tests {
         let of = |model: &ModelConfig| expert_instruments(model, &Instruments::default(), "small").unwrap();
         let capacity = Capacity { factor: 1.5, order: DropOrder::Choice, renormalises: false, hot: None };
         let expert = BalanceLosses { expert: 0.1, ..BalanceLosses::default() };
-        let limited = of(&model(Dispatch::Capacity(capacity), expert));
+        let limited = of(&model(TokenDispatch::Capacity(capacity), expert));
         assert_eq!((limited.capacity_factor, limited.has_balance_loss), (Some(1.5), true));
         let z = BalanceLosses { z: 0.1, ..BalanceLosses::default() };
-        let dropless = of(&model(Dispatch::Dropless { safe_tokens: false }, z));
+        let dropless = of(&model(TokenDispatch::Dropless { safe_tokens: false }, z));
         let expected = ExpertInstruments { has_z_loss: true, ..ExpertInstruments::default() };
         assert_eq!(dropless, expected, "nothing is logged or written unless it is asked for");
         let sequence = BalanceLosses { sequence: 0.1, ..BalanceLosses::default() };
-        assert!(of(&model(Dispatch::Dropless { safe_tokens: false }, sequence)).has_balance_loss);
+        assert!(of(&model(TokenDispatch::Dropless { safe_tokens: false }, sequence)).has_balance_loss);
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         let summary = SummaryConfig { folder: "nowhere".into(), every_steps: 5 };
         let shown = Instruments { logs_drop_rate: true, token_distribution: Some(summary) };
         assert_eq!(expert_instruments(&dense(), &shown, "small"), None);
-        let mixture = model(Dispatch::Dropless { safe_tokens: false }, BalanceLosses::default());
+        let mixture = model(TokenDispatch::Dropless { safe_tokens: false }, BalanceLosses::default());
         let instruments = expert_instruments(&mixture, &shown, "small").unwrap();
         assert!(instruments.logs_drop_rate);
         let written = TokenDistribution::new(Path::new("nowhere"), "small", 5);

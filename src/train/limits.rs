@@ -50,7 +50,7 @@ pub(super) fn check_activations(
         format!("an activation of {batch_size} x {} tokens x {widest}", model.seq_length),
         SMALLER_BATCH,
     )?;
-    if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, true) {
+    if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
         check_launches(model, [rows, columns], capabilities)?;
         let what = format!("an activation of the experts, {rows} rows x {columns},");
         refuse_over(4 * rows * columns, what, SMALLER_BATCH)?;

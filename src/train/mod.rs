@@ -14,7 +14,6 @@ pub mod forecast;
 mod initial;
 mod instruments;
 mod limits;
-mod micro_step;
 mod model_fingerprint;
 pub mod optimizer;
 pub mod peak;

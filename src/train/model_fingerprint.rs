@@ -1,9 +1,9 @@
 //! What of a model decides the numbers of a step, for the comparison when a run resumes.
 
 use crate::model::config::{
-    BalanceLosses, Capacity, Dispatch, HotExperts, MixtureConfig, ModelConfig, MultiToken, SharedExpert,
+    BalanceLosses, Capacity, HotExperts, MixtureConfig, ModelConfig, MultiToken, SharedExpert, TokenDispatch,
 };
-use crate::ops::route::{Groups, Route};
+use crate::ops::route::{ExpertGroups, RouterConfig};
 use serde_json::Value;
 
 /// A `ColdHotExpertMonitor` may say the step too; who has none finds it here.
@@ -85,7 +85,7 @@ pub(super) fn entries(model: &ModelConfig) -> Vec<(String, Value)> {
 
 fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
     let MixtureConfig {
-        route: Route { experts, chosen, score, groups, norm_top_k, scaling },
+        route: RouterConfig { experts, chosen, score, groups, norm_top_k, scaling },
         has_bias,
         bias_update_rate,
         intermediate_size,
@@ -110,7 +110,7 @@ fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
         ("moe_config.sequence_loss", (*sequence).into()),
         ("moe_config.z_loss_factor", (*z).into()),
     ];
-    if let Some(Groups { count, chosen, score }) = *groups {
+    if let Some(ExpertGroups { count, chosen, score }) = *groups {
         entries.extend([
             ("moe_config.n_group", count.into()),
             ("moe_config.topk_group", chosen.into()),
@@ -124,10 +124,10 @@ fn of_mixture(mixture: &MixtureConfig) -> Vec<(&'static str, Value)> {
         ]);
     }
     match *dispatch {
-        Dispatch::Dropless { safe_tokens } => {
+        TokenDispatch::Dropless { safe_tokens } => {
             entries.extend([("moe_config.enable_gmm_safe_tokens", safe_tokens.into())])
         }
-        Dispatch::Capacity(Capacity { factor, order, renormalises, hot }) => {
+        TokenDispatch::Capacity(Capacity { factor, order, renormalises, hot }) => {
             entries.extend([
                 ("moe_config.capacity_factor", factor.into()),
                 ("moe_config.order", format!("{order:?}").into()),
@@ -166,7 +166,7 @@ mod tests {
 
     fn mixture() -> MixtureConfig {
         MixtureConfig {
-            route: Route {
+            route: RouterConfig {
                 experts: 4,
                 chosen: 2,
                 score: Score::Softmax,
@@ -180,7 +180,7 @@ mod tests {
             first_dense_layers: 0,
             shared: None,
             losses: BalanceLosses::default(),
-            dispatch: Dispatch::Dropless { safe_tokens: false },
+            dispatch: TokenDispatch::Dropless { safe_tokens: false },
             fuses_permutation: false,
             router_init_std: 0.01,
         }
@@ -200,18 +200,18 @@ mod tests {
         assert!(plain.len() > 27);
         let capacity = Capacity { factor: 1.5, order: DropOrder::Choice, renormalises: false, hot: None };
         let hot = HotExperts { count: 1, cold_token_share: 0.5, update_step: 3, checkpoint_step: Some(2) };
-        let groups = Groups { count: 2, chosen: 1, score: GroupScore::Best };
+        let groups = ExpertGroups { count: 2, chosen: 1, score: GroupScore::Best };
         let changed = [
-            MixtureConfig { route: Route { groups: Some(groups), ..mixture().route }, ..mixture() },
+            MixtureConfig { route: RouterConfig { groups: Some(groups), ..mixture().route }, ..mixture() },
             MixtureConfig { losses: BalanceLosses { z: 0.1, ..BalanceLosses::default() }, ..mixture() },
             MixtureConfig {
                 shared: Some(SharedExpert { intermediate_size: 8, is_gated: true }),
                 ..mixture()
             },
-            MixtureConfig { dispatch: Dispatch::Dropless { safe_tokens: true }, ..mixture() },
-            MixtureConfig { dispatch: Dispatch::Capacity(capacity), ..mixture() },
+            MixtureConfig { dispatch: TokenDispatch::Dropless { safe_tokens: true }, ..mixture() },
+            MixtureConfig { dispatch: TokenDispatch::Capacity(capacity), ..mixture() },
             MixtureConfig {
-                dispatch: Dispatch::Capacity(Capacity { hot: Some(hot), ..capacity }),
+                dispatch: TokenDispatch::Capacity(Capacity { hot: Some(hot), ..capacity }),
                 ..mixture()
             },
         ];

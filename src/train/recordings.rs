@@ -3,7 +3,6 @@
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_memory, check_schedule};
-use super::micro_step::{DropoutMasks, MicroBatch};
 use super::state::{LossState, StepState, schedule_columns};
 use super::update::Update;
 use crate::config::RunPlan;
@@ -13,11 +12,13 @@ use crate::generate::GenerateRecordings;
 use crate::kernels::Capabilities;
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
-use crate::model::gpt::BatchTensors;
+use crate::model::gpt::LossTensors;
 use crate::model::parameters::Gpt;
-use crate::model::{ExpertState, Shape};
+use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
+use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
-use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recording, Tensor};
+use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
+use crate::tape::{Parameter, Tape};
 
 /// Everything that is decided before a device is opened.
 pub struct Recordings {
@@ -80,25 +81,22 @@ impl Recordings {
         let batch = batch_tensors(&mut persistents, "batch", tokens, batch_arrays);
         let ahead_loss =
             model.multi_token.map(|_| words(&mut persistents, "loss state ahead", LossState::WORDS));
-        let shape = Shape::new(model, tokens, &mut persistents);
-        let dropout = shape.has_dropout().then(|| DropoutMasks {
+        let buffers = ModelBuffers::new(model, tokens, &mut persistents);
+        let masks = model.has_dropout().then(|| Masks {
             seed: plan.seed,
-            state: words(&mut persistents, "dropout state", DropoutMasks::WORDS),
+            state: words(&mut persistents, "dropout state", DROPOUT_STATE_WORDS),
         });
         check_schedule(schedule, &capabilities)?;
         check_activations(model, plan.batch_size, &capabilities)?;
 
-        let gpt = layout.bind(&arenas.weights, Some(&arenas.gradients));
-        let micro_batch = MicroBatch {
-            gpt: &gpt,
-            shape,
-            batch: &batch,
-            state,
-            accumulation: plan.gradient_accumulation_steps as u32,
-            ignore_id: model.ignore_id,
-        };
-        let micro_step = micro_batch.train(capabilities, loss, model.multi_token.zip(ahead_loss), dropout);
-        let eval = micro_batch.evaluate(capabilities, eval_loss);
+        let gpt = layout.bind(model, &arenas.weights, Some(&arenas.gradients));
+        let accumulation = plan.gradient_accumulation_steps as u32;
+        let context = |mode| ForwardContext { config: model, buffers, batch, mode };
+        let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
+        let training = context(Mode::Training(Training { step: state, accumulation, masks }));
+        let micro_step = micro_step(&gpt, &training, &losses, capabilities);
+        let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
+        let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities);
         let update = Update {
             optimizer: &plan.optimizer,
             decays: (0..=plan.groups.len()).map(|group| plan.weight_decay(group)).collect(),
@@ -106,13 +104,13 @@ impl Recordings {
             layout: &layout,
             arenas: &arenas,
             tensors: StepTensors { state, loss, schedule },
-            experts: shape.expert_state(),
+            experts: buffers.experts,
         };
         let update = update.record(capabilities)?;
         let sample = plan
             .sample
             .is_some()
-            .then(|| GenerateRecordings::new(&mut persistents, &gpt, model, &shape, 1, capabilities));
+            .then(|| GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities));
         let recordings = Self {
             model: model.clone(),
             persistents,
@@ -122,11 +120,11 @@ impl Recordings {
             loss,
             eval_loss,
             ahead_loss,
-            experts: shape.expert_state(),
+            experts: buffers.experts,
             schedule,
             batch_arrays,
             batch,
-            rotary: shape.rotary_table(),
+            rotary: buffers.rotary_table(model),
             micro_step,
             update,
             eval,
@@ -157,6 +155,38 @@ impl Recordings {
         consumers.truncate(count);
         consumers
     }
+}
+
+/// Words of `DropoutState`.
+const DROPOUT_STATE_WORDS: u32 = 4;
+
+/// Forward, loss and backward: gradients are added to their arena.
+fn micro_step(
+    gpt: &Gpt<Parameter>,
+    training: &ForwardContext<'_>,
+    losses: &LossTensors,
+    capabilities: Capabilities,
+) -> Recording {
+    let mut rec = Recorder::new("micro_step", capabilities);
+    if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
+        rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state));
+    }
+    let mut tape = Tape::new(&mut rec);
+    gpt.loss(&mut tape, training, losses);
+    tape.backward();
+    rec.finish()
+}
+
+/// Forward and loss alone.
+fn eval(
+    gpt: &Gpt<Parameter>,
+    evaluation: &ForwardContext<'_>,
+    losses: &LossTensors,
+    capabilities: Capabilities,
+) -> Recording {
+    let mut rec = Recorder::new("eval", capabilities);
+    gpt.loss(&mut Tape::forward_only(&mut rec), evaluation, losses);
+    rec.finish()
 }
 
 /// The buffer of a persistent tensor.

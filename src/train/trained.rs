@@ -6,7 +6,7 @@ use crate::data::Codec;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::{Error, Result};
 use crate::generate::{GenerateRecordings, Generator, Settings};
-use crate::model::Shape;
+use crate::model::ModelBuffers;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
@@ -82,8 +82,8 @@ impl<'gpu> TrainedModel<'gpu> {
         let mut persistents = Persistents::new();
         let layout = ArenaLayout::new(Gpt::describe(config), &capabilities.limits)?;
         let weights = layout.arena(&mut persistents, "weights", |_| true);
-        let shape = Shape::new(config, sequences * config.seq_length as u32, &mut persistents);
-        let bytes = GenerateRecordings::largest_tensor(config, &shape, sequences);
+        let model_buffers = ModelBuffers::new(config, sequences * config.seq_length as u32, &mut persistents);
+        let bytes = GenerateRecordings::largest_tensor(config, sequences);
         if bytes > capabilities.limits.binding_bytes {
             return Err(Error::Plan(format!(
                 "a tensor of {sequences} sequences takes {} MiB, over the adapter's largest binding of {} MiB; continue \
@@ -92,9 +92,9 @@ impl<'gpu> TrainedModel<'gpu> {
                 capabilities.limits.binding_bytes >> 20
             )));
         }
-        let gpt = layout.bind(&weights, None);
+        let gpt = layout.bind(config, &weights, None);
         let recordings =
-            GenerateRecordings::new(&mut persistents, &gpt, config, &shape, sequences, capabilities);
+            GenerateRecordings::new(&mut persistents, &gpt, config, model_buffers, sequences, capabilities);
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(&[&recordings.prefill, &recordings.step], &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {
@@ -102,11 +102,11 @@ impl<'gpu> TrainedModel<'gpu> {
                 gpu.write(&buffers, id, tensor.offset, bytes);
             }
         };
-        if let Some((table, values)) = shape.rotary_table() {
+        if let Some((table, values)) = model_buffers.rotary_table(config) {
             write(table, bytemuck::cast_slice(&values));
         }
-        let experts = shape.expert_state();
-        let tensors = WeightTensors { layout: &layout, arena: &weights, experts: experts.as_ref() };
+        let experts = model_buffers.experts.as_ref();
+        let tensors = WeightTensors { layout: &layout, arena: &weights, experts };
         load_weights(tensors, &run.checkpoint, write)?;
         let reader = Reader::new(gpu, recordings.logits.bytes());
         Ok(Self { gpu, recordings, buffers, prepared, reader })

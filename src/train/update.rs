@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
 use crate::model::arena::{ArenaLayout, Part};
-use crate::model::parameters::{Rule, Spec};
+use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use crate::ops::hot_experts::hot_experts;
@@ -39,7 +39,7 @@ impl Update<'_> {
             trained.clone().map(|i| self.arenas.gradients.segment(self.layout, i)).collect();
         let max_norm = self.max_norm.map(|norm| norm as f32);
         rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, max_norm));
-        for i in trained.filter(|&i| self.layout.segments[i].kind.rule == Rule::AdamW) {
+        for i in trained.filter(|&i| self.layout.segments[i].kind.rule == UpdateRule::AdamW) {
             rec.scope(format!("adamw.{i}"), |rec| self.update_segment(rec, i));
         }
         if let OptimizerKind::Muon(config) = self.optimizer.kind {
@@ -53,7 +53,7 @@ impl Update<'_> {
 
     /// AdamW on all parameters of segment number `i` at once.
     fn update_segment(&self, rec: &mut Recorder, i: usize) {
-        let segment = adamw::Segment {
+        let segment = adamw::AdamWTensors {
             weights: self.arenas.weights.segment(self.layout, i),
             gradients: self.arenas.gradients.segment(self.layout, i),
             first_moments: self.arenas.first_moments.segment(self.layout, i),
@@ -74,8 +74,9 @@ impl Update<'_> {
     /// Muon, one matrix at a time. A parameter that packs several matrices (q, k and v; gate and up) is updated
     /// matrix by matrix: they are stored together for the sake of one product, but are different maps.
     fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
-        let parameters = self.layout.parameters.list();
-        for (spec, parts) in parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == Rule::Muon)
+        let parameters = self.layout.parameters.iter();
+        for (spec, parts) in
+            parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Muon)
         {
             let &[part] = parts.as_slice() else {
                 return Err(Error::Plan(format!(

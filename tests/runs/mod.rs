@@ -6,13 +6,13 @@ use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::arena::Arena;
 use gristmill::model::config::{
-    Activation, Dispatch, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
-    Yarn,
+    Activation, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
+    TokenDispatch, Yarn,
 };
 use gristmill::model::init::initial_row;
 use gristmill::model::parameters::Gpt;
 use gristmill::ops::gelu::Gelu;
-use gristmill::ops::route::{GroupScore, Groups, Score};
+use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
 use gristmill::train::arenas::Arenas;
@@ -112,9 +112,8 @@ seed: 7
     /// The weights a run starts with.
     pub fn initial_weights(&self) -> Weights {
         let plan = self.plan();
-        let gpt = Gpt::describe(&plan.model);
         let mut weights = Weights::new();
-        for (index, spec) in gpt.list().into_iter().enumerate() {
+        for (index, spec) in Gpt::describe(&plan.model).iter().enumerate() {
             for piece in &spec.pieces {
                 let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
                     initial_row(spec, index, row, plan.seed)[first..first + columns].to_vec()
@@ -205,10 +204,12 @@ fn reference_mixture(config: &MixtureConfig) -> reference::mixture::Mixture {
             Score::Softmax => reference::mixture::Score::Softmax,
             Score::Sigmoid => reference::mixture::Score::Sigmoid,
         },
-        groups: config.route.groups.map(|Groups { count, chosen, score }| reference::mixture::Groups {
-            count: count as usize,
-            chosen: chosen as usize,
-            best: if score == GroupScore::BestTwo { 2 } else { 1 },
+        groups: config.route.groups.map(|ExpertGroups { count, chosen, score }| {
+            reference::mixture::ExpertGroups {
+                count: count as usize,
+                chosen: chosen as usize,
+                best: if score == GroupScore::BestTwo { 2 } else { 1 },
+            }
         }),
         norm_top_k: config.route.norm_top_k,
         scaling: f64::from(config.route.scaling),
@@ -225,8 +226,8 @@ fn reference_mixture(config: &MixtureConfig) -> reference::mixture::Mixture {
             z: config.losses.z,
         },
         capacity: match config.dispatch {
-            Dispatch::Dropless { .. } => None,
-            Dispatch::Capacity(capacity) => Some(reference::mixture::Capacity {
+            TokenDispatch::Dropless { .. } => None,
+            TokenDispatch::Capacity(capacity) => Some(reference::mixture::Capacity {
                 factor: capacity.factor,
                 is_token_major: capacity.order == DropOrder::Token,
                 renormalises: capacity.renormalises,

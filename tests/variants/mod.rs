@@ -7,8 +7,10 @@ use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
-use gristmill::ops::permute::{self, HotAndCold, Order, Routes, Rule, Slots};
-use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
+use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
+use gristmill::ops::route::{
+    ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
+};
 use gristmill::ops::row_gate;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
@@ -19,16 +21,16 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("routers", capabilities);
     let words = |rec: &mut Recorder, rows, cols| rec.tensor("words", rows, cols, F32);
     let (tally, step) = (words(&mut rec, 1, tally_columns(8)), words(&mut rec, 1, 12));
-    let limited = Some(Groups { count: 4, chosen: 2, score: GroupScore::BestTwo });
+    let limited = Some(ExpertGroups { count: 4, chosen: 2, score: GroupScore::BestTwo });
     for (score, groups, has_bias) in [
         (Score::Softmax, None, false),
         (Score::Softmax, limited, true),
         (Score::Sigmoid, None, true),
         (Score::Sigmoid, limited, false),
     ] {
-        let shape = Route { experts: 8, chosen: 2, score, groups, norm_top_k: true, scaling: 1.0 };
+        let shape = RouterConfig { experts: 8, chosen: 2, score, groups, norm_top_k: true, scaling: 1.0 };
         let (logits, bias) = (words(&mut rec, 6, 8), words(&mut rec, 1, 8));
-        let routed = Routed::new(&mut rec, &shape, 6, has_bias);
+        let routed = RouterOutput::new(&mut rec, &shape, 6, has_bias);
         route(&mut rec, &shape, logits, has_bias.then_some(bias), &routed);
         for (expert, z) in [(0.1, 0.0), (0.1, 0.1), (0.0, 0.1)] {
             let losses = Balance { expert, sequence: 0.0, z, tokens: 3, accumulation: 1 };
@@ -58,7 +60,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Rows of experts by every rule, fused and composed.
+/// Rows of experts by every allocation, fused and composed.
 pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("permutations", capabilities);
     let [ids, capacities, state] = [32, 4, 12].map(|cols| rec.tensor("integers", 1, cols, F32));
@@ -66,10 +68,10 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     let steps = HotSteps { update_step: 10, checkpoint_step: None };
     for element in [Element::F32, Element::F16, Element::Bf16] {
         for slots in [Some(Slots::HotAndCold(two)), Some(Slots::Equal(9)), None] {
-            let rule = slots.map(|slots| Rule::Capacity { slots, order: Order::Choice });
-            let rule = rule.unwrap_or(Rule::Dropless { safe_tokens: true });
+            let allocation = slots.map(|slots| RowAllocation::Capacity { slots, order: DropOrder::Choice });
+            let allocation = allocation.unwrap_or(RowAllocation::Dropless { safe_tokens: true });
             for is_fused in [true, false] {
-                let routes = Routes { tokens: 16, chosen: 2, experts: 4, rule, is_fused };
+                let routes = PlacementConfig { tokens: 16, chosen: 2, experts: 4, allocation, is_fused };
                 let is_hot = matches!(slots, Some(Slots::HotAndCold(_)));
                 let placement = permute::place(&mut rec, &routes, ids, is_hot.then_some(capacities));
                 let mut tensor = |rows, element| rec.tensor("x", rows, 9, element);
@@ -81,7 +83,7 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
                     permute::combine(&mut rec, &placement, rows, gates, residual, y);
                     permute::permute_backward(&mut rec, &placement, d_rows, x, residual.is_some());
                 }
-                let saved = permute::Saved { rows, gates };
+                let saved = permute::CombineSaved { rows, gates };
                 permute::combine_backward(&mut rec, &placement, &saved, y, d_rows, d_gates);
                 permute::renormalise_gates(&mut rec, &placement, gates, d_gates, 1.0);
                 permute::renormalise_gates_backward(&mut rec, &placement, gates, gates, d_gates, 1.0);

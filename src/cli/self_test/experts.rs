@@ -4,17 +4,24 @@ use super::harness::Harness;
 use super::{D, N};
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::permute::{
-    Placement, Routes, Rule, Saved, combine, combine_backward, permute, permute_backward, place,
+    CombineSaved, Placement, PlacementConfig, RowAllocation, combine, combine_backward, permute,
+    permute_backward, place,
 };
-use crate::ops::route::{Route, Routed, Score, route, route_backward};
+use crate::ops::route::{RouterConfig, RouterOutput, Score, route, route_backward};
 use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
 use crate::reference;
 
 /// Inner width of an expert, in features.
 const F: u32 = 72;
-const ROUTE: Route =
-    Route { experts: 6, chosen: 2, score: Score::Softmax, groups: None, norm_top_k: true, scaling: 1.5 };
+const ROUTE: RouterConfig = RouterConfig {
+    experts: 6,
+    chosen: 2,
+    score: Score::Softmax,
+    groups: None,
+    norm_top_k: true,
+    scaling: 1.5,
+};
 /// Rows of all experts: one for each choice of a token.
 const ROWS: u32 = N * ROUTE.chosen;
 
@@ -25,7 +32,7 @@ const COMPOSED: [&str; 5] = ["permute", "permute dx", "combine", "combine drows"
 
 /// What the router decided on the device, and the gates and placement that the reference derives.
 struct Choices {
-    routed: Routed,
+    routed: RouterOutput,
     gates: Vec<f64>,
     placed: reference::permute::Placement,
 }
@@ -41,7 +48,7 @@ pub(super) fn experts(harness: &mut Harness<'_>) {
 fn routes(harness: &mut Harness<'_>) -> Choices {
     let (experts, chosen) = (ROUTE.experts, ROUTE.chosen);
     let ((logits, values), (d_gates, d_values)) = (harness.input(N, experts), harness.input(N, chosen));
-    let routed = Routed {
+    let routed = RouterOutput {
         ids: harness.output(1, ROWS),
         gates: harness.output(N, chosen),
         scores: harness.output(N, experts),
@@ -51,7 +58,7 @@ fn routes(harness: &mut Harness<'_>) -> Choices {
     let d_logits = harness.output(N, experts);
     route(&mut harness.rec, &ROUTE, logits, None, &routed);
     route_backward(&mut harness.rec, &ROUTE, &routed, logits, Some(d_gates), None, d_logits);
-    let formula = reference::route::Route {
+    let formula = reference::route::RouterConfig {
         experts: experts as usize,
         chosen: chosen as usize,
         is_sigmoid: false,
@@ -70,8 +77,8 @@ fn routes(harness: &mut Harness<'_>) -> Choices {
         reference::route::scores_backward(&values, &d_scores, &formula),
     );
     let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
-    let rule = reference::permute::Rule::Dropless { extra: 0 };
-    let placed = reference::permute::place(&ids, formula.chosen, formula.experts, &rule);
+    let allocation = reference::permute::RowAllocation::Dropless { extra: 0 };
+    let placed = reference::permute::place(&ids, formula.chosen, formula.experts, &allocation);
     Choices { routed, gates, placed }
 }
 
@@ -84,8 +91,9 @@ fn rows(
     labels: [&'static str; 5],
 ) -> (Placement, (Tensor, Vec<f64>)) {
     let Choices { routed, gates, placed } = choices;
-    let rule = Rule::Dropless { safe_tokens: false };
-    let routes = Routes { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, rule, is_fused };
+    let allocation = RowAllocation::Dropless { safe_tokens: false };
+    let routes =
+        PlacementConfig { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, allocation, is_fused };
     let placement = place(&mut harness.rec, &routes, routed.ids, None);
     let ((x, x_values), (dy, dy_values)) = (harness.input(N, D), harness.input(N, D));
     let (k, cols) = (ROUTE.chosen as usize, D as usize);
@@ -101,7 +109,7 @@ fn rows(
     let (y, d_rows, d_gates) =
         (harness.output(N, D), harness.output(ROWS, D), harness.output(N, ROUTE.chosen));
     combine(&mut harness.rec, &placement, permuted, routed.gates, None, y);
-    let saved = Saved { rows: permuted, gates: routed.gates };
+    let saved = CombineSaved { rows: permuted, gates: routed.gates };
     combine_backward(&mut harness.rec, &placement, &saved, dy, d_rows, d_gates);
     let want = reference::permute::combine_backward(&permuted_values, gates, placed, &dy_values, k, cols);
     harness.expect(labels[2], y, reference::permute::combine(&permuted_values, gates, placed, k, cols));

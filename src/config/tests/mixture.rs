@@ -3,8 +3,8 @@
 use super::{BASE, resolve};
 use crate::config::RunPlan;
 use crate::model::config::{
-    BalanceLosses, Capacity, Dispatch, DropOrder, GroupScore, Groups, HotExperts, MixtureConfig, MultiToken,
-    Route, Score, SharedExpert,
+    BalanceLosses, Capacity, DropOrder, ExpertGroups, GroupScore, HotExperts, MixtureConfig, MultiToken,
+    RouterConfig, Score, SharedExpert, TokenDispatch,
 };
 
 /// The base with keys under `moe_config`, and others under the model; lines of the base stay where they are.
@@ -44,7 +44,7 @@ fn the_three_shapes_that_are_published() {
     assert_eq!(
         mixtral,
         MixtureConfig {
-            route: Route {
+            route: RouterConfig {
                 experts: 8,
                 chosen: 2,
                 score: Score::Softmax,
@@ -58,7 +58,7 @@ fn the_three_shapes_that_are_published() {
             first_dense_layers: 0,
             shared: None,
             losses: BalanceLosses::default(),
-            dispatch: Dispatch::Capacity(Capacity {
+            dispatch: TokenDispatch::Capacity(Capacity {
                 factor: 1.1,
                 order: DropOrder::Token,
                 renormalises: false,
@@ -69,7 +69,7 @@ fn the_three_shapes_that_are_published() {
         }
     );
     let deepseek = mixture(DEEPSEEK, "mtp_depth: 1");
-    let groups = Groups { count: 4, chosen: 2, score: GroupScore::BestTwo };
+    let groups = ExpertGroups { count: 4, chosen: 2, score: GroupScore::BestTwo };
     assert_eq!((deepseek.route.score, deepseek.route.groups), (Score::Sigmoid, Some(groups)));
     assert_eq!(
         (deepseek.route.scaling, deepseek.intermediate_size, deepseek.first_dense_layers),
@@ -77,13 +77,13 @@ fn the_three_shapes_that_are_published() {
     );
     assert_eq!((deepseek.has_bias, deepseek.bias_update_rate, deepseek.losses.expert), (true, 0.001, 0.0001));
     assert_eq!(deepseek.shared, Some(SharedExpert { intermediate_size: 24, is_gated: false }));
-    assert_eq!(deepseek.dispatch, Dispatch::Dropless { safe_tokens: true });
+    assert_eq!(deepseek.dispatch, TokenDispatch::Dropless { safe_tokens: true });
     assert!(deepseek.fuses_permutation);
     let qwen = mixture("", QWEN);
     assert_eq!((qwen.experts(), qwen.chosen(), qwen.intermediate_size), (16, 8, 48));
     assert_eq!((qwen.route.norm_top_k, qwen.route.scaling), (false, 1.5));
     assert_eq!(qwen.losses, BalanceLosses { sequence: 0.001, ..BalanceLosses::default() });
-    assert_eq!(qwen.dispatch, Dispatch::Dropless { safe_tokens: false });
+    assert_eq!(qwen.dispatch, TokenDispatch::Dropless { safe_tokens: false });
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn one_expert_is_a_dense_model() {
 fn keys_decide_what_they_say() {
     let e8 = |keys: &str| mixture(&format!("expert_num: 8, {keys}"), "");
     let order = |keys: &str| match e8(keys).dispatch {
-        Dispatch::Capacity(capacity) => Some((capacity.order, capacity.renormalises)),
-        Dispatch::Dropless { .. } => None,
+        TokenDispatch::Capacity(capacity) => Some((capacity.order, capacity.renormalises)),
+        TokenDispatch::Dropless { .. } => None,
     };
     assert_eq!(order("capacity_factor: 1.5"), Some((DropOrder::Choice, false)));
     let v1 = "num_experts_chosen: 2, routing_policy: TopkRouterV1";
@@ -127,7 +127,7 @@ fn keys_decide_what_they_say() {
         [0, 1, 1]
     );
     let groups = |keys: &str| e8(&format!("num_experts_chosen: 2, {keys}")).route.groups;
-    let best = Groups { count: 4, chosen: 1, score: GroupScore::Best };
+    let best = ExpertGroups { count: 4, chosen: 1, score: GroupScore::Best };
     assert_eq!(groups("topk_method: group_limited_greedy, n_group: 4, topk_group: 1"), Some(best));
     assert_eq!(groups("topk_method: greedy, n_group: 4, topk_group: 1"), None);
     assert_eq!(groups("topk_method: noaux_tc, n_group: 2, topk_group: 2"), None, "all groups are none");
@@ -168,8 +168,8 @@ fn keys_decide_what_they_say() {
         let keys =
             text(&format!("expert_num: 8, enable_cold_hot_expert: True, hot_expert_num: 2, {keys}"), "");
         match resolve(&keys, arguments).unwrap().0.model.mixture.unwrap().dispatch {
-            Dispatch::Capacity(capacity) => capacity.hot.unwrap(),
-            Dispatch::Dropless { .. } => panic!("dropless"),
+            TokenDispatch::Capacity(capacity) => capacity.hot.unwrap(),
+            TokenDispatch::Dropless { .. } => panic!("dropless"),
         }
     };
     let expected =

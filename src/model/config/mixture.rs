@@ -1,6 +1,7 @@
 //! The shape of a mixture of experts, every number decided.
 
-use crate::ops::route::Route;
+use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
+use crate::ops::route::RouterConfig;
 
 /// Feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large Neural Networks", 2017).
 ///
@@ -15,9 +16,9 @@ use crate::ops::route::Route;
 ///
 /// | keys | selected |
 /// |---|---|
-/// | `use_gmm: True` | [`Dispatch::Dropless`]; a `capacity_factor` is ignored with a notice |
-/// | `use_gmm: False`, `capacity_factor` 0 or below | [`Dispatch::Dropless`] too, and so the same numbers |
-/// | `use_gmm: False`, `capacity_factor` above 0 (1.1 unless written) | [`Dispatch::Capacity`] |
+/// | `use_gmm: True` | [`TokenDispatch::Dropless`]; a `capacity_factor` is ignored with a notice |
+/// | `use_gmm: False`, `capacity_factor` 0 or below | [`TokenDispatch::Dropless`] too, and so the same numbers |
+/// | `use_gmm: False`, `capacity_factor` above 0 (1.1 unless written) | [`TokenDispatch::Capacity`] |
 /// | `routing_policy: TopkRouterV2`, the default | gates of dropped choices are 0, the others of the token stay as they are |
 /// | `routing_policy: TopkRouterV1` | gates of a token's choices that were not dropped are made to sum to what all would have ([`Capacity::renormalises`]), if gates are normalised at all (`norm_topk_prob`, k > 1) |
 ///
@@ -37,7 +38,7 @@ use crate::ops::route::Route;
 ///
 /// ```
 /// use gristmill::config::{Override, RunConfig, RunPlan};
-/// use gristmill::model::config::Dispatch;
+/// use gristmill::model::config::TokenDispatch;
 /// use std::path::Path;
 ///
 /// # fn main() -> gristmill::error::Result<()> {
@@ -54,18 +55,18 @@ use crate::ops::route::Route;
 /// };
 /// let mixture = plan(&[])?.model.mixture.expect("8 experts");
 /// assert_eq!((mixture.experts(), mixture.chosen()), (8, 2));
-/// let Dispatch::Capacity(capacity) = mixture.dispatch else { panic!("a factor above 0 limits experts") };
+/// let TokenDispatch::Capacity(capacity) = mixture.dispatch else { panic!("a factor above 0 limits experts") };
 /// assert!(!capacity.renormalises);
 ///
 /// let mixture = plan(&["--moe_config.capacity_factor=0"])?.model.mixture.expect("8 experts");
-/// assert_eq!(mixture.dispatch, Dispatch::Dropless { safe_tokens: false });
+/// assert_eq!(mixture.dispatch, TokenDispatch::Dropless { safe_tokens: false });
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureConfig {
     /// Which experts a token visits, and how much each counts: E experts, k of them for a token.
-    pub route: Route,
+    pub route: RouterConfig,
     /// Whether a bias that no gradient reaches, one number an expert, takes part in the choice.
     pub has_bias: bool,
     /// By how much that bias moves after a step towards experts that had too little to do; 0: it stays.
@@ -79,7 +80,7 @@ pub struct MixtureConfig {
     /// What the objective adds to keep the experts equally busy.
     pub losses: BalanceLosses,
     /// Which tokens an expert takes.
-    pub dispatch: Dispatch,
+    pub dispatch: TokenDispatch,
     /// Whether permuting and combining are one kernel each, not several.
     pub fuses_permutation: bool,
     /// Standard deviation of the router's initial weights.
@@ -95,6 +96,28 @@ impl MixtureConfig {
     /// Experts that a token visits (k).
     pub fn chosen(&self) -> usize {
         self.route.chosen as usize
+    }
+
+    /// How the choices of `tokens` tokens are placed in rows: by [`dispatch`](Self::dispatch) or, if `is_dropless`, so that
+    /// every choice has a row.
+    pub fn placement(&self, tokens: u32, is_dropless: bool) -> PlacementConfig {
+        let RouterConfig { experts, chosen, .. } = self.route;
+        let allocation = match self.dispatch {
+            _ if is_dropless => RowAllocation::Dropless { safe_tokens: false },
+            TokenDispatch::Dropless { safe_tokens } => RowAllocation::Dropless { safe_tokens },
+            TokenDispatch::Capacity(capacity) => capacity.allocation(chosen, tokens, experts),
+        };
+        PlacementConfig { tokens, chosen, experts, allocation, is_fused: self.fuses_permutation }
+    }
+
+    /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they are.
+    pub fn renormalised_sum(&self) -> Option<f32> {
+        match self.dispatch {
+            TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm_top_k => {
+                Some(self.route.scaling)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -121,7 +144,7 @@ pub struct BalanceLosses {
 
 /// Which tokens an expert takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Dispatch {
+pub enum TokenDispatch {
     /// All that chose it.
     Dropless {
         /// Each expert gets one more row, of zeros, the last of its group.
@@ -145,13 +168,17 @@ pub struct Capacity {
     pub hot: Option<HotExperts>,
 }
 
-/// Who is dropped first where an expert has more choices than slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropOrder {
-    /// Later choices: all tokens' first choices come before any second choice.
-    Choice,
-    /// Later tokens: all choices of a token come before any of the next.
-    Token,
+impl Capacity {
+    fn allocation(&self, chosen: u32, tokens: u32, experts: u32) -> RowAllocation {
+        let slots = capacity_slots(chosen, tokens, self.factor, experts, 1);
+        let slots = match self.hot {
+            // With a slot for every token nothing is dropped, and unused slots would only be padding.
+            None if slots >= tokens => return RowAllocation::Dropless { safe_tokens: false },
+            None => Slots::Equal(slots),
+            Some(hot) => Slots::HotAndCold(HotAndCold::new(hot.count as u32, slots, hot.cold_token_share)),
+        };
+        RowAllocation::Capacity { slots, order: self.order }
+    }
 }
 
 /// Experts that were busiest lately keep all their slots; the others have fewer.

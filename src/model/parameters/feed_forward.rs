@@ -1,112 +1,143 @@
-//! The parameters of what follows attention in a layer.
+//! The parameters of the second half of a block: a dense network, or a mixture of experts.
 
-/// A dense network, or experts.
+use super::Linear;
+use super::scope::{Rows, Scope};
+use super::spec::Role;
+use crate::model::config::{Activation, MixtureConfig, SharedExpert};
+use crate::model::names;
+
+/// Rows to which gate and up are padded, so that each starts at a whole group of 4 columns of their product: see
+/// [`ops::swiglu`](crate::ops::swiglu).
+const GATE_UP_ALIGNMENT: usize = 4;
+
+/// A dense network, or a mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedForward<P> {
-    /// Every token goes through all of it.
+    /// Every token passes through all of it.
     Dense(DenseFeedForward<P>),
-    /// Each token goes through a few experts.
+    /// Every token passes through k of E experts.
     Mixture(Mixture<P>),
 }
 
-/// A feed-forward network.
+/// A feed-forward network of inner width F.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseFeedForward<P> {
-    /// (2·stride of F, D): gate, then up, each padded with zero rows to a multiple of 4. Without a gate up alone, (F, D).
-    pub w_gate_up: P,
-    /// As many as `w_gate_up` has rows.
-    pub b_gate_up: Option<P>,
+    /// Gate, then up: (2·stride of F, D). Without a gate up alone, (F, D).
+    pub w_gate_up: Linear<P>,
     /// (D, F)
-    pub w_down: P,
-    /// (D)
-    pub b_down: Option<P>,
+    pub w_down: Linear<P>,
 }
 
-/// E experts of width F, and what chooses among them. The bias of the choice is none of its parameters: no gradient
-/// reaches it.
+/// E experts of inner width F and their router. The bias of the choice is not a parameter: it has no gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture<P> {
     /// (E, D)
     pub router: P,
-    /// (E·2·stride of F, D): gate and up of each expert in turn, each half padded with zero rows to a multiple of 4.
+    /// Gate and up of each expert in turn: (E·2·stride of F, D).
     pub w_gate_up: P,
-    /// (E·D, F): expert by expert.
+    /// (E·D, F), expert by expert.
     pub w_down: P,
     /// The expert that every token visits.
     pub shared: Option<Shared<P>>,
 }
 
-/// The expert that every token visits, S wide.
+/// The expert that every token visits, of inner width S.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shared<P> {
-    /// (2·stride of S, D), as in [`DenseFeedForward`].
+    /// Gate, then up: (2·stride of S, D).
     pub w_gate_up: P,
     /// (D, S)
     pub w_down: P,
-    /// (1, D): the logit of what its output is multiplied with.
+    /// (1, D): x · gate is the logit of the factor of its output.
     pub gate: Option<P>,
 }
 
 impl<P> FeedForward<P> {
-    /// The dense network, if it is one.
-    pub fn dense(&self) -> Option<&DenseFeedForward<P>> {
-        match self {
-            Self::Dense(dense) => Some(dense),
-            Self::Mixture(_) => None,
+    pub(super) fn declare(layer: &mut Scope<'_, P>) -> Self {
+        match layer.mixture() {
+            None => Self::Dense(DenseFeedForward::declare(layer)),
+            Some(mixture) => Self::Mixture(Mixture::declare(layer, mixture)),
         }
     }
+}
 
-    /// The experts, if there are such.
-    pub fn mixture(&self) -> Option<&Mixture<P>> {
-        match self {
-            Self::Dense(_) => None,
-            Self::Mixture(mixture) => Some(mixture),
+impl<P> DenseFeedForward<P> {
+    fn declare(layer: &mut Scope<'_, P>) -> Self {
+        let (config, names) = (layer.config, layer.names);
+        let (width, inner, has_bias) = (config.hidden_size, config.intermediate_size, config.linear_bias);
+        let (std, residual_std) = (config.init_std, config.residual_init_std());
+        let gate_up = match config.activation {
+            Activation::SwiGlu => {
+                Rows::aligned(names.gate_up.iter().copied(), &[inner; 2], GATE_UP_ALIGNMENT)
+            }
+            Activation::Gelu(_) => Rows::new(names.gate_up.iter().copied(), &[inner]),
+        };
+        let down = Rows::new([names.w_down], &[width]);
+        Self {
+            w_gate_up: layer.linear(
+                ["feed_forward.w_gate_up", "feed_forward.b_gate_up"],
+                &gate_up,
+                width,
+                std,
+                has_bias,
+            ),
+            w_down: layer.linear(
+                ["feed_forward.w_down", "feed_forward.b_down"],
+                &down,
+                inner,
+                residual_std,
+                has_bias,
+            ),
         }
     }
+}
 
-    pub(super) fn try_map<Q, E>(self, f: &mut impl FnMut(P) -> Result<Q, E>) -> Result<FeedForward<Q>, E> {
-        Ok(match self {
-            Self::Dense(dense) => FeedForward::Dense(DenseFeedForward {
-                w_gate_up: f(dense.w_gate_up)?,
-                b_gate_up: dense.b_gate_up.map(&mut *f).transpose()?,
-                w_down: f(dense.w_down)?,
-                b_down: dense.b_down.map(&mut *f).transpose()?,
-            }),
-            Self::Mixture(mixture) => FeedForward::Mixture(Mixture {
-                router: f(mixture.router)?,
-                w_gate_up: f(mixture.w_gate_up)?,
-                w_down: f(mixture.w_down)?,
-                shared: mixture.shared.map(|shared| shared.try_map(f)).transpose()?,
-            }),
-        })
-    }
-
-    pub(super) fn visit<'a>(&'a self, f: &mut impl FnMut(&'a P)) {
-        match self {
-            Self::Dense(dense) => {
-                f(&dense.w_gate_up);
-                dense.b_gate_up.iter().for_each(&mut *f);
-                f(&dense.w_down);
-                dense.b_down.iter().for_each(f);
-            }
-            Self::Mixture(mixture) => {
-                [&mixture.router, &mixture.w_gate_up, &mixture.w_down].into_iter().for_each(&mut *f);
-                if let Some(shared) = &mixture.shared {
-                    f(&shared.w_gate_up);
-                    f(&shared.w_down);
-                    shared.gate.iter().for_each(f);
-                }
-            }
+impl<P> Mixture<P> {
+    fn declare(layer: &mut Scope<'_, P>, mixture: &MixtureConfig) -> Self {
+        let (config, inner, experts) = (layer.config, mixture.intermediate_size, mixture.experts());
+        let (std, residual_std) = (config.init_std, config.residual_init_std());
+        let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names::EXPERTS)).collect();
+        let [gate_up, down] = gated(&each, inner, config.hidden_size);
+        let (router, stack) = (Rows::new([names::ROUTER], &[experts]), Role::ExpertStack { experts });
+        let width = config.hidden_size;
+        Self {
+            router: layer.matrix(
+                Role::Router,
+                "feed_forward.router",
+                &router,
+                width,
+                mixture.router_init_std,
+            ),
+            w_gate_up: layer.matrix(stack, "feed_forward.experts.w_gate_up", &gate_up, width, std),
+            w_down: layer.matrix(stack, "feed_forward.experts.w_down", &down, inner, residual_std),
+            shared: mixture.shared.map(|shared| Shared::declare(layer, shared, mixture.router_init_std)),
         }
     }
 }
 
 impl<P> Shared<P> {
-    fn try_map<Q, E>(self, f: &mut impl FnMut(P) -> Result<Q, E>) -> Result<Shared<Q>, E> {
-        Ok(Shared {
-            w_gate_up: f(self.w_gate_up)?,
-            w_down: f(self.w_down)?,
-            gate: self.gate.map(&mut *f).transpose()?,
-        })
+    fn declare(layer: &mut Scope<'_, P>, shared: SharedExpert, gate_std: f64) -> Self {
+        let (config, inner) = (layer.config, shared.intermediate_size);
+        let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
+        let [gate_up, down] = gated(&[names::shared_expert(&shared).into()], inner, width);
+        let gate = Rows::new([names::SHARED_GATE], &[1]);
+        Self {
+            w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
+            w_down: layer.matrix(Role::Matrix, "feed_forward.shared.w_down", &down, inner, residual_std),
+            gate: shared
+                .is_gated
+                .then(|| layer.matrix(Role::Router, "feed_forward.shared.gate", &gate, width, gate_std)),
+        }
     }
+}
+
+/// The rows of w_gate_up and w_down of gated networks of these names, stacked. Files hold each projection of each network
+/// as a tensor of its own.
+fn gated(networks: &[String], inner: usize, width: usize) -> [Rows; 2] {
+    let gate_up = networks.iter().flat_map(|name| names::EXPERT_GATE_UP.map(|of| format!("{name}.{of}")));
+    let down = networks.iter().map(|name| format!("{name}.{}", names::EXPERT_DOWN));
+    [
+        Rows::aligned(gate_up, &vec![inner; 2 * networks.len()], GATE_UP_ALIGNMENT),
+        Rows::new(down, &vec![width; networks.len()]),
+    ]
 }

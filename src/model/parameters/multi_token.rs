@@ -1,40 +1,35 @@
-//! The parameters of what predicts tokens further ahead.
+//! The parameters of multi-token prediction.
 
 use super::Block;
+use super::scope::{Rows, Scope};
+use super::spec::Role;
+use crate::model::names;
 
-/// A block after the last layer that predicts tokens further ahead, and what stands around it. Embedding and head are the
-/// model's.
+/// A block of multi-token prediction and what surrounds it. Embedding and head are the model's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiTokenBlock<P> {
-    /// (D): the norm of the embedded tokens.
+    /// (D): norm of the embedded tokens.
     pub token_norm: P,
-    /// (D): the norm of the hidden states of the last layer, or of the block before.
+    /// (D): norm of the hidden states of the last layer or of the previous such block.
     pub state_norm: P,
-    /// (D, 2·D): makes the input of the block of both, side by side, the tokens' half first.
+    /// (D, 2·D): maps both norms, side by side with the tokens' first, to the input of the block.
     pub w_fuse: P,
     /// An ordinary block.
     pub block: Block<P>,
-    /// (D): the norm before the head.
+    /// (D): norm before the head.
     pub norm: P,
 }
 
 impl<P> MultiTokenBlock<P> {
-    pub(super) fn try_map<Q, E>(
-        self,
-        f: &mut impl FnMut(P) -> Result<Q, E>,
-    ) -> Result<MultiTokenBlock<Q>, E> {
-        Ok(MultiTokenBlock {
-            token_norm: f(self.token_norm)?,
-            state_norm: f(self.state_norm)?,
-            w_fuse: f(self.w_fuse)?,
-            block: self.block.try_map(f)?,
-            norm: f(self.norm)?,
-        })
-    }
-
-    pub(super) fn visit<'a>(&'a self, f: &mut impl FnMut(&'a P)) {
-        [&self.token_norm, &self.state_norm, &self.w_fuse].into_iter().for_each(&mut *f);
-        self.block.visit(f);
-        f(&self.norm);
+    pub(super) fn declare(layer: &mut Scope<'_, P>) -> Self {
+        let (width, std) = (layer.config.hidden_size, layer.config.init_std);
+        let fuse = Rows::new([names::FUSE], &[width]);
+        Self {
+            token_norm: layer.norm_weight("token_norm", names::TOKEN_NORM, width),
+            state_norm: layer.norm_weight("state_norm", names::STATE_NORM, width),
+            w_fuse: layer.matrix(Role::Matrix, "w_fuse", &fuse, 2 * width, std),
+            block: Block::declare(layer),
+            norm: layer.norm_weight("norm", names::MULTI_TOKEN_NORM, width),
+        }
     }
 }

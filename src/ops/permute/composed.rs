@@ -1,7 +1,7 @@
 //! The same from kernels of one purpose: rows are copied, scaled and added up in passes of their own, through tensors
 //! (N·k, D) in the order of choices.
 
-use super::{Placement, Saved, lanes_of};
+use super::{CombineSaved, Placement, lanes_of};
 use crate::kernels::Kernel;
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
@@ -31,7 +31,7 @@ pub(super) fn permute_backward(
     let unpermuted = choices(rec, "unpermuted", placement, dx);
     gather_rows(rec, d_rows, placement.places, unpermuted);
     let kernel = kernel(rec, "sum_choices", dx).feature("accumulate", accumulate);
-    let params = params(dx, placement.routes.chosen, 0);
+    let params = params(dx, placement.config.chosen, 0);
     launch(rec, kernel, dx, &params, &[(1, unpermuted.binding()), (2, dx.binding())]);
 }
 
@@ -48,26 +48,26 @@ pub(super) fn combine(
     let mut bindings = vec![(1, unpermuted.binding()), (2, y.binding()), (3, gates.binding())];
     bindings.extend(residual.map(|residual| (4, residual.binding())));
     let kernel = kernel(rec, "weigh_choices", y).feature("residual", residual.is_some());
-    let params = params(y, placement.routes.chosen, gates.stride);
+    let params = params(y, placement.config.chosen, gates.stride);
     launch(rec, kernel, y, &params, &bindings);
 }
 
 pub(super) fn combine_backward(
     rec: &mut Recorder,
     placement: &Placement,
-    saved: &Saved,
+    saved: &CombineSaved,
     dy: Tensor,
     d_rows: Tensor,
     d_gates: Tensor,
 ) {
-    let Saved { rows, gates } = *saved;
+    let CombineSaved { rows, gates } = *saved;
     let [repeated, unpermuted, scaled] =
         ["repeated", "unpermuted", "scaled"].map(|label| choices(rec, label, placement, dy));
     repeat_rows(rec, placement, dy, repeated);
     gather_rows(rec, rows, placement.places, unpermuted);
     dot_rows(rec, placement, [repeated, unpermuted], d_gates);
     let kernel = kernel(rec, "scale_rows", scaled);
-    let params = params(scaled, placement.routes.chosen, gates.stride);
+    let params = params(scaled, placement.config.chosen, gates.stride);
     let bindings = [(1, repeated.binding()), (2, scaled.binding()), (3, gates.binding())];
     launch(rec, kernel, scaled, &params, &bindings);
     gather_rows(rec, scaled, placement.sources, d_rows);
@@ -75,12 +75,12 @@ pub(super) fn combine_backward(
 
 /// A tensor with a row for each choice.
 fn choices(rec: &mut Recorder, label: &str, placement: &Placement, like: Tensor) -> Tensor {
-    rec.tensor(label, placement.routes.choices(), like.cols, like.element)
+    rec.tensor(label, placement.config.choices(), like.cols, like.element)
 }
 
 fn repeat_rows(rec: &mut Recorder, placement: &Placement, x: Tensor, y: Tensor) {
     let kernel = kernel(rec, "repeat_rows", y);
-    let params = params(y, placement.routes.chosen, 0);
+    let params = params(y, placement.config.chosen, 0);
     launch(rec, kernel, y, &params, &[(1, x.binding()), (2, y.binding())]);
 }
 
@@ -94,7 +94,7 @@ fn dot_rows(rec: &mut Recorder, placement: &Placement, factors: [Tensor; 2], d_g
     let [x, z] = factors;
     let (kernel, grid) = per_row(rec, "permute/composed", "dot_rows", x.element, x.rows);
     let bindings = [(1, x.binding()), (2, z.binding()), (3, d_gates.binding())];
-    rec.dispatch(kernel, &bindings, &params(x, placement.routes.chosen, d_gates.stride), grid);
+    rec.dispatch(kernel, &bindings, &params(x, placement.config.chosen, d_gates.stride), grid);
 }
 
 fn kernel(rec: &Recorder, entry: &'static str, result: Tensor) -> Kernel {

@@ -1,6 +1,6 @@
 //! One kernel for each direction and pass.
 
-use super::{Placement, Saved, lanes_of};
+use super::{CombineSaved, Placement, lanes_of};
 use crate::kernels::Kernel;
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
@@ -54,7 +54,7 @@ pub(super) fn combine(
 pub(super) fn combine_backward(
     rec: &mut Recorder,
     placement: &Placement,
-    saved: &Saved,
+    saved: &CombineSaved,
     dy: Tensor,
     d_rows: Tensor,
     d_gates: Tensor,
@@ -93,11 +93,11 @@ fn launch(
 }
 
 fn params(placement: &Placement, wide: Tensor, gates: Tensor) -> Params {
-    let routes = &placement.routes;
+    let config = &placement.config;
     Params {
-        tokens: routes.tokens,
-        chosen: routes.chosen,
-        rows: routes.rows(),
+        tokens: config.tokens,
+        chosen: config.chosen,
+        rows: config.rows(),
         stride4: wide.stride4(),
         gates_stride: gates.stride,
     }

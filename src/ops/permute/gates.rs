@@ -51,9 +51,9 @@ fn launch(rec: &mut Recorder, entry: &'static str, placement: &Placement, tensor
         placement.assert_gates(*gates);
         assert!(gates.stride == stride, "gates and their gradients lie alike");
     }
-    let routes = &placement.routes;
-    let (kernel, grid) = per_item("permute/gates", entry, Element::F32, routes.tokens.into());
+    let config = &placement.config;
+    let (kernel, grid) = per_item("permute/gates", entry, Element::F32, config.tokens.into());
     let bindings: Vec<_> = (1..).zip(tensors.iter().map(Tensor::binding)).collect();
-    let params = Params { tokens: routes.tokens, chosen: routes.chosen, stride, scaling };
+    let params = Params { tokens: config.tokens, chosen: config.chosen, stride, scaling };
     rec.dispatch(kernel, &bindings, &params, grid);
 }

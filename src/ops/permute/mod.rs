@@ -2,17 +2,17 @@
 //!
 //! Routed rows are one (R, D) tensor in which expert e has the rows `offsets[e]..offsets[e + 1]`; R is known before anything
 //! runs. [`place`] decides which choice of which token gets which row, [`permute`] fills the rows, [`combine`] adds up what
-//! the experts made of them. Each is one kernel or, unless [`Routes::is_fused`], a few simple ones with the same result to
+//! the experts made of them. Each is one kernel or, unless [`PlacementConfig::is_fused`], a few simple ones with the same result to
 //! the last bit: 16-bit rows are rounded at the same places too, only memory traffic differs.
 
 mod composed;
+mod config;
 mod fused;
 mod gates;
-mod routes;
 mod sort;
 
+pub use config::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 pub use gates::{renormalise_gates, renormalise_gates_backward};
-pub use routes::{HotAndCold, Order, Routes, Rule, Slots, capacity_slots};
 pub use sort::place;
 
 use crate::element::Element;
@@ -25,8 +25,8 @@ pub const NONE: u32 = u32::MAX;
 /// Which choice has which row, on the device: rows of 32-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
-    /// What was placed by which rule.
-    pub routes: Routes,
+    /// What was placed by which allocation.
+    pub config: PlacementConfig,
     /// (1, E): choices of each expert, dropped ones included.
     pub counts: Tensor,
     /// (1, E + 1): the first row of each expert, and R.
@@ -40,10 +40,10 @@ pub struct Placement {
 impl Placement {
     #[track_caller]
     fn assert_shapes(&self) {
-        let Self { routes, counts, offsets, places, sources } = self;
-        routes.assert_valid();
+        let Self { config, counts, offsets, places, sources } = self;
+        config.assert_valid();
         let cols = [counts, offsets, places, sources].map(|tensor| tensor.cols);
-        let want = [routes.experts, routes.experts + 1, routes.choices(), routes.rows()];
+        let want = [config.experts, config.experts + 1, config.choices(), config.rows()];
         assert!(cols == want, "a placement of {cols:?} counts, offsets, places and sources, not {want:?}");
     }
 
@@ -51,14 +51,14 @@ impl Placement {
     #[track_caller]
     fn assert_sides(&self, x: Tensor, rows: Tensor) {
         self.assert_shapes();
-        let counts = (self.routes.tokens, self.routes.rows());
+        let counts = (self.config.tokens, self.config.rows());
         assert!((x.rows, rows.rows) == counts, "{} tokens in {} rows, not {counts:?}", x.rows, rows.rows);
         assert_alike(x, rows);
     }
 
     #[track_caller]
     fn assert_gates(&self, gates: Tensor) {
-        let fits = (gates.rows, gates.cols) == (self.routes.tokens, self.routes.chosen);
+        let fits = (gates.rows, gates.cols) == (self.config.tokens, self.config.chosen);
         assert!(fits && gates.element == Element::F32, "gates are one f32 for each choice of a token");
     }
 }
@@ -67,7 +67,7 @@ impl Placement {
 #[track_caller]
 pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
     placement.assert_sides(x, rows);
-    match placement.routes.is_fused {
+    match placement.config.is_fused {
         true => fused::permute(rec, placement, x, rows),
         false => composed::permute(rec, placement, x, rows),
     }
@@ -83,7 +83,7 @@ pub fn permute_backward(
     accumulate: bool,
 ) {
     placement.assert_sides(dx, d_rows);
-    match placement.routes.is_fused {
+    match placement.config.is_fused {
         true => fused::permute_backward(rec, placement, d_rows, dx, accumulate),
         false => composed::permute_backward(rec, placement, d_rows, dx, accumulate),
     }
@@ -106,7 +106,7 @@ pub fn combine(
         assert!(residual.rows == y.rows, "a residual of {} rows for {}", residual.rows, y.rows);
         assert_alike(residual, y);
     }
-    match placement.routes.is_fused {
+    match placement.config.is_fused {
         true => fused::combine(rec, placement, rows, gates, residual, y),
         false => composed::combine(rec, placement, rows, gates, residual, y),
     }
@@ -114,7 +114,7 @@ pub fn combine(
 
 /// What [`combine`] worked on.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved {
+pub struct CombineSaved {
     /// (R, D).
     pub rows: Tensor,
     /// (N, k), f32.
@@ -127,7 +127,7 @@ pub struct Saved {
 pub fn combine_backward(
     rec: &mut Recorder,
     placement: &Placement,
-    saved: &Saved,
+    saved: &CombineSaved,
     dy: Tensor,
     d_rows: Tensor,
     d_gates: Tensor,
@@ -136,7 +136,7 @@ pub fn combine_backward(
     placement.assert_sides(dy, d_rows);
     placement.assert_gates(saved.gates);
     placement.assert_gates(d_gates);
-    match placement.routes.is_fused {
+    match placement.config.is_fused {
         true => fused::combine_backward(rec, placement, saved, dy, d_rows, d_gates),
         false => composed::combine_backward(rec, placement, saved, dy, d_rows, d_gates),
     }

@@ -1,6 +1,6 @@
 //! Which row each choice gets: a stable counting sort on the device.
 
-use super::{NONE, Order, Placement, Routes, Rule, Slots};
+use super::{DropOrder, NONE, Placement, PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
@@ -26,41 +26,46 @@ crate::params! {
 }
 
 /// Places the choices `ids` (1, N·k): the expert of choice j of token t at t·k + j. `capacities` (1, E), the rows of each
-/// expert, if and only if the rule is [`Slots::HotAndCold`]; they add up to [`Routes::rows`].
+/// expert, if and only if the allocation is [`Slots::HotAndCold`]; they add up to [`PlacementConfig::rows`].
 ///
 /// Three launches, no host in between. An expert's rows are in the order in which choices are served; the first that its
 /// rows suffice for stay.
 #[track_caller]
-pub fn place(rec: &mut Recorder, routes: &Routes, ids: Tensor, capacities: Option<Tensor>) -> Placement {
-    routes.assert_valid();
-    assert!(ids.rows == 1 && ids.cols == routes.choices(), "{} ids for {routes:?}", ids.cols);
-    let wants_capacities = matches!(routes.rule, Rule::Capacity { slots: Slots::HotAndCold(_), .. });
+pub fn place(
+    rec: &mut Recorder,
+    config: &PlacementConfig,
+    ids: Tensor,
+    capacities: Option<Tensor>,
+) -> Placement {
+    config.assert_valid();
+    assert!(ids.rows == 1 && ids.cols == config.choices(), "{} ids for {config:?}", ids.cols);
     assert!(
-        capacities.is_some() == wants_capacities && capacities.is_none_or(|c| c.cols == routes.experts),
+        capacities.is_some() == config.has_hot_experts()
+            && capacities.is_none_or(|c| c.cols == config.experts),
         "hot and cold experts, and no others, have a tensor of {} capacities",
-        routes.experts
+        config.experts
     );
     let mut integers = |name, cols| rec.tensor(name, 1, cols, Element::F32);
     let placement = Placement {
-        routes: *routes,
-        counts: integers("counts", routes.experts),
-        offsets: integers("offsets", routes.experts + 1),
-        places: integers("places", routes.choices()),
-        sources: integers("sources", routes.rows()),
+        config: *config,
+        counts: integers("counts", config.experts),
+        offsets: integers("offsets", config.experts + 1),
+        places: integers("places", config.choices()),
+        sources: integers("sources", config.rows()),
     };
     sort(rec, &placement, ids, capacities);
     placement
 }
 
 fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Option<Tensor>) {
-    let Placement { routes, counts, offsets, places, sources } = placement;
+    let Placement { config, counts, offsets, places, sources } = placement;
     // Software: an invocation walks a block; portable: a workgroup, so that a shorter block would leave it idle.
     let is_software = rec.capabilities().tier == Tier::Software;
     let (lanes, least) = if is_software { (16, 64) } else { (64, 256) };
-    let block = routes.choices().div_ceil(MOST_BLOCKS).max(least).next_multiple_of(lanes);
-    let blocks = routes.choices().div_ceil(block);
-    let histograms = rec.tensor("histograms", blocks, routes.experts, Element::F32);
-    let params = params(routes, block, blocks, histograms);
+    let block = config.choices().div_ceil(MOST_BLOCKS).max(least).next_multiple_of(lanes);
+    let blocks = config.choices().div_ceil(block);
+    let histograms = rec.tensor("histograms", blocks, config.experts, Element::F32);
+    let params = params(config, block, blocks, histograms);
     let launch = |rec: &mut Recorder, entry, bindings: &[(u32, Tensor)]| {
         let kernel = Kernel::new("permute/sort", entry, Element::F32);
         let kernel = kernel.constant("LANES", lanes).feature("shared_tile", !is_software);
@@ -71,7 +76,7 @@ fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Opti
     let mut bindings = vec![(2, histograms), (3, *counts), (4, *offsets)];
     bindings.extend(capacities.map(|capacities| (5, capacities)));
     let kernel = Kernel::new("permute/sort", "scan", Element::F32)
-        .constant("LANES", routes.experts.next_power_of_two().clamp(16, 256))
+        .constant("LANES", config.experts.next_power_of_two().clamp(16, 256))
         .feature("capacities", capacities.is_some());
     rec.dispatch(kernel, &ranges(&bindings), &params, [1, 1, 1]);
     let bindings = [(1, ids), (2, histograms), (3, *counts), (4, *offsets), (5, *places), (6, *sources)];
@@ -82,22 +87,22 @@ fn ranges(bindings: &[(u32, Tensor)]) -> Vec<(u32, Binding)> {
     bindings.iter().map(|(index, tensor)| (*index, tensor.binding())).collect()
 }
 
-fn params(routes: &Routes, block: u32, blocks: u32, histograms: Tensor) -> Params {
-    let (capacity, extra) = match routes.rule {
-        Rule::Dropless { safe_tokens } => (0, u32::from(safe_tokens)),
-        Rule::Capacity { slots: Slots::Equal(capacity), .. } => (capacity, 0),
-        Rule::Capacity { slots: Slots::HotAndCold(_), .. } => (NONE, 0), // the tensor says
+fn params(config: &PlacementConfig, block: u32, blocks: u32, histograms: Tensor) -> Params {
+    let (capacity, extra) = match config.allocation {
+        RowAllocation::Dropless { safe_tokens } => (0, u32::from(safe_tokens)),
+        RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => (capacity, 0),
+        RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. } => (NONE, 0), // the tensor says
     };
     Params {
-        tokens: routes.tokens,
-        chosen: routes.chosen,
-        choices: routes.choices(),
-        experts: routes.experts,
-        by_choice: u32::from(routes.order() == Order::Choice),
+        tokens: config.tokens,
+        chosen: config.chosen,
+        choices: config.choices(),
+        experts: config.experts,
+        by_choice: u32::from(config.order() == DropOrder::Choice),
         block,
         blocks,
         stride: histograms.stride,
-        rows: routes.rows(),
+        rows: config.rows(),
         capacity,
         extra,
         has_empty_rows: u32::from(capacity > 0 || extra > 0),

@@ -1,6 +1,6 @@
 //! Choice of experts, and their gates.
 
-use super::{Groups, Mixture, Score};
+use super::{ExpertGroups, Mixture, Score};
 use crate::reference::softmax::softmax;
 use crate::reference::vector::{assert_len, dot, rows_of};
 
@@ -26,7 +26,7 @@ const EPSILON: f64 = 1e-9;
 
 /// The indices of the k best `scores` (E), best first; ties go to the lower index. With groups, only experts of the
 /// best groups are eligible.
-pub fn choose(scores: &[f64], groups: Option<Groups>, k: usize) -> Vec<usize> {
+pub fn choose(scores: &[f64], groups: Option<ExpertGroups>, k: usize) -> Vec<usize> {
     let experts: Vec<usize> = match groups {
         None => (0..scores.len()).collect(),
         Some(groups) => {

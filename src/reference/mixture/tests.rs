@@ -31,7 +31,7 @@ const LOSSES: Losses = Losses { expert: 0.7, sequence: 0.4, z: 0.3 };
 const SIGMOID: Mixture = Mixture {
     chosen: 3,
     score: Score::Sigmoid,
-    groups: Some(Groups { count: 3, chosen: 2, best: 2 }),
+    groups: Some(ExpertGroups { count: 3, chosen: 2, best: 2 }),
     norm_top_k: true,
     scaling: 2.5,
     shared: Some(Shared { intermediate_size: 7, is_gated: false }),
@@ -133,7 +133,7 @@ fn slots_for_all_drop_nothing() {
 
 #[test]
 fn choices_by_hand() {
-    let groups = |count, chosen, best| Some(Groups { count, chosen, best });
+    let groups = |count, chosen, best| Some(ExpertGroups { count, chosen, best });
     // Ties go to the lower index.
     assert_eq!(choose(&[0.3, 0.1, 0.3, 0.3], None, 2), [0, 2]);
     assert_eq!(choose(&[0.1, 0.3, 0.3, 0.2], None, 4), [1, 2, 3, 0]);
@@ -240,6 +240,6 @@ fn the_router_state_follows_the_load() {
 #[test]
 #[should_panic(expected = "a token should choose 1 to 2 experts, but chooses 3.")]
 fn refuses_more_choices_than_the_groups_have() {
-    let groups = Some(Groups { count: 3, chosen: 1, best: 1 });
+    let groups = Some(ExpertGroups { count: 3, chosen: 1, best: 1 });
     Choices::new(&Mixture { chosen: 3, groups, ..PLAIN }, &[0.0; 6], &[0.0; 6]);
 }

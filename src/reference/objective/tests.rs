@@ -3,7 +3,7 @@
 use super::*;
 use crate::reference::gpt::{self, loss_and_gradients};
 use crate::reference::gradient_check::{assert_close, assert_gradient};
-use crate::reference::mixture::{Capacity, Groups, Mixture, Score, Shared};
+use crate::reference::mixture::{Capacity, ExpertGroups, Mixture, Score, Shared};
 use crate::reference::multi_token::MultiToken;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
@@ -72,7 +72,7 @@ fn biased(shape: &Shape) -> Memories {
 fn every_gradient_is_the_finite_difference() {
     let deep_seek = Mixture {
         score: Score::Sigmoid,
-        groups: Some(Groups { count: 2, chosen: 1, best: 2 }),
+        groups: Some(ExpertGroups { count: 2, chosen: 1, best: 2 }),
         scaling: 2.0,
         first_dense_layers: 1,
         shared: Some(Shared { intermediate_size: 3, is_gated: true }),

@@ -12,7 +12,7 @@
 //! has no key.
 
 use crate::model::config::{MixtureConfig, ModelConfig};
-use crate::ops::route::{GroupScore, Route, Score};
+use crate::ops::route::{GroupScore, RouterConfig, Score};
 
 /// A published architecture of a mixture of experts.
 #[derive(Clone, Copy, PartialEq)]
@@ -47,7 +47,7 @@ impl Architecture {
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig, mixture: &MixtureConfig) -> Vec<&'static str> {
         use Architecture::{DeepSeek, Glm4, Qwen2};
-        let Route { score, groups, scaling, .. } = mixture.route;
+        let RouterConfig { score, groups, scaling, .. } = mixture.route;
         let is_plain = self != Glm4; // a plain softmax
         let odd_width = mixture
             .shared

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::config::{BalanceLosses, Dispatch, MultiToken, SharedExpert, Sizes};
-use crate::ops::route::{Groups, Route};
+use crate::ops::route::{ExpertGroups, RouterConfig};
 use crate::store::hugging_face::hugging_face_config;
 
 fn model(mixture: MixtureConfig) -> ModelConfig {
@@ -17,7 +17,7 @@ fn model(mixture: MixtureConfig) -> ModelConfig {
 
 fn qwen3() -> MixtureConfig {
     MixtureConfig {
-        route: Route {
+        route: RouterConfig {
             experts: 6,
             chosen: 2,
             score: Score::Softmax,
@@ -31,7 +31,7 @@ fn qwen3() -> MixtureConfig {
         first_dense_layers: 0,
         shared: None,
         losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
-        dispatch: Dispatch::Dropless { safe_tokens: false },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
         fuses_permutation: false,
         router_init_std: 0.02,
     }
@@ -54,8 +54,8 @@ fn a_qwen3_of_experts() {
 
 #[test]
 fn a_glm_predicts_further_ahead() {
-    let groups = Groups { count: 3, chosen: 2, score: GroupScore::BestTwo };
-    let route = Route { score: Score::Sigmoid, groups: Some(groups), scaling: 2.5, ..qwen3().route };
+    let groups = ExpertGroups { count: 3, chosen: 2, score: GroupScore::BestTwo };
+    let route = RouterConfig { score: Score::Sigmoid, groups: Some(groups), scaling: 2.5, ..qwen3().route };
     let shared = Some(SharedExpert { intermediate_size: 10, is_gated: false });
     let mixture = MixtureConfig { route, has_bias: true, first_dense_layers: 2, shared, ..qwen3() };
     let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.3 });
@@ -105,9 +105,9 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
         shared: Some(SharedExpert { intermediate_size, is_gated }),
         ..qwen3()
     };
-    let routed = |route: Route| MixtureConfig { route, ..qwen3() };
-    let groups = |score| Some(Groups { count: 3, chosen: 2, score });
-    let biased = MixtureConfig { has_bias: true, ..routed(Route { scaling: 2.0, ..qwen3().route }) };
+    let routed = |route: RouterConfig| MixtureConfig { route, ..qwen3() };
+    let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
+    let biased = MixtureConfig { has_bias: true, ..routed(RouterConfig { scaling: 2.0, ..qwen3().route }) };
     expect(model(qwen3()), "qwen3_moe", None);
     expect(plain(qwen3()), "deepseek", None);
     expect(plain(shared(7, true)), "qwen2_moe", None);
@@ -115,10 +115,10 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     expect(plain(shared(7, false)), "deepseek", Some("no shared expert of this width"));
     expect(model(shared(7, true)), "qwen2_moe", Some("no QK-norm"));
     expect(model(biased), "qwen3_moe", Some("no bias on the choice of experts, no routed_scaling_factor"));
-    let best = Route { groups: groups(GroupScore::Best), ..qwen3().route };
+    let best = RouterConfig { groups: groups(GroupScore::Best), ..qwen3().route };
     expect(plain(routed(best)), "deepseek", Some("no groups of experts"));
     expect(ModelConfig { head_dim: 8, ..plain(qwen3()) }, "deepseek", Some("no head_dim of its own"));
-    let sigmoid = |groups| Route { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
+    let sigmoid = |groups| RouterConfig { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
     let glm = |groups| MixtureConfig { has_bias: true, route: sigmoid(groups), ..shared(10, false) };
     expect(model(glm(groups(GroupScore::BestTwo))), "glm4_moe", None);
     expect(plain(glm(None)), "glm4_moe", None);

@@ -1,8 +1,8 @@
 //! How many choices there are, and which rows experts have for them.
 
-/// The choices of a micro-batch, and the rule that places them.
+/// The choices of a micro-batch, and the allocation that places them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Routes {
+pub struct PlacementConfig {
     /// N.
     pub tokens: u32,
     /// k: experts that a token chooses, 1 to 16.
@@ -10,14 +10,14 @@ pub struct Routes {
     /// E, 1 to 512.
     pub experts: u32,
     /// Which rows an expert has.
-    pub rule: Rule,
+    pub allocation: RowAllocation,
     /// Whether permuting and combining are one kernel each, not several.
     pub is_fused: bool,
 }
 
 /// Which rows an expert has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum RowAllocation {
     /// As many as it was chosen.
     Dropless {
         /// And one more, of zeros, the last of its group.
@@ -28,7 +28,7 @@ pub enum Rule {
         /// How many.
         slots: Slots,
         /// Who is served first.
-        order: Order,
+        order: DropOrder,
     },
 }
 
@@ -54,14 +54,14 @@ pub struct HotAndCold {
 
 /// In which order choices are served, and so who finds an expert full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum DropOrder {
     /// All tokens' first choices, then all second ones.
     Choice,
     /// All choices of the first token, then those of the second.
     Token,
 }
 
-impl Routes {
+impl PlacementConfig {
     /// N·k.
     pub fn choices(&self) -> u32 {
         self.tokens * self.chosen
@@ -69,37 +69,42 @@ impl Routes {
 
     /// R: rows of all experts.
     pub fn rows(&self) -> u32 {
-        match self.rule {
-            Rule::Dropless { safe_tokens: false } => self.choices(),
-            Rule::Dropless { safe_tokens: true } => self.choices() + self.experts,
-            Rule::Capacity { slots: Slots::Equal(capacity), .. } => self.experts * capacity,
-            Rule::Capacity { slots: Slots::HotAndCold(two), .. } => {
+        match self.allocation {
+            RowAllocation::Dropless { safe_tokens: false } => self.choices(),
+            RowAllocation::Dropless { safe_tokens: true } => self.choices() + self.experts,
+            RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => self.experts * capacity,
+            RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => {
                 two.hot * two.capacity + (self.experts - two.hot) * two.cold_capacity
             }
         }
     }
 
+    /// Whether a tensor on the device says how many rows each expert has.
+    pub fn has_hot_experts(&self) -> bool {
+        matches!(self.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. })
+    }
+
     /// The order in which choices are served. Without capacities it decides only the order of an expert's rows.
-    pub fn order(&self) -> Order {
-        match self.rule {
-            Rule::Dropless { .. } => Order::Token,
-            Rule::Capacity { order, .. } => order,
+    pub fn order(&self) -> DropOrder {
+        match self.allocation {
+            RowAllocation::Dropless { .. } => DropOrder::Token,
+            RowAllocation::Capacity { order, .. } => order,
         }
     }
 
     #[track_caller]
     pub(super) fn assert_valid(&self) {
-        let Self { tokens, chosen, experts, rule, .. } = *self;
+        let Self { tokens, chosen, experts, allocation, .. } = *self;
         assert!(tokens > 0, "there are no tokens to place");
         assert!((1..=16).contains(&chosen), "a token chooses 1 to 16 experts, not {chosen}");
         assert!((1..=512).contains(&experts), "there are 1 to 512 experts, not {experts}");
         assert!(chosen <= experts, "{chosen} chosen of {experts} experts");
-        match rule {
-            Rule::Dropless { .. } => {}
-            Rule::Capacity { slots: Slots::Equal(capacity), .. } => {
+        match allocation {
+            RowAllocation::Dropless { .. } => {}
+            RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => {
                 assert!(capacity > 0, "an expert without a row can learn nothing");
             }
-            Rule::Capacity { slots: Slots::HotAndCold(two), .. } => {
+            RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => {
                 let HotAndCold { hot, capacity, cold_capacity } = two;
                 assert!(hot <= experts, "{hot} of {experts} experts are hot");
                 assert!(
@@ -131,7 +136,7 @@ impl HotAndCold {
 
 /// Rows of an expert: k·N·factor / E rounded up, at most N, rounded up to a multiple of `multiple`.
 ///
-/// `factor` is above 0: without one nothing is dropped, and [`Rule::Dropless`] computes the same.
+/// `factor` is above 0: without one nothing is dropped, and [`RowAllocation::Dropless`] computes the same.
 ///
 /// # Examples
 ///
@@ -166,14 +171,15 @@ mod tests {
 
     #[test]
     fn rows_are_counted() {
-        let routes = |rule| Routes { tokens: 7, chosen: 2, experts: 4, rule, is_fused: true };
-        let capacity = |slots| Rule::Capacity { slots, order: Order::Token };
-        assert_eq!(routes(Rule::Dropless { safe_tokens: false }).rows(), 14);
-        assert_eq!(routes(Rule::Dropless { safe_tokens: true }).rows(), 18);
-        assert_eq!(routes(capacity(Slots::Equal(5))).rows(), 20);
+        let config =
+            |allocation| PlacementConfig { tokens: 7, chosen: 2, experts: 4, allocation, is_fused: true };
+        let capacity = |slots| RowAllocation::Capacity { slots, order: DropOrder::Token };
+        assert_eq!(config(RowAllocation::Dropless { safe_tokens: false }).rows(), 14);
+        assert_eq!(config(RowAllocation::Dropless { safe_tokens: true }).rows(), 18);
+        assert_eq!(config(capacity(Slots::Equal(5))).rows(), 20);
         let two = HotAndCold::new(1, 5, 0.5);
         assert_eq!(two, HotAndCold { hot: 1, capacity: 5, cold_capacity: 2 }, "2.5 is cut off");
-        assert_eq!(routes(capacity(Slots::HotAndCold(two))).rows(), 5 + 3 * 2);
+        assert_eq!(config(capacity(Slots::HotAndCold(two))).rows(), 5 + 3 * 2);
         assert_eq!(two.initial(4), [5, 2, 2, 2]);
         assert_eq!(HotAndCold::new(0, 5, 0.1).cold_capacity, 1);
         assert_eq!(HotAndCold::new(4, 5, 0.1).initial(4), [5; 4]);
@@ -182,7 +188,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "5 chosen of 4 experts")]
     fn more_cannot_be_chosen_than_there_are() {
-        let rule = Rule::Dropless { safe_tokens: false };
-        Routes { tokens: 7, chosen: 5, experts: 4, rule, is_fused: true }.assert_valid();
+        let allocation = RowAllocation::Dropless { safe_tokens: false };
+        PlacementConfig { tokens: 7, chosen: 5, experts: 4, allocation, is_fused: true }.assert_valid();
     }
 }

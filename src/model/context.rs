@@ -1,0 +1,119 @@
+//! What a forward pass reads besides parameters.
+
+use super::batch::BatchTensors;
+use super::buffers::ModelBuffers;
+use super::config::ModelConfig;
+use crate::ops::dropout::Dropout;
+use crate::ops::rope::Rope;
+use crate::record::Tensor;
+
+/// What a forward pass reads besides parameters: it is the same for all layers.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardContext<'c> {
+    /// The model.
+    pub config: &'c ModelConfig,
+    /// Its buffers besides parameters.
+    pub buffers: ModelBuffers,
+    /// The tokens.
+    pub batch: BatchTensors,
+    /// What the pass is for.
+    pub mode: Mode<'c>,
+}
+
+/// What a forward pass is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Mode<'c> {
+    /// Dropout is applied; routers tally their choices and add balance losses.
+    Training(Training),
+    /// Neither; experts have the capacities of training.
+    Evaluation,
+    /// Whole prompts of B sequences. Writes their keys and values to a cache for each layer, (B·T, 2 G·C). No expert drops
+    /// a token, since a text must not depend on the others in its batch.
+    Prefill(&'c [Tensor]),
+    /// One new token of each of B sequences, which attends to the caches and is appended to them. No expert drops a token.
+    Decode(&'c [Tensor]),
+}
+
+/// What training adds to a forward pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Training {
+    /// `StepState`.
+    pub step: Tensor,
+    /// Micro-batches in a step.
+    pub accumulation: u32,
+    /// Random bits of dropout masks; `None`: nothing is dropped.
+    pub masks: Option<Masks>,
+}
+
+/// The random bits of dropout masks.
+#[derive(Clone, Copy, Debug)]
+pub struct Masks {
+    /// The run's seed.
+    pub seed: u64,
+    /// `DropoutState`: the current micro-batch.
+    pub state: Tensor,
+}
+
+/// An activation that training drops elements of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DropoutSite {
+    /// The embedded tokens.
+    Embedding,
+    /// The weights of attention, in a layer.
+    AttentionWeights(usize),
+    /// What attention adds to the residual stream, in a layer.
+    AttentionOutput(usize),
+    /// What the feed-forward network adds to the residual stream, in a layer.
+    FeedForwardOutput(usize),
+}
+
+impl DropoutSite {
+    /// Its number, which selects the random bits: a checkpointed run must find the same ones.
+    fn number(self) -> u32 {
+        let of_layer = |layer: usize, place: usize| (3 * layer + place) as u32;
+        match self {
+            Self::Embedding => 0,
+            Self::AttentionWeights(layer) => of_layer(layer, 1),
+            Self::AttentionOutput(layer) => of_layer(layer, 2),
+            Self::FeedForwardOutput(layer) => of_layer(layer, 3),
+        }
+    }
+
+    fn probability(self, config: &ModelConfig) -> f64 {
+        match self {
+            Self::Embedding => config.embedding_dropout,
+            Self::AttentionWeights(_) => config.attention_dropout,
+            Self::AttentionOutput(_) | Self::FeedForwardOutput(_) => config.hidden_dropout,
+        }
+    }
+}
+
+impl ForwardContext<'_> {
+    /// The dropout at `site`; `None` outside training and where the probability is 0.
+    pub(super) fn dropout(&self, site: DropoutSite) -> Option<Dropout> {
+        let Masks { seed, state } = self.training()?.masks?;
+        let probability = site.probability(self.config) as f32;
+        (probability > 0.0).then(|| Dropout { probability, seed, site: site.number(), state })
+    }
+
+    /// The rotary embedding and its table; `None` with learned positions.
+    pub(super) fn rope(&self) -> Option<(Rope, Tensor)> {
+        self.config.rope().zip(self.buffers.cos_sin)
+    }
+
+    /// Added to the mean square or the variance in the norms.
+    pub(super) fn epsilon(&self) -> f32 {
+        self.config.norm_eps as f32
+    }
+
+    pub(super) fn training(&self) -> Option<Training> {
+        match self.mode {
+            Mode::Training(training) => Some(training),
+            Mode::Evaluation | Mode::Prefill(_) | Mode::Decode(_) => None,
+        }
+    }
+
+    pub(super) fn is_generation(&self) -> bool {
+        matches!(self.mode, Mode::Prefill(_) | Mode::Decode(_))
+    }
+}

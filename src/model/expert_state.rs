@@ -1,0 +1,128 @@
+//! What routers carry from step to step.
+
+use super::config::{HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
+use crate::element::Element;
+use crate::ops::hot_experts::HotSteps;
+use crate::ops::permute::{HotAndCold, RowAllocation, Slots};
+use crate::ops::tally::tally_columns;
+use crate::record::{BINDING_ALIGNMENT, BufferId, Persistents, Tensor};
+
+/// The state of a model's routers: up to three persistent buffers, with a row for each layer of experts.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertState {
+    experts: u32,
+    /// The first layer of experts, and how many there are.
+    layers: (usize, usize),
+    tallies: BufferId,
+    biases: Option<BufferId>,
+    capacities: Option<BufferId>,
+    slots: Option<Slots>,
+    hot_steps: Option<HotSteps>,
+    bias_update_rate: f32,
+}
+
+impl ExpertState {
+    /// The state for micro-batches of `tokens` tokens, its buffers added to `persistents`; `None` for a dense model.
+    pub(super) fn new(config: &ModelConfig, tokens: u32, persistents: &mut Persistents) -> Option<Self> {
+        let mixture = config.mixture.as_ref()?;
+        let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
+        let first = mixture.first_dense_layers;
+        let count = config.num_layers + depth - first;
+        let mut rows = |label: &str, cols: u32| {
+            BufferId::Persistent(persistents.add(label, count as u64 * row_bytes(cols)))
+        };
+        let experts = mixture.route.experts;
+        let slots = match mixture.placement(tokens, false).allocation {
+            RowAllocation::Dropless { .. } => None,
+            RowAllocation::Capacity { slots, .. } => Some(slots),
+        };
+        Some(Self {
+            experts,
+            layers: (first, count),
+            tallies: rows("expert tallies", tally_columns(experts)),
+            biases: mixture.has_bias.then(|| rows("expert biases", experts)),
+            capacities: slots.map(|_| rows("expert capacities", experts)),
+            slots,
+            hot_steps: hot_experts(mixture)
+                .map(|hot| HotSteps { update_step: hot.update_step, checkpoint_step: hot.checkpoint_step }),
+            bias_update_rate: mixture.bias_update_rate as f32,
+        })
+    }
+
+    /// Experts of a layer (E).
+    pub fn experts(&self) -> u32 {
+        self.experts
+    }
+
+    /// The layers that have experts.
+    pub fn layers(&self) -> std::ops::Range<usize> {
+        let (first, count) = self.layers;
+        first..first + count
+    }
+
+    /// The tally of a layer in the current step: see [`TallyColumns`](crate::ops::tally::TallyColumns).
+    pub fn tally(&self, layer: usize) -> Tensor {
+        self.row(self.tallies, layer, tally_columns(self.experts))
+    }
+
+    /// The buffer of all tallies, and its bytes.
+    pub fn tallies(&self) -> (BufferId, u64) {
+        (self.tallies, self.layers.1 as u64 * row_bytes(tally_columns(self.experts)))
+    }
+
+    /// Bytes from one layer's tally to the next.
+    pub fn tally_bytes(&self) -> u64 {
+        row_bytes(tally_columns(self.experts))
+    }
+
+    /// The bias that is added to a layer's scores to choose experts: (1, E), f32.
+    pub fn bias(&self, layer: usize) -> Option<Tensor> {
+        self.biases.map(|biases| self.row(biases, layer, self.experts))
+    }
+
+    /// By how much the biases move after a step; `None` if they do not.
+    pub fn bias_update_rate(&self) -> Option<f32> {
+        (self.biases.is_some() && self.bias_update_rate > 0.0).then_some(self.bias_update_rate)
+    }
+
+    /// Rows of each expert of a layer: (1, E), u32; `None` without capacities.
+    pub fn capacities(&self, layer: usize) -> Option<Tensor> {
+        self.capacities.map(|capacities| self.row(capacities, layer, self.experts))
+    }
+
+    /// The initial contents of [`capacities`](Self::capacities).
+    pub fn initial_capacities(&self) -> Vec<u32> {
+        match self.slots {
+            None => Vec::new(),
+            Some(Slots::Equal(capacity)) => vec![capacity; self.experts as usize],
+            Some(Slots::HotAndCold(two)) => two.initial(self.experts),
+        }
+    }
+
+    /// The capacities of hot and cold experts and the steps after which hot experts are chosen; `None` if all have the same
+    /// capacity.
+    pub fn hot_and_cold(&self) -> Option<(HotAndCold, HotSteps)> {
+        match self.slots {
+            Some(Slots::HotAndCold(two)) => self.hot_steps.map(|steps| (two, steps)),
+            _ => None,
+        }
+    }
+
+    fn row(&self, buffer: BufferId, layer: usize, cols: u32) -> Tensor {
+        assert!(self.layers().contains(&layer), "layer {layer} has no experts");
+        let offset = (layer - self.layers.0) as u64 * row_bytes(cols);
+        Tensor::new(buffer, offset, 1, cols, Element::F32)
+    }
+}
+
+/// Bytes from one layer's row to the next: a binding can start at each.
+fn row_bytes(cols: u32) -> u64 {
+    (4 * u64::from(cols)).next_multiple_of(BINDING_ALIGNMENT)
+}
+
+fn hot_experts(mixture: &MixtureConfig) -> Option<HotExperts> {
+    match mixture.dispatch {
+        TokenDispatch::Capacity(capacity) => capacity.hot,
+        TokenDispatch::Dropless { .. } => None,
+    }
+}

@@ -1,0 +1,156 @@
+//! Declaring parameters: paths, Hugging Face names, pieces and initial values.
+
+use super::{Init, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
+use crate::model::config::{MixtureConfig, ModelConfig, Norm};
+use crate::model::names::Names;
+
+/// The model or one of its layers: where a parameter is declared. Paths and names are relative to it.
+pub(super) struct Scope<'a, P> {
+    /// The model.
+    pub config: &'a ModelConfig,
+    /// What its family calls parameters.
+    pub names: &'static Names,
+    make: &'a mut dyn FnMut(Spec) -> P,
+    layer: Option<usize>,
+    path: String,
+    name: String,
+}
+
+/// The rows of a matrix, in pieces that files hold under names of their own; padding rows between them are zero.
+pub(super) struct Rows {
+    /// Name, first row, rows.
+    pieces: Vec<(String, usize, usize)>,
+    /// Rows as stored.
+    stored: usize,
+}
+
+impl<'a, P> Scope<'a, P> {
+    /// The model itself.
+    pub fn model(config: &'a ModelConfig, make: &'a mut dyn FnMut(Spec) -> P) -> Self {
+        let names = Names::of(config.family);
+        Self { config, names, make, layer: None, path: String::new(), name: String::new() }
+    }
+
+    /// Layer number `layer`; numbers from `num_layers` on are blocks of multi-token prediction.
+    pub fn layer(&mut self, layer: usize) -> Scope<'_, P> {
+        let path = match layer.checked_sub(self.config.num_layers) {
+            None => format!("layers.{layer}."),
+            Some(ahead) => format!("multi_token.{ahead}."),
+        };
+        let name = format!("{}.{layer}.", self.names.layers);
+        Scope {
+            config: self.config,
+            names: self.names,
+            make: &mut *self.make,
+            layer: Some(layer),
+            path,
+            name,
+        }
+    }
+
+    /// The mixture of experts of this layer, unless it is dense.
+    pub fn mixture(&self) -> Option<&'a MixtureConfig> {
+        self.config.mixture_of(self.layer?)
+    }
+
+    /// A table (rows, D) under one name.
+    pub fn table(&mut self, role: Role, path: &str, name: &str, rows: usize) -> P {
+        self.matrix(role, path, &Rows::new([name], &[rows]), self.config.hidden_size, self.config.init_std)
+    }
+
+    /// A matrix of `cols` columns, initialised with standard deviation `std`.
+    pub fn matrix(&mut self, role: Role, path: &str, rows: &Rows, cols: usize, std: f64) -> P {
+        let pieces = rows.pieces(&self.name, "weight");
+        self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces)
+    }
+
+    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second. Transposed in the files of
+    /// some families.
+    pub fn linear(
+        &mut self,
+        [weight, bias]: [&str; 2],
+        rows: &Rows,
+        cols: usize,
+        std: f64,
+        has_bias: bool,
+    ) -> Linear<P> {
+        let is_transposed = self.names.is_transposed;
+        let pieces = rows.pieces(&self.name, "weight").into_iter();
+        let pieces = pieces.map(|piece| Piece { is_transposed, ..piece }).collect();
+        Linear {
+            weight: self.declare(Role::Matrix, weight, [rows.stored, cols], Init::Normal(std), pieces),
+            bias: has_bias.then(|| self.bias(bias, rows)),
+        }
+    }
+
+    /// A norm over D: its weight at the first path and, of a LayerNorm, its bias at the second.
+    pub fn norm(&mut self, [weight, bias]: [&str; 2], name: &str) -> NormWeights<P> {
+        let width = self.config.hidden_size;
+        NormWeights {
+            weight: self.norm_weight(weight, name, width),
+            bias: (self.config.norm == Norm::LayerNorm)
+                .then(|| self.bias(bias, &Rows::new([name], &[width]))),
+        }
+    }
+
+    /// The weight of a norm over `cols` elements.
+    pub fn norm_weight(&mut self, path: &str, name: &str, cols: usize) -> P {
+        let pieces = Rows::new([name], &[cols]).pieces(&self.name, "weight");
+        self.declare(Role::Vector, path, [1, cols], Init::Ones, pieces)
+    }
+
+    /// A bias: one element for each row of a matrix.
+    fn bias(&mut self, path: &str, rows: &Rows) -> P {
+        let pieces = rows.pieces(&self.name, "bias");
+        self.declare(Role::Vector, path, [1, rows.stored], Init::Zeros, pieces)
+    }
+
+    fn declare(
+        &mut self,
+        role: Role,
+        path: &str,
+        [rows, cols]: [usize; 2],
+        init: Init,
+        pieces: Vec<Piece>,
+    ) -> P {
+        let path = format!("{}{path}", self.path);
+        let (trains, decays, group, rule) = (true, role != Role::Vector, 0, UpdateRule::AdamW);
+        (self.make)(Spec { path, role, rows, cols, init, pieces, trains, decays, group, rule })
+    }
+}
+
+impl Rows {
+    /// Pieces of these sizes, one after the other: a name each, or one name for all of them as a single piece.
+    pub fn new<N: Into<String>>(names: impl IntoIterator<Item = N>, sizes: &[usize]) -> Self {
+        Self::aligned(names, sizes, 1)
+    }
+
+    /// The same, each piece padded to a multiple of `alignment` rows.
+    pub fn aligned<N: Into<String>>(
+        names: impl IntoIterator<Item = N>,
+        sizes: &[usize],
+        alignment: usize,
+    ) -> Self {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let whole = [sizes.iter().sum()];
+        let sizes = if names.len() == 1 { &whole } else { sizes };
+        assert!(names.len() == sizes.len(), "{} names for {} pieces", names.len(), sizes.len());
+        let mut stored = 0;
+        let piece = |(name, &rows): (String, &usize)| {
+            let first = stored;
+            stored += rows.next_multiple_of(alignment);
+            (name, first, rows)
+        };
+        Self { pieces: names.into_iter().zip(sizes).map(piece).collect(), stored }
+    }
+
+    fn pieces(&self, prefix: &str, kind: &str) -> Vec<Piece> {
+        let piece = |(name, first_row, rows): &(String, usize, usize)| Piece {
+            name: format!("{prefix}{name}.{kind}"),
+            first_row: *first_row,
+            rows: *rows,
+            is_transposed: false,
+        };
+        self.pieces.iter().map(piece).collect()
+    }
+}
