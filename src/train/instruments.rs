@@ -33,7 +33,7 @@ mod tests {
     use crate::ops::route::{RouterConfig, Score};
     use std::path::Path;
 
-    fn model(dispatch: Dispatch, losses: BalanceLosses) -> ModelConfig {
+    fn model(dispatch: TokenDispatch, losses: BalanceLosses) -> ModelConfig {
         let route = RouterConfig {
             experts: 4,
             chosen: 2,

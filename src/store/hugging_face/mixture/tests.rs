@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::config::{BalanceLosses, Dispatch, MultiToken, SharedExpert, Sizes};
+use crate::model::config::{BalanceLosses, MultiToken, SharedExpert, Sizes, TokenDispatch};
 use crate::ops::route::{ExpertGroups, RouterConfig};
 use crate::store::hugging_face::hugging_face_config;
 
