@@ -65,7 +65,6 @@
 #![warn(missing_docs)]
 
 pub mod cli;
-pub mod config;
 pub mod data;
 pub mod device;
 pub mod element;
@@ -77,5 +76,6 @@ pub mod ops;
 pub mod random;
 pub mod record;
 pub mod reference;
+pub mod settings;
 pub mod tape;
 pub mod train;

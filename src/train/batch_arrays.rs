@@ -1,11 +1,11 @@
 //! The id arrays of a micro-batch, on the host and on the device.
 
-use crate::config::RunPlan;
 use crate::data::Batch;
 use crate::element::Element;
 use crate::model::gpt::{AheadTensors, BatchTensors};
 use crate::ops::attention::Segments;
 use crate::record::{BufferId, Persistents, Tensor};
+use crate::settings::RunPlan;
 
 /// Which id arrays a micro-batch has on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Piece, Spec};
 use crate::record::Tensor;
+use crate::settings::default_decision;
 use safetensors::Dtype;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -60,7 +61,7 @@ pub async fn save(
 /// Reads weights and moments back and returns the state they belong to, which must be that of the run (`expected`).
 pub fn resume(trainer: &Trainer<'_>, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
     let state = TrainerState::load(&folder.join(STATE))?;
-    state.check_matches(folder, expected)?;
+    state.check_matches(folder, expected, default_decision)?;
     load_weights(trainer, folder)?;
     let file = TensorFile::open(&folder.join(OPTIMIZER))?;
     let Recordings { layout, arenas, experts, .. } = &trainer.recordings;

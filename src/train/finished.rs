@@ -3,12 +3,12 @@
 use super::expert_load::{LayerLoad, MixtureReport};
 use super::recordings::{Recordings, persistent};
 use super::state::{LossState, StepState};
-use crate::config::RunPlan;
 use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Tensor};
+use crate::settings::RunPlan;
 use std::time::Instant;
 
 /// A step that the device has finished.

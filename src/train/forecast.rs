@@ -5,9 +5,9 @@ use super::finished::StepReport;
 use super::recordings::Recordings;
 use super::state::LossState;
 use super::trainer::{READER_BYTES, RING};
-use crate::config::RunPlan;
 use crate::model::count;
 use crate::record::{Consumer, MemoryPlan, Recording};
+use crate::settings::RunPlan;
 
 /// Sizes and work of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,8 @@ impl Forecast {
         let buffers = recordings.persistents.buffers();
         let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
-        let batch_bytes = BatchArrays::of(plan).bytes((plan.batch_size * plan.model.seq_length) as u32);
+        let batch_bytes =
+            BatchArrays::of(plan).bytes((plan.settings.runner.batch_size * plan.model.seq_length) as u32);
         let readbacks =
             (RING as u64 + 1) * (StepReport::new(plan, recordings).bytes() + size_of::<LossState>() as u64);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();

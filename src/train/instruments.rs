@@ -6,9 +6,9 @@ use super::durable::create_folder_of;
 use super::expert_load::{LayerLoad, MixtureReport};
 use super::metrics::StepMetrics;
 use super::npy;
-use crate::config::RunPlan;
 use crate::error::Result;
 use crate::model::config::Dispatch;
+use crate::settings::RunPlan;
 
 /// The instruments of a run whose model has experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl ExpertInstruments {
         let mixture = plan.model.mixture.as_ref()?;
         let distribution = plan.instruments.token_distribution.as_ref().map(|summary| TokenDistribution {
             // The original's folder ends with the time, so that a resumed run has two.
-            folder: summary.folder.join(format!("export_{}", plan.name)).join("tensor"),
+            folder: summary.folder.join(format!("export_{}", plan.settings.run.run_name)).join("tensor"),
             every_steps: summary.every_steps,
         });
         Some(Self {
@@ -112,7 +112,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Override, RunConfig};
+    use crate::settings::{Override, RunConfig};
 
     fn plan(moe: &str, folder: &Path) -> RunPlan {
         let text = format!(
@@ -124,7 +124,7 @@ mod tests {
             folder.display()
         );
         let overrides = Override::parse_all([""; 0]).unwrap();
-        RunPlan::resolve(&RunConfig::parse(&text, Path::new("small.yaml"), &overrides).unwrap()).unwrap()
+        RunConfig::parse(&text, Path::new("small.yaml"), &overrides).unwrap().plan
     }
 
     fn report() -> MixtureReport {

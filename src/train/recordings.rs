@@ -3,7 +3,6 @@
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::forecast::Forecast;
 use super::update::update;
-use crate::config::RunPlan;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
@@ -18,6 +17,7 @@ use crate::ops::grad_norm::StepTensors;
 use crate::ops::linear_cross_entropy;
 use crate::ops::work_list::{MAX_COLUMNS, WorkList};
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
+use crate::settings::RunPlan;
 use crate::tape::{CrossEntropy, Tape};
 use crate::train::state::schedule_columns;
 
@@ -97,9 +97,9 @@ impl Recordings {
         let loss = persistents.tensor("loss state", 1, 8, Element::F32);
         let eval_loss = persistents.tensor("evaluation loss state", 1, 8, Element::F32);
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
-        let columns = schedule_columns(1 + plan.groups.len());
+        let columns = schedule_columns(1 + plan.settings.groups.len());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
-        let tokens = (plan.batch_size * plan.model.seq_length) as u32;
+        let tokens = (plan.settings.runner.batch_size * plan.model.seq_length) as u32;
         let batch = batch_tensors(&mut persistents, "batch", tokens, BatchArrays::of(plan));
         let ahead_loss =
             plan.model.multi_token.map(|_| persistents.tensor("loss state ahead", 1, 8, Element::F32));
@@ -111,7 +111,7 @@ impl Recordings {
         check_activations(plan, &capabilities)?;
 
         let gpt = layout.bind(&arenas.weights, Some(&arenas.gradients));
-        let accumulation = plan.gradient_accumulation_steps as u32;
+        let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
         let cross_entropy = |targets, loss, factor| CrossEntropy {
             targets,
             ignore: plan.model.ignore_id,
@@ -125,7 +125,7 @@ impl Recordings {
             let shape = match dropout_state {
                 Some(dropout_state) => {
                     rec.scope("dropout", |rec| count_micro_step(rec, state, dropout_state));
-                    shape.dropping(plan.seed, dropout_state)
+                    shape.dropping(plan.settings.run.seed, dropout_state)
                 }
                 None => shape,
             };
@@ -160,7 +160,7 @@ impl Recordings {
         let tensors = StepTensors { state, loss, schedule };
         let update = update(plan, capabilities, &layout, &arenas, &tensors, shape.expert_state())?;
         let write = |_| GenerateRecordings::new(&mut persistents, &gpt, &plan.model, &shape, 1, capabilities);
-        let sample = plan.sample.as_ref().map(write);
+        let sample = plan.settings.sample.as_ref().map(write);
         let recordings = Self {
             persistents,
             layout,
@@ -206,7 +206,10 @@ impl Recordings {
 
     fn check_memory(&self, plan: &RunPlan) -> Result<()> {
         let bytes = Forecast::new(plan, self).bytes();
-        let Some(cap) = plan.max_device_memory.filter(|&cap| bytes > cap) else { return Ok(()) };
+        let Some(cap) = plan.settings.context.max_device_memory.map(|size| size.0).filter(|&cap| bytes > cap)
+        else {
+            return Ok(());
+        };
         let consumers = self.largest_consumers(5);
         let listed: Vec<String> =
             consumers.iter().map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0)).collect();
@@ -247,7 +250,8 @@ fn check_schedule(schedule: Tensor, capabilities: &Capabilities) -> Result<()> {
 /// the key to change.
 fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> {
     let model = &plan.model;
-    let (tokens, limit) = (plan.batch_size * model.seq_length, capabilities.limits.binding_bytes);
+    let (tokens, limit) =
+        (plan.settings.runner.batch_size * model.seq_length, capabilities.limits.binding_bytes);
     let refuse_over = |bytes: u64, what: String, remedy: &str| match bytes <= limit {
         true => Ok(()),
         false => Err(Error::Plan(format!(
@@ -264,7 +268,10 @@ fn check_activations(plan: &RunPlan, capabilities: &Capabilities) -> Result<()> 
     let widest = model.hidden_size.max(heads).max(inner);
     refuse_over(
         4 * (tokens * widest) as u64,
-        format!("an activation of {} x {} tokens x {widest}", plan.batch_size, model.seq_length),
+        format!(
+            "an activation of {} x {} tokens x {widest}",
+            plan.settings.runner.batch_size, model.seq_length
+        ),
         "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
     )?;
     if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, true) {

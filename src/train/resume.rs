@@ -1,16 +1,15 @@
 //! Where a run starts: afresh, or where its newest checkpoint left off.
 
 use super::checkpoint;
-use super::model_fingerprint;
-use super::optimizer::{MuonConfig, OptimizerKind};
+use super::length::RunLength;
 use super::run_folder::RunFolder;
-use super::settings::settings;
 use super::state::StepState;
 use super::trainer::Trainer;
 use super::trainer_state::{FORMAT_VERSION, TrainerState};
-use crate::config::{Resume, RunLength, RunPlan};
-use crate::data::Dataset;
+use crate::data::{Dataset, DocumentRules};
 use crate::error::{Error, Result};
+use crate::settings::{Resume, RunPlan};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The state a run starts from: fresh, or its newest checkpoint, whose weights and moments are then on the device.
@@ -26,22 +25,12 @@ pub(super) fn take_up(
         step: 0,
         global_step: 0,
         micro_step: 0,
-        seed: plan.seed,
-        loss_scale: plan.loss_scale,
+        loss_scale: plan.settings.wrapper.scale_sense,
         data_fingerprint: data.train.fingerprint(),
-        settings: Some(settings(plan, data.train.rules())),
-        model: fingerprint(plan, length),
-        schedule: serde_json::json!({
-            "type": format!("{:?}", plan.schedule.decay),
-            "learning_rate": plan.schedule.learning_rate,
-            "lr_end": plan.schedule.lr_end,
-            "warmup_lr_init": plan.schedule.warmup_lr_init,
-            "warmup_steps": length.schedule.warmup_steps(),
-            "total_steps": length.schedule.total_steps(),
-        }),
+        decisions: decisions(plan, length, data.train.rules()),
     };
     let Some((_, newest)) = folder.resume_point() else { return Ok(fresh) };
-    if let Resume::Named(name) = &plan.resume
+    if let Resume::Named(name) = &plan.settings.run.resume_training
         && !newest.ends_with(name)
     {
         let message =
@@ -59,55 +48,25 @@ pub(super) fn take_up(
     Ok(state)
 }
 
-/// Everything that decides the numbers of a step, for the comparison when a run resumes.
-fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_json::Value> {
-    let (data, optimizer) = (&plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 8] = [
-        ("batch_size", plan.batch_size.into()),
-        ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
-        ("max_grad_norm", plan.clip.into()),
-        ("shuffle", data.shuffle.into()),
-        ("train_dataset.seed", data.seed.into()),
-        ("optimizer.betas", vec![optimizer.beta1, optimizer.beta2].into()),
-        ("optimizer.eps", optimizer.eps.into()),
-        ("optimizer.weight_decay", optimizer.weight_decay.into()),
-    ];
-    let mut fingerprint: BTreeMap<_, _> =
-        entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-    fingerprint.extend(model_fingerprint::entries(&plan.model));
-    // What a plain run does not have is not said, so that checkpoints from before it was known still match.
-    let mut say = |key: &str, value: serde_json::Value| fingerprint.insert(key.to_string(), value);
-    if optimizer.kind != OptimizerKind::AdamW {
-        say("optimizer.type", optimizer.kind.name().into());
+/// What decides the numbers of the run: its settings, and what of them follows from the data.
+fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTreeMap<String, Value> {
+    let mut decisions = plan.decisions();
+    // Lengths count in steps, whatever they were written in.
+    let groups = (0..).map(|number| format!("grouped_lr_schedule.grouped.{number}"));
+    let base = if plan.settings.groups.is_empty() { "lr_schedule" } else { "grouped_lr_schedule.default" };
+    let schedules = [&length.schedule].into_iter().chain(&length.group_schedules);
+    for (path, schedule) in [base.to_string()].into_iter().chain(groups).zip(schedules) {
+        for key in ["warmup_ratio", "warmup_epochs"] {
+            decisions.remove(&format!("{path}.{key}"));
+        }
+        decisions.insert(format!("{path}.warmup_steps"), schedule.warmup_steps().into());
+        decisions.insert(format!("{path}.total_steps"), schedule.total_steps().into());
     }
-    if let OptimizerKind::Muon(MuonConfig { momentum, nesterov, ns_steps, matched_adamw_rms }) =
-        optimizer.kind
-    {
-        say("optimizer.momentum", momentum.into());
-        say("optimizer.nesterov", nesterov.into());
-        say("optimizer.ns_steps", ns_steps.into());
-        say("optimizer.matched_adamw_rms", matched_adamw_rms.into());
-    }
-    if plan.schedule.scale != 1.0 {
-        say("lr_schedule.lr_scale", plan.schedule.scale.into());
-    }
-    let patterns = [
-        ("freeze", &plan.freeze),
-        ("freeze_exclude", &plan.freeze_exclude),
-        ("no_decay_params", &plan.no_decay_params),
-    ];
-    for (key, patterns) in patterns.into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
-        say(key, patterns.clone().into());
-    }
-    for (number, (group, schedule)) in plan.groups.iter().zip(&length.group_schedules).enumerate() {
-        let written = serde_json::json!({
-            "params": group.params,
-            "schedule": format!("{:?}", group.schedule),
-            "warmup_steps": schedule.warmup_steps(),
-            "total_steps": schedule.total_steps(),
-            "weight_decay": group.weight_decay,
-        });
-        say(&format!("grouped_lr_schedule.grouped.{number}"), written);
-    }
-    fingerprint
+    // The token that ends documents may be the tokenizer's, and has no effect where nothing depends on their ends.
+    let eod = "train_dataset.eod_token_id".to_string();
+    match rules.eod.filter(|_| rules.need_eod()) {
+        Some(id) => decisions.insert(eod, id.into()),
+        None => decisions.remove(&eod),
+    };
+    decisions
 }

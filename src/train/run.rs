@@ -5,6 +5,7 @@ use super::checkpoint_folder::CheckpointFolder;
 use super::expert_load::MixtureReport;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::instruments::ExpertInstruments;
+use super::length::RunLength;
 use super::log::Log;
 use super::metrics::{MetricsWriter, StepMetrics};
 use super::peak::probe_matmul_rate;
@@ -14,11 +15,11 @@ use super::run_folder::RunFolder;
 use super::sample::{prompt, sample};
 use super::trainer::Trainer;
 use super::trainer_state::TrainerState;
-use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
 use crate::model::count;
+use crate::settings::{Override, Resume, RunConfig, RunPlan};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,39 +50,44 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let log = Log::start();
     let overrides = Override::parse_all(overrides)?;
     let config = RunConfig::load(config, &overrides)?;
-    let plan = RunPlan::resolve(&config)?;
+    let plan = &config.plan;
     let data = plan.load_data()?;
-    check_sample(&plan, &data)?;
-    let length = plan.with_data(data.train.steps_per_epoch());
+    check_sample(plan, &data)?;
+    let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(&plan).await?;
     let mut trainer = Trainer::new(&gpu, &plan, &length).await?;
-    if plan.resume == Resume::No
-        && let Some(path) = &plan.load_checkpoint
+    if plan.settings.run.resume_training == Resume::No
+        && let Some(path) = &plan.settings.run.weights()
     {
         // Before the folder is made, so that a file that does not fit leaves nothing that would refuse the next start.
         checkpoint::load_weights(&trainer, path)?;
     }
     let instruments = ExpertInstruments::new(&plan);
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;
-    let folder = RunFolder::create(&plan.output_dir, &plan.to_yaml(), plan.resume != Resume::No)?;
+    let folder = RunFolder::create(
+        &plan.settings.run.folder(),
+        &plan.to_yaml(),
+        plan.settings.run.resume_training != Resume::No,
+    )?;
     let done = take_up(&trainer, &plan, &length, &data, &folder)?;
     log.attach(&folder.log_path())?;
 
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
     let matmul_rate = probe_matmul_rate(&gpu).await?;
-    report(&plan, &data, &gpu, &trainer, matmul_rate);
-    let keep_max = plan.checkpoint.as_ref().map_or(0, |config| config.keep_max);
+    report(plan, &data, &gpu, &trainer, matmul_rate);
+    let keep_max =
+        plan.settings.callbacks.checkpoint.as_ref().map_or(0, |config| config.keep_checkpoint_max as usize);
     let mut run = Run {
         metrics: MetricsWriter::open(&folder.metrics_path())?,
         instruments,
-        progress: Progress::new(progress_plan(&plan, &length, done.step, matmul_rate), &log),
+        progress: Progress::new(progress_plan(plan, &length, done.step, matmul_rate), &log),
         waiting: VecDeque::new(),
         last_arrival: Instant::now(),
         summary: Summary { steps: done.step, ..Summary::default() },
         checkpoints: folder.checkpoints(keep_max),
         state: done,
         interrupt,
-        plan: &plan,
+        plan,
         length: &length,
         data: &data,
     };
@@ -91,7 +97,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
 
 /// What would keep the model from writing at the end of the run is better said at its start.
 fn check_sample(plan: &RunPlan, data: &Dataset) -> Result<()> {
-    let Some(config) = &plan.sample else { return Ok(()) };
+    let Some(config) = &plan.settings.sample else { return Ok(()) };
     if !plan.has_text() {
         return Err(Error::Plan(
             "sample: the data are token files, and no tokenizer says what the tokens mean; name it in \
@@ -104,8 +110,11 @@ fn check_sample(plan: &RunPlan, data: &Dataset) -> Result<()> {
 
 /// The device that a plan asks for.
 pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
-    let options =
-        GpuOptions { device_name: plan.device_name.clone(), tier: plan.tier, ..GpuOptions::default() };
+    let options = GpuOptions {
+        device_name: plan.settings.context.device_name.clone(),
+        tier: plan.settings.context.tier,
+        ..GpuOptions::default()
+    };
     Gpu::request(&options).await
 }
 
@@ -113,13 +122,14 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops
     ProgressPlan {
         total_steps: length.total_steps,
         start_step,
-        epochs: plan.epochs,
+        epochs: plan.settings.runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (plan.batch_size * plan.gradient_accumulation_steps) as u64,
+        samples_per_step: (plan.settings.runner.batch_size * plan.settings.runner.gradient_accumulation_steps)
+            as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
         peak_flops,
-        log_every: plan.log_every,
+        log_every: plan.settings.callbacks.loss.per_print_times,
     }
 }
 
@@ -185,7 +195,7 @@ impl Run<'_> {
         while self.state.step < self.length.total_steps && !self.summary.is_interrupted {
             trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
             self.state.step += 1;
-            self.state.micro_step += self.plan.gradient_accumulation_steps as u64;
+            self.state.micro_step += self.plan.settings.runner.gradient_accumulation_steps as u64;
             let step = self.state.step;
             if let (Some(eval), Some(config)) = (&self.data.eval, &self.plan.eval)
                 && self.evaluates_after(step)
@@ -195,7 +205,14 @@ impl Run<'_> {
             }
             self.collect(trainer)?;
             self.summary.is_interrupted = self.interrupt.load(Ordering::Relaxed);
-            if self.plan.checkpoint.as_ref().is_some_and(|c| self.state.step.is_multiple_of(c.every_steps)) {
+            if self
+                .plan
+                .settings
+                .callbacks
+                .checkpoint
+                .as_ref()
+                .is_some_and(|c| self.state.step.is_multiple_of(c.save_checkpoint_steps))
+            {
                 self.save(trainer).await?;
             }
         }
@@ -279,7 +296,7 @@ impl Run<'_> {
         // An interrupted run is saved even where the configuration asks for no checkpoints: else its work were lost.
         let is_saved =
             || self.checkpoints.latest().is_ok_and(|l| l.is_some_and(|(step, _)| step == self.state.step));
-        if (self.plan.checkpoint.is_some() || self.summary.is_interrupted) && !is_saved() {
+        if (self.plan.settings.callbacks.checkpoint.is_some() || self.summary.is_interrupted) && !is_saved() {
             self.save(trainer).await?;
         }
         let Self { progress, mut summary, plan, data, .. } = self;
@@ -288,8 +305,8 @@ impl Run<'_> {
             tracing::info!("interrupted after step {}: continue with --resume_training=True", summary.steps);
             return Ok(summary);
         }
-        if let Some(config) = &plan.sample {
-            let text = sample(trainer, config, &data.codec, plan.seed).await?;
+        if let Some(config) = &plan.settings.sample {
+            let text = sample(trainer, config, &data.codec, plan.settings.run.seed).await?;
             tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
             summary.sample = Some(text);
         }

@@ -1,10 +1,10 @@
 //! Text that the model writes at the end of a run.
 
 use super::trainer::{DECODE, PREFILL, Trainer};
-use crate::config::SampleConfig;
 use crate::data::Codec;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
+use crate::settings::Sample;
 use std::ops::ControlFlow;
 
 /// Continues the prompt by `config.tokens` tokens and returns prompt and continuation; `codec` turns text into tokens and
@@ -12,12 +12,7 @@ use std::ops::ControlFlow;
 ///
 /// # Errors
 /// If the tokenizer cannot encode the prompt; a device that fails.
-pub async fn sample(
-    trainer: &Trainer<'_>,
-    config: &SampleConfig,
-    codec: &Codec,
-    seed: u64,
-) -> Result<String> {
+pub async fn sample(trainer: &Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     let Some(recordings) = &trainer.recordings.sample else { return Ok(String::new()) };
     let generator = Generator {
         gpu: trainer.gpu,

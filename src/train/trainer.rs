@@ -2,15 +2,16 @@
 
 use super::batch_arrays::{BatchArrays, batch_stride};
 use super::finished::{FinishedEvaluation, FinishedStep, StepReport};
+use super::length::RunLength;
 use super::recordings::{Recordings, persistent};
 use super::state::{LossState, StepState, schedule_table};
-use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::init::initial_row;
 use crate::record::{PersistentId, Tensor};
+use crate::settings::RunPlan;
 
 /// Submissions are at most 3 ahead of the device; one slot more is always free.
 pub(super) const RING: usize = 5;
@@ -73,7 +74,7 @@ impl<'gpu> Trainer<'gpu> {
             batch: id(recordings.batch.tokens)?,
         };
         let report = StepReport::new(plan, &recordings);
-        let tokens = (plan.batch_size * plan.model.seq_length) as u32;
+        let tokens = (plan.settings.runner.batch_size * plan.model.seq_length) as u32;
         let arrays = BatchArrays::of(plan);
         let batch_bytes = arrays.bytes(tokens);
         let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
@@ -83,7 +84,7 @@ impl<'gpu> Trainer<'gpu> {
             evaluations: ReadbackRing::new(gpu, &[(ids.eval_loss, size_of::<LossState>() as u64)], RING + 1),
             report,
             reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
-            gradient_accumulation_steps: plan.gradient_accumulation_steps as u64,
+            gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
             batch: Batch::default(),
             arrays,
             staged: vec![0; batch_bytes as usize],
@@ -115,12 +116,16 @@ impl<'gpu> Trainer<'gpu> {
             let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
             rows.for_each(|row| self.write(row, bytemuck::cast_slice(&capacities)));
         }
-        self.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
+        self.set_state(&StepState {
+            loss_scale: plan.settings.wrapper.scale_sense as f32,
+            ..StepState::default()
+        });
         for (index, (spec, parts)) in self.recordings.layout.parameters.list().into_iter().enumerate() {
             for part in parts {
                 let mut bytes = Vec::new();
                 for row in part.first_row..part.first_row + part.rows {
-                    Element::F32.encode_row(&initial_row(spec, index, row, plan.seed), &mut bytes);
+                    Element::F32
+                        .encode_row(&initial_row(spec, index, row, plan.settings.run.seed), &mut bytes);
                 }
                 self.write(self.recordings.arenas.weights.part(spec, part), &bytes);
             }

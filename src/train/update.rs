@@ -1,8 +1,6 @@
 //! The recording of an update: norm and decisions, then the optimizer, kind by kind of parameter.
 
-use super::optimizer::{MuonConfig, OptimizerKind};
 use super::recordings::Arenas;
-use crate::config::RunPlan;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
@@ -14,6 +12,8 @@ use crate::ops::hot_experts::hot_experts;
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
+use crate::settings::RunPlan;
+use crate::settings::{MuonConfig, OptimizerKind};
 
 /// Writes the recording.
 ///
@@ -30,7 +30,9 @@ pub(super) fn update(
     let mut rec = Recorder::new("update", capabilities);
     let trained = (0..layout.segments.len()).filter(|&i| !layout.segments[i].kind.is_frozen);
     let gradients: Vec<Tensor> = trained.clone().map(|i| arenas.gradients.segment(layout, i)).collect();
-    rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, tensors, plan.clip.map(|clip| clip as f32)));
+    rec.scope("grad_norm", |rec| {
+        grad_norm(rec, &gradients, tensors, plan.settings.wrapper.clip().map(|clip| clip as f32))
+    });
     for i in trained.filter(|&i| layout.segments[i].kind.rule == Rule::AdamW) {
         let segment = adamw::Segment {
             weights: arenas.weights.segment(layout, i),

@@ -2,9 +2,10 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 use crate::runs::{Setup, Weights, tensors};
-use gristmill::config::RunPlan;
 use gristmill::model::config::ModelConfig;
+use gristmill::settings::RunPlan;
 use gristmill::train::expert_load::MixtureReport;
+use gristmill::train::length::RunLength;
 use gristmill::train::state::StepState;
 use gristmill::train::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::{FinishedStep, Trainer, checkpoint, checkpoint_folder::CheckpointFolder};
@@ -38,7 +39,7 @@ impl Left {
 /// Trains `steps` steps of `plan`, which may differ from that of `setup`, from the weights in the file `load` if there is one.
 pub fn train(setup: &Setup, plan: &RunPlan, load: Option<&Path>, steps: u64) -> Left {
     let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
-    let length = plan.with_data(data.train.steps_per_epoch());
+    let length = RunLength::new(&plan, data.train.steps_per_epoch());
     let gpu = setup.gpu();
     let mut trainer = block_on(Trainer::new(&gpu, plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     if let Some(path) = load {
@@ -46,7 +47,7 @@ pub fn train(setup: &Setup, plan: &RunPlan, load: Option<&Path>, steps: u64) -> 
     }
     let mut finished = Vec::new();
     for step in 0..steps {
-        let first = step * plan.gradient_accumulation_steps as u64;
+        let first = step * plan.settings.runner.gradient_accumulation_steps as u64;
         block_on(trainer.step(step + 1, &data.train, first)).unwrap_or_else(|e| panic!("{e}"));
         finished.extend(trainer.finished_steps().expect("states"));
     }
@@ -69,12 +70,9 @@ pub fn save(trainer: &Trainer<'_>, model: &ModelConfig, step: u64, folder: &Path
         step,
         global_step: step,
         micro_step: 0,
-        seed: 0,
         loss_scale: 1.0,
         data_fingerprint: 0,
-        settings: None,
-        model: Default::default(),
-        schedule: Default::default(),
+        decisions: Default::default(),
     };
     let folder = CheckpointFolder::new(folder, 0);
     let pending = folder.begin(step).expect("a folder");

@@ -10,7 +10,7 @@ use crate::ops::route::Route;
 ///
 /// # What the configuration's keys select
 ///
-/// [`MixtureSection`](crate::config::MixtureSection) reads `moe_config`; two of its keys decide [`dispatch`](Self::dispatch),
+/// [`MixtureSection`](crate::settings::MixtureSection) reads `moe_config`; two of its keys decide [`dispatch`](Self::dispatch),
 /// a third one how gates end.
 ///
 /// | keys | selected |
@@ -36,7 +36,7 @@ use crate::ops::route::Route;
 /// A configuration of Mixtral's shape, with V2's rules and capacities:
 ///
 /// ```
-/// use gristmill::config::{Override, RunConfig, RunPlan};
+/// use gristmill::settings::{Override, RunConfig, RunPlan};
 /// use gristmill::model::config::Dispatch;
 /// use std::path::Path;
 ///
@@ -50,7 +50,7 @@ use crate::ops::route::Route;
 ///   data_loader: { type: CargoRegistryDataLoader }
 /// ";
 /// let plan = |flags: &[&str]| -> gristmill::error::Result<RunPlan> {
-///     RunPlan::resolve(&RunConfig::parse(text, Path::new("small.yaml"), &Override::parse_all(flags.iter().copied())?)?)
+///     Ok(RunConfig::parse(text, Path::new("small.yaml"), &Override::parse_all(flags.iter().copied())?)?.plan)
 /// };
 /// let mixture = plan(&[])?.model.mixture.expect("8 experts");
 /// assert_eq!((mixture.experts(), mixture.chosen()), (8, 2));
