@@ -6,12 +6,12 @@
 
 mod common;
 
-use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::data::{Batches, TokenStream};
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
 use gristmill::model::count;
 use gristmill::random::Philox;
+use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::Trainer;
 use pollster::block_on;
 use std::path::Path;
@@ -44,14 +44,14 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
     let overrides = Override::parse_all(none).expect("no overrides");
     let config =
         RunConfig::parse(&yaml, Path::new("bench.yaml"), &overrides).unwrap_or_else(|e| panic!("{e}"));
-    let plan = RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"));
+    let plan = config.plan;
     let random = Philox::new(1, 1);
     let tokens = (b * t * (steps + 2) + 1) as u64;
     // Tokens are bytes even if V > 256: the cost of a step does not depend on the token ids.
     let bytes: Vec<u8> = (0..tokens).map(|i| (random.uniform(i) * v.min(256) as f64) as u8).collect();
     let stream = Arc::new(TokenStream::from_bytes(bytes));
     let data = Batches::new(stream, 0..tokens, plan.batch_spec(), None).expect("data");
-    let length = plan.with_data(data.steps_per_epoch());
+    let length = RunLength::new(&plan, data.steps_per_epoch());
 
     let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
     let options = GpuOptions { tier, ..GpuOptions::default() };

@@ -1,4 +1,4 @@
-//! The crate's error type. Every message is one line that names the culprit and the remedy.
+//! The crate's error type. Every message is one line that names the culprit and the remedy, or several such lines.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error that a user can act on. Displays as one line: the culprit, what was expected, what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No adapter that wgpu can use. The text says what was tried and what to install.
@@ -31,12 +31,23 @@ pub enum Error {
         /// What was expected and what to do.
         message: String,
     },
+    /// Several faults of one configuration, a line each.
+    #[error("{}", lines(.0))]
+    Several(Vec<Error>),
     /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
     #[error("{0}")]
     Plan(String),
 }
 
+/// Errors that are listed; the rest is counted.
+const MOST_LINES: usize = 20;
+
 impl Error {
+    /// One error, or all of several.
+    pub fn all(mut errors: Vec<Error>) -> Self {
+        if errors.len() == 1 { errors.remove(0) } else { Self::Several(errors) }
+    }
+
     /// An error about `path`.
     pub fn file(path: impl AsRef<Path>, message: impl std::fmt::Display) -> Self {
         Self::File { path: path.as_ref().to_path_buf(), message: message.to_string() }
@@ -46,4 +57,13 @@ impl Error {
     pub fn config(origin: impl Into<String>, message: impl std::fmt::Display) -> Self {
         Self::Config { origin: origin.into(), message: message.to_string() }
     }
+}
+
+/// The first lines, and how many more there are.
+fn lines(errors: &[Error]) -> String {
+    let mut lines: Vec<String> = errors.iter().take(MOST_LINES).map(Error::to_string).collect();
+    if errors.len() > MOST_LINES {
+        lines.push(format!("and {} more", errors.len() - MOST_LINES));
+    }
+    lines.join("\n")
 }

@@ -66,7 +66,6 @@
 #![warn(missing_docs)]
 
 pub mod cli;
-pub mod config;
 pub mod data;
 pub mod device;
 pub mod element;
@@ -79,6 +78,7 @@ pub mod random;
 pub mod record;
 pub mod reference;
 pub mod report;
+pub mod settings;
 pub mod store;
 pub mod tape;
 pub mod train;

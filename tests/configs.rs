@@ -2,8 +2,8 @@
 //!
 //! `UPDATE_GOLDEN=1 cargo test --test configs` writes them anew.
 
-use gristmill::config::{RunConfig, RunPlan};
 use gristmill::kernels::{Capabilities, Tier};
+use gristmill::settings::RunConfig;
 use gristmill::train::recordings::Recordings;
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn every_configuration_records() {
     for entry in fs::read_dir(root.join("configs")).expect("the folder of configurations") {
         let path = entry.expect("an entry").path();
         let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
-        let plan = RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"));
+        let plan = config.plan;
         for tier in Tier::ALL {
             let capabilities = Capabilities::software().with_tier(tier);
             let recordings = Recordings::new(&plan, capabilities, 100).unwrap_or_else(|e| panic!("{e}"));
@@ -23,7 +23,10 @@ fn every_configuration_records() {
             for recording in recordings.all() {
                 listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));
             }
-            compare(&root.join(format!("tests/golden/{}_{}.txt", plan.name, tier.name())), &listing);
+            compare(
+                &root.join(format!("tests/golden/{}_{}.txt", plan.settings.run.run_name, tier.name())),
+                &listing,
+            );
             count += 1;
         }
     }

@@ -3,9 +3,9 @@
 
 mod runs;
 
-use gristmill::config::RunPlan;
 use gristmill::data::{Batch, Batches};
 use gristmill::reference::gpt::loss_and_gradients;
+use gristmill::settings::RunPlan;
 use gristmill::train::Trainer;
 use pollster::block_on;
 use runs::{Setup, Weights};
@@ -26,7 +26,8 @@ fn the_ends_of_documents_reach_the_kernels() {
     let trained = setup.train(1);
     let (plan, data, _) = setup.data();
     let shape = runs::reference_shape(&plan.model);
-    let (weights, micro_steps) = (setup.initial_weights(), plan.gradient_accumulation_steps as u64);
+    let (weights, micro_steps) =
+        (setup.initial_weights(), plan.settings.runner.gradient_accumulation_steps as u64);
     let mean = |is_plain: bool| -> (f64, f64) {
         let (mut loss, mut gradients) = (0.0, Weights::new());
         for micro_step in 0..micro_steps {
@@ -72,7 +73,7 @@ fn by_reference(setup: &Setup, batch: &Batch, seed: f64, isolated: bool) -> (f64
     let (plan, weights) = (setup.plan(), setup.initial_weights());
     let (shape, window) = (runs::reference_shape(&plan.model), plan.model.seq_length);
     let (mut loss, mut gradients, mut count) = (0.0, Weights::new(), 0);
-    for row in 0..plan.batch_size {
+    for row in 0..plan.settings.runner.batch_size {
         let first = row * window;
         let mut start = first;
         while start < first + window {
@@ -106,7 +107,7 @@ fn packed_documents_learn_as_if_alone() {
         let trained = setup.train(1);
         let (plan, data, _) = setup.data();
         assert!(plan.isolates_documents());
-        let micro_steps = plan.gradient_accumulation_steps as u64;
+        let micro_steps = plan.settings.runner.gradient_accumulation_steps as u64;
         let (mut loss, mut gradients, mut documents) = (0.0, Weights::new(), 0);
         for micro_step in 0..micro_steps {
             let batch = data.train.batch(micro_step).expect("a batch");
@@ -118,9 +119,9 @@ fn packed_documents_learn_as_if_alone() {
                 all.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
             }
         }
-        assert!(documents > 3 * plan.batch_size, "{documents} documents are too few to tell");
+        assert!(documents > 3 * plan.settings.runner.batch_size, "{documents} documents are too few to tell");
         let loss_error = (f64::from(trained.states[0].loss) - loss).abs() / loss;
-        let scale = f64::from(plan.loss_scale as f32);
+        let scale = f64::from(plan.settings.wrapper.scale_sense as f32);
         let unscaled: Weights = trained
             .gradients
             .into_iter()
@@ -159,7 +160,7 @@ fn evaluation_may_keep_documents_apart_though_training_does_not() {
             let mean = |batches: &Batches, count: u64, isolated: bool| {
                 mean_loss(&setup, &plan, batches, count, isolated)
             };
-            let micro_steps = plan.gradient_accumulation_steps as u64;
+            let micro_steps = plan.settings.runner.gradient_accumulation_steps as u64;
             let cases = [
                 ("the training loss", trained, &data.train, micro_steps, trains_isolated),
                 ("the evaluation's loss", evaluated, &eval, EVAL_BATCHES, evaluates_isolated),
@@ -207,5 +208,5 @@ fn mean_loss(setup: &Setup, plan: &RunPlan, batches: &Batches, count: u64, isola
         }
         by_reference(setup, &batch, 1.0, isolated).0
     });
-    losses.sum::<f64>() / (count as usize * plan.batch_size * plan.model.seq_length) as f64
+    losses.sum::<f64>() / (count as usize * plan.settings.runner.batch_size * plan.model.seq_length) as f64
 }

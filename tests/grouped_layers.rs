@@ -3,7 +3,6 @@
 
 mod lab;
 
-use gristmill::config::{RunConfig, RunPlan};
 use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element::F32;
 use gristmill::element::stride_of;
@@ -16,6 +15,7 @@ use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Persistents, Recorder, Tensor};
 use gristmill::reference::grouped_matmul as reference;
 use gristmill::reference::swiglu;
+use gristmill::settings::{RunConfig, RunPlan};
 use gristmill::tape::{Parameter, Tape};
 use lab::{Case, allowed, check};
 use pollster::block_on;
@@ -225,7 +225,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
     const EXPERTS: usize = 8;
     let (out, cols) = (201, 256);
     let config = RunConfig::parse(MODEL, Path::new("model.yaml"), &[]).expect("a configuration");
-    let model = RunPlan::resolve(&config).expect("a plan").model;
+    let model = config.plan.model;
     let starts: Vec<u32> = vec![0, 9, 9, 26, 30, 31, 33, 50, 58];
     let offsets_usize: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
     check("grouped under 1 MiB a binding", |case| {

@@ -1,8 +1,8 @@
 //! Megatron's `.bin` and `.idx`: read, written, and refused where they lie.
 
-use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::data::megatron::{MegatronDataset, MegatronWriter};
 use gristmill::data::{Dataset, TokenEncoding};
+use gristmill::settings::{Override, RunConfig, RunPlan};
 use std::path::Path;
 
 /// An index as the format describes it, byte by byte, apart from any code of the crate.
@@ -231,8 +231,7 @@ train_dataset:
 "
     );
     let none = Override::parse_all(Vec::<String>::new()).expect("no overrides");
-    let plan =
-        RunConfig::parse(&text, Path::new("x.yaml"), &none).and_then(|config| RunPlan::resolve(&config));
+    let plan = RunConfig::parse(&text, Path::new("x.yaml"), &none).map(|config| config.plan);
     plan.and_then(|plan| plan.load_data()).map_err(|error| error.to_string())
 }
 

@@ -9,7 +9,7 @@ use gristmill::model::parameters::Gpt;
 use gristmill::ops::route::{RouterConfig, Score};
 use gristmill::reference::adamw::Correction;
 use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Trainer, decays};
-use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
+use gristmill::settings::{MuonConfig, OptimizerKind};
 use runs::{Setup, relative_distance};
 use std::collections::BTreeMap;
 
@@ -44,15 +44,21 @@ fn follows_the_reference(setup: &Setup) {
         reference.muon = Some(MuonSettings { momentum, nesterov, steps, rms });
     }
     let data = plan.load_data().expect("the text is there");
-    let length = plan.with_data(data.train.steps_per_epoch());
-    let accumulation = plan.gradient_accumulation_steps as u64;
+    let length = RunLength::new(&plan, data.train.steps_per_epoch());
+    let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
     for step in 0..steps {
         let batches: Vec<(Vec<u32>, Vec<u32>)> = (step * accumulation..(step + 1) * accumulation)
             .map(|i| data.train.batch(i).expect("a batch"))
             .map(|batch| (batch.tokens, batch.targets))
             .collect();
         let lr = length.schedule.lr_at(step);
-        let want = reference.train_step(&batches, plan.model.seq_length, lr, &settings, plan.clip);
+        let want = reference.train_step(
+            &batches,
+            plan.model.seq_length,
+            lr,
+            &settings,
+            plan.settings.wrapper.clip(),
+        );
         let got = &trained.states[step as usize];
         let error = |got: f32, want: f64| (f64::from(got) - want).abs() / want;
         let (loss, norm) = (error(got.loss, want.loss), error(got.grad_norm, want.grad_norm));

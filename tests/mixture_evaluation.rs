@@ -114,7 +114,7 @@ fn an_evaluation_leaves_no_trace_and_is_the_references_loss() {
         for micro_step in 0..eval.micro_steps_per_epoch() {
             let batch = eval.batch(micro_step).expect("a batch");
             let positions: Vec<u32> =
-                (0..plan.batch_size).flat_map(|_| 0..plan.model.seq_length as u32).collect();
+                (0..plan.settings.runner.batch_size).flat_map(|_| 0..plan.model.seq_length as u32).collect();
             let batch = Batch {
                 tokens: &batch.tokens,
                 targets: &batch.targets,

@@ -78,7 +78,7 @@ fn drop_rates_follow_from_the_counts_that_are_written() {
     let (metrics, logged) = (metrics(home.path()), logged(&ended));
     assert_eq!((metrics.len() as u64, logged.len() as u64), (STEPS, STEPS * 2), "{}", ended.stderr);
     let plan = setup.plan();
-    let tokens = (plan.batch_size * plan.model.seq_length) as u32;
+    let tokens = (plan.settings.runner.batch_size * plan.model.seq_length) as u32;
     let slots = f64::from(capacity_slots(CHOSEN, tokens, FACTOR, EXPERTS as u32, 1));
     assert_eq!(slots, 26.0, "144 choices, 0.9 of an equal share of five");
     let choices = f64::from(tokens * CHOSEN);

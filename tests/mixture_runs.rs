@@ -87,7 +87,12 @@ fn one_expert_is_the_dense_layer() {
 
     let mut one = train(&setup, &plan, Some(&path), STEPS);
     let choices = one.reports[0].layers[0].choices;
-    assert_eq!(choices as usize, plan.gradient_accumulation_steps * plan.batch_size * plan.model.seq_length);
+    assert_eq!(
+        choices as usize,
+        plan.settings.runner.gradient_accumulation_steps
+            * plan.settings.runner.batch_size
+            * plan.model.seq_length
+    );
     one.weights = std::mem::take(&mut one.weights)
         .into_iter()
         .filter(|(name, _)| !name.ends_with("mlp.gate.weight"))

@@ -3,7 +3,6 @@
 
 mod variants;
 
-use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
@@ -12,6 +11,7 @@ use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::unfused;
 use gristmill::record::{Dispatch, Recorder};
+use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};
@@ -33,7 +33,7 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
     let overrides = Override::parse_all(overrides.iter().copied()).expect("overrides");
     let config =
         RunConfig::parse(EVERYTHING, Path::new("everything.yaml"), &overrides).expect("a configuration");
-    let plan = RunPlan::resolve(&config).expect("a plan");
+    let plan = config.plan;
     let recordings = Recordings::new(&plan, capabilities, 10).expect("recordings");
     recordings.all().into_iter().flat_map(|recording| recording.dispatches.clone()).collect()
 }

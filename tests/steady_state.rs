@@ -31,7 +31,7 @@ fn nothing_is_made_and_nothing_waited_for_after_the_second_step() {
     let mut arrived = 0;
     let mut eval_losses = Vec::new();
     for step in 1..=STEPS {
-        let first = (step - 1) * plan.gradient_accumulation_steps as u64;
+        let first = (step - 1) * plan.settings.runner.gradient_accumulation_steps as u64;
         block_on(trainer.step(step, &data.train, first)).expect("a step");
         if step == EVALUATION_AT {
             let evaluation = trainer.evaluate(step, eval, eval.micro_steps_per_epoch(), |_| Ok(()));

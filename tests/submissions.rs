@@ -25,7 +25,7 @@ fn run(submission_time: Duration) -> Run {
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
     let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
-    let micro_steps = plan.gradient_accumulation_steps as u64;
+    let micro_steps = plan.settings.runner.gradient_accumulation_steps as u64;
     let (mut states, mut before) = (Vec::new(), 0);
     for step in 0..STEPS {
         before = gpu.submissions();
@@ -72,7 +72,7 @@ fn a_software_driver_s_result_comes_with_its_step() {
     }
     let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     for step in 1..=10 {
-        let first = (step - 1) * plan.gradient_accumulation_steps as u64;
+        let first = (step - 1) * plan.settings.runner.gradient_accumulation_steps as u64;
         block_on(trainer.step(step, &data.train, first)).expect("a step");
         let finished = trainer.finished_steps().expect("states");
         assert_eq!(finished.iter().map(|finished| finished.step).collect::<Vec<_>>(), [step]);

@@ -1,9 +1,9 @@
 //! From text to token ids: tokenizers, `tokenize`, and text that training encodes itself.
 
-use gristmill::config::{Override, RunConfig, RunPlan};
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::{END_OF_TEXT, Tokenizer};
 use gristmill::data::{Batch, Codec, Dataset, DocumentFormat, TokenizerConfig};
+use gristmill::settings::{Override, RunConfig, RunPlan};
 use std::path::{Path, PathBuf};
 
 const MILL: &str = "tests/data/mill.txt";
@@ -47,8 +47,7 @@ train_dataset:
 {others}"
         );
         let none = Override::parse_all(Vec::<String>::new()).expect("no overrides");
-        let plan =
-            RunConfig::parse(&text, Path::new("x.yaml"), &none).and_then(|config| RunPlan::resolve(&config));
+        let plan = RunConfig::parse(&text, Path::new("x.yaml"), &none).map(|config| config.plan);
         plan.and_then(|plan| plan.load_data()).map_err(|error| error.to_string())
     }
 }

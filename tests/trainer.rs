@@ -8,7 +8,7 @@ use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::reference;
 use gristmill::reference::adamw::Correction;
 use gristmill::reference::rope_scaling::Scaling;
-use gristmill::train::optimizer::{MuonConfig, OptimizerKind};
+use gristmill::settings::{MuonConfig, OptimizerKind};
 use runs::{Setup, Weights, relative_distance, weights_of};
 
 /// Losses and final weights of the device's run must follow the f64 run this closely.
@@ -44,10 +44,11 @@ fn follows_the_reference(setup: &Setup) {
         },
     };
     let data = plan.load_data().expect("the text is there");
-    let length = plan.with_data(data.train.steps_per_epoch());
+    let length = RunLength::new(&plan, data.train.steps_per_epoch());
     for step in 0..steps {
-        let first = step * plan.gradient_accumulation_steps as u64;
-        let batches: Vec<(Vec<u32>, Vec<u32>)> = (first..first + plan.gradient_accumulation_steps as u64)
+        let first = step * plan.settings.runner.gradient_accumulation_steps as u64;
+        let batches: Vec<(Vec<u32>, Vec<u32>)> = (first
+            ..first + plan.settings.runner.gradient_accumulation_steps as u64)
             .map(|i| data.train.batch(i).expect("a batch"))
             .map(|batch| (batch.tokens, batch.targets))
             .collect();
@@ -55,7 +56,13 @@ fn follows_the_reference(setup: &Setup) {
         let rate = |group: usize| group.checked_sub(1).map(|i| length.group_schedules[i].lr_at(step));
         reference.rates =
             groups.iter().filter_map(|(name, group)| Some((name.clone(), rate(*group)?))).collect();
-        let want = reference.train_step(&batches, plan.model.seq_length, lr, &settings, plan.clip);
+        let want = reference.train_step(
+            &batches,
+            plan.model.seq_length,
+            lr,
+            &settings,
+            plan.settings.wrapper.clip(),
+        );
         let got = &trained.states[step as usize];
         let error = (got.loss as f64 - want.loss).abs() / want.loss;
         let norm_error = (got.grad_norm as f64 - want.grad_norm).abs() / want.grad_norm;

@@ -3,10 +3,10 @@
 
 use super::output::say;
 use super::self_test::{ALLOWED, self_test};
-use crate::config::{RunConfig, RunPlan};
 use crate::device::{Gpu, GpuOptions, list_adapters};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
+use crate::settings::RunConfig;
 use crate::train::forecast::Forecast;
 use crate::train::peak::{probe_matmul_rate, probe_memory_rate};
 use crate::train::recordings::Recordings;
@@ -124,7 +124,7 @@ fn forecast(layers: u32, width: u32, heads: u32, capabilities: Capabilities) -> 
          runner_config: {{ batch_size: 1 }}\n\
          lr_schedule: {{ learning_rate: 1.0e-3 }}\n"
     );
-    let plan = RunPlan::resolve(&RunConfig::parse(&yaml, Path::new("doctor"), &[])?)?;
+    let plan = RunConfig::parse(&yaml, Path::new("doctor"), &[])?.plan;
     Ok(Forecast::new(&Recordings::new(&plan, capabilities, 1)?))
 }
 

@@ -1,10 +1,11 @@
 //! `plan`: the size and the work of a run, without running it.
 
 use super::output::{self, say};
-use crate::config::{Override, RunConfig, RunLength, RunPlan};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Tier};
+use crate::settings::{Override, RunConfig, RunPlan};
 use crate::train::forecast::Forecast;
+use crate::train::length::RunLength;
 use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
 use std::path::Path;
@@ -18,19 +19,19 @@ const STEPS_IF_UNKNOWN: u64 = 1000;
 /// If the configuration is wrong.
 pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
-    let plan = RunPlan::resolve(&config)?;
+    let plan = &config.plan;
     config.notices.iter().for_each(|notice| say!("{notice}"));
     let length = match plan.load_data() {
         Ok(data) => {
             data.summary.iter().for_each(|line| say!("{line}"));
-            Some(plan.with_data(data.train.steps_per_epoch()))
+            Some(RunLength::new(&plan, data.train.steps_per_epoch()))
         }
         Err(error) => {
             say!("The number of steps is not known without the data: {error}");
             None
         }
     };
-    let tier = plan.tier.unwrap_or(Tier::Portable);
+    let tier = plan.settings.context.tier.unwrap_or(Tier::Portable);
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
     let recordings = Recordings::new(&plan, Capabilities::software().with_tier(tier), steps)?;
     let _ = output::print(&report(&plan, length.as_ref(), tier, &Forecast::new(&recordings)));
@@ -48,8 +49,8 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
         ),
         format!(
             "step     {} x {} windows of {} tokens: {} tokens, {}FLOP",
-            plan.gradient_accumulation_steps,
-            plan.batch_size,
+            plan.settings.runner.gradient_accumulation_steps,
+            plan.settings.runner.batch_size,
             plan.model.seq_length,
             HumanCount(tokens),
             with_prefix(flops * tokens as f64)

@@ -23,6 +23,7 @@ use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::config::ModelConfig;
 use crate::record::Tensor;
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -71,7 +72,8 @@ pub(crate) async fn save(
     state.save(&folder.join(STATE))
 }
 
-/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run.
+/// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run;
+/// `default` knows the settings that are not written.
 ///
 /// # Errors
 /// A file that is missing or damaged; a state or a tensor that is not the run's.
@@ -79,10 +81,11 @@ pub(crate) fn load(
     tensors: TrainingTensors<'_>,
     folder: &Path,
     expected: &TrainerState,
+    default: impl Fn(&str) -> Option<Value>,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<TrainerState> {
     let state = TrainerState::load(&folder.join(STATE))?;
-    state.check_matches(folder, expected)?;
+    state.check_matches(folder, expected, default)?;
     load_weights(tensors.weights, folder, &write)?;
     let WeightTensors { layout, experts, .. } = tensors.weights;
     let (model, optimizer) =

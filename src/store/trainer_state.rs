@@ -11,7 +11,7 @@ use super::durable::{USE_ANOTHER, io_error, write_atomically};
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The numbers that a resumed run starts from, and those that must be as they were.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,21 +25,13 @@ pub struct TrainerState {
     pub global_step: u64,
     /// Micro-batches consumed: where the data goes on.
     pub micro_step: u64,
-    /// The seed of the initialisation and of the data order.
-    pub seed: u64,
     /// The loss scale of the next step.
     pub loss_scale: f64,
     /// A hash of the training tokens' origin; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub data_fingerprint: u64,
-    /// What else the configuration decides of the numbers, such as the rules of documents and the loss scale that it asks
-    /// for; absent in checkpoints from before it was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings: Option<BTreeMap<String, Value>>,
-    /// What decides the shapes of the tensors (`hidden_size`, `num_layers`, ...).
-    pub model: BTreeMap<String, Value>,
-    /// The learning-rate schedule, its lengths in steps.
-    pub schedule: Value,
+    /// The settings that decide the model's shape and the run's numbers, by the path of each key.
+    pub decisions: BTreeMap<String, Value>,
 }
 
 impl TrainerState {
@@ -73,34 +65,40 @@ impl TrainerState {
             return Err(Error::file(
                 path,
                 format!(
-                    "is of format {format_version}, this gristmill reads format {FORMAT_VERSION}: use the version \
-                     that wrote it"
+                    "is of format {format_version}, this gristmill resumes format {FORMAT_VERSION}: continue with the \
+                     version that wrote it, or start a new run from its weights with --load_checkpoint"
                 ),
             ));
         }
         serde_json::from_slice(&text).map_err(foreign)
     }
 
-    /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: model shape, seed,
-    /// settings, data and schedule must be the same. Counters and the loss scale are what the run takes over, so they are free.
+    /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: settings and data must be
+    /// the same. Counters and the loss scale are what the run takes over, so they are free. `default` knows the value that
+    /// a setting has where it is not written; a checkpoint from before a setting was known lacks it.
     ///
     /// # Errors
     /// What differs, by name and both values.
-    pub fn check_matches(&self, checkpoint: &Path, expected: &Self) -> Result<()> {
-        let mut parts = vec![
-            ("", to_value(&self.model), to_value(&expected.model)),
-            ("seed", self.seed.into(), expected.seed.into()),
-            ("lr_schedule", self.schedule.clone(), expected.schedule.clone()),
-        ];
-        if let (Some(there), Some(here)) = (&self.settings, &expected.settings) {
-            parts.push(("", to_value(there), to_value(here)));
-        }
-        let mut differences: Vec<String> =
-            parts.iter().flat_map(|(name, there, here)| differences(name, there, here)).collect();
+    pub fn check_matches(
+        &self,
+        checkpoint: &Path,
+        expected: &Self,
+        default: impl Fn(&str) -> Option<Value>,
+    ) -> Result<()> {
+        let (there, here) = (&self.decisions, &expected.decisions);
+        let keys = there.keys().chain(here.keys().filter(|key| !there.contains_key(*key)));
+        let value = |decisions: &BTreeMap<String, Value>, key: &str| {
+            decisions.get(key).cloned().or_else(|| default(key))
+        };
+        let mut differences: Vec<String> = keys
+            .filter(|key| value(there, key) != value(here, key))
+            .map(|key| difference(key, there.get(key), here.get(key)))
+            .collect();
         if differences.is_empty() {
             // It changes with the settings too, and says less than their names do.
-            let [there, here] = [self, expected].map(|state| hex(state.data_fingerprint).into());
-            differences = self::differences("data fingerprint", &there, &here);
+            let [there, here]: [Value; 2] = [self, expected].map(|state| hex(state.data_fingerprint).into());
+            differences
+                .extend((there != here).then(|| difference("data fingerprint", Some(&there), Some(&here))));
         }
         if differences.is_empty() {
             return Ok(());
@@ -119,32 +117,12 @@ impl TrainerState {
 /// So many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
 const LISTED: usize = 4;
 
-/// Every value that two states do not share, as `NAME is X there, Y here`; one that a state lacks is `absent` in it.
-fn differences(name: &str, there: &Value, here: &Value) -> Vec<String> {
-    if let (Value::Object(there), Value::Object(here)) = (there, here) {
-        let keys = there.keys().chain(here.keys().filter(|key| !there.contains_key(*key)));
-        let inside = |key: &String| {
-            let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
-            match (there.get(key), here.get(key)) {
-                (Some(there), Some(here)) => differences(&name, there, here),
-                (there, here) => vec![difference(&name, there, here)],
-            }
-        };
-        return keys.flat_map(inside).collect();
-    }
-    if there == here { Vec::new() } else { vec![difference(name, Some(there), Some(here))] }
-}
-
 fn difference(name: &str, there: Option<&Value>, here: Option<&Value>) -> String {
     format!("{name} is {} there, {} here", shown(there), shown(here))
 }
 
 fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| "absent".to_owned(), Value::to_string)
-}
-
-fn to_value(model: &BTreeMap<String, Value>) -> Value {
-    Value::Object(model.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 fn hex(number: u64) -> String {
@@ -169,17 +147,15 @@ mod tests {
     use super::*;
 
     fn state() -> TrainerState {
+        let decisions = [("hidden_size", json!(128)), ("num_layers", json!(2)), ("seed", json!(u64::MAX))];
         TrainerState {
             format_version: FORMAT_VERSION,
             step: 20,
             global_step: 19,
             micro_step: 80,
-            seed: u64::MAX,
             loss_scale: 4_294_967_296.0,
             data_fingerprint: 0xfedc_ba98_7654_3210,
-            settings: Some([("eod_mask_loss".to_owned(), json!(true))].into()),
-            model: [("hidden_size".to_owned(), json!(128)), ("num_layers".to_owned(), json!(2))].into(),
-            schedule: json!({"type": "cosine", "learning_rate": 3e-4, "warmup_steps": 10}),
+            decisions: decisions.map(|(key, value)| (key.to_owned(), value)).into(),
         }
     }
 
@@ -207,9 +183,8 @@ mod tests {
             line
         };
         (0..whole.len()).for_each(|length| drop(refused(&whole[..length])));
-        assert!(
-            refused(&whole.replace("\"format_version\": 1", "\"format_version\": 2")).contains("format 2")
-        );
+        let old = refused(&whole.replace("\"format_version\": 2", "\"format_version\": 1"));
+        assert!(old.contains("is of format 1") && old.contains("--load_checkpoint"), "{old}");
         assert!(refused(&whole.replace("global_step", "globel_step")).contains("globel_step"));
         assert!(refused(&whole.replace("fedcba", "fedcbz")).contains("16 hexadecimal digits"));
         assert!(refused("[]").contains("not a trainer state"));
@@ -218,46 +193,37 @@ mod tests {
     #[test]
     fn a_mismatch_names_what_differs() {
         let checkpoint = Path::new("out/checkpoint/step_0000020");
-        let line = |change: fn(&mut TrainerState)| {
+        let default = |key: &str| (key == "dropout").then(|| json!(0.0));
+        let check = |change: fn(&mut TrainerState)| {
             let mut here = state();
             change(&mut here);
-            state().check_matches(checkpoint, &here).unwrap_err().to_string()
+            state().check_matches(checkpoint, &here, default).map_err(|error| error.to_string())
         };
-        let width = line(|here| drop(here.model.insert("hidden_size".into(), json!(256))));
+        let line = |change| check(change).unwrap_err();
+        let width = line(|here| drop(here.decisions.insert("hidden_size".into(), json!(256))));
         assert!(
             width.starts_with("out/checkpoint/step_0000020: hidden_size is 128 there, 256 here: "),
             "{width}"
         );
         let both = line(|here| {
-            here.model.insert("hidden_size".into(), json!(256));
-            here.seed = 7;
+            here.decisions.insert("hidden_size".into(), json!(256));
+            here.decisions.insert("seed".into(), json!(7));
         });
         assert!(
             both.contains("hidden_size is 128 there, 256 here, seed is 18446744073709551615 there, 7 here: ")
         );
-        let layers = line(|here| drop(here.model.remove("num_layers")));
+        let layers = line(|here| drop(here.decisions.remove("num_layers")));
         assert!(layers.contains("num_layers is 2 there, absent here"), "{layers}");
-        assert!(line(|here| here.seed = 7).contains("seed is 18446744073709551615 there, 7 here"));
         assert!(
             line(|here| here.data_fingerprint = 1).contains("data fingerprint is \"fedcba9876543210\" there")
         );
-        let warmup = line(|here| here.schedule["warmup_steps"] = json!(5));
-        assert!(warmup.contains("lr_schedule.warmup_steps is 10 there, 5 here"), "{warmup}");
-
-        let settings = line(|here| {
-            here.settings = Some([("eod_mask_loss".to_owned(), json!(false))].into());
-            here.data_fingerprint = 1;
-        });
-        assert!(settings.contains("step_0000020: eod_mask_loss is true there, false here: "), "{settings}");
-        // A checkpoint from before settings were kept still has the fingerprint to tell by.
-        let old = TrainerState { settings: None, ..state() };
-        old.check_matches(checkpoint, &state()).unwrap();
-        let changed = TrainerState { data_fingerprint: 1, ..state() };
-        assert!(
-            old.check_matches(checkpoint, &changed).unwrap_err().to_string().contains("data fingerprint is")
-        );
-
-        let later = TrainerState { step: 0, global_step: 0, micro_step: 0, loss_scale: 1.0, ..state() };
-        state().check_matches(checkpoint, &later).unwrap();
+        // A setting that the checkpoint's writer did not know had its default.
+        check(|here| drop(here.decisions.insert("dropout".into(), json!(0.0)))).unwrap();
+        let dropout = line(|here| drop(here.decisions.insert("dropout".into(), json!(0.1))));
+        assert!(dropout.contains("dropout is absent there, 0.1 here"), "{dropout}");
+        let later = |here: &mut TrainerState| {
+            *here = TrainerState { step: 0, global_step: 0, micro_step: 0, loss_scale: 1.0, ..state() };
+        };
+        check(later).unwrap();
     }
 }

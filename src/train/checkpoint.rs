@@ -7,6 +7,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::model::arena::Arena;
 use crate::record::Tensor;
+use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::PendingCheckpoint;
@@ -31,7 +32,7 @@ impl Trainer<'_> {
     /// # Errors
     /// A file that is missing or damaged; a state or a tensor that is not the run's.
     pub fn load(&self, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
-        checkpoint::load(self.tensors_in_training(), folder, expected, |tensor, bytes| {
+        checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, |tensor, bytes| {
             self.write(tensor, bytes)
         })
     }

@@ -2,10 +2,10 @@
 
 use super::recordings::Recordings;
 use super::run::open_device;
-use crate::config::{Override, RunConfig, RunPlan};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Kernel, compose};
 use crate::record::Recording;
+use crate::settings::{Override, RunConfig};
 use crate::store::durable::{create_folder_of, write_atomically};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
-    let plan = RunPlan::resolve(&RunConfig::load(config, &Override::parse_all(overrides)?)?)?;
-    let capabilities = match plan.tier {
+    let plan = RunConfig::load(config, &Override::parse_all(overrides)?)?.plan;
+    let capabilities = match plan.settings.context.tier {
         Some(tier) => Capabilities::software().with_tier(tier),
         None => open_device(&plan).await?.capabilities(),
     };

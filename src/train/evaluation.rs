@@ -1,7 +1,7 @@
 //! When a run evaluates, and on what.
 
-use crate::config::EvalConfig;
 use crate::data::Batches;
+use crate::settings::EvalConfig;
 
 /// The evaluations of a run.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Which instruments a run's model and configuration ask for.
 
-use crate::config::Instruments;
 use crate::model::config::{ModelConfig, TokenDispatch};
 use crate::report::instruments::{ExpertInstruments, TokenDistribution};
+use crate::settings::Instruments;
 
 /// The instruments for the experts of `model`; `None` for a dense model.
 pub(super) fn expert_instruments(
@@ -28,9 +28,9 @@ pub(super) fn expert_instruments(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SummaryConfig;
     use crate::model::config::{BalanceLosses, Capacity, DropOrder, MixtureConfig, Sizes};
     use crate::ops::route::{RouterConfig, Score};
+    use crate::settings::SummaryConfig;
     use std::path::Path;
 
     fn model(dispatch: TokenDispatch, losses: BalanceLosses) -> ModelConfig {

@@ -5,7 +5,6 @@ use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_memory, check_schedule};
 use super::state::{LossState, StepState, schedule_columns};
 use super::update::Update;
-use crate::config::RunPlan;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
@@ -18,6 +17,7 @@ use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, Model
 use crate::ops::dropout::count_micro_step;
 use crate::ops::grad_norm::StepTensors;
 use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
+use crate::settings::RunPlan;
 use crate::tape::{Parameter, Tape};
 
 /// Everything that is decided before a device is opened.
@@ -74,23 +74,23 @@ impl Recordings {
         let loss = words(&mut persistents, "loss state", LossState::WORDS);
         let eval_loss = words(&mut persistents, "evaluation loss state", LossState::WORDS);
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
-        let columns = schedule_columns(1 + plan.groups.len());
+        let columns = schedule_columns(1 + plan.settings.groups.len());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
-        let tokens = (plan.batch_size * model.seq_length) as u32;
+        let tokens = (plan.settings.runner.batch_size * model.seq_length) as u32;
         let batch_arrays = BatchArrays::of(model, plan.isolates_documents());
         let batch = batch_tensors(&mut persistents, "batch", tokens, batch_arrays);
         let ahead_loss =
             model.multi_token.map(|_| words(&mut persistents, "loss state ahead", LossState::WORDS));
         let buffers = ModelBuffers::new(model, tokens, &mut persistents);
         let masks = model.has_dropout().then(|| Masks {
-            seed: plan.seed,
+            seed: plan.settings.run.seed,
             state: words(&mut persistents, "dropout state", DROPOUT_STATE_WORDS),
         });
         check_schedule(schedule, &capabilities)?;
-        check_activations(model, plan.batch_size, &capabilities)?;
+        check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
 
         let gpt = layout.bind(model, &arenas.weights, Some(&arenas.gradients));
-        let accumulation = plan.gradient_accumulation_steps as u32;
+        let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
         let context = |mode| ForwardContext { config: model, buffers, batch, mode };
         let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
         let training = context(Mode::Training(Training { step: state, accumulation, masks }));
@@ -99,8 +99,8 @@ impl Recordings {
         let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities);
         let update = Update {
             optimizer: &plan.optimizer,
-            decays: (0..=plan.groups.len()).map(|group| plan.weight_decay(group)).collect(),
-            max_norm: plan.clip,
+            decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
+            max_norm: plan.settings.wrapper.clip(),
             layout: &layout,
             arenas: &arenas,
             tensors: StepTensors { state, loss, schedule },
@@ -108,6 +108,7 @@ impl Recordings {
         };
         let update = update.record(capabilities)?;
         let sample = plan
+            .settings
             .sample
             .is_some()
             .then(|| GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities));
@@ -130,7 +131,7 @@ impl Recordings {
             eval,
             sample,
         };
-        check_memory(&recordings, plan.max_device_memory)?;
+        check_memory(&recordings, plan.settings.context.max_device_memory.map(|size| size.0))?;
         Ok(recordings)
     }
 

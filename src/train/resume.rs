@@ -1,15 +1,14 @@
 //! Where a run starts: at step 0, or at its newest checkpoint.
 
-use super::model_fingerprint;
-use super::optimizer::{MuonConfig, OptimizerKind};
-use super::settings::settings;
+use super::length::RunLength;
 use super::state::StepState;
 use super::trainer::Trainer;
-use crate::config::{Resume, RunLength, RunPlan};
-use crate::data::Batches;
+use crate::data::{Batches, DocumentRules};
 use crate::error::{Error, Result};
+use crate::settings::{Resume, RunPlan};
 use crate::store::run_folder::RunFolder;
 use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The state of a new run. A checkpoint must match it in everything but its counters.
@@ -19,19 +18,9 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) ->
         step: 0,
         global_step: 0,
         micro_step: 0,
-        seed: plan.seed,
-        loss_scale: plan.loss_scale,
+        loss_scale: plan.settings.wrapper.scale_sense,
         data_fingerprint: data.fingerprint(),
-        settings: Some(settings(plan, data.rules())),
-        model: fingerprint(plan, length),
-        schedule: serde_json::json!({
-            "type": format!("{:?}", plan.schedule.decay),
-            "learning_rate": plan.schedule.learning_rate,
-            "lr_end": plan.schedule.lr_end,
-            "warmup_lr_init": plan.schedule.warmup_lr_init,
-            "warmup_steps": length.schedule.warmup_steps(),
-            "total_steps": length.schedule.total_steps(),
-        }),
+        decisions: decisions(plan, length, data.rules()),
     }
 }
 
@@ -66,55 +55,25 @@ pub(super) fn restore(
     Ok(state)
 }
 
-/// Everything that decides the numbers of a step, for the comparison when a run resumes.
-fn fingerprint(plan: &RunPlan, length: &RunLength) -> BTreeMap<String, serde_json::Value> {
-    let (data, optimizer) = (&plan.train_dataset, &plan.optimizer);
-    let entries: [(&str, serde_json::Value); 8] = [
-        ("batch_size", plan.batch_size.into()),
-        ("gradient_accumulation_steps", plan.gradient_accumulation_steps.into()),
-        ("max_grad_norm", plan.clip.into()),
-        ("shuffle", data.shuffle.into()),
-        ("train_dataset.seed", data.seed.into()),
-        ("optimizer.betas", vec![optimizer.beta1, optimizer.beta2].into()),
-        ("optimizer.eps", optimizer.eps.into()),
-        ("optimizer.weight_decay", optimizer.weight_decay.into()),
-    ];
-    let mut fingerprint: BTreeMap<_, _> =
-        entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-    fingerprint.extend(model_fingerprint::entries(&plan.model));
-    // What a plain run does not have is not said, so that checkpoints from before it was known still match.
-    let mut say = |key: &str, value: serde_json::Value| fingerprint.insert(key.to_string(), value);
-    if optimizer.kind != OptimizerKind::AdamW {
-        say("optimizer.type", optimizer.kind.name().into());
+/// What decides the numbers of the run: its settings, and what of them follows from the data.
+fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTreeMap<String, Value> {
+    let mut decisions = plan.decisions();
+    // Lengths count in steps, whatever they were written in.
+    let groups = (0..).map(|number| format!("grouped_lr_schedule.grouped.{number}"));
+    let base = if plan.settings.groups.is_empty() { "lr_schedule" } else { "grouped_lr_schedule.default" };
+    let schedules = [&length.schedule].into_iter().chain(&length.group_schedules);
+    for (path, schedule) in [base.to_string()].into_iter().chain(groups).zip(schedules) {
+        for key in ["warmup_ratio", "warmup_epochs"] {
+            decisions.remove(&format!("{path}.{key}"));
+        }
+        decisions.insert(format!("{path}.warmup_steps"), schedule.warmup_steps().into());
+        decisions.insert(format!("{path}.total_steps"), schedule.total_steps().into());
     }
-    if let OptimizerKind::Muon(MuonConfig { momentum, nesterov, ns_steps, matched_adamw_rms }) =
-        optimizer.kind
-    {
-        say("optimizer.momentum", momentum.into());
-        say("optimizer.nesterov", nesterov.into());
-        say("optimizer.ns_steps", ns_steps.into());
-        say("optimizer.matched_adamw_rms", matched_adamw_rms.into());
-    }
-    if plan.schedule.scale != 1.0 {
-        say("lr_schedule.lr_scale", plan.schedule.scale.into());
-    }
-    let patterns = [
-        ("freeze", &plan.freeze),
-        ("freeze_exclude", &plan.freeze_exclude),
-        ("no_decay_params", &plan.no_decay_params),
-    ];
-    for (key, patterns) in patterns.into_iter().filter(|(_, patterns)| !patterns.is_empty()) {
-        say(key, patterns.clone().into());
-    }
-    for (number, (group, schedule)) in plan.groups.iter().zip(&length.group_schedules).enumerate() {
-        let written = serde_json::json!({
-            "params": group.params,
-            "schedule": format!("{:?}", group.schedule),
-            "warmup_steps": schedule.warmup_steps(),
-            "total_steps": schedule.total_steps(),
-            "weight_decay": group.weight_decay,
-        });
-        say(&format!("grouped_lr_schedule.grouped.{number}"), written);
-    }
-    fingerprint
+    // The token that ends documents may be the tokenizer's, and has no effect where nothing depends on their ends.
+    let eod = "train_dataset.eod_token_id".to_string();
+    match rules.eod.filter(|_| rules.need_eod()) {
+        Some(id) => decisions.insert(eod, id.into()),
+        None => decisions.remove(&eod),
+    };
+    decisions
 }

@@ -3,12 +3,12 @@
 use super::announce::{announce, announce_entropy};
 use super::evaluation::Evaluation;
 use super::instruments::expert_instruments;
+use super::length::RunLength;
 use super::peak::probe_matmul_rate;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, restore};
 use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
-use crate::config::{Override, Resume, RunConfig, RunLength, RunPlan};
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
@@ -17,6 +17,7 @@ use crate::report::instruments::ExpertInstruments;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
+use crate::settings::{Override, Resume, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::RunFolder;
 use crate::store::trainer_state::TrainerState;
@@ -48,24 +49,33 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     let log = Log::start();
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
-    let plan = RunPlan::resolve(&config)?;
+    let plan = &config.plan;
     let data = plan.load_data()?;
-    if let Some(sample) = &plan.sample {
+    if let Some(sample) = &plan.settings.sample {
         check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
     }
-    let length = plan.with_data(data.train.steps_per_epoch());
+    let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(&plan).await?;
     let mut trainer = Trainer::new(&gpu, &plan, &length).await?;
-    if plan.resume == Resume::No
-        && let Some(path) = &plan.load_checkpoint
+    if plan.settings.run.resume_training == Resume::No
+        && let Some(path) = &plan.settings.run.weights()
     {
         trainer.load_weights(path)?;
     }
-    let instruments = expert_instruments(&plan.model, &plan.instruments, &plan.name);
+    let instruments = expert_instruments(&plan.model, &plan.instruments, &plan.settings.run.run_name);
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;
 
-    let folder = RunFolder::create(&plan.output_dir, &plan.to_yaml(), plan.resume != Resume::No)?;
-    let state = restore(&trainer, &folder, &plan.resume, fresh_state(&plan, &length, &data.train))?;
+    let folder = RunFolder::create(
+        &plan.settings.run.folder(),
+        &plan.to_yaml(),
+        plan.settings.run.resume_training != Resume::No,
+    )?;
+    let state = restore(
+        &trainer,
+        &folder,
+        &plan.settings.run.resume_training,
+        fresh_state(plan, &length, &data.train),
+    )?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
     let matmul_rate = probe_matmul_rate(&gpu).await?;
@@ -77,12 +87,18 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     }
 
     let metrics = MetricsWriter::open(&folder.metrics_path())?;
-    let progress = Progress::new(progress_plan(&plan, &length, state.step, matmul_rate), &log);
+    let progress = Progress::new(progress_plan(plan, &length, state.step, matmul_rate), &log);
     let mut run = Run {
         reporter: Reporter::new(metrics, progress, instruments, evaluation, plan.tokens_per_step),
-        checkpoints: folder.checkpoints(plan.checkpoint.as_ref().map_or(0, |config| config.keep_max)),
+        checkpoints: folder.checkpoints(
+            plan.settings
+                .callbacks
+                .checkpoint
+                .as_ref()
+                .map_or(0, |config| config.keep_checkpoint_max as usize),
+        ),
         is_interrupted: false,
-        plan: &plan,
+        plan,
         total_steps: length.total_steps,
         data: &data,
         evaluation,
@@ -95,8 +111,11 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
 
 /// Opens the device that `plan` asks for.
 pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
-    let options =
-        GpuOptions { device_name: plan.device_name.clone(), tier: plan.tier, ..GpuOptions::default() };
+    let options = GpuOptions {
+        device_name: plan.settings.context.device_name.clone(),
+        tier: plan.settings.context.tier,
+        ..GpuOptions::default()
+    };
     Gpu::request(&options).await
 }
 
@@ -104,13 +123,14 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops
     ProgressPlan {
         total_steps: length.total_steps,
         start_step,
-        epochs: plan.epochs,
+        epochs: plan.settings.runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (plan.batch_size * plan.gradient_accumulation_steps) as u64,
+        samples_per_step: (plan.settings.runner.batch_size * plan.settings.runner.gradient_accumulation_steps)
+            as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
         peak_flops,
-        log_every: plan.log_every,
+        log_every: plan.settings.callbacks.loss.per_print_times,
     }
 }
 
@@ -133,7 +153,7 @@ impl Run<'_> {
         while self.state.step < self.total_steps && !self.is_interrupted {
             trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
             self.state.step += 1;
-            self.state.micro_step += self.plan.gradient_accumulation_steps as u64;
+            self.state.micro_step += self.plan.settings.runner.gradient_accumulation_steps as u64;
             let step = self.state.step;
             if let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.is_due_after(step)) {
                 let Evaluation { data, batches, .. } = evaluation;
@@ -141,7 +161,14 @@ impl Run<'_> {
             }
             self.collect(trainer)?;
             self.is_interrupted = self.interrupt.load(Ordering::Relaxed);
-            if self.plan.checkpoint.as_ref().is_some_and(|config| step.is_multiple_of(config.every_steps)) {
+            if self
+                .plan
+                .settings
+                .callbacks
+                .checkpoint
+                .as_ref()
+                .is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps))
+            {
                 self.save(trainer).await?;
             }
         }
@@ -152,7 +179,7 @@ impl Run<'_> {
     async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.settle(trainer).await?;
         // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
-        let wants_checkpoint = self.plan.checkpoint.is_some() || self.is_interrupted;
+        let wants_checkpoint = self.plan.settings.callbacks.checkpoint.is_some() || self.is_interrupted;
         if wants_checkpoint && !self.is_saved() {
             self.save(trainer).await?;
         }
@@ -161,8 +188,8 @@ impl Run<'_> {
         let mut summary = Summary { steps, loss, eval_loss, is_interrupted, sample: None };
         if is_interrupted {
             tracing::info!("interrupted after step {steps}: continue with --resume_training=True");
-        } else if let Some(config) = &self.plan.sample {
-            let text = sample(trainer, config, &self.data.codec, self.plan.seed).await?;
+        } else if let Some(config) = &self.plan.settings.sample {
+            let text = sample(trainer, config, &self.data.codec, self.plan.settings.run.seed).await?;
             tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
             summary.sample = Some(text);
         }

@@ -1,22 +1,17 @@
 //! The sample: text that the model writes at the end of a run.
 
 use super::trainer::{DECODE, PREFILL, Trainer};
-use crate::config::SampleConfig;
 use crate::data::Codec;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
+use crate::settings::Sample;
 use std::ops::ControlFlow;
 
 /// Continues the prompt by `config.tokens` tokens and returns prompt and continuation.
 ///
 /// # Errors
 /// The tokenizer cannot encode the prompt; a device that fails.
-pub async fn sample(
-    trainer: &Trainer<'_>,
-    config: &SampleConfig,
-    codec: &Codec,
-    seed: u64,
-) -> Result<String> {
+pub async fn sample(trainer: &Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     let Some(recordings) = &trainer.recordings.sample else { return Ok(String::new()) };
     let generator = Generator {
         gpu: trainer.gpu,
@@ -45,12 +40,7 @@ pub async fn sample(
 ///
 /// # Errors
 /// There is no tokenizer, or the prompt cannot be encoded for a vocabulary of `vocab_size`.
-pub(super) fn check_sample(
-    config: &SampleConfig,
-    has_text: bool,
-    codec: &Codec,
-    vocab_size: usize,
-) -> Result<()> {
+pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab_size: usize) -> Result<()> {
     if !has_text {
         return Err(Error::Plan(
             "sample: the data are token files, and no tokenizer says what the tokens mean; name it in \

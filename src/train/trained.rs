@@ -1,7 +1,6 @@
 //! A trained model that generates text: only its weights and caches are on the device.
 
 use super::sample::prompt;
-use crate::config::{Override, RunConfig, RunPlan};
 use crate::data::Codec;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::{Error, Result};
@@ -10,6 +9,7 @@ use crate::model::ModelBuffers;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{BufferId, Persistents, Tensor};
+use crate::settings::{Override, RunConfig, RunPlan};
 use crate::store::checkpoint::{WeightTensors, load_weights};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, CONFIG};
@@ -42,7 +42,7 @@ impl TrainedRun {
             let message = "neither the folder of a run (output/tiny) nor a checkpoint in one (output/tiny/checkpoint/step_0000200)";
             return Err(Error::file(path, message));
         };
-        let plan = RunPlan::resolve(&RunConfig::load(&config, &Override::parse_all(overrides)?)?)?;
+        let plan = RunConfig::load(&config, &Override::parse_all(overrides)?)?.plan;
         let checkpoint = match is_run {
             false => path.to_path_buf(),
             true => match CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()? {

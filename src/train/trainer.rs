@@ -2,14 +2,15 @@
 
 use super::batch_arrays::batch_stride;
 use super::finished::{FinishedEvaluation, FinishedStep, StepReadback};
+use super::length::RunLength;
 use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
 use super::state::{LossState, StepState};
-use crate::config::{RunLength, RunPlan};
 use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
 use crate::record::{PersistentId, Tensor};
+use crate::settings::RunPlan;
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
@@ -80,7 +81,7 @@ impl<'gpu> Trainer<'gpu> {
             evaluations: ReadbackRing::new(gpu, &[(ids.eval_loss, size_of::<LossState>() as u64)], RING + 1),
             readback,
             reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
-            gradient_accumulation_steps: plan.gradient_accumulation_steps as u64,
+            gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
             gpu,
@@ -95,8 +96,11 @@ impl<'gpu> Trainer<'gpu> {
         let betas = plan.optimizer.kind.corrects_bias().then_some(betas);
         trainer.write_schedules(length.total_steps, &schedules, betas);
         trainer.write_tables();
-        trainer.set_state(&StepState { loss_scale: plan.loss_scale as f32, ..StepState::default() });
-        trainer.write_initial_weights(plan.seed);
+        trainer.set_state(&StepState {
+            loss_scale: plan.settings.wrapper.scale_sense as f32,
+            ..StepState::default()
+        });
+        trainer.write_initial_weights(plan.settings.run.seed);
         Ok(trainer)
     }
 

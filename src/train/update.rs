@@ -1,7 +1,6 @@
 //! The recording of an update: gradient norm and step state, then the optimizer, segment by segment.
 
 use super::arenas::Arenas;
-use super::optimizer::{MuonConfig, OptimizerConfig, OptimizerKind};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
@@ -13,6 +12,7 @@ use crate::ops::hot_experts::hot_experts;
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
+use crate::settings::{MuonConfig, OptimizerConfig, OptimizerKind};
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {

@@ -2,8 +2,8 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 use crate::runs::{Setup, Weights, tensors};
-use gristmill::config::RunPlan;
 use gristmill::report::expert_load::MixtureReport;
+use gristmill::settings::RunPlan;
 use gristmill::store::checkpoint_folder::CheckpointFolder;
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::state::StepState;
@@ -38,7 +38,7 @@ impl Left {
 /// Trains `steps` steps of `plan`, which may differ from that of `setup`, from the weights in the file `load` if there is one.
 pub fn train(setup: &Setup, plan: &RunPlan, load: Option<&Path>, steps: u64) -> Left {
     let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
-    let length = plan.with_data(data.train.steps_per_epoch());
+    let length = RunLength::new(&plan, data.train.steps_per_epoch());
     let gpu = setup.gpu();
     let mut trainer = block_on(Trainer::new(&gpu, plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     if let Some(path) = load {
@@ -46,7 +46,7 @@ pub fn train(setup: &Setup, plan: &RunPlan, load: Option<&Path>, steps: u64) -> 
     }
     let mut finished = Vec::new();
     for step in 0..steps {
-        let first = step * plan.gradient_accumulation_steps as u64;
+        let first = step * plan.settings.runner.gradient_accumulation_steps as u64;
         block_on(trainer.step(step + 1, &data.train, first)).unwrap_or_else(|e| panic!("{e}"));
         finished.extend(trainer.finished_steps().expect("states"));
     }

@@ -1,7 +1,6 @@
 //! Small training runs on text committed under `tests/data`.
 #![allow(dead_code)] // each test binary uses its own part
 
-use gristmill::config::{Override, RunConfig, RunLength, RunPlan};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::model::arena::Arena;
@@ -15,7 +14,9 @@ use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
+use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::arenas::Arenas;
+use gristmill::train::length::RunLength;
 use gristmill::train::state::StepState;
 use gristmill::train::{FinishedStep, Trainer};
 use std::collections::BTreeMap;
@@ -95,13 +96,13 @@ seed: 7
         let overrides = Override::parse_all(&self.overrides).expect("overrides");
         let config = RunConfig::parse(&self.yaml(), Path::new("test.yaml"), &overrides)
             .unwrap_or_else(|e| panic!("{e}"));
-        RunPlan::resolve(&config).unwrap_or_else(|e| panic!("{e}"))
+        config.plan
     }
 
     pub fn data(&self) -> (RunPlan, Dataset, RunLength) {
         let plan = self.plan();
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
-        let length = plan.with_data(data.train.steps_per_epoch());
+        let length = RunLength::new(&plan, data.train.steps_per_epoch());
         (plan, data, length)
     }
 
@@ -116,7 +117,7 @@ seed: 7
         for (index, spec) in Gpt::describe(&plan.model).iter().enumerate() {
             for piece in &spec.pieces {
                 let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
-                    initial_row(spec, index, row, plan.seed)[first..first + columns].to_vec()
+                    initial_row(spec, index, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
                 let values = spec.to_file(piece, rows.collect());
                 weights.insert(piece.name.clone(), values.into_iter().map(f64::from).collect());
@@ -133,7 +134,7 @@ seed: 7
             pollster::block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
         let mut states = Vec::new();
         for step in 0..steps {
-            let first = step * plan.gradient_accumulation_steps as u64;
+            let first = step * plan.settings.runner.gradient_accumulation_steps as u64;
             pollster::block_on(trainer.step(step + 1, &data.train, first)).unwrap_or_else(|e| panic!("{e}"));
             states.extend(trainer.finished_steps().expect("states"));
         }

@@ -11,7 +11,7 @@ use crate::ops::route::RouterConfig;
 ///
 /// # What the configuration's keys select
 ///
-/// [`MixtureSection`](crate::config::MixtureSection) reads `moe_config`; two of its keys decide [`dispatch`](Self::dispatch),
+/// [`MixtureSection`](crate::settings::MixtureSection) reads `moe_config`; two of its keys decide [`dispatch`](Self::dispatch),
 /// a third one how gates end.
 ///
 /// | keys | selected |
@@ -37,7 +37,7 @@ use crate::ops::route::RouterConfig;
 /// A configuration of Mixtral's shape, with V2's rules and capacities:
 ///
 /// ```
-/// use gristmill::config::{Override, RunConfig, RunPlan};
+/// use gristmill::settings::{Override, RunConfig, RunPlan};
 /// use gristmill::model::config::TokenDispatch;
 /// use std::path::Path;
 ///
@@ -51,7 +51,7 @@ use crate::ops::route::RouterConfig;
 ///   data_loader: { type: CargoRegistryDataLoader }
 /// ";
 /// let plan = |flags: &[&str]| -> gristmill::error::Result<RunPlan> {
-///     RunPlan::resolve(&RunConfig::parse(text, Path::new("small.yaml"), &Override::parse_all(flags.iter().copied())?)?)
+///     Ok(RunConfig::parse(text, Path::new("small.yaml"), &Override::parse_all(flags.iter().copied())?)?.plan)
 /// };
 /// let mixture = plan(&[])?.model.mixture.expect("8 experts");
 /// assert_eq!((mixture.experts(), mixture.chosen()), (8, 2));

@@ -4,7 +4,7 @@ use super::*;
 
 /// lr 1e-3 down to 1e-4 in 100 steps, 10 of them of warm-up.
 fn schedule(decay: Decay) -> Schedule {
-    config(decay, Warmup::Steps(10)).resolve(100, 25)
+    Schedule::new(&config(decay, Warmup::Steps(10)), 100, 25)
 }
 
 fn config(decay: Decay, warmup: Warmup) -> ScheduleConfig {
@@ -97,7 +97,7 @@ fn warm_up_stable_decay() {
 
 #[test]
 fn annealing() {
-    let without_warmup = |decay| config(decay, Warmup::Steps(0)).resolve(100, 25);
+    let without_warmup = |decay| Schedule::new(&config(decay, Warmup::Steps(0)), 100, 25);
     // Down in 12 steps, up again in 12.
     let wave = [
         (0, 1e-3),
@@ -121,19 +121,20 @@ fn annealing() {
 
 #[test]
 fn a_scale_multiplies_every_rate() {
-    let scaled = ScheduleConfig { scale: 0.5, ..config(Decay::Linear, Warmup::Steps(10)) }.resolve(100, 25);
+    let scaled = ScheduleConfig { scale: 0.5, ..config(Decay::Linear, Warmup::Steps(10)) };
+    let scaled = Schedule::new(&scaled, 100, 25);
     follows(&scaled, &[(0, 0.0), (5, 2.5e-4), (10, 5e-4), (55, 2.5e-4), (100, 0.0)]);
 }
 
 #[test]
 fn warmup_lengths() {
-    let steps = |warmup| config(Decay::Constant, warmup).resolve(100, 25).warmup_steps();
+    let steps = |warmup| Schedule::new(&config(Decay::Constant, warmup), 100, 25).warmup_steps();
     assert_eq!(steps(Warmup::Ratio(0.029)), 2);
     assert_eq!(steps(Warmup::Epochs(2)), 50);
     assert_eq!(steps(Warmup::Steps(7)), 7);
-    assert_eq!(config(Decay::Constant, Warmup::Steps(0)).resolve(100, 25).lr_at(0), 1e-3);
+    assert_eq!(Schedule::new(&config(Decay::Constant, Warmup::Steps(0)), 100, 25).lr_at(0), 1e-3);
     let from = ScheduleConfig { warmup_lr_init: 2e-4, ..config(Decay::Constant, Warmup::Steps(10)) };
-    follows(&from.resolve(100, 25), &[(0, 2e-4), (5, 6e-4), (10, 1e-3)]);
+    follows(&Schedule::new(&from, 100, 25), &[(0, 2e-4), (5, 6e-4), (10, 1e-3)]);
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn stays_finite_past_the_end_and_with_warmup_longer_than_the_run() {
         Decay::AnnealingWithRestarts { t_0: 3, t_mult: 5 },
     ];
     for decay in all {
-        let schedule = config(decay.clone(), Warmup::Steps(200)).resolve(100, 25);
+        let schedule = Schedule::new(&config(decay.clone(), Warmup::Steps(200)), 100, 25);
         for step in [0, 99, 100, 150, 200, 1000, u64::MAX] {
             assert!((0.0..=1e-3).contains(&schedule.lr_at(step)), "{decay:?} at {step}");
         }

@@ -1,0 +1,68 @@
+//! What is said about a configuration: the faults that must be mended, and notices about one that is otherwise fine.
+
+use crate::error::Error;
+
+/// A fault at a key.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// Dotted path of the key or section, under the names we use.
+    pub path: String,
+    /// The line of the file that it was written on; 0 for one that a flag set.
+    pub line: usize,
+    /// The line for the user.
+    pub error: Error,
+}
+
+/// Everything found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// What must be mended, in the order it was found.
+    pub list: Vec<Fault>,
+    /// Paths without a value to rely on, whose fault is reported elsewhere.
+    pub distrusted: Vec<String>,
+    /// Keys that do something else than in the original, and what.
+    texts: Vec<String>,
+    /// Keys without meaning here, as (section, key).
+    ignored: Vec<(String, String)>,
+}
+
+impl Faults {
+    /// Adds a notice, once.
+    pub fn note(&mut self, text: String) {
+        if !self.texts.contains(&text) {
+            self.texts.push(text);
+        }
+    }
+
+    /// Adds a key without meaning, once.
+    pub fn ignore(&mut self, section: &str, key: &str) {
+        let pair = (section.to_string(), key.to_string());
+        if !self.ignored.contains(&pair) {
+            self.ignored.push(pair);
+        }
+    }
+
+    /// All notices; the ignored keys become one.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = self.texts.clone();
+        let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (section, key) in &self.ignored {
+            match sections.iter_mut().find(|(name, _)| name == section) {
+                Some((_, keys)) => keys.push(key),
+                None => sections.push((section, vec![key])),
+            }
+        }
+        let listed: Vec<String> = sections
+            .into_iter()
+            .map(|(section, keys)| match (section, keys.as_slice()) {
+                ("", keys) => keys.join(", "),
+                (section, [key]) => format!("{section}.{key}"),
+                (section, keys) => format!("{section}.{{{}}}", keys.join(", ")),
+            })
+            .collect();
+        if !listed.is_empty() {
+            notices.push(format!("without meaning here and ignored: {}", listed.join(", ")));
+        }
+        notices
+    }
+}

@@ -1,0 +1,36 @@
+//! What makes a table of rows a section of a configuration file: reading, checking, writing and explaining are derived from
+//! the rows. The engine knows no key by name; those are in [`sections`](super::sections).
+
+mod culprits;
+mod document;
+mod faults;
+mod locate;
+mod names;
+mod node;
+mod other;
+mod overrides;
+mod range;
+mod reader;
+mod row;
+mod section;
+mod setting;
+mod source;
+mod writer;
+
+pub(crate) use culprits::name_flags;
+pub(crate) use document::Document;
+pub(crate) use faults::Faults;
+pub(crate) use names::Names;
+pub use node::Node;
+pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections};
+pub use overrides::Override;
+pub(crate) use range::*;
+pub(crate) use reader::Reader;
+#[cfg(test)]
+pub(crate) use row::Decides;
+pub(crate) use row::Decides::{Host, Numbers, Shape};
+pub(crate) use row::Row;
+pub(crate) use section::{Entry, Placed, RowText, Section, Table, paragraph, rows};
+pub(crate) use setting::{Kind, Setting, Words};
+pub(crate) use source::{Source, closest, unknown_type};
+pub(crate) use writer::{decisions, to_json, write};

@@ -1,0 +1,98 @@
+//! Rows of keys that are known but not used: without meaning here, computed differently, or not built.
+
+use super::names::words;
+use super::node::Node;
+
+/// Keys with one fate and the sentence that says why. Names of one key are joined by `|`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Other {
+    /// The keys, between spaces.
+    pub keys: &'static str,
+    /// What becomes of them.
+    pub fate: Fate,
+    /// Why, or what to write instead.
+    pub sentence: &'static str,
+}
+
+/// What becomes of a key that is not used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fate {
+    /// Listed in one notice where it asks for something.
+    Ignored,
+    /// A notice, unless the value passes.
+    Differs(Passes),
+    /// An error, unless the value passes.
+    Refused(Passes),
+    /// A section that has a table of its own.
+    Section,
+}
+
+/// Values that pass without a word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Passes {
+    /// None, False, 0, an empty text, lists of such.
+    Off,
+    /// `Off`, or 1.
+    UpToOne,
+    /// `Off`, or a number below 0.
+    UpToZero,
+    /// True.
+    On,
+    /// One of these words.
+    Words(&'static str),
+    /// No value.
+    Never,
+}
+
+/// Keys without meaning here, and why.
+pub(crate) const fn ignored(keys: &'static str, sentence: &'static str) -> Other {
+    Other { keys, fate: Fate::Ignored, sentence }
+}
+
+/// Keys that ask for something that is done differently here, and how.
+pub(crate) const fn differs(keys: &'static str, passes: Passes, sentence: &'static str) -> Other {
+    Other { keys, fate: Fate::Differs(passes), sentence }
+}
+
+/// Keys that ask for something that is not built, and what to write instead.
+pub(crate) const fn refused(keys: &'static str, passes: Passes, sentence: &'static str) -> Other {
+    Other { keys, fate: Fate::Refused(passes), sentence }
+}
+
+/// Keys that hold a section with a table of its own.
+pub(crate) const fn sections(keys: &'static str) -> Other {
+    Other { keys, fate: Fate::Section, sentence: "a section of its own" }
+}
+
+impl Other {
+    /// Whether this is about `key`, under any of its names.
+    pub fn covers(&self, key: &str) -> bool {
+        words(self.keys).any(|names| names.split('|').any(|name| name == key))
+    }
+}
+
+impl Passes {
+    /// Whether `node` passes.
+    pub fn allows(&self, node: &Node) -> bool {
+        match self {
+            Self::Off => node.is_off(),
+            Self::UpToOne => node.is_off() || matches!(node, Node::Int(1)) || *node == Node::Float(1.0),
+            Self::UpToZero => node.is_off() || matches!(node, Node::Int(..=0)),
+            Self::On => *node == Node::Bool(true),
+            Self::Words(known) => node.word().is_some_and(|word| words(known).any(|one| one == word)),
+            Self::Never => false,
+        }
+    }
+
+    /// The values that pass, for documentation.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Off => "`False`, 0 or nothing".to_string(),
+            Self::UpToOne => "`False`, 0 or 1".to_string(),
+            Self::UpToZero => "0 or below".to_string(),
+            Self::On => "`True`".to_string(),
+            Self::Words(known) => format!("`{}`", words(known).collect::<Vec<_>>().join("`, `")),
+            Self::Never => "no value".to_string(),
+        }
+    }
+}

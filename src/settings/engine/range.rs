@@ -1,0 +1,35 @@
+//! The values that a number may have.
+
+/// A condition on a number, in words and as a test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// "a number above 0", as error messages and documentation say it.
+    pub words: &'static str,
+    /// The test.
+    pub accepts: fn(f64) -> bool,
+    /// Some number that fails the test.
+    pub outside: f64,
+}
+
+/// Largest single size, so that products of two fit 64 bits; real models stay far below.
+pub(crate) const MAX_SIZE: usize = 1 << 31;
+
+pub(crate) const ABOVE_ZERO: Range = Range { words: "a number above 0", accepts: |x| x > 0.0, outside: 0.0 };
+pub(crate) const FROM_ZERO: Range = Range { words: "a number from 0", accepts: |x| x >= 0.0, outside: -1.0 };
+pub(crate) const SHARE: Range =
+    Range { words: "a share in [0, 1]", accepts: |x| (0.0..=1.0).contains(&x), outside: 1.5 };
+pub(crate) const SHARE_BELOW_ONE: Range =
+    Range { words: "a share in [0, 1)", accepts: |x| (0.0..1.0).contains(&(x as f32)), outside: 1.0 };
+pub(crate) const SHARE_ABOVE_ZERO: Range =
+    Range { words: "a share in (0, 1]", accepts: |x| x > 0.0 && x <= 1.0, outside: 0.0 };
+pub(crate) const UNIT_OPEN: Range =
+    Range { words: "a number in (0, 1)", accepts: |x| x > 0.0 && x < 1.0, outside: 1.0 };
+pub(crate) const UNIT_BELOW_ONE: Range =
+    Range { words: "a number in [0, 1)", accepts: |x| (0.0..1.0).contains(&x), outside: 1.0 };
+pub(crate) const COUNT: Range =
+    Range { words: "a whole number above 0", accepts: |x| x >= 1.0, outside: 0.0 };
+pub(crate) const SIZE: Range = Range {
+    words: "a whole number from 1 to 2147483648",
+    accepts: |x| x >= 1.0 && x <= MAX_SIZE as f64,
+    outside: 0.0,
+};

@@ -1,0 +1,265 @@
+//! Reads the rows of one section.
+
+use super::names::words;
+use super::node::Node;
+use super::other::Fate;
+use super::row::Row;
+use super::section::{RowText, Table};
+use super::setting::{Kind, Setting, Words};
+use super::source::{Source, closest, unknown_type};
+
+/// A section of the document, or two that hold the same keys, opened to be read row by row.
+pub(crate) struct Reader<'a> {
+    /// The document.
+    pub source: &'a Source<'a>,
+    /// Where its keys may be; the first place that has a key is read.
+    places: Vec<Place<'a>>,
+    /// The `type` of the section: rows of other types are not read.
+    kind: Option<&'static str>,
+}
+
+struct Place<'a> {
+    path: String,
+    entries: &'a [(String, Node)],
+}
+
+impl<'a> Reader<'a> {
+    /// Opens the section at `path`, whose keys are those of `tables`; an absent section is empty. Reports keys that are
+    /// unknown, not built yet, or given under two names.
+    pub fn open(source: &'a Source<'a>, path: &str, tables: &[&Table]) -> Self {
+        let entries: &[_] = match source.node(path) {
+            Some(Node::Map(entries)) => entries,
+            Some(node) => {
+                source.fault(path, format!("expected a section (keys and values), found {node}"));
+                &[]
+            }
+            None => &[],
+        };
+        let reader = Self { source, places: vec![Place { path: path.to_string(), entries }], kind: None };
+        for (index, (key, node)) in entries.iter().enumerate() {
+            reader.check(&entries[..index], key, node, tables);
+        }
+        reader
+    }
+
+    /// A section of which nothing is read.
+    pub fn empty(source: &'a Source<'a>, path: &str) -> Self {
+        Self { source, places: vec![Place { path: path.to_string(), entries: &[] }], kind: None }
+    }
+
+    /// Reads only rows of sections of type `kind`.
+    pub fn of_type(self, kind: &'static str) -> Self {
+        Self { kind: Some(kind), ..self }
+    }
+
+    /// Whether the section is of type `kind`.
+    pub fn kind_is(&self, kind: &str) -> bool {
+        self.kind == Some(kind)
+    }
+
+    /// The rows of `table` that were written although sections of this type do not read them.
+    pub fn foreign<'t>(&self, table: &'t Table) -> Vec<&'t RowText> {
+        let is_foreign = |row: &&RowText| !self.reads(&row.types) && self.has(row.key);
+        table.rows.iter().filter(is_foreign).collect()
+    }
+
+    /// Reads keys that are absent here from `other`. In both, a key must say the same, where `shares` says it is shared.
+    pub fn or_from(mut self, other: Reader<'a>, shares: impl Fn(&str) -> bool) -> Self {
+        let names = self.source.names();
+        for place in &other.places {
+            let shared = place.entries.iter().filter(|(key, _)| shares(names.canonical(key)));
+            for (key, node) in shared {
+                let first = &self.places[0];
+                let twin = first.entries.iter().find(|(name, _)| names.same(name, key));
+                let Some((name, twin)) = twin.filter(|(_, twin)| twin != node) else { continue };
+                if !node.is_none() && !twin.is_none() {
+                    let message = format!("differs from `{}.{name}`, {twin}; keep one of them", first.path);
+                    self.source.fault(&format!("{}.{key}", place.path), message);
+                }
+            }
+        }
+        self.places.extend(other.places);
+        self
+    }
+
+    /// The value of `key` by its row.
+    pub fn read<T: Setting>(&self, key: &'static str, row: Row<T>) -> T {
+        if !self.reads(&words(row.types).collect::<Vec<_>>()) {
+            return row.default;
+        }
+        let Some(node) = self.node(key) else {
+            if row.is_required {
+                self.missing(key, T::kind().expected());
+            }
+            return row.default;
+        };
+        let value = match row.reader {
+            Some(reader) => reader(self, key),
+            None => self.convert(key, node),
+        };
+        let Some(value) = value else { return row.default };
+        let outside = row.range.and_then(|range| {
+            let number = value.numbers().into_iter().find(|number| !(range.accepts)(*number));
+            number.map(|number| format!("expected {}, found `{}`", range.words, short(number)))
+        });
+        match outside {
+            Some(message) => {
+                self.fault(key, message);
+                row.default
+            }
+            None => value,
+        }
+    }
+
+    /// `node`, the value of `key`, as a `T`; reports what it is instead.
+    pub fn convert<T: Setting>(&self, key: &str, node: &Node) -> Option<T> {
+        let value = T::from_node(node);
+        if value.is_none() {
+            self.fault(key, format!("expected {}, found {node}", T::kind().expected()));
+        }
+        value
+    }
+
+    /// The word at `key`, a type of the section; `planned` are types that are known and not built.
+    pub fn kind<T: Words>(&self, key: &str, planned: &[&str]) -> Option<T> {
+        let node = self.node(key)?;
+        let word = node.word().unwrap_or_default();
+        let built = T::WORDS.iter().map(|(word, _)| *word);
+        let found = T::named(word);
+        if found.is_none() && planned.contains(&word) {
+            let first = T::WORDS.iter().filter(|(word, value)| value.word() == *word).map(|(word, _)| *word);
+            let expected = Kind::Words(first.collect()).expected();
+            self.fault(key, format!("`{word}` is not built yet; write {expected}"));
+        } else if found.is_none() && node.word().is_none() {
+            self.fault(key, format!("expected {}, found {node}", T::kind().expected()));
+        } else if found.is_none() {
+            self.fault(key, unknown_type(word, built));
+        }
+        found
+    }
+
+    /// The value of `key` as it was written, unless it is "none".
+    pub fn node(&self, key: &str) -> Option<&'a Node> {
+        let names = self.source.names();
+        let in_place = |place: &Place<'a>| {
+            let found = place.entries.iter().find(|(name, _)| names.same(name, key));
+            found.map(|(_, node)| node).filter(|node| !node.is_none())
+        };
+        self.places.iter().find_map(in_place)
+    }
+
+    /// Whether `key` was written.
+    pub fn has(&self, key: &str) -> bool {
+        self.node(key).is_some()
+    }
+
+    /// Whether `key` was written and asks for something.
+    pub fn asks(&self, key: &str) -> bool {
+        self.node(key).is_some_and(|node| !node.is_off())
+    }
+
+    /// Whether anything was written in the section.
+    pub fn is_written(&self) -> bool {
+        self.places.iter().any(|place| !place.entries.is_empty())
+    }
+
+    /// The dotted path of `key` under the name that was written, where it was written.
+    pub fn path(&self, key: &str) -> String {
+        let names = self.source.names();
+        let written = self.places.iter().find_map(|place| {
+            let entry = place.entries.iter().find(|(name, node)| names.same(name, key) && !node.is_none());
+            entry.map(|(name, _)| (place, name.as_str()))
+        });
+        let (place, name) = written.unwrap_or((&self.places[0], key));
+        join(&place.path, name)
+    }
+
+    /// Reports a fault of `key`.
+    pub fn fault(&self, key: &str, message: impl std::fmt::Display) {
+        self.source.fault(&self.path(key), message);
+    }
+
+    /// Reports that `key` is missing, unless it seems to have been written under a wrong name.
+    pub fn missing(&self, key: &str, expected: impl std::fmt::Display) {
+        let is_misspelt = |place: &Place<'_>| {
+            let unknown = |name: &str| !self.source.is_sound(&join(&place.path, name));
+            place.entries.iter().any(|(name, _)| unknown(name) && closest(name, [key].into_iter()).is_some())
+        };
+        let path = &self.places[0].path;
+        if self.places.iter().any(is_misspelt) {
+            self.source.distrust(&join(path, key));
+        } else {
+            self.source.missing(path, key, format!("`{key}` is missing; give it {expected}"));
+        }
+    }
+
+    /// Says something about `key`.
+    pub fn note(&self, key: &str, text: impl std::fmt::Display) {
+        self.source.note(format!("{}: {text}", self.path(key)));
+    }
+
+    /// Says that `keys` have no meaning, where they were written and ask for something.
+    pub fn ignore(&self, keys: &[&str]) {
+        for key in keys.iter().filter(|key| self.asks(key)) {
+            let path = self.path(key);
+            let (section, key) = path.rsplit_once('.').unwrap_or(("", &path));
+            self.source.ignore(section, key);
+        }
+    }
+
+    /// Reports what `rule` finds, a key and what is wrong with it, unless one of `keys`, which it reads, is faulty already.
+    pub fn rule(&self, keys: &[&str], rule: impl FnOnce() -> Result<(), (&'static str, String)>) {
+        if keys.iter().all(|key| self.is_sound(key))
+            && let Err((key, message)) = rule()
+        {
+            self.fault(key, message);
+        }
+    }
+
+    /// Whether `key` has no fault.
+    pub fn is_sound(&self, key: &str) -> bool {
+        self.places.iter().all(|place| self.source.is_sound(&join(&place.path, key)))
+    }
+
+    fn reads(&self, types: &[&str]) -> bool {
+        types.is_empty() || self.kind.is_none_or(|kind| types.contains(&kind))
+    }
+
+    fn check(&self, before: &[(String, Node)], key: &str, node: &Node, tables: &[&Table]) {
+        let names = self.source.names();
+        if let Some((twin, _)) = before.iter().find(|(other, _)| names.same(other, key)) {
+            let message = format!("another name of `{twin}`, which is given too; keep one of them");
+            self.source.fault(&join(&self.places[0].path, key), message);
+            return;
+        }
+        let name = names.canonical(key);
+        if tables.iter().any(|table| table.row(key).or(table.row(name)).is_some()) {
+            return;
+        }
+        let Some(other) = tables.iter().find_map(|table| table.others.iter().find(|other| other.covers(key)))
+        else {
+            let message = format!("unknown key{}", self.source.suggestion(key, tables));
+            self.source.fault(&join(&self.places[0].path, key), message);
+            return;
+        };
+        match other.fate {
+            Fate::Section => {}
+            Fate::Ignored if node.is_off() => {}
+            Fate::Ignored => self.source.ignore(&self.places[0].path, key),
+            _ if node.is_none() => {}
+            Fate::Differs(passes) | Fate::Refused(passes) if passes.allows(node) => {}
+            Fate::Differs(_) => self.note(key, other.sentence),
+            Fate::Refused(_) => self.fault(key, format!("not built yet (found {node}); {}", other.sentence)),
+        }
+    }
+}
+
+/// The dotted path of `key` in the section at `path`.
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
+}
+
+/// A number as people write it: whole ones without a point, huge ones with an exponent.
+fn short(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number}") } else { format!("{number:?}") }
+}

@@ -1,0 +1,273 @@
+//! The types that keys have: how a value is read from a file, and written into one.
+
+use super::node::Node;
+use std::path::PathBuf;
+
+/// What kind of value a key takes, for messages and documentation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// A whole number from 0.
+    Whole,
+    /// A whole number of either sign.
+    Integer,
+    /// Any finite number.
+    Number,
+    /// `True` or `False`.
+    Switch,
+    /// Text.
+    Text,
+    /// One of these words.
+    Words(Vec<&'static str>),
+    /// One or several of this kind.
+    List(Box<Kind>),
+    /// Several shapes, in words.
+    Form(&'static str),
+}
+
+impl Kind {
+    /// What a message says was expected.
+    pub fn expected(&self) -> String {
+        match self {
+            Self::Whole => "a whole number from 0".to_string(),
+            Self::Integer => "a whole number".to_string(),
+            Self::Number => "a number".to_string(),
+            Self::Switch => "True or False".to_string(),
+            Self::Text => "text".to_string(),
+            Self::Words(words) => words.split_last().map_or_else(String::new, |(last, others)| {
+                if others.is_empty() {
+                    (*last).to_string()
+                } else {
+                    format!("{} or {last}", others.join(", "))
+                }
+            }),
+            Self::List(_) => "a value or a list of values".to_string(),
+            Self::Form(words) => (*words).to_string(),
+        }
+    }
+}
+
+/// A type that a key can have.
+pub(crate) trait Setting: Clone {
+    /// What kind of value it is.
+    fn kind() -> Kind;
+
+    /// The value, if `node` has the right shape.
+    fn from_node(node: &Node) -> Option<Self>;
+
+    /// The node that reads back as this value; `None` where nothing is to be written.
+    fn to_node(&self) -> Option<Node>;
+
+    /// What of the value a resumed run must share; all of it, unless the type says otherwise.
+    fn to_decision(&self) -> Option<Node> {
+        self.to_node()
+    }
+
+    /// The numbers in the value, which must be in the row's range.
+    fn numbers(&self) -> Vec<f64> {
+        Vec::new()
+    }
+}
+
+/// A type whose values are words.
+pub(crate) trait Words: Clone + PartialEq + 'static {
+    /// Every word and its meaning; the first word of a meaning is the one that is written.
+    const WORDS: &'static [(&'static str, Self)];
+
+    /// The word that is written for this value.
+    fn word(&self) -> &'static str {
+        Self::WORDS.iter().find(|(_, value)| value == self).map_or("", |(word, _)| word)
+    }
+
+    /// The value that `word` means.
+    fn named(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(known, _)| *known == word).map(|(_, value)| value.clone())
+    }
+}
+
+impl<T: Words> Setting for T {
+    fn kind() -> Kind {
+        Kind::Words(T::WORDS.iter().map(|(word, _)| *word).collect())
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        T::named(node.word()?)
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(self.word().into())
+    }
+}
+
+macro_rules! whole {
+    ($type:ty, $kind:ident) => {
+        impl Setting for $type {
+            fn kind() -> Kind {
+                Kind::$kind
+            }
+
+            /// Files of the original write some whole numbers as `8.0`.
+            fn from_node(node: &Node) -> Option<Self> {
+                match node {
+                    Node::Int(number) => Self::try_from(*number).ok(),
+                    Node::Float(number) if number.fract() == 0.0 && number.abs() < 1e15 => {
+                        Self::try_from(*number as i128).ok()
+                    }
+                    _ => None,
+                }
+            }
+
+            fn to_node(&self) -> Option<Node> {
+                Some(Node::Int(*self as i128))
+            }
+
+            fn numbers(&self) -> Vec<f64> {
+                vec![*self as f64]
+            }
+        }
+    };
+}
+
+whole!(u64, Whole);
+whole!(usize, Whole);
+whole!(i64, Integer);
+
+impl Setting for f64 {
+    fn kind() -> Kind {
+        Kind::Number
+    }
+
+    /// `1e-5` without a dot is text in YAML 1.1; real files write it and mean the number.
+    fn from_node(node: &Node) -> Option<Self> {
+        let number = match node {
+            Node::Int(number) => *number as f64,
+            Node::Float(number) => *number,
+            Node::Text(text) => text.parse().ok()?,
+            _ => return None,
+        };
+        number.is_finite().then_some(number)
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(Node::Float(*self))
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        vec![*self]
+    }
+}
+
+impl Setting for bool {
+    fn kind() -> Kind {
+        Kind::Switch
+    }
+
+    /// The words of YAML 1.1 included.
+    fn from_node(node: &Node) -> Option<Self> {
+        match node {
+            Node::Bool(value) => Some(*value),
+            Node::Text(text) => match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" => Some(true),
+                "false" | "no" | "off" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(Node::Bool(*self))
+    }
+}
+
+impl Setting for String {
+    fn kind() -> Kind {
+        Kind::Text
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        match node {
+            Node::Text(text) => Some(text.clone()),
+            // `prefix: 7` names a file 7.
+            Node::Int(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(Node::Text(self.clone()))
+    }
+}
+
+/// A value that its section makes sense of.
+impl Setting for Node {
+    fn kind() -> Kind {
+        Kind::Form("a number or a section")
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        Some(node.clone())
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(self.clone())
+    }
+}
+
+impl Setting for PathBuf {
+    fn kind() -> Kind {
+        Kind::Text
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        String::from_node(node).map(Self::from)
+    }
+
+    /// No path, nothing written.
+    fn to_node(&self) -> Option<Node> {
+        (!self.as_os_str().is_empty()).then(|| Node::Text(self.display().to_string()))
+    }
+}
+
+impl<T: Setting> Setting for Option<T> {
+    fn kind() -> Kind {
+        T::kind()
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        T::from_node(node).map(Some)
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        self.as_ref().and_then(T::to_node)
+    }
+
+    fn to_decision(&self) -> Option<Node> {
+        self.as_ref().and_then(T::to_decision)
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.as_ref().map_or_else(Vec::new, T::numbers)
+    }
+}
+
+impl<T: Setting> Setting for Vec<T> {
+    fn kind() -> Kind {
+        Kind::List(Box::new(T::kind()))
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        match node {
+            Node::List(items) => items.iter().map(T::from_node).collect(),
+            single => T::from_node(single).map(|value| vec![value]),
+        }
+    }
+
+    /// No items, nothing written.
+    fn to_node(&self) -> Option<Node> {
+        (!self.is_empty()).then(|| Node::List(self.iter().filter_map(T::to_node).collect()))
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        self.iter().flat_map(T::numbers).collect()
+    }
+}

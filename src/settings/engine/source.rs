@@ -1,0 +1,144 @@
+//! A document while it is read: what it says, and what is found wrong with it.
+
+use super::document::Document;
+use super::faults::{Fault, Faults};
+use super::names::Names;
+use super::node::Node;
+use super::overrides::is_below;
+use super::section::Table;
+use crate::error::Error;
+use std::cell::RefCell;
+
+/// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default, and what
+/// depends on a faulty key is not checked ([`Source::is_sound`]).
+pub(crate) struct Source<'a> {
+    /// The file with the overrides laid over it.
+    pub document: &'a Document,
+    /// Every section and its rows, by dotted path.
+    pub tables: &'static [(&'static str, Table)],
+    faults: RefCell<Faults>,
+}
+
+impl<'a> Source<'a> {
+    /// Nothing said yet.
+    pub fn new(document: &'a Document, tables: &'static [(&'static str, Table)]) -> Self {
+        Self { document, tables, faults: RefCell::default() }
+    }
+
+    /// The names of keys.
+    pub fn names(&self) -> &'static Names {
+        self.document.names()
+    }
+
+    /// The value at `path`, unless it is "none".
+    pub fn node(&self, path: &str) -> Option<&'a Node> {
+        self.document.get(path).filter(|node| !node.is_none())
+    }
+
+    /// The text at `path`, if there is one that is not "none".
+    pub fn word(&self, path: &str) -> Option<&'a str> {
+        self.node(path).and_then(Node::word)
+    }
+
+    /// Reports a fault of the value at `path`.
+    pub fn fault(&self, path: &str, message: impl std::fmt::Display) {
+        self.add(path, self.document.error(path, message));
+    }
+
+    /// Reports that `key` is missing in the section at `path`.
+    pub fn missing(&self, path: &str, key: &str, message: impl std::fmt::Display) {
+        let key = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+        self.add(&key, self.document.error(path, message));
+    }
+
+    /// Says that `path` has no value to rely on, though the fault that explains it is reported elsewhere.
+    pub fn distrust(&self, path: &str) {
+        self.faults.borrow_mut().distrusted.push(self.canonical(path));
+    }
+
+    /// Whether no fault was found at `path`, in it, or in a section that holds it.
+    pub fn is_sound(&self, path: &str) -> bool {
+        let path = self.canonical(path);
+        let faults = self.faults.borrow();
+        let mut faulty = faults.list.iter().map(|fault| &fault.path).chain(&faults.distrusted);
+        !faulty.any(|faulty| is_below(faulty, &path) || is_below(&path, faulty))
+    }
+
+    /// Whether no fault was found anywhere.
+    pub fn is_faultless(&self) -> bool {
+        self.faults.borrow().list.is_empty()
+    }
+
+    /// Says something that the user should hear once.
+    pub fn note(&self, text: impl Into<String>) {
+        self.faults.borrow_mut().note(text.into());
+    }
+
+    /// Says that `key` of `section` has no meaning here.
+    pub fn ignore(&self, section: &str, key: &str) {
+        self.faults.borrow_mut().ignore(section, key);
+    }
+
+    /// Everything said.
+    pub fn into_faults(self) -> Faults {
+        self.faults.into_inner()
+    }
+
+    /// The likeliest remedy for `key`, unknown in the section of `known` tables.
+    pub fn suggestion(&self, key: &str, known: &[&Table]) -> String {
+        let names = known.iter().flat_map(|table| table.names());
+        if let Some(name) = closest(key, names) {
+            return format!("; did you mean `{name}`?");
+        }
+        let name = self.names().canonical(key);
+        let home = self.tables.iter().find(|(_, table)| table.row(name).is_some());
+        let alike = || {
+            let near = |(path, table): &(&'static str, Table)| Some((*path, closest(key, table.names())?));
+            self.tables.iter().find_map(near)
+        };
+        match home {
+            Some((section, _)) if !section.is_empty() => format!("; it belongs in `{section}`"),
+            Some(_) => "; it belongs at the top level".to_string(),
+            None => match alike() {
+                Some((section, name)) if !section.is_empty() => format!("; did you mean `{section}.{name}`?"),
+                Some((_, name)) => format!("; did you mean `{name}` at the top level?"),
+                None => "; remove it or correct its name".to_string(),
+            },
+        }
+    }
+
+    fn add(&self, path: &str, error: Error) {
+        let repeats = |fault: &Fault| fault.error.to_string() == error.to_string();
+        let mut faults = self.faults.borrow_mut();
+        if !faults.list.iter().any(repeats) {
+            let line = self.document.line(path);
+            faults.list.push(Fault { path: self.canonical(path), line, error });
+        }
+    }
+
+    /// `path` with its last key under the name we use; the whole document where it is empty.
+    fn canonical(&self, path: &str) -> String {
+        let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let key = self.names().canonical(key);
+        if section.is_empty() { key.to_string() } else { format!("{section}.{key}") }
+    }
+}
+
+/// The candidate most like `word`, if any is much like it.
+pub(crate) fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // 0.75 lets one letter in four be wrong: `hiden_size`, `epoch`, `leraning_rate`, but not `depth` for `seed`.
+    const ALIKE: f64 = 0.75;
+    candidates
+        .map(|name| (strsim::normalized_damerau_levenshtein(word, name), name))
+        .filter(|(likeness, _)| *likeness >= ALIKE)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+/// The message for a type that nobody knows.
+pub(crate) fn unknown_type<'a>(kind: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    match closest(kind, known.clone()) {
+        Some(name) => format!("unknown type `{kind}`; did you mean `{name}`?"),
+        None => format!("unknown type `{kind}`; known are {}", known.collect::<Vec<_>>().join(", ")),
+    }
+}

@@ -1,0 +1,152 @@
+//! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
+
+use super::engine::{Fate, Node, Other, RowText, Table, closest, to_json};
+use super::sections;
+use crate::error::{Error, Result};
+use std::fmt::Write;
+
+/// What a key does, or every key of a section, or all sections: by key, by dotted path, by section.
+///
+/// # Errors
+/// If nothing has that name; the message names the likeliest.
+pub fn explain(name: Option<&str>) -> Result<String> {
+    let tables = sections::tables();
+    let Some(name) = name else {
+        let lines = tables
+            .iter()
+            .map(|(path, table)| format!("{:<40} {}\n", shown(path), first_sentence(&table.about)));
+        return Ok(lines.collect());
+    };
+    if let Some((path, table)) = tables.iter().find(|(path, _)| *path == name) {
+        return Ok(section_text(path, table));
+    }
+    let (section, key) = name.rsplit_once('.').map_or((None, name), |(section, key)| (Some(section), key));
+    let in_section =
+        |path: &str| section.is_none_or(|section| path == section || path.ends_with(&format!(".{section}")));
+    let found: Vec<String> = tables
+        .iter()
+        .filter(|(path, _)| in_section(path))
+        .filter_map(|(path, table)| key_text(path, table, key))
+        .collect();
+    if !found.is_empty() {
+        return Ok(found.join("\n"));
+    }
+    let known = tables.iter().flat_map(|(path, table)| [*path].into_iter().chain(table.names()));
+    let remedy = match closest(key, known) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "`gristmill explain` lists the sections".to_string(),
+    };
+    Err(Error::config(name, format!("no such key or section; {remedy}")))
+}
+
+/// The reference of all settings, in Markdown.
+pub fn reference() -> String {
+    let mut text = String::new();
+    for (path, table) in sections::tables() {
+        let _ = write!(text, "### {}\n\n{}\n\n", heading(path), table.about);
+        if !table.rows.is_empty() {
+            text += "| key | values | default | decides | |\n|---|---|---|---|---|\n";
+            for row in &table.rows {
+                let default = default_text(row).replace('|', "\\|");
+                let about = about_text(row).replace('|', "\\|");
+                let values = values_text(row).replace('|', "\\|");
+                let decides = row.decides.word();
+                let _ = writeln!(text, "| `{}` | {values} | {default} | {decides} | {about} |", row.key);
+            }
+            text.push('\n');
+        }
+        for other in table.others.iter().filter(|other| !matches!(other.fate, Fate::Section)) {
+            let _ = writeln!(text, "- {}", other_text(other));
+        }
+        if table.others.iter().any(|other| !matches!(other.fate, Fate::Section)) {
+            text.push('\n');
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+fn section_text(path: &str, table: &Table) -> String {
+    let mut text = format!("{}\n  {}\n", shown(path), table.about);
+    for row in &table.rows {
+        let _ = write!(text, "\n{}", row_text(row));
+    }
+    for other in table.others.iter().filter(|other| !matches!(other.fate, Fate::Section)) {
+        let _ = write!(text, "\n{}\n", other_text(other).replace('`', ""));
+    }
+    text
+}
+
+fn key_text(path: &str, table: &Table, key: &str) -> Option<String> {
+    let section = shown(path);
+    let row = table.rows.iter().find(|row| row.key == key || row.names.contains(&key));
+    let other = table.others.iter().find(|other| other.covers(key) && !matches!(other.fate, Fate::Section));
+    match (row, other) {
+        (Some(row), _) => Some(format!("in {section}\n{}", row_text(row))),
+        (None, Some(other)) => Some(format!("in {section}\n{key}\n  {}\n", fate_text(other))),
+        (None, None) => None,
+    }
+}
+
+fn row_text(row: &RowText) -> String {
+    let mut text = format!("{}: {}\n", row.key, values_text(row).replace('`', ""));
+    let _ = writeln!(text, "  {}", about_text(row));
+    let _ =
+        writeln!(text, "  default: {}; decides: {}", default_text(row).replace('`', ""), row.decides.word());
+    text
+}
+
+fn values_text(row: &RowText) -> String {
+    match (row.range, &row.kind) {
+        (Some(range), _) => range.words.to_string(),
+        (None, kind) => kind.expected(),
+    }
+}
+
+fn default_text(row: &RowText) -> String {
+    match &row.default {
+        _ if row.is_required => "must be written".to_string(),
+        None => "none".to_string(),
+        Some(Node::Bool(value)) => format!("`{}`", if *value { "True" } else { "False" }),
+        Some(node) => format!("`{}`", to_json(node)),
+    }
+}
+
+/// The documentation, the types that read the key, and its other names.
+fn about_text(row: &RowText) -> String {
+    let mut text = row.about.clone();
+    if !row.types.is_empty() {
+        let _ = write!(text, " Read by `{}`.", row.types.join("`, `"));
+    }
+    if !row.names.is_empty() {
+        let _ = write!(text, " Also `{}`.", row.names.join("`, `"));
+    }
+    text
+}
+
+fn other_text(other: &Other) -> String {
+    let keys: Vec<String> =
+        other.keys.split_whitespace().map(|names| format!("`{}`", names.replace('|', "`/`"))).collect();
+    format!("{}: {}.", keys.join(", "), fate_text(other))
+}
+
+fn fate_text(other: &Other) -> String {
+    match other.fate {
+        Fate::Ignored => format!("ignored with a notice: {}", other.sentence),
+        Fate::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),
+        Fate::Refused(passes) => format!("not built ({} passes); {}", passes.describe(), other.sentence),
+        Fate::Section => other.sentence.to_string(),
+    }
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| first).trim_end_matches('.')
+}
+
+fn shown(path: &str) -> &str {
+    if path.is_empty() { "(top level)" } else { path }
+}
+
+fn heading(path: &str) -> String {
+    if path.is_empty() { "Top level".to_string() } else { format!("`{path}`") }
+}

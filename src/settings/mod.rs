@@ -1,0 +1,61 @@
+//! From a YAML file to a plan: [`RunConfig`] reads a file, [`RunPlan`] is every number decided, [`Settings`] its sections.
+//!
+//! The keys are those of MindSpore Transformers, section by section, and a few of our own. Every key is one row of a table
+//! in `sections`: its name and other names, type, default, range, documentation and what it decides. Reading, checking,
+//! writing back, the comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived from the rows. A
+//! key is used, ignored with a notice, or an error that says where it stands and what to write instead; none is dropped in
+//! silence.
+//!
+//! ```
+//! use std::path::Path;
+//! use gristmill::settings::{Override, RunConfig};
+//!
+//! # fn main() -> gristmill::error::Result<()> {
+//! let text = "
+//! model:
+//!   model_config: { vocab_size: 256, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 32 }
+//! lr_schedule: { learning_rate: 1e-3 }
+//! train_dataset:
+//!   data_loader: { type: CargoRegistryDataLoader }
+//! ";
+//! let overrides = Override::parse_all(["--batch_size", "8"])?;
+//! let plan = RunConfig::parse(text, Path::new("small.yaml"), &overrides)?.plan;
+//! assert_eq!((plan.settings.run.run_name.as_str(), plan.tokens_per_step), ("small", 8 * 32));
+//! # Ok(())
+//! # }
+//! ```
+
+mod config;
+mod engine;
+mod explain;
+mod flags;
+mod instruments;
+mod model_config;
+mod plan;
+mod sections;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub use config::RunConfig;
+pub use engine::{Node, Override};
+pub use explain::{explain, reference};
+pub use instruments::{Instruments, SummaryConfig};
+pub use plan::RunPlan;
+pub use sections::callbacks::{
+    Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, LossMonitor, SummaryMonitor,
+    TopkBiasCallback,
+};
+pub use sections::context::{Bytes, Context};
+pub use sections::dataset::{Blend, Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
+pub use sections::model::{Model, Scaling};
+pub use sections::moe::Moe;
+pub use sections::optimizer::{MuonConfig, Optimizer, OptimizerConfig, OptimizerKind, OptimizerType};
+pub use sections::run::{EvalConfig, Resume, Run};
+pub use sections::runner::Runner;
+pub use sections::sample::Sample;
+pub use sections::schedule::{
+    CoolDown, Decay, DecayStart, Group, GroupKeys, Schedule, ScheduleConfig, ScheduleType, Warmup,
+};
+pub use sections::wrapper::Wrapper;
+pub use values::{Settings, default_decision};

@@ -1,0 +1,106 @@
+//! The model that the settings describe.
+
+use super::sections::callbacks::Callbacks;
+use super::sections::model::{Model, rotary_dim};
+use super::sections::moe::{Moe, RoutingPolicy, TopkMethod};
+use crate::model::config::{
+    Activation, Capacity, DropOrder, ExpertGroups, Family, Gelu, HotExperts, MixtureConfig, ModelConfig,
+    MultiToken, Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,
+};
+
+/// The original's spread of a router's initial weights.
+const ROUTER_INIT_STD: f64 = 0.01;
+
+/// The model of sections that were filled and have no fault; the callbacks say when hot experts are chosen anew.
+pub(super) fn model_config(model: &Model, moe: Option<&Moe>, callbacks: &Callbacks) -> ModelConfig {
+    let head_dim = model.head_dim.unwrap_or(model.hidden_size / model.num_heads);
+    let max_positions = model.max_position_embedding.unwrap_or(model.seq_length);
+    let (norm, positions, activation) = match model.kind {
+        Family::Llama => (Norm::RmsNorm, Positions::Rotary, Activation::SwiGlu),
+        Family::Gpt2 => (Norm::LayerNorm, Positions::Learned, Activation::Gelu(Gelu::Tanh)),
+    };
+    ModelConfig {
+        family: model.kind,
+        vocab_size: model.vocab_size,
+        hidden_size: model.hidden_size,
+        num_layers: model.num_layers,
+        num_heads: model.num_heads,
+        num_kv_heads: model.n_kv_heads.unwrap_or(model.num_heads),
+        head_dim,
+        intermediate_size: model.intermediate_size.unwrap_or(0),
+        activation: model.hidden_act.unwrap_or(activation),
+        seq_length: model.seq_length,
+        max_positions,
+        positions,
+        rope_theta: model.theta.unwrap_or(10_000.0),
+        rope_scaling: model.rope_scaling.config(max_positions),
+        rotary_dim: rotary_dim(head_dim, model.rotary_percent.unwrap_or(1.0)),
+        rotary_interleaved: model.rotary_interleaved == Some(true),
+        norm,
+        norm_eps: model.rms_norm_eps,
+        tie_word_embeddings: model.tie_word_embeddings == Some(true),
+        qkv_bias: model.qkv_has_bias == Some(true),
+        linear_bias: model.kind == Family::Gpt2,
+        qk_norm: model.use_qk_norm == Some(true),
+        sliding_window: model.sliding_window.map(|window| window as usize),
+        attention_dropout: model.attention_dropout,
+        hidden_dropout: model.hidden_dropout,
+        embedding_dropout: model.emb_dropout_prob,
+        init_std: model.init_method_std.unwrap_or(0.02),
+        ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
+        mixture: moe.map(|moe| mixture_config(moe, callbacks)),
+        multi_token: model
+            .mtp_depth
+            .map(|depth| MultiToken { depth, loss_factor: model.mtp_loss_factor.unwrap_or(0.0) }),
+    }
+}
+
+fn mixture_config(moe: &Moe, callbacks: &Callbacks) -> MixtureConfig {
+    let shared = moe.moe_shared_expert_intermediate_size;
+    let is_gated = moe.use_shared_expert_gating;
+    MixtureConfig {
+        route: RouterConfig {
+            experts: moe.expert_num as u32,
+            chosen: moe.num_experts_chosen as u32,
+            score: if moe.use_gating_sigmoid { Score::Sigmoid } else { Score::Softmax },
+            groups: groups(moe),
+            norm_top_k: moe.norm_topk_prob == Some(true),
+            scaling: moe.routed_scaling_factor as f32,
+        },
+        has_bias: moe.balance_via_topk_bias,
+        bias_update_rate: moe.topk_bias_update_rate.unwrap_or(0.0),
+        intermediate_size: moe.moe_intermediate_size.unwrap_or(0),
+        first_dense_layers: moe.first_k_dense_replace,
+        shared: shared.map(|intermediate_size| SharedExpert { intermediate_size, is_gated }),
+        losses: moe.losses(),
+        dispatch: dispatch(moe, callbacks),
+        fuses_permutation: moe.use_fused_ops_permute,
+        router_init_std: ROUTER_INIT_STD,
+    }
+}
+
+fn groups(moe: &Moe) -> Option<ExpertGroups> {
+    match (moe.topk_method?, moe.n_group?, moe.topk_group?) {
+        (TopkMethod::Grouped(score), count, chosen) => {
+            Some(ExpertGroups { count: count as u32, chosen: chosen as u32, score })
+        }
+        (TopkMethod::Greedy, ..) => None,
+    }
+}
+
+fn dispatch(moe: &Moe, callbacks: &Callbacks) -> TokenDispatch {
+    let Some(factor) = moe.capacity_factor else {
+        return TokenDispatch::Dropless { safe_tokens: moe.enable_gmm_safe_tokens };
+    };
+    TokenDispatch::Capacity(Capacity {
+        factor,
+        order: if moe.enable_sdrop { DropOrder::Token } else { DropOrder::Choice },
+        renormalises: moe.routing_policy == RoutingPolicy::V1,
+        hot: moe.hot_expert_num.map(|count| HotExperts {
+            count,
+            cold_token_share: moe.cold_token_percent.unwrap_or(1.0),
+            update_step: moe.update_step.unwrap_or(1),
+            checkpoint_step: callbacks.hot_step(),
+        }),
+    })
+}

@@ -1,0 +1,197 @@
+//! Every number of a run, decided and checked before anything is built.
+
+use super::engine::{MAX_SIZE, Source};
+use super::instruments::{self, Instruments};
+use super::model_config::model_config;
+use super::sections::optimizer::{OptimizerConfig, OptimizerKind};
+use super::sections::run::EvalConfig;
+use super::sections::schedule::ScheduleConfig;
+use super::values::Settings;
+use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
+use crate::error::Result;
+use crate::model::config::ModelConfig;
+use crate::model::groups::{Grouping, List};
+use crate::model::parameters::{Gpt, UpdateRule};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What a run does: its settings, and the few numbers that follow from several of them. Only its length is missing, which
+/// depends on the data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunPlan {
+    /// Every setting, filled.
+    pub settings: Settings,
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// The model.
+    pub model: ModelConfig,
+    /// Tokens that all ranks together learn from in a step.
+    pub tokens_per_step: usize,
+    /// The optimizer and its numbers.
+    pub optimizer: OptimizerConfig,
+    /// The learning rate, its length still open.
+    pub schedule: ScheduleConfig,
+    /// The learning rates of the parameter groups that have one of their own, as numbered from 1.
+    pub group_schedules: Vec<ScheduleConfig>,
+    /// Where the tokens come from.
+    pub train_dataset: DataConfig,
+    /// Where the tokens of evaluation come from, if not from the tail of the training data.
+    pub eval_dataset: Option<DataConfig>,
+    /// When to evaluate, if at all.
+    pub eval: Option<EvalConfig>,
+    /// What is shown of the experts.
+    pub instruments: Instruments,
+}
+
+/// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it too.
+const HOT_STEP: &str =
+    "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
+
+impl RunPlan {
+    /// Reads `source` and decides every number that does not depend on the data; `None` after a fault.
+    pub(super) fn read(source: &Source<'_>) -> Option<Self> {
+        let mut settings = Settings::read(source);
+        let tokens_per_step = tokens_per_step(&settings, source);
+        if source.is_faultless() {
+            instruments::check_claims(&settings, source);
+        }
+        instruments::settle(&mut settings);
+        if !["model", "moe_config"].iter().all(|path| source.is_sound(path)) {
+            return None;
+        }
+        let model = model_config(&settings.model, settings.moe.as_ref(), &settings.callbacks);
+        let plan = Self {
+            rank: 0,
+            world: 1,
+            model,
+            tokens_per_step,
+            optimizer: settings.optimizer.config(),
+            schedule: settings.schedule.config(),
+            group_schedules: settings.groups.iter().map(|group| group.schedule.config()).collect(),
+            train_dataset: settings.train_dataset.config(),
+            eval_dataset: settings.eval_dataset.as_ref().map(|data| data.config()),
+            eval: settings.run.eval(),
+            instruments: instruments::instruments(&settings),
+            settings,
+        };
+        plan.check_groups(source);
+        Some(plan)
+    }
+
+    /// How the parameters are sorted.
+    pub fn grouping(&self) -> Grouping {
+        let Settings { run, model, groups, .. } = &self.settings;
+        Grouping {
+            freeze: model.freeze.clone(),
+            freeze_exclude: model.freeze_exclude.clone(),
+            no_decay: run.no_decay_params.clone(),
+            groups: groups.iter().map(|group| group.keys.params.clone()).collect(),
+            matrices: match self.optimizer.kind {
+                OptimizerKind::Muon(_) => UpdateRule::Muon,
+                _ => UpdateRule::AdamW,
+            },
+        }
+    }
+
+    /// The weight decay of a parameter group's matrices.
+    pub fn weight_decay(&self, group: usize) -> f64 {
+        let groups = &self.settings.groups;
+        let own = group.checked_sub(1).and_then(|number| groups.get(number)?.keys.weight_decay);
+        own.unwrap_or(self.optimizer.weight_decay)
+    }
+
+    /// How the data is dealt into batches.
+    pub fn batch_spec(&self) -> BatchSpec {
+        BatchSpec {
+            seq_length: self.model.seq_length,
+            batch_size: self.settings.runner.batch_size,
+            gradient_accumulation_steps: self.settings.runner.gradient_accumulation_steps,
+            vocab_size: self.model.vocab_size,
+            ignore_id: self.model.ignore_id,
+            sorts_positions: self.model.learns_positions(),
+            ahead: self.model.multi_token.map_or(0, |multi_token| multi_token.depth),
+            rank: self.rank,
+            world: self.world,
+        }
+    }
+
+    /// Whether attention must keep documents apart, in training or in evaluation.
+    pub fn isolates_documents(&self) -> bool {
+        let datasets = [Some(&self.train_dataset), self.eval_dataset.as_ref()];
+        datasets.into_iter().flatten().any(|data| data.documents.isolates_documents)
+    }
+
+    /// Loads the data of the run.
+    ///
+    /// # Errors
+    /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
+    pub fn load_data(&self) -> Result<Dataset> {
+        let seed = self.settings.run.seed;
+        Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), seed)
+    }
+
+    /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
+    pub fn has_text(&self) -> bool {
+        let is_raw = matches!(self.train_dataset.loader, Loader::Tokens(_) | Loader::Megatron(_));
+        !is_raw || self.train_dataset.tokenizer.is_some() || self.model.vocab_size <= 256
+    }
+
+    /// How its text becomes tokens, and tokens text.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or has more tokens than the model.
+    pub fn codec(&self) -> Result<Codec> {
+        data::codec(&self.train_dataset, self.model.vocab_size)
+    }
+
+    /// The settings as a configuration file: reading it gives the same plan.
+    pub fn to_yaml(&self) -> String {
+        self.settings.to_yaml()
+    }
+
+    /// What decides the numbers of a run, by the path of each key; what follows from the data is not there.
+    pub fn decisions(&self) -> BTreeMap<String, Value> {
+        let mut decisions = self.settings.decisions();
+        if let Some(step) = self.hot_step() {
+            decisions.insert(HOT_STEP.to_string(), step.into());
+        }
+        decisions
+    }
+
+    fn hot_step(&self) -> Option<u64> {
+        let moe = self.settings.moe.as_ref()?;
+        self.settings.callbacks.hot_step().filter(|_| moe.enable_cold_hot_expert)
+    }
+
+    /// Reports patterns that fit no parameter, or contradict each other.
+    fn check_groups(&self, source: &Source<'_>) {
+        let keys = ["no_decay_params", "grouped_lr_schedule", "optimizer.type"];
+        if !keys.iter().all(|path| source.is_sound(path)) {
+            return;
+        }
+        if let Err(misfit) = self.grouping().apply(Gpt::describe(&self.model)) {
+            let path = match misfit.list {
+                List::Freeze => "model.model_config.freeze".to_string(),
+                List::FreezeExclude => "model.model_config.freeze_exclude".to_string(),
+                List::NoDecay => "no_decay_params".to_string(),
+                List::Group(number) => format!("grouped_lr_schedule.grouped.{number}.params"),
+            };
+            source.fault(&path, misfit.message);
+        }
+    }
+}
+
+/// Tokens in a step; windows that no buffer holds are a fault.
+fn tokens_per_step(settings: &Settings, source: &Source<'_>) -> usize {
+    let (runner, length) = (&settings.runner, settings.model.seq_length);
+    let of_batch = runner.batch_size.saturating_mul(length);
+    let tokens = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);
+    let keys = ["runner_config.batch_size", "model.model_config.seq_length"];
+    if tokens.is_none() && keys.iter().all(|path| source.is_sound(path)) {
+        let message = format!("{} windows of {length} tokens are too many; lower it", runner.batch_size);
+        source.fault("runner_config.batch_size", message);
+    }
+    tokens.unwrap_or(0)
+}

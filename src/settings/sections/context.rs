@@ -1,0 +1,113 @@
+//! The sections about the machine: `context` and `parallel_config`.
+
+use crate::kernels::Tier;
+use crate::settings::engine::*;
+
+rows! {
+    /// `context`: the adapter and what may be used of it.
+    pub struct Context {
+        /// Part of the name of the adapter to use; see `gristmill doctor`.
+        device_name: Option<String> = Host.optional().example("llvmpipe"),
+        /// Which versions of the kernels to use, where the adapter runs more than one.
+        tier: Option<Tier> = Host.optional().example("portable"),
+        /// Upper limit of the device memory that the run takes: 8GB, 512MB.
+        max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
+    }
+    others [ignored(
+        "mode device_target device_id max_call_depth save_graphs save_graphs_path enable_graph_kernel \
+            graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config mempool_block_size \
+            runtime_num_threads affinity_cpu_list infer_boost",
+        "about Ascend devices and MindSpore's graph compiler",
+    )]
+}
+
+rows! {
+    /// `parallel_config`: how the original spreads a run over devices. A run here is one rank.
+    pub struct Parallel {
+        /// Ranks that share the batch; taken as 1.
+        data_parallel: u64 = Host.default(1).within(COUNT).also("data_parallel_size"),
+        /// Ranks that share a matrix; taken as 1.
+        model_parallel: u64 = Host.default(1).within(COUNT).also("tensor_model_parallel_size"),
+        /// Ranks that share the layers; taken as 1.
+        pipeline_stage: u64 = Host.default(1).within(COUNT).also("pipeline_model_parallel_size"),
+        /// Ranks that share a sequence; taken as 1.
+        context_parallel: u64 = Host.default(1).within(COUNT),
+    }
+    others [ignored(
+        "expert_parallel micro_batch_num seq_split_num use_seq_parallel|sequence_parallel optimizer_shard \
+            gradient_aggregation_group vocab_emb_dp context_parallel_algo ulysses_degree_in_cp mem_coeff \
+            pp_interleave_num|virtual_pipeline_model_parallel_size",
+        "about several devices",
+    )]
+}
+
+/// A size of memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+/// The original's sizes are powers of 1024, whatever the unit is called.
+const UNITS: [(&str, u64); 6] =
+    [("GB", 1 << 30), ("GIB", 1 << 30), ("G", 1 << 30), ("MB", 1 << 20), ("MIB", 1 << 20), ("M", 1 << 20)];
+
+impl Setting for Bytes {
+    fn kind() -> Kind {
+        Kind::Form("a size such as 8GB or 512MB")
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        let size = node.word()?.trim().to_ascii_uppercase();
+        let digits = size.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let unit = UNITS.iter().find(|(name, _)| *name == &size[digits.len()..])?.1;
+        let count: f64 = digits.trim().parse().ok()?;
+        let bytes = count * unit as f64;
+        (bytes >= 1.0 && bytes < u64::MAX as f64).then_some(Self(bytes as u64))
+    }
+
+    /// In megabytes; fractions keep the odd bytes.
+    fn to_node(&self) -> Option<Node> {
+        Some(format!("{}MB", self.0 as f64 / (1 << 20) as f64).into())
+    }
+}
+
+impl Words for Tier {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[(Self::Software.name(), Self::Software), (Self::Portable.name(), Self::Portable)];
+}
+
+/// Reads `context`.
+pub(crate) fn read(source: &Source<'_>) -> Context {
+    Context::read(&Reader::open(source, "context", &[&Context::table()]))
+}
+
+/// Reads `parallel_config` and says what becomes of it.
+pub(crate) fn note_parallel(source: &Source<'_>) {
+    let parallel = Parallel::read(&Reader::open(source, "parallel_config", &[&Parallel::table()]));
+    let above_one = |entry: &Entry| entry.written.clone().filter(|node| *node != Node::Int(1));
+    let asked: Vec<String> = parallel
+        .entries()
+        .iter()
+        .filter_map(|entry| {
+            Some(format!("{} {}", entry.key, above_one(entry)?.to_string().trim_matches('`')))
+        })
+        .collect();
+    if !asked.is_empty() {
+        source
+            .note(format!("parallel_config asks for {}; this run is one rank and takes 1", asked.join(", ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let bytes = |text: &str| Bytes::from_node(&text.into()).map(|Bytes(bytes)| bytes);
+        assert_eq!(bytes("58GB"), Some(58 << 30));
+        assert_eq!(bytes("0.5 GiB"), Some(1 << 29));
+        assert_eq!(bytes("512mb"), Some(512 << 20));
+        for wrong in ["58", "GB", "-1GB", "1e99GB", "1TB", "infGB", "é"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

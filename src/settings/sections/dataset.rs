@@ -1,0 +1,266 @@
+//! `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
+
+mod loader;
+mod paths;
+
+pub use loader::{Loader, Megatron};
+pub use paths::Blend;
+
+use crate::data::tokenizer::END_OF_TEXT;
+use crate::data::{DataConfig, DocumentRules, TokenizerConfig};
+use crate::settings::engine::*;
+use crate::settings::sections::run::Run;
+
+rows! {
+    /// `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
+    pub struct DatasetKeys {
+        /// Seed of the order; by default the run's.
+        seed: Option<u64> = Numbers.optional().example("3"),
+        /// Share of the tokens, at the end, that is kept for evaluation and never learned from.
+        eval_fraction: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
+        /// What turns text into tokens: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file` and
+        /// `eos_token`. Without it bytes are tokens.
+        tokenizer: Option<Tokenizer> = Host.optional().read_by(tokenizer).example("./tokenizer.json"),
+        /// Token that ends each document; a negative number says that there is none.
+        eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
+        /// Both of the next two.
+        eod_reset: bool = Numbers.default(false),
+        /// Whether positions restart at each document.
+        reset_position_ids: bool = Numbers.default(false),
+        /// Whether tokens attend only to their own document.
+        reset_attention_mask: bool = Numbers.default(false),
+        /// Whether the token that ends a document is no target of the loss.
+        eod_mask_loss: bool = Numbers.default(false),
+    }
+    others [
+        sections("data_loader"),
+        ignored(
+            "input_columns output_columns construct_args_key column_order num_parallel_workers python_multiprocessing \
+                numa_enable prefetch_size batch_size micro_batch do_eval",
+            "about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation",
+        ),
+        differs("drop_remainder", Passes::On, "what does not fill a step is always dropped"),
+        refused("repeat", Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
+        refused("eos_reset", Passes::Off, "write `eod_reset`"),
+        refused("dynamic_batch divisor remainder transforms text_transforms handler", Passes::Off, "remove it"),
+    ]
+}
+
+rows! {
+    /// `tokenizer` of a data set, as a section.
+    pub struct Tokenizer {
+        /// Hugging Face's `tokenizer.json`.
+        tokenizer_file: String = Host.required(),
+        /// The token that ends each document of a text.
+        eos_token: String = Host.default(END_OF_TEXT.to_string()).example("</s>"),
+    }
+    others [
+        // Files of the original name a class and its special tokens; here the file says both.
+        ignored(
+            "type tokenizer_type model_max_length max_length padding_side trust_remote_code pad_token bos_token \
+                unk_token add_bos_token add_eos_token auto_register",
+            "said by the tokenizer's own file",
+        ),
+        refused(
+            "vocab_file merges_file pretrained_model_dir_or_path",
+            Passes::Off,
+            "convert it to Hugging Face's tokenizer.json and write `tokenizer_file`",
+        ),
+    ]
+}
+
+const TOKEN_ID: Range =
+    Range { words: "a token id", accepts: |id| id < u32::MAX as f64, outside: u32::MAX as f64 };
+
+/// A data set: its own keys and those of its loader.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dataset {
+    /// Its own keys.
+    pub keys: DatasetKeys,
+    /// `data_loader`.
+    pub loader: Loader,
+    /// `data_loader.config` of Megatron's loader.
+    pub megatron: Option<Megatron>,
+}
+
+/// The table of `train_dataset_task` and `eval_dataset_task`.
+pub(crate) fn task_table() -> Table {
+    Table::unused(
+        "`train_dataset_task` and `eval_dataset_task`: the original's class around a data set.",
+        [
+            sections("dataset_config"),
+            refused(
+                "type",
+                Passes::Words("CausalLanguageModelDataset"),
+                "write `type: CausalLanguageModelDataset`",
+            ),
+        ],
+    )
+}
+
+/// Reads the data set `section` (`train_dataset`), or the one that its task (`train_dataset_task`) holds; `None` after a
+/// fault that leaves nothing to check.
+pub(crate) fn read(source: &Source<'_>, section: &str) -> Option<Dataset> {
+    let task = format!("{section}_task");
+    let of_task = format!("{task}.dataset_config");
+    Reader::open(source, &task, &[&task_table()]);
+    let path = match (source.node(section), source.node(&of_task)) {
+        (None, Some(_)) => of_task.as_str(),
+        (Some(own), Some(other)) if own != other && !source.document.is_overridden(section) => {
+            source.fault(
+                &of_task,
+                format!("differs from `{section}`; write it once and refer to it by an anchor"),
+            );
+            section
+        }
+        _ => section,
+    };
+    let reader = Reader::open(source, path, &[&DatasetKeys::table()]);
+    let mut keys = DatasetKeys::read(&reader);
+    let (of_loader, loader, megatron) = loader::read(source, path)?;
+    let resets_both = std::mem::take(&mut keys.eod_reset);
+    keys.reset_position_ids |= resets_both;
+    keys.reset_attention_mask |= resets_both;
+    keys.eod_token_id = keys.eod_token_id.or_else(|| model_eod(source));
+    let mut dataset = Dataset { keys, loader, megatron };
+    dataset.fill(&reader, &of_loader);
+    Some(dataset)
+}
+
+/// Reads `eval_dataset`. Files of the original carry one that `do_eval: False` leaves unused; so do we.
+pub(crate) fn read_eval(source: &Source<'_>, run: &Run, train: Option<&Dataset>) -> Option<Dataset> {
+    let is_there = ["eval_dataset", "eval_dataset_task"].iter().any(|path| source.node(path).is_some());
+    if !run.do_eval {
+        if is_there {
+            source.note("eval_dataset: unused, as `do_eval` is False");
+        }
+        return None;
+    }
+    let keeps_evaluation = train.is_some_and(|train| train.config().keeps_evaluation());
+    if is_there {
+        let eval = read(source, "eval_dataset")?;
+        if eval.keys.eval_fraction > 0.0 {
+            let message = "belongs under `train_dataset`; an eval_dataset is used whole";
+            source.fault("eval_dataset.eval_fraction", message);
+        }
+        if keeps_evaluation {
+            source.note(
+                "train_dataset.eval_fraction: kept out of training, though eval_dataset is what is evaluated",
+            );
+        }
+        return Some(eval);
+    }
+    if let Some(train) = train.filter(|_| !keeps_evaluation && source.is_sound("train_dataset")) {
+        let message = match train.megatron {
+            Some(_) => {
+                "needs data: write `split: \"0.95, 0.05, 0\"` under the loader's `config`, or an eval_dataset"
+            }
+            None => "needs data: write `eval_fraction: 0.05` under train_dataset, or an eval_dataset",
+        };
+        source.fault("do_eval", message);
+    }
+    None
+}
+
+impl Dataset {
+    /// The data set as the data module needs it.
+    pub fn config(&self) -> DataConfig {
+        let keys = &self.keys;
+        let id = |id: Option<i64>| id.and_then(|id| u32::try_from(id).ok());
+        DataConfig {
+            loader: self.loader.config(self.megatron.as_ref()),
+            tokenizer: keys.tokenizer.as_ref().map(|tokenizer| TokenizerConfig {
+                file: tokenizer.tokenizer_file.clone().into(),
+                eos_token: tokenizer.eos_token.clone(),
+            }),
+            shuffle: self.loader.shuffle,
+            seed: keys.seed,
+            eval_fraction: keys.eval_fraction,
+            documents: DocumentRules {
+                eod: id(keys.eod_token_id),
+                pad: id(self.megatron.as_ref().and_then(|megatron| megatron.pad)),
+                resets_positions: keys.reset_position_ids,
+                isolates_documents: keys.reset_attention_mask,
+                masks_eod_loss: keys.eod_mask_loss,
+            },
+        }
+    }
+
+    /// Its sections and where they belong, below `path`; `decides` says whether they count when a run resumes.
+    pub(crate) fn placed(&self, path: &str, decides: bool) -> Vec<Placed> {
+        let place = |path: String, entries| Placed { path, decides, entries };
+        let mut placed = vec![
+            place(path.to_string(), self.keys.entries()),
+            place(format!("{path}.data_loader"), self.loader.entries()),
+        ];
+        placed
+            .extend(self.megatron.as_ref().map(|m| place(format!("{path}.data_loader.config"), m.entries())));
+        placed
+    }
+
+    /// Moves what Megatron's loader says of documents to the data set's own keys, and checks what must fit together.
+    fn fill(&mut self, reader: &Reader<'_>, of_loader: &Reader<'_>) {
+        if let Some(megatron) = &mut self.megatron {
+            if self.keys.eval_fraction > 0.0 {
+                let message =
+                    "is `data_loader.config.split` for this loader: write `split: \"0.95, 0.05, 0\"`";
+                reader.fault("eval_fraction", message);
+            }
+            let keys = &mut self.keys;
+            keys.eod_token_id = megatron.eod.take().filter(|id| *id >= 0).or(keys.eod_token_id);
+            keys.seed = megatron.seed.take().or(megatron.random_seed.take()).or(keys.seed);
+            keys.reset_position_ids |= std::mem::take(&mut megatron.reset_position_ids);
+            keys.reset_attention_mask |= std::mem::take(&mut megatron.reset_attention_mask)
+                | std::mem::take(&mut megatron.create_compressed_eod_mask);
+            keys.eod_mask_loss |= std::mem::take(&mut megatron.eod_mask_loss);
+            megatron.pad = megatron.pad.filter(|id| *id >= 0);
+            megatron.seq_length = None;
+        }
+        self.keys.eod_token_id = self.keys.eod_token_id.filter(|id| *id >= 0);
+        if self.keys.tokenizer.is_some() && of_loader.has("eod_byte") && self.loader.eod_byte.is_some() {
+            let message =
+                "bytes are no tokens beside a `tokenizer`; remove it: `tokenizer.eos_token` ends documents";
+            of_loader.fault("eod_byte", message);
+        }
+        if self.keys.tokenizer.is_some() {
+            self.loader.eod_byte = None;
+        }
+    }
+}
+
+/// The original writes the token that ends documents under `model.model_config`.
+fn model_eod(source: &Source<'_>) -> Option<i64> {
+    source.node("model.model_config.eod_token_id").and_then(i64::from_node)
+}
+
+/// The path of a `tokenizer.json`, or a section that names it and the token that ends documents.
+fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>> {
+    let tokenizer = match reader.node(key)? {
+        Node::Map(_) => {
+            Tokenizer::read(&Reader::open(reader.source, &reader.path(key), &[&Tokenizer::table()]))
+        }
+        node => {
+            let tokenizer_file: String = reader.convert(key, node)?;
+            Tokenizer { tokenizer_file, eos_token: END_OF_TEXT.to_string() }
+        }
+    };
+    if tokenizer.tokenizer_file.is_empty() && reader.is_sound(key) {
+        reader.fault(key, "is empty; name a tokenizer.json, or remove the key");
+    }
+    (!tokenizer.tokenizer_file.is_empty()).then_some(Some(tokenizer))
+}
+
+impl Setting for Tokenizer {
+    fn kind() -> Kind {
+        Kind::Form("a path or a section with `tokenizer_file`")
+    }
+
+    fn from_node(_: &Node) -> Option<Self> {
+        None // only with its reader
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        let entries = self.entries().into_iter();
+        Some(Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect()))
+    }
+}

@@ -1,0 +1,316 @@
+//! `data_loader` of a data set: its kinds and their keys.
+
+use super::paths::{Blend, Split};
+use crate::data::{CargoRegistryConfig, DocumentFormat, MegatronConfig, TextConfig, TokenType, TokensConfig};
+use crate::settings::engine::*;
+
+rows! {
+    /// `data_loader` of a data set: the source of its tokens.
+    pub struct Loader {
+        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, or the Rust sources in the
+        /// local cargo registry.
+        kind "type": LoaderType = Host.required(),
+        /// Folder, file or pattern to read.
+        dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("./data"),
+        /// Files, folders and patterns to read; with `dataset_dir` one source.
+        dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("['./a', './b']"),
+        /// A blend instead: weights above 0 and paths in turns, each path a source of its own; or one path.
+        data_path: Blend = Numbers.optional().read_by(Blend::read).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
+        /// What a document is: a whole `file`, each `line`, or the lines between blank ones (`blank_line`).
+        documents: Option<DocumentFormat> = Numbers.optional().of("TextDataLoader").example("line"),
+        /// Key of the text in each JSON object; `text` by default.
+        text_key: Option<String> = Numbers.optional().of("JsonlDataLoader").example("content"),
+        /// Only files with these endings; by default every text file, and `jsonl` for JSON lines.
+        extensions: Vec<String> = Host.optional().of("TextDataLoader JsonlDataLoader").example("[md]"),
+        /// Reads at most this many bytes of text; each source of a blend counts its own. 8 MiB by default of the registry.
+        max_bytes: Option<u64> = Host.optional().within(COUNT).of(TEXT).example("4096"),
+        /// Byte that ends each document where bytes are tokens; no document may contain it. 0 by default.
+        eod_byte: Option<u64> = Numbers.optional().within(BYTE).of(TEXT).example("10"),
+        /// Width of a token in files without a header: `uint16`, `uint32`, or `auto`, which is 16 bits (nanoGPT).
+        dtype: Option<TokenType> = Host.optional().of("TokenDataLoader").example("uint32"),
+        /// Samples to train, evaluate and test on; 0 takes what there is.
+        sizes: Vec<u64> = Numbers.optional().of(MEGATRON).example("[100, 10, 0]"),
+        /// Whether windows are dealt in a new random order every epoch.
+        shuffle: bool = Numbers.default(true),
+    }
+    others [
+        sections("config"),
+        ignored("num_parallel_workers", "about MindSpore's data pipeline"),
+        refused("datasets_type", Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`"),
+    ]
+}
+
+rows! {
+    /// `data_loader.config` of `BlendedMegatronDatasetDataLoader`.
+    pub struct Megatron {
+        /// Weights and paths in turns, or one path: those of a `.bin` and an `.idx` file without these endings.
+        data_path: Blend = Numbers.optional().read_by(Blend::read).example("[0.3, ./a, 0.7, ./b]"),
+        /// Shares of the documents to train, evaluate and test on; only their proportions matter.
+        split: Split = Numbers.optional().read_by(Split::read).example("'0.9, 0.1, 0'"),
+        /// Seed of the order.
+        seed: Option<u64> = Numbers.optional().example("3"),
+        /// The same, under the loader's other name.
+        random_seed: Option<u64> = Numbers.optional().example("3"),
+        /// Tokens of a sample, which must be the model's `seq_length`.
+        seq_length: Option<u64> = Host.optional().read_by(seq_length),
+        /// Token that ends each document.
+        eod: Option<i64> = Numbers.optional().within(super::TOKEN_ID).example("2"),
+        /// Token that fills what a document leaves of a sample; it does not enter the loss.
+        pad: Option<i64> = Numbers.optional().within(super::TOKEN_ID).example("3"),
+        /// Whether positions restart at each document.
+        reset_position_ids: bool = Numbers.default(false),
+        /// Whether tokens attend only to their own document.
+        reset_attention_mask: bool = Numbers.default(false),
+        /// The same: how the original tells its attention of documents.
+        create_compressed_eod_mask: bool = Numbers.default(false),
+        /// Whether the token that ends a document is no target of the loss.
+        eod_mask_loss: bool = Numbers.default(false),
+    }
+    others [
+        ignored(
+            "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length create_attention_mask tokenizer",
+            "about how the original reads the files, which are mapped into memory here",
+        ),
+        refused(
+            "add_extra_token_to_sequence",
+            Passes::On,
+            "write `True`: the target of a sample's last token is the token after it",
+        ),
+    ]
+}
+
+const MEGATRON: &str = "BlendedMegatronDatasetDataLoader";
+const FILES: &str = "TextDataLoader JsonlDataLoader TokenDataLoader";
+const TEXT: &str = "TextDataLoader JsonlDataLoader CargoRegistryDataLoader";
+const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
+const BYTE: Range =
+    Range { words: "a byte, 0 to 255", accepts: |byte| (0.0..=255.0).contains(&byte), outside: 256.0 };
+
+/// `data_loader.type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoaderType {
+    /// Text files.
+    #[default]
+    Text,
+    /// Files of lines of JSON.
+    Jsonl,
+    /// Files of token ids.
+    Tokens,
+    /// Megatron's files.
+    Megatron,
+    /// Rust sources.
+    CargoRegistry,
+}
+
+impl Words for LoaderType {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("TextDataLoader", Self::Text),
+        ("JsonlDataLoader", Self::Jsonl),
+        ("TokenDataLoader", Self::Tokens),
+        (MEGATRON, Self::Megatron),
+        ("CargoRegistryDataLoader", Self::CargoRegistry),
+    ];
+}
+
+impl Words for DocumentFormat {
+    const WORDS: &'static [(&'static str, Self)] = &Self::NAMES;
+}
+
+impl Words for TokenType {
+    const WORDS: &'static [(&'static str, Self)] = &Self::NAMES;
+}
+
+/// Loaders of the original whose data needs converting.
+const PLANNED: [&str; 21] = [
+    "MindDataset",
+    "ADGenDataLoader",
+    "HFDataLoader",
+    "CommonDataLoader",
+    "TFRecordDataset",
+    "SFTDataLoader",
+    "MultiTurnDataset",
+    "ToolAlpacaDataLoader",
+    "MultiSourceDataLoader",
+    "BaseMultiModalDataLoader",
+    "MultiImgCapDataLoader",
+    "TrainingDataLoader",
+    "WikiTextDataLoader",
+    "WMT16DataLoader",
+    "CLUENERDataLoader",
+    "SQuADDataLoader",
+    "Flickr8kDataLoader",
+    "Cifar100DataLoader",
+    "ImageFolderDataset",
+    "MnliDataset",
+    "GeneratorDataset",
+];
+
+/// Reads the loader of the data set at `path`; `None` after a fault that leaves nothing to check.
+pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
+    let loader_path = format!("{path}.data_loader");
+    let kind = find_type(source, path, &format!("{loader_path}.type"))?;
+    let table = Loader::table();
+    let reader = Reader::open(source, &loader_path, &[&table]).of_type(kind.word());
+    for row in reader.foreign(&table) {
+        // A folder that a flag of the launcher names does no harm.
+        if kind == LoaderType::CargoRegistry && row.key == "dataset_dir" {
+            reader.ignore(&["dataset_dir"]);
+        } else {
+            reader.fault(row.key, format!("`{}` has no such key; remove it", kind.word()));
+        }
+    }
+    let mut loader = Loader::read(&reader);
+    let megatron = (kind == LoaderType::Megatron).then(|| {
+        let path = reader.path("config");
+        Megatron::read(&Reader::open(source, &path, &[&Megatron::table()]))
+    });
+    loader.fill(&reader, megatron.as_ref());
+    Some((reader, loader, megatron))
+}
+
+impl Loader {
+    /// The loader as the data module needs it, of a section that was filled.
+    pub(super) fn config(&self, megatron: Option<&Megatron>) -> crate::data::Loader {
+        let Blend { paths, weights } = match self.data_path.paths.is_empty() {
+            true => Blend { paths: self.dataset_files.clone(), weights: Vec::new() },
+            false => self.data_path.clone(),
+        };
+        let eod_byte = self.eod_byte.map_or(0, |byte| byte as u8);
+        let text = |documents: DocumentFormat| {
+            crate::data::Loader::Text(TextConfig {
+                paths: paths.clone(),
+                weights: weights.clone(),
+                documents,
+                extensions: self.extensions.clone(),
+                max_bytes: self.max_bytes,
+                eod_byte,
+            })
+        };
+        match self.kind {
+            LoaderType::Text => text(self.documents.clone().unwrap_or(DocumentFormat::File)),
+            LoaderType::Jsonl => text(DocumentFormat::Jsonl(self.text_key.clone().unwrap_or_default())),
+            LoaderType::Tokens => {
+                let dtype = self.dtype.unwrap_or(TokenType::Auto);
+                crate::data::Loader::Tokens(TokensConfig { paths, weights, dtype })
+            }
+            LoaderType::Megatron => {
+                let megatron = megatron.cloned().unwrap_or_default();
+                let size = |index: usize| self.sizes.get(index).copied().unwrap_or(0);
+                crate::data::Loader::Megatron(MegatronConfig {
+                    prefixes: megatron.data_path.paths,
+                    weights: megatron.data_path.weights,
+                    split: megatron.split.0,
+                    sizes: [size(0), size(1)],
+                })
+            }
+            LoaderType::CargoRegistry => {
+                let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
+                crate::data::Loader::CargoRegistry(CargoRegistryConfig { max_bytes, eod_byte })
+            }
+        }
+    }
+
+    /// One form of the paths remains, and the defaults of the kind are filled in.
+    fn fill(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
+        match self.kind {
+            LoaderType::Text | LoaderType::Jsonl | LoaderType::Tokens => self.fill_paths(reader),
+            LoaderType::CargoRegistry => {
+                self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
+            }
+            LoaderType::Megatron => {
+                let has_none = megatron.is_none_or(|megatron| megatron.data_path.paths.is_empty());
+                if has_none && reader.is_sound("config") {
+                    let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
+                    reader.fault("type", message);
+                }
+                if self.sizes.len() > 3 {
+                    let found = self.sizes.len();
+                    let message =
+                        format!("expected samples to train, evaluate and test on, found {found} numbers");
+                    reader.fault("sizes", message);
+                }
+                self.sizes = [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0)).to_vec();
+                self.sizes.push(0);
+            }
+        }
+        self.extensions.iter_mut().for_each(|one| *one = one.trim_start_matches('.').to_string());
+        match self.kind {
+            LoaderType::Text => drop(self.documents.get_or_insert(DocumentFormat::File)),
+            LoaderType::Jsonl => {
+                self.text_key.get_or_insert("text".to_string());
+                // A folder of JSON lines often holds other files, of which no line would parse.
+                if !reader.has("extensions") {
+                    self.extensions.push("jsonl".to_string());
+                }
+            }
+            LoaderType::Tokens => drop(self.dtype.get_or_insert(TokenType::Auto)),
+            LoaderType::Megatron | LoaderType::CargoRegistry => {}
+        }
+        if !matches!(self.kind, LoaderType::Tokens | LoaderType::Megatron) {
+            self.eod_byte.get_or_insert(0);
+        }
+    }
+
+    /// `dataset_files` alone remains, or the blend of `data_path` where there are weights.
+    fn fill_paths(&mut self, reader: &Reader<'_>) {
+        let mut paths = std::mem::take(&mut self.dataset_dir);
+        paths.append(&mut self.dataset_files);
+        let is_sound = ["dataset_dir", "dataset_files", "data_path"].iter().all(|key| reader.is_sound(key));
+        let has_blend = !self.data_path.paths.is_empty();
+        if has_blend && !paths.is_empty() {
+            reader.fault("data_path", "stands beside `dataset_dir` or `dataset_files`; keep one of them");
+        } else if !has_blend && paths.is_empty() && is_sound {
+            reader.fault("type", "needs `dataset_dir` or `dataset_files`: a file, a folder or a pattern");
+        }
+        if self.data_path.weights.is_empty() {
+            paths.append(&mut self.data_path.paths);
+        }
+        self.dataset_files = paths;
+    }
+}
+
+fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
+    let words = || LoaderType::WORDS.iter().map(|(word, _)| *word);
+    let Some(word) = source.word(kind_path) else {
+        let names = words().collect::<Vec<_>>().join(", ");
+        source.fault(path, format!("`data_loader.type` is missing; write one of {names}"));
+        return None;
+    };
+    let kind = LoaderType::named(word);
+    if kind.is_none() {
+        let message = match closest(word, words()) {
+            Some(name) => format!("unknown type `{word}`; did you mean `{name}`?"),
+            None => {
+                let what = if PLANNED.contains(&word) { "is not built" } else { "is no data loader" };
+                let (text, tokens) = (LoaderType::Text.word(), LoaderType::Tokens.word());
+                format!(
+                    "`{word}` {what}; convert the data to text ({text}) or to files of token ids ({tokens})"
+                )
+            }
+        };
+        source.fault(kind_path, message);
+    }
+    kind
+}
+
+/// Paths, none of which is empty.
+fn paths_in(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
+    let paths: Vec<String> = reader.convert(key, reader.node(key)?)?;
+    if paths.iter().any(String::is_empty) {
+        reader.fault(key, "is empty; name a file, a folder or a pattern");
+        return None;
+    }
+    Some(paths)
+}
+
+/// The loader of the original cuts samples itself, so that it has a length of its own, which must be the model's.
+fn seq_length(reader: &Reader<'_>, key: &'static str) -> Option<Option<u64>> {
+    let own: u64 = reader.convert(key, reader.node(key)?)?;
+    let of_model = reader.source.node("model.model_config.seq_length").and_then(u64::from_node);
+    if let Some(model) = of_model.filter(|model| *model != own) {
+        let message =
+            format!("{own} differs from model.model_config.seq_length {model}; write the same, or remove it");
+        reader.fault(key, message);
+    }
+    Some(Some(own))
+}

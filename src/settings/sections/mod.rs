@@ -1,0 +1,59 @@
+//! The sections of a configuration file, one file each: rows, what fills them in, and what must fit together.
+
+pub(crate) mod callbacks;
+pub(crate) mod context;
+pub(crate) mod dataset;
+pub(crate) mod model;
+pub(crate) mod moe;
+pub(crate) mod optimizer;
+pub(crate) mod run;
+pub(crate) mod runner;
+pub(crate) mod sample;
+pub(crate) mod schedule;
+pub(crate) mod unused;
+pub(crate) mod wrapper;
+
+use super::engine::{Names, Section, Table};
+use crate::model::config::Family;
+use std::sync::OnceLock;
+
+/// Every section and its table, by dotted path, in the order of the documentation.
+pub(crate) fn tables() -> &'static [(&'static str, Table)] {
+    static TABLES: OnceLock<Vec<(&'static str, Table)>> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let mut tables = vec![
+            ("", run::Run::table()),
+            ("runner_config", runner::Runner::table()),
+            ("runner_wrapper", wrapper::Wrapper::table()),
+            ("runner_wrapper.scale_sense", wrapper::LossScale::table()),
+            ("optimizer", optimizer::Optimizer::table()),
+            ("lr_schedule", schedule::Schedule::table()),
+            ("grouped_lr_schedule", schedule::grouped_table()),
+            ("grouped_lr_schedule.grouped", schedule::GroupKeys::table()),
+            ("model", model::outer_table()),
+            ("model.model_config", model::Model::table()),
+            ("model.model_config (LlamaConfig)", model::family_table(Family::Llama)),
+            ("model.model_config (GPT2Config)", model::family_table(Family::Gpt2)),
+            ("model.model_config.rope_scaling", model::Parameters::table()),
+            ("model.arch", model::arch_table()),
+            ("moe_config", moe::Moe::table()),
+            ("train_dataset", dataset::DatasetKeys::table()),
+            ("train_dataset.tokenizer", dataset::Tokenizer::table()),
+            ("train_dataset.data_loader", dataset::Loader::table()),
+            ("train_dataset.data_loader.config", dataset::Megatron::table()),
+            ("train_dataset_task", dataset::task_table()),
+            ("sample", sample::Sample::table()),
+            ("context", context::Context::table()),
+            ("parallel_config", context::Parallel::table()),
+        ];
+        tables.extend(callbacks::tables());
+        tables.extend(unused::tables());
+        tables
+    })
+}
+
+/// The names of every key that has several.
+pub(crate) fn names() -> &'static Names {
+    static NAMES: OnceLock<Names> = OnceLock::new();
+    NAMES.get_or_init(|| Names::gather(tables().iter().map(|(_, table)| table)))
+}

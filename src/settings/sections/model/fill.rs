@@ -1,0 +1,211 @@
+//! The defaults of a model that follow from its other keys, and what must fit together.
+
+use super::{Model, rope_scaling};
+use crate::model::config::{Activation, Family, Gelu};
+use crate::settings::engine::*;
+
+const MAX_HEAD_DIM: usize = 256;
+/// Dropout sites are numbered with 15 bits, three a layer.
+const MAX_DROPPING_LAYERS: usize = 10_000;
+
+/// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
+pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
+    let is_llama = model.kind == Family::Llama;
+    if is_llama {
+        fill_llama(model, reader);
+    }
+    fill_feed_forward(model, reader);
+    fill_positions(model, reader);
+    fill_window(model, reader);
+    fill_ties(model, reader);
+    check_dropout(model, reader);
+    fill_multi_token(model, reader);
+    let gelu = Activation::Gelu(Gelu::Tanh);
+    model.hidden_act.get_or_insert(if is_llama { Activation::SwiGlu } else { gelu });
+    model.init_method_std.get_or_insert(if is_llama { 0.01 } else { 0.02 });
+    if !*model.qkv_has_bias.get_or_insert(!is_llama) && !is_llama {
+        reader.fault("qkv_has_bias", "not built yet (found `False`); write `True`");
+    }
+    if reader.has("freeze_exclude") && !reader.has("freeze") && reader.is_sound("freeze_exclude") {
+        reader.fault("freeze_exclude", "given without `freeze`, whose patterns it narrows");
+    }
+    let head_dim = if is_llama { model.head_dim } else { head_dim_of(model, reader) };
+    if let (Some(head_dim), Some(channels)) = (head_dim, model.kv_channels.take())
+        && channels != head_dim
+    {
+        let remedy = format!("remove it, or give `head_dim` if heads are not {head_dim} wide");
+        reader.fault("kv_channels", format!("differs from the width of a head, {head_dim}; {remedy}"));
+    }
+}
+
+/// `window_size`: how many tokens a token attends to before and after itself; -1 is no limit.
+pub(super) fn window(reader: &Reader<'_>, key: &'static str) -> Option<Vec<f64>> {
+    let node = reader.node(key)?;
+    let sides = Vec::<f64>::from_node(node);
+    match sides.as_deref() {
+        // A token never attends to later ones, whatever the right side would allow.
+        Some([-1.0, 0.0 | -1.0]) => sides,
+        Some([left, 0.0]) if *left >= 0.0 && left.fract() == 0.0 => sides,
+        _ => {
+            let found = sides.as_ref().map_or(node.to_string(), |sides| format!("{sides:?}"));
+            let expected = "expected [left, 0], left a whole number from 0 or -1 for no limit";
+            reader.fault(key, format!("{expected}, found {found}"));
+            None
+        }
+    }
+}
+
+/// The width of a head that follows from the other sizes, or a fault.
+fn head_dim_of(model: &Model, reader: &Reader<'_>) -> Option<usize> {
+    if !["head_dim", "num_heads", "hidden_size"].iter().all(|key| reader.is_sound(key)) {
+        return None;
+    }
+    let (heads, width) = (model.num_heads, model.hidden_size);
+    let (key, head_dim) = match model.head_dim {
+        Some(head_dim) => ("head_dim", head_dim),
+        None if heads == 0 || width == 0 => return None,
+        None if !width.is_multiple_of(heads) => {
+            let remedy = "change one of them or give `head_dim`";
+            reader.fault("num_heads", format!("{heads} heads do not divide hidden_size {width}; {remedy}"));
+            return None;
+        }
+        // Without `head_dim` the number of heads is what the user can change.
+        None => ("num_heads", width / heads),
+    };
+    if head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(4) {
+        let message = format!(
+            "heads are {head_dim} wide (head_dim); the kernels take multiples of 4 up to {MAX_HEAD_DIM}"
+        );
+        reader.fault(key, message);
+        return None;
+    }
+    Some(head_dim)
+}
+
+fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
+    let theta = *model.theta.get_or_insert(10_000.0);
+    model.rotary_interleaved.get_or_insert(false);
+    model.use_qk_norm.get_or_insert(false);
+    model.head_dim = head_dim_of(model, reader);
+    let heads = model.num_heads;
+    let kv_heads = *model.n_kv_heads.get_or_insert(heads);
+    reader.rule(&["num_heads", "n_kv_heads"], || {
+        if kv_heads > 0 && heads.is_multiple_of(kv_heads) {
+            return Ok(());
+        }
+        Err((
+            "n_kv_heads",
+            format!("{kv_heads} key/value heads do not divide num_heads {heads}; change one of them"),
+        ))
+    });
+    let share = *model.rotary_percent.get_or_insert(1.0);
+    if let Some(head_dim) = model.head_dim {
+        reader.rule(&["rotary_percent"], || match rotary_dim(head_dim, share) {
+            dim if dim > 0 && dim.is_multiple_of(2) => Ok(()),
+            dim => {
+                let heads = format!("{share} of heads {head_dim} wide rotates {dim} dimensions");
+                Err(("rotary_percent", format!("{heads}; an even number is needed")))
+            }
+        });
+    }
+    let length = model.max_position_embedding.unwrap_or(model.seq_length).max(model.seq_length);
+    if reader.is_sound("seq_length") && reader.is_sound("max_position_embedding") {
+        rope_scaling::fill(model, reader, length, theta);
+    }
+}
+
+/// Dimensions of a head that rotate: rounded down, but not from 47.999… where the share stands for 48.
+pub(crate) fn rotary_dim(head_dim: usize, share: f64) -> usize {
+    (head_dim as f64 * share + 1e-6) as usize
+}
+
+/// GPT-2: a multiple of the width. Llama's rule where no size is given: two thirds of 4 D, widened by the multiplier, rounded
+/// up to `multiple_of`.
+fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
+    let (ratio, multiplier, multiple) =
+        (model.expand_ratio.take(), model.ffn_dim_multiplier.take(), model.multiple_of.take());
+    if model.intermediate_size.is_some() || !reader.is_sound("hidden_size") {
+        return;
+    }
+    let (key, size) = if model.kind == Family::Gpt2 {
+        ("expand_ratio", (ratio.unwrap_or(4) * model.hidden_size) as f64)
+    } else {
+        let wide = (4 * model.hidden_size) as f64;
+        // The 0.01 is the original's, against a multiplier that was rounded down when it was written.
+        let wide = multiplier.map_or(wide, |multiplier| ((multiplier + 0.01) * wide).floor());
+        ("ffn_dim_multiplier", (2.0 * wide / 3.0).floor())
+    };
+    if !(1.0..=MAX_SIZE as f64).contains(&size) {
+        let remedy = if key == "expand_ratio" { "lower it" } else { "give `intermediate_size`" };
+        reader.fault(key, format!("makes the feed-forward layer {size} wide; {remedy}"));
+        return;
+    }
+    let multiple = if model.kind == Family::Gpt2 { 1 } else { multiple.unwrap_or(256) };
+    model.intermediate_size = Some((size as usize).div_ceil(multiple) * multiple);
+}
+
+/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on, as in the
+/// original.
+fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
+    let (length, kind) = (model.seq_length, model.kind);
+    let rows = *model.max_position_embedding.get_or_insert(length);
+    reader.rule(&["seq_length", "max_position_embedding"], || {
+        if rows >= length || kind == Family::Llama {
+            return Ok(());
+        }
+        let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
+        Err(("max_position_embedding", message))
+    });
+    model.max_position_embedding = Some(rows.max(length));
+}
+
+/// One form of the window remains: Hugging Face's, in tokens. A window that hides nothing is none.
+fn fill_window(model: &mut Model, reader: &Reader<'_>) {
+    let is_used = model.use_sliding_window.take().unwrap_or(true);
+    let sides = std::mem::take(&mut model.window_size);
+    if !sides.is_empty() && model.sliding_window.is_some() {
+        reader.fault("window_size", "given beside `sliding_window`; keep one form");
+    }
+    if let [left, _] = sides[..] {
+        model.sliding_window = (left >= 0.0).then_some(left as u64 + 1);
+    }
+    let length = model.seq_length as u64;
+    model.sliding_window = model.sliding_window.filter(|window| is_used && *window < length);
+}
+
+fn fill_ties(model: &mut Model, reader: &Reader<'_>) {
+    let untied = model.untie_embeddings_and_output_weights.take();
+    if untied.is_some() && untied == model.tie_word_embeddings {
+        let message = "contradicts `tie_word_embeddings`; keep one of them";
+        reader.fault("untie_embeddings_and_output_weights", message);
+    }
+    let tied = model.tie_word_embeddings.or(untied.map(|untied| !untied));
+    model.tie_word_embeddings = Some(tied.unwrap_or(model.kind == Family::Gpt2));
+}
+
+fn check_dropout(model: &Model, reader: &Reader<'_>) {
+    let drops = [model.attention_dropout, model.hidden_dropout, model.emb_dropout_prob];
+    if model.num_layers > MAX_DROPPING_LAYERS && drops.iter().any(|share| *share > 0.0) {
+        let remedy = "set the dropouts to 0 or lower it";
+        reader.fault("num_layers", format!("dropout serves up to {MAX_DROPPING_LAYERS} layers; {remedy}"));
+    }
+}
+
+fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
+    let Some(depth) = model.mtp_depth.filter(|depth| *depth > 0) else {
+        reader.ignore(&["mtp_loss_factor"]);
+        (model.mtp_depth, model.mtp_loss_factor) = (None, None);
+        return;
+    };
+    model.mtp_loss_factor.get_or_insert(0.3);
+    let (width, length) = (model.hidden_size, model.seq_length);
+    reader.rule(&["mtp_depth", "hidden_size"], || {
+        // Two halves of a matrix, each of which starts at a whole group of 4 columns.
+        let message = || format!("needs a hidden_size that is a multiple of 4, not {width}");
+        if width.is_multiple_of(4) { Ok(()) } else { Err(("mtp_depth", message())) }
+    });
+    reader.rule(&["mtp_depth", "seq_length"], || {
+        let message = || format!("expected a whole number below seq_length {length}, found `{depth}`");
+        if depth < length { Ok(()) } else { Err(("mtp_depth", message())) }
+    });
+}

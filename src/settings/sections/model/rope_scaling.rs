@@ -1,0 +1,315 @@
+//! `rope_scaling`, or `extend_method` with `scaling_factor`: how rotary frequencies are stretched.
+
+use super::Model;
+use crate::model::config::{Llama3, RopeScaling, Yarn};
+use crate::settings::engine::*;
+
+rows! {
+    /// `model.model_config.rope_scaling`, and the parameters of `extend_method` in `scaling_factor`.
+    pub struct Parameters {
+        /// The method; in older files `type`.
+        kind "rope_type": Method = Numbers.optional().example("ntk"),
+        /// Positions (`linear`), the base (`ntk`) or wavelengths (`yarn`, `llama3`: from 1) are stretched by this.
+        factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("linear ntk yarn llama3").example("2.0"),
+        /// Context the model was first trained with, in tokens.
+        original_max_position_embeddings: Option<f64> = Numbers.optional().within(ABOVE_ZERO)
+            .of("dynamic_ntk yarn llama3").example("16"),
+        /// Pairs that turn less often than this over the original context are divided by `factor`.
+        beta_slow: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn").example("2.0"),
+        /// Pairs that turn more often than this are kept.
+        beta_fast: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn").example("16.0"),
+        /// cos and sin are multiplied by m(mscale) / m(mscale_all_dim), m(s) = 0.1 s ln(factor) + 1.
+        mscale: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
+        /// See `mscale`.
+        mscale_all_dim: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
+        /// Pairs whose wavelength is above `original_max_position_embeddings / low_freq_factor` are divided by `factor`.
+        low_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("1.5"),
+        /// Pairs whose wavelength is below `original_max_position_embeddings / high_freq_factor` are kept.
+        high_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("8.0"),
+    }
+    others [sections("type")]
+}
+
+/// `rope_type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Not at all.
+    #[default]
+    Default,
+    /// Positions are divided by `factor`.
+    Linear,
+    /// The base is multiplied by `factor`.
+    Ntk,
+    /// The base grows with the length.
+    DynamicNtk,
+    /// By parts.
+    Yarn,
+    /// By wavelength.
+    Llama3,
+}
+
+impl Words for Method {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("default", Self::Default),
+        ("linear", Self::Linear),
+        ("ntk", Self::Ntk),
+        ("dynamic_ntk", Self::DynamicNtk),
+        ("yarn", Self::Yarn),
+        ("llama3", Self::Llama3),
+    ];
+}
+
+/// `extend_method`: its words.
+const EXTEND_METHODS: [(&str, Method); 9] = [
+    ("PI", Method::Linear),
+    ("NTK", Method::Ntk),
+    ("linear", Method::Linear),
+    ("LINEAR", Method::Linear),
+    ("DYNAMIC_NTK", Method::DynamicNtk),
+    ("YARN", Method::Yarn),
+    ("yarn", Method::Yarn),
+    ("LLAMA3", Method::Llama3),
+    ("llama3", Method::Llama3),
+];
+
+/// Length that DYNAMIC_NTK starts from where the file does not say: the original's default.
+const PRETRAIN_SEQLEN: u64 = 2048;
+/// What Hugging Face takes where its file is silent: beta_slow, beta_fast, mscale, mscale_all_dim.
+const YARN: [f64; 4] = [1.0, 32.0, 1.0, 0.0];
+
+/// The parameters with every one in place.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scaling(pub Parameters);
+
+impl Setting for Scaling {
+    fn kind() -> Kind {
+        Kind::Form("a section with `rope_type`")
+    }
+
+    fn from_node(_: &Node) -> Option<Self> {
+        None // only with its reader
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        let entries = self.0.entries().into_iter();
+        let written = entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?)));
+        (self.0.kind != Method::Default).then(|| Node::Map(written.collect()))
+    }
+}
+
+impl Scaling {
+    /// The scaling of a model whose longest position is `length`.
+    pub(crate) fn config(&self, length: usize) -> RopeScaling {
+        let Parameters { factor, original_max_position_embeddings: original, .. } = self.0;
+        let [factor, original] = [factor, original].map(|number| number.unwrap_or(1.0));
+        let or = |number: Option<f64>, index: usize| number.unwrap_or(YARN[index]);
+        match self.0.kind {
+            Method::Default => RopeScaling::None,
+            Method::Linear => RopeScaling::Linear { factor },
+            Method::Ntk => RopeScaling::Ntk { factor },
+            Method::DynamicNtk => RopeScaling::DynamicNtk { original, length: length as f64 },
+            Method::Yarn => RopeScaling::Yarn(Yarn {
+                factor,
+                original,
+                beta_slow: or(self.0.beta_slow, 0),
+                beta_fast: or(self.0.beta_fast, 1),
+                mscale: or(self.0.mscale, 2),
+                mscale_all_dim: or(self.0.mscale_all_dim, 3),
+            }),
+            Method::Llama3 => RopeScaling::Llama3(Llama3 {
+                factor,
+                original,
+                low_freq_factor: self.0.low_freq_factor.unwrap_or(1.0),
+                high_freq_factor: self.0.high_freq_factor.unwrap_or(1.0),
+            }),
+        }
+    }
+}
+
+/// Hugging Face's section: the method is `rope_type`, in older files `type`.
+pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scaling> {
+    let (source, path) = (reader.source, reader.path(key));
+    if !matches!(reader.node(key), Some(Node::Map(_))) {
+        let found = reader.node(key).map_or("nothing".to_string(), ToString::to_string);
+        reader.fault(key, format!("expected {}, found {found}", Scaling::kind().expected()));
+        return None;
+    }
+    let named = ["rope_type", "type"].map(|key| format!("{path}.{key}"));
+    let Some((place, word)) = named.iter().find_map(|place| Some((place, source.word(place)?))) else {
+        source.fault(&path, "`rope_type` is missing; give it linear, yarn or llama3");
+        return None;
+    };
+    let Some(method) = Method::named(word) else {
+        let known = "default, linear, yarn and llama3; `extend_method` has others";
+        source.fault(place, format!("not built yet (found `{word}`); known are {known}"));
+        return None;
+    };
+    let mut parameters = read_parameters(reader, key, method, word)?;
+    if method == Method::Yarn {
+        let [slow, fast, mscale, all_dim] = YARN;
+        parameters.beta_slow.get_or_insert(slow);
+        parameters.beta_fast.get_or_insert(fast);
+        parameters.mscale.get_or_insert(mscale);
+        parameters.mscale_all_dim.get_or_insert(all_dim);
+    }
+    require_all(reader, key, parameters, word)
+}
+
+/// Turns `extend_method` into a scaling, and checks any scaling against a model whose longest position is `length` and whose
+/// base is `theta`.
+pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta: f64) {
+    if !["rope_scaling", "extend_method", "scaling_factor"].iter().all(|key| reader.is_sound(key)) {
+        return;
+    }
+    let (method, factor) = (model.extend_method.take(), model.scaling_factor.take());
+    let pretrained = model.pretrain_seqlen.take();
+    match (reader.has("rope_scaling"), method) {
+        (true, Some(_)) => {
+            reader.fault("rope_scaling", "says the same as `extend_method` does; keep one of them")
+        }
+        (true, None) => {}
+        (false, Some(word)) => match EXTEND_METHODS.iter().find(|(known, _)| *known == word) {
+            Some((_, method)) => {
+                let found = read_method(reader, &word, *method, factor.as_ref(), pretrained);
+                model.rope_scaling = found.unwrap_or_default();
+            }
+            None => {
+                let known = "None, PI, NTK, linear, DYNAMIC_NTK, YARN and LLAMA3";
+                reader.fault("extend_method", format!("unknown method `{word}`; known are {known}"));
+            }
+        },
+        // Files of the original carry a factor of 1 without a method.
+        (false, None) if factor.is_some_and(|node| !node.is_off() && f64::from_node(&node) != Some(1.0)) => {
+            reader
+                .fault("scaling_factor", "has no effect without `extend_method`; name a method or remove it");
+        }
+        (false, None) => {}
+    }
+    check(&model.rope_scaling.0, reader, length, theta);
+}
+
+fn read_method(
+    reader: &Reader<'_>,
+    word: &str,
+    method: Method,
+    factor: Option<&Node>,
+    pretrained: Option<u64>,
+) -> Option<Scaling> {
+    let key = "scaling_factor";
+    let parameters = match (word, factor) {
+        ("PI" | "NTK", node) => {
+            let number = node.and_then(f64::from_node).filter(|number| *number > 0.0);
+            if number.is_none() {
+                let found = node.map_or("nothing".to_string(), ToString::to_string);
+                reader.fault(key, format!("{word} takes a number above 0, found {found}"));
+                return None;
+            }
+            Parameters { factor: number, ..Parameters::default() }
+        }
+        ("DYNAMIC_NTK", node) => {
+            if node.is_some_and(|node| f64::from_node(node) != Some(1.0)) {
+                let message = "has no meaning for DYNAMIC_NTK, which takes `pretrain_seqlen`; remove it";
+                reader.fault(key, message);
+            }
+            let original = pretrained.unwrap_or(PRETRAIN_SEQLEN) as f64;
+            Parameters { original_max_position_embeddings: Some(original), ..Parameters::default() }
+        }
+        (_, Some(Node::Map(_))) => read_parameters(reader, key, method, word)?,
+        (_, node) => {
+            let found = node.map_or("nothing".to_string(), ToString::to_string);
+            reader.fault(key, format!("expected a section, found {found}; {}", takes(method, word)));
+            return None;
+        }
+    };
+    require_all(reader, key, Parameters { kind: method, ..parameters }, word)
+}
+
+/// The parameters in the section `key` that `method`, written `word`, takes; faults for others.
+fn read_parameters(reader: &Reader<'_>, key: &'static str, method: Method, word: &str) -> Option<Parameters> {
+    let table = Parameters::table();
+    let path = reader.path(key);
+    let section = Reader::open(reader.source, &path, &[&table]).of_type(method.word());
+    let mut wrong: Vec<&str> = section.foreign(&table).iter().map(|row| row.key).collect();
+    if key == "scaling_factor" {
+        wrong.extend(["rope_type", "type"].into_iter().filter(|key| section.has(key)));
+    }
+    for key in wrong {
+        section.fault(key, format!("unknown key; {}", takes(method, word)));
+    }
+    let parameters = Parameters { kind: method, ..Parameters::read(&section) };
+    reader.source.is_sound(&path).then_some(parameters)
+}
+
+/// Reports the first parameter that is absent though the method takes it.
+fn require_all(reader: &Reader<'_>, key: &str, parameters: Parameters, word: &str) -> Option<Scaling> {
+    let (kind, entries) = (parameters.kind, parameters.entries());
+    let keys = keys_of(kind);
+    let absent = entries.iter().find(|entry| keys.contains(&entry.key) && entry.written.is_none());
+    if let Some(absent) = absent {
+        reader.fault(key, format!("`{}` is missing; {}", absent.key, takes(kind, word)));
+    }
+    absent.is_none().then_some(Scaling(parameters))
+}
+
+fn keys_of(method: Method) -> Vec<&'static str> {
+    let table = Parameters::table();
+    let rows = table.rows.iter().filter(|row| row.types.contains(&method.word()));
+    rows.map(|row| row.key).collect()
+}
+
+fn takes(method: Method, word: &str) -> String {
+    let keys = keys_of(method);
+    let word = if method == Method::Yarn { "YARN" } else { word };
+    if keys.is_empty() {
+        format!("{word} takes no other key")
+    } else {
+        format!("{word} takes {}", keys.join(", "))
+    }
+}
+
+fn check(parameters: &Parameters, reader: &Reader<'_>, length: usize, theta: f64) {
+    let fault =
+        |key: &str, message: String| reader.source.fault(&format!("{}.{key}", place(reader)), message);
+    let original = parameters.original_max_position_embeddings.unwrap_or(0.0);
+    match parameters.kind {
+        Method::Yarn => {
+            if theta <= 1.0 {
+                reader.fault("theta", format!("YARN needs a base above 1, found `{theta}`"));
+            }
+            if let (Some(fast), Some(slow)) = (parameters.beta_fast, parameters.beta_slow)
+                && fast < slow
+            {
+                fault("beta_fast", format!("is below beta_slow, {slow}; exchange the two"));
+            }
+        }
+        Method::Llama3 => {
+            if let Some(factor) = parameters.factor.filter(|factor| *factor < 1.0) {
+                fault("factor", format!("expected a number from 1, found `{factor}`"));
+            }
+            if original >= length as f64 {
+                let message = format!(
+                    "is not below the longest position, {length}; lower it or raise max_position_embeddings"
+                );
+                fault("original_max_position_embeddings", message);
+            }
+            if let (Some(low), Some(high)) = (parameters.low_freq_factor, parameters.high_freq_factor)
+                && high <= low
+            {
+                fault("high_freq_factor", format!("is not above low_freq_factor, {low}; raise it"));
+            }
+        }
+        Method::DynamicNtk if original > length as f64 => {
+            let message = format!(
+                "{original} is above the longest position, {length}: nothing is extended; lower it or write \
+                 `extend_method: None`"
+            );
+            reader.fault("pretrain_seqlen", message);
+        }
+        _ => {}
+    }
+}
+
+/// Where the parameters were written.
+fn place(reader: &Reader<'_>) -> String {
+    reader.path(if reader.has("rope_scaling") { "rope_scaling" } else { "scaling_factor" })
+}

@@ -1,0 +1,110 @@
+//! What the objective adds to keep experts equally busy.
+
+use super::{Balancing, Moe, RoutingPolicy};
+use crate::model::config::BalanceLosses;
+use crate::settings::engine::*;
+
+/// Reduces every way of asking for a balance loss to `aux_loss_types: [expert]` and the loss over sequences.
+pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
+    let mut losses = BalanceLosses { expert: by_types(moe, reader), sequence: 0.0, z: moe.z_loss_factor };
+    let coeff = moe.moe_aux_loss_coeff.unwrap_or(0.0);
+    match moe.moe_router_load_balancing_type.unwrap_or(Balancing::Sequence) {
+        _ if coeff == 0.0 => {}
+        Balancing::None => reader.ignore(&["moe_aux_loss_coeff"]),
+        Balancing::Sequence => losses.sequence = coeff,
+        balancing => {
+            if losses.expert > 0.0 {
+                let message = "is the `expert` loss, which `aux_loss_types` gives too; keep one of them";
+                reader.fault("moe_aux_loss_coeff", message);
+            }
+            if balancing == Balancing::GlobalBatch {
+                let text = "each micro-batch is balanced for itself, not the global batch";
+                reader.note("moe_router_load_balancing_type", text);
+            }
+            losses.expert = coeff;
+        }
+    }
+    add_v1_loss(moe, reader, &mut losses);
+    if losses != BalanceLosses::default() && moe.return_extra_loss == Some(false) {
+        let text = "the losses whose factors are written join the objective all the same";
+        reader.note("return_extra_loss", text);
+    }
+    write_back(moe, &losses);
+}
+
+impl Moe {
+    /// The losses, of a section that was filled.
+    pub(crate) fn losses(&self) -> BalanceLosses {
+        BalanceLosses {
+            expert: self.aux_loss_factors.first().copied().unwrap_or(0.0),
+            sequence: self.moe_aux_loss_coeff.unwrap_or(0.0),
+            z: self.z_loss_factor,
+        }
+    }
+}
+
+/// V1 of the original adds one term for each of the k rounds of its choice.
+fn add_v1_loss(moe: &mut Moe, reader: &Reader<'_>, losses: &mut BalanceLosses) {
+    let is_v1 = moe.routing_policy == RoutingPolicy::V1;
+    let factor = moe.aux_loss_factor.take();
+    if let Some(factor) = factor.filter(|factor| is_v1 && !(*factor > 0.0 && *factor < 1.0)) {
+        let message = format!("expected a number between 0 and 1 (`TopkRouterV1`), found `{factor}`");
+        reader.fault("aux_loss_factor", message);
+    }
+    if is_v1 && losses.expert == 0.0 && moe.return_extra_loss == Some(true) {
+        losses.expert = factor.unwrap_or(0.0) * moe.num_experts_chosen as f64;
+    } else {
+        reader.ignore(&["aux_loss_factor"]);
+    }
+}
+
+fn write_back(moe: &mut Moe, losses: &BalanceLosses) {
+    let has_expert = losses.expert > 0.0;
+    moe.aux_loss_types = if has_expert { vec!["expert".to_string()] } else { Vec::new() };
+    moe.aux_loss_factors = if has_expert { vec![losses.expert] } else { Vec::new() };
+    moe.moe_aux_loss_coeff = Some(losses.sequence).filter(|factor| *factor > 0.0);
+    moe.moe_router_load_balancing_type = moe.moe_aux_loss_coeff.map(|_| Balancing::Sequence);
+    moe.return_extra_loss = None;
+}
+
+/// `aux_loss_types` with `aux_loss_factors`: the factor of the loss over experts.
+fn by_types(moe: &Moe, reader: &Reader<'_>) -> f64 {
+    let (types, factors) = (&moe.aux_loss_types, &moe.aux_loss_factors);
+    if types.is_empty() {
+        reader.ignore(&["aux_loss_factors"]);
+        return 0.0;
+    }
+    if !reader.has("aux_loss_factors") {
+        reader.fault("aux_loss_types", "needs `aux_loss_factors`, a number for each type");
+        return 0.0;
+    }
+    if !reader.is_sound("aux_loss_factors") {
+        return 0.0;
+    }
+    if factors.len() != types.len() {
+        let counts = format!("{} `aux_loss_types` have {} `aux_loss_factors`", types.len(), factors.len());
+        let is_overridden = reader.source.document.is_overridden(&reader.path("aux_loss_types"));
+        let key = if is_overridden { "aux_loss_types" } else { "aux_loss_factors" };
+        reader.fault(key, format!("{counts}; give each type its own"));
+        return 0.0;
+    }
+    let mut expert = 0.0;
+    for (index, (kind, factor)) in types.iter().zip(factors).enumerate() {
+        if types[..index].contains(kind) {
+            reader.fault("aux_loss_types", format!("`{kind}` is there twice; remove one"));
+        }
+        match kind.as_str() {
+            "expert" => expert = *factor,
+            "device" | "comm" => {
+                let text =
+                    format!("`{kind}` balances devices, and here is one: a constant, so it is left out");
+                reader.note("aux_loss_types", text);
+            }
+            _ => {
+                let message = format!("expected expert, device or comm, found `{}`", kind.escape_debug());
+                reader.fault("aux_loss_types", message);
+            }
+        }
+    }
+    expert
+}

@@ -1,0 +1,147 @@
+//! The defaults of a mixture that follow from other keys, and what must fit together.
+
+use super::{Moe, RouterType, RoutingPolicy, balance, routing};
+use crate::settings::engine::*;
+use crate::settings::sections::model::Model;
+
+/// The original's factor where none is written.
+const CAPACITY_FACTOR: f64 = 1.1;
+/// The original's `update_step`.
+const UPDATE_STEP: u64 = 10_000;
+
+/// Fills in what `moe` leaves open, a mixture in the layers of `model`, and checks it.
+pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
+    if moe.router_dense_type.take() == Some(RouterType::Half) {
+        reader.note("router_dense_type", "the router computes in float32, which is more precise");
+    }
+    routing::fill(moe, reader);
+    fill_bias(moe, reader);
+    balance::fill(moe, reader);
+    fill_capacity(moe, reader);
+    fill_hot(moe, reader);
+    fill_widths(moe, reader, model);
+    let (dense, layers) = (moe.first_k_dense_replace, model.num_layers);
+    reader.rule(&["first_k_dense_replace", "num_layers"], || {
+        let message = || format!("{dense} dense layers of {layers} leave none for the experts; lower it");
+        if dense < layers { Ok(()) } else { Err(("first_k_dense_replace", message())) }
+    });
+}
+
+/// A number of layers, or a switch for the first.
+pub(super) fn first_dense(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
+    let node = reader.node(key)?;
+    bool::from_node(node).map(usize::from).or_else(|| reader.convert(key, node))
+}
+
+/// `enable_sdrop`, or Megatron's words for it.
+pub(super) fn drops_last_tokens(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
+    let node = reader.node(key)?;
+    match node.word() {
+        Some("position") => Some(true),
+        Some("probs") => Some(false),
+        _ => reader.convert(key, node),
+    }
+}
+
+fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {
+    if !moe.balance_via_topk_bias {
+        reader.ignore(&["topk_bias_update_rate"]);
+        moe.topk_bias_update_rate = None;
+    } else if *moe.topk_bias_update_rate.get_or_insert(0.0) == 0.0 {
+        let text = "`topk_bias_update_rate` is not above 0, so the bias stays as it is";
+        reader.note("balance_via_topk_bias", text);
+    }
+}
+
+/// Leaves `use_gmm: True` or a factor above 0: what drops nothing is computed as grouped products.
+fn fill_capacity(moe: &mut Moe, reader: &Reader<'_>) {
+    let is_written = moe.capacity_factor.is_some();
+    let factor = *moe.capacity_factor.get_or_insert(CAPACITY_FACTOR);
+    if moe.use_gmm && is_written {
+        reader.note("capacity_factor", "ignored, as `use_gmm: True` drops no token");
+    } else if factor <= 0.0 {
+        reader.note("capacity_factor", "not above 0, so no token is dropped");
+    }
+    let is_dropless = moe.use_gmm || factor <= 0.0;
+    note_idle_policy(moe, reader, is_dropless);
+    if moe.routing_policy == RoutingPolicy::V1 && (is_dropless || moe.norm_topk_prob == Some(false)) {
+        moe.routing_policy = RoutingPolicy::V2;
+    }
+    if !is_dropless {
+        reader.ignore(&["enable_gmm_safe_tokens"]);
+        moe.enable_gmm_safe_tokens = false;
+        if reader.node("enable_sdrop").and_then(Node::word) == Some("probs") {
+            reader.note("enable_sdrop", "later choices are dropped first, whatever their probability");
+        }
+        return;
+    }
+    if moe.enable_cold_hot_expert {
+        let message = "needs slots to share out; write `use_gmm: False` and a `capacity_factor` above 0";
+        reader.fault("enable_cold_hot_expert", message);
+    }
+    if moe.enable_sdrop {
+        reader.note("enable_sdrop", "ignored, as no token is dropped");
+    }
+    if moe.callback_moe_droprate {
+        reader.note("callback_moe_droprate", "shows rates of 0, as no token is dropped");
+    }
+    (moe.use_gmm, moe.capacity_factor, moe.enable_sdrop) = (true, None, false);
+}
+
+/// Says where `TopkRouterV1` has no gates to renormalise.
+fn note_idle_policy(moe: &Moe, reader: &Reader<'_>, is_dropless: bool) {
+    let text = match moe.routing_policy {
+        RoutingPolicy::V2 => return,
+        _ if is_dropless => "`TopkRouterV1` renormalises where tokens are dropped, and none is",
+        _ if moe.norm_topk_prob == Some(true) => return,
+        _ if moe.num_experts_chosen == 1 => {
+            "`TopkRouterV1` does not renormalise the gate of one chosen expert"
+        }
+        _ => "`TopkRouterV1` does not renormalise with `norm_topk_prob: False`",
+    };
+    reader.note("routing_policy", text);
+}
+
+fn fill_hot(moe: &mut Moe, reader: &Reader<'_>) {
+    let (experts, count) = (moe.expert_num, moe.hot_expert_num.unwrap_or(0));
+    reader.rule(&["hot_expert_num", "expert_num"], || {
+        let message = || format!("{count} of {experts} experts (`expert_num`) cannot be hot; lower it");
+        if count <= experts { Ok(()) } else { Err(("hot_expert_num", message())) }
+    });
+    if !moe.enable_cold_hot_expert {
+        reader.ignore(&["hot_expert_num", "cold_token_percent", "update_step"]);
+        (moe.hot_expert_num, moe.cold_token_percent, moe.update_step) = (None, None, None);
+        return;
+    }
+    if count == 0 && reader.is_sound("hot_expert_num") {
+        reader.fault("enable_cold_hot_expert", "needs `hot_expert_num`, at least 1");
+    }
+    moe.hot_expert_num = Some(count);
+    moe.cold_token_percent.get_or_insert(1.0);
+    moe.update_step.get_or_insert(UPDATE_STEP);
+}
+
+/// The widths of an expert and of the shared ones, unless what they follow from is at fault.
+fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
+    let keys = ["moe_intermediate_size", "shared_expert_num", "moe_shared_expert_intermediate_size"];
+    if keys.iter().any(|key| !reader.is_sound(key)) {
+        return;
+    }
+    moe.moe_intermediate_size = moe.moe_intermediate_size.or(model.intermediate_size);
+    let given = moe.moe_shared_expert_intermediate_size.filter(|size| *size > 0);
+    let product = match moe.shared_expert_num {
+        0 => None,
+        count => moe.moe_intermediate_size.map(|width| count.saturating_mul(width)),
+    };
+    for (key, size) in [("moe_shared_expert_intermediate_size", given), ("shared_expert_num", product)] {
+        if let Some(size) = size.filter(|size| *size > MAX_SIZE) {
+            reader.fault(key, format!("makes the layer {size} wide; expected 1 to {MAX_SIZE}"));
+        }
+    }
+    moe.moe_shared_expert_intermediate_size = given.or(product);
+    moe.shared_expert_num = 0;
+    if moe.moe_shared_expert_intermediate_size.is_none() {
+        reader.ignore(&["use_shared_expert_gating"]);
+        moe.use_shared_expert_gating = false;
+    }
+}

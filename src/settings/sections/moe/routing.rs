@@ -1,0 +1,105 @@
+//! Which experts are chosen, and what the chosen count.
+
+use super::{Moe, TopkMethod};
+use crate::model::config::GroupScore;
+use crate::settings::engine::*;
+
+/// A switch in the original, a word elsewhere.
+pub(super) fn is_sigmoid(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
+    let node = reader.node(key)?;
+    match node.word() {
+        Some("sigmoid") => Some(true),
+        Some("softmax") => Some(false),
+        Some(word) if bool::from_node(node).is_none() => {
+            reader.fault(key, format!("expected softmax or sigmoid, found `{}`", word.escape_debug()));
+            None
+        }
+        _ => reader.convert(key, node),
+    }
+}
+
+/// Decides the groups, of which one or all leave nothing out, and whether gates are normalised.
+pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
+    let (experts, chosen) = (moe.expert_num, moe.num_experts_chosen);
+    reader.rule(&["expert_num", "num_experts_chosen"], || {
+        let message =
+            || format!("a token cannot choose {chosen} of {experts} experts (`expert_num`); lower it");
+        if chosen <= experts { Ok(()) } else { Err(("num_experts_chosen", message())) }
+    });
+    let normalises = normalises(moe, reader);
+    moe.norm_topk_prob = Some(normalises && chosen > 1);
+    moe.moe_router_pre_softmax = None;
+    let keys = ["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"];
+    if keys.iter().any(|key| !reader.is_sound(key)) {
+        return;
+    }
+    let groups = groups(moe, reader).filter(|(count, kept)| kept < count);
+    (moe.n_group, moe.topk_group) = groups.unzip();
+    if groups.is_none() {
+        moe.topk_method = None;
+    }
+}
+
+/// Megatron's softmax over the chosen alone (`moe_router_pre_softmax: False`) is one over all, normalised.
+fn normalises(moe: &Moe, reader: &Reader<'_>) -> bool {
+    if moe.moe_router_pre_softmax == Some(false) && !moe.use_gating_sigmoid {
+        let key = "moe_router_pre_softmax";
+        if moe.num_experts_chosen == 1 {
+            reader.fault(key, "a softmax over one chosen expert is always 1; write `True`");
+        } else if moe.norm_topk_prob == Some(false) {
+            let message =
+                "makes the gates sum to 1, which `norm_topk_prob: False` forbids; change one of them";
+            reader.fault(key, message);
+        }
+    }
+    moe.norm_topk_prob.unwrap_or(true)
+}
+
+/// How many groups there are, and from how many a token may choose.
+fn groups(moe: &Moe, reader: &Reader<'_>) -> Option<(usize, usize)> {
+    let (experts, chosen) = (moe.expert_num, moe.num_experts_chosen);
+    let fault = |key: &str, message: String| {
+        reader.fault(key, message);
+        None
+    };
+    let Some(TopkMethod::Grouped(score)) = moe.topk_method else {
+        if moe.topk_method.is_none() && moe.n_group.is_some_and(|count| count > 1) {
+            let remedy = "write `group_limited_greedy` (a group's best score) or `noaux_tc` (its two best)";
+            return fault("n_group", format!("needs `topk_method`: {remedy}"));
+        }
+        reader.ignore(&["n_group", "topk_group"]);
+        return None;
+    };
+    let Some(count) = moe.n_group else {
+        let method = TopkMethod::Grouped(score).word();
+        return fault("topk_method", format!("`{method}` needs `n_group`, how many groups there are"));
+    };
+    if count == 0 {
+        let message = format!("expected a whole number from 1 to {experts} (`expert_num`), found `0`");
+        return fault("n_group", message);
+    }
+    if !experts.is_multiple_of(count) {
+        let message =
+            format!("{count} groups do not divide {experts} experts (`expert_num`); change one of them");
+        return fault("n_group", message);
+    }
+    let Some(kept) = moe.topk_group else {
+        return fault("n_group", "needs `topk_group`, from how many groups a token may choose".to_string());
+    };
+    if kept == 0 || kept > count {
+        let message = format!("expected a whole number from 1 to {count} (`n_group`), found `{kept}`");
+        return fault("topk_group", message);
+    }
+    let size = experts / count;
+    if chosen > kept * size {
+        let message = format!(
+            "{kept} groups of {size} experts do not hold the {chosen} that a token chooses; raise it"
+        );
+        return fault("topk_group", message);
+    }
+    if score == GroupScore::BestTwo && size < 2 {
+        let message = "`noaux_tc` adds the two best of a group, and groups hold one expert; lower it";
+        return fault("n_group", message.to_string());
+    }
+    Some((count, kept))
+}

@@ -1,0 +1,170 @@
+//! The keys at the top level of a file, those about evaluation among them.
+
+use crate::settings::engine::*;
+use std::path::{Path, PathBuf};
+
+rows! {
+    /// The top level: the run's name and seed, where it starts, when it evaluates.
+    pub struct Run {
+        /// Name of the run and of its folder below `output_dir`; by default the name of the file.
+        run_name: String = Host.optional().read_by(folder_name).example("trial"),
+        /// Folder in which run folders are made.
+        output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
+        /// Checkpoint folder or safetensors file whose weights the run starts from.
+        load_checkpoint: PathBuf = Host.optional().example("./weights"),
+        /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name.
+        resume_training: Resume = Host.optional().example("True"),
+        /// Seed of the initial weights, of dropout and, where they have none of their own, of data order and sample.
+        seed: u64 = Numbers.default(0),
+        /// Whether to evaluate during training.
+        do_eval: bool = Host.default(false),
+        /// Steps between evaluations. Nothing is evaluated unless it is above 0.
+        eval_step_interval: i64 = Host.default(100),
+        /// Micro-batches of an evaluation at most, always the same ones.
+        eval_batches: u64 = Host.default(16).within(COUNT),
+        /// Patterns of matrices without weight decay: regular expressions, found anywhere in a parameter's name.
+        no_decay_params: Vec<String> = Numbers.optional().example("['down_proj']"),
+        /// Micro-batches that the original computes in turns to hide communication; taken as 1.
+        micro_batch_interleave_num: Option<u64> = Host.optional().example("2"),
+    }
+    others [
+        sections(
+            "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
+                train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
+                monitor_config callbacks|callback context parallel_config sample",
+        ),
+        ignored(
+            "use_parallel auto_trans_ckpt transform_process_num src_strategy_path_or_dir load_ckpt_format \
+                load_ckpt_async remote_save_url parallel processor auto_tune autotune_per_step filepath_prefix \
+                remove_redundancy use_graceful_exit run_status",
+            "about the original's devices, files and launcher",
+        ),
+        ignored(
+            "profile_start_step profile_stop_step profile_communication profile_memory profile_rank_ids \
+                profile_pipeline profiler_level init_start_profile mstx",
+            "about the original's profiler",
+        ),
+        ignored(
+            "use_legacy layer_decay lr_scale_factor metric eval_callbacks infer train_precision_sync \
+                print_separate_loss",
+            "of another branch of the original, or without effect on training",
+        ),
+        refused("run_mode", Passes::Words("train finetune"), "write `run_mode: train`"),
+        refused(
+            "eval_epoch_interval",
+            Passes::UpToZero,
+            "write `eval_epoch_interval: -1` and use eval_step_interval",
+        ),
+        refused("profile", Passes::Off, "write `profile: False`"),
+        refused("only_save_strategy", Passes::Off, "write `only_save_strategy: False`"),
+        refused("layer_scale lr_scale", Passes::Off, "write `False` and set lr_schedule.learning_rate"),
+        refused("ignore_data_skip data_skip_steps", Passes::Off, "remove it: resuming continues exactly"),
+        refused("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
+        refused("base_config", Passes::Off, "copy its keys into this file"),
+        refused(
+            "calculate_per_token_loss check_for_nan_in_loss_and_grad use_skip_data_by_global_norm \
+                use_checkpoint_health_monitor tensorboard",
+            Passes::Off,
+            "remove it",
+        ),
+    ]
+}
+
+/// `resume_training`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// A new run.
+    #[default]
+    No,
+    /// From the newest checkpoint of the run folder.
+    Latest,
+    /// From the checkpoint of this name.
+    Named(String),
+}
+
+impl Setting for Resume {
+    fn kind() -> Kind {
+        Kind::Form("True, False or the name of a checkpoint")
+    }
+
+    fn from_node(node: &Node) -> Option<Self> {
+        match (bool::from_node(node), node) {
+            (Some(true), _) => Some(Self::Latest),
+            (Some(false), _) => Some(Self::No),
+            (None, Node::Text(name)) if name.is_empty() => Some(Self::No),
+            (None, Node::Text(name)) => Some(Self::Named(name.clone())),
+            _ => None,
+        }
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        match self {
+            Self::No => None,
+            Self::Latest => Some(true.into()),
+            Self::Named(name) => Some(name.as_str().into()),
+        }
+    }
+}
+
+/// Evaluation during training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvalConfig {
+    /// Steps between evaluations.
+    pub every_steps: u64,
+    /// Micro-batches at most, always the same ones.
+    pub batches: u64,
+}
+
+/// Reads the top level of `source`; a run without a name has that of the file.
+pub(crate) fn read(source: &Source<'_>) -> Run {
+    let reader = Reader::open(source, "", &[&Run::table()]);
+    let mut run = Run::read(&reader);
+    if run.run_name.is_empty() {
+        let stem = source.document.file().file_stem();
+        run.run_name = stem.map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
+        check_folder_name(&reader, "run_name", &run.run_name);
+    }
+    let interleave = run.micro_batch_interleave_num.filter(|number| *number > 1);
+    if let Some(number) = interleave {
+        source.note(format!(
+            "micro_batch_interleave_num `{number}` is taken as 1: a step sees batch_size x gradient_accumulation_steps windows"
+        ));
+    }
+    if run.do_eval && run.eval_step_interval <= 0 {
+        source.note("eval_step_interval: not above 0, so nothing is evaluated");
+    }
+    run.micro_batch_interleave_num = None;
+    run
+}
+
+impl Run {
+    /// The run's own folder.
+    pub fn folder(&self) -> PathBuf {
+        self.output_dir.join(&self.run_name)
+    }
+
+    /// Weights to start from, if any.
+    pub fn weights(&self) -> Option<&Path> {
+        (!self.load_checkpoint.as_os_str().is_empty()).then_some(&self.load_checkpoint)
+    }
+
+    /// When to evaluate, if at all.
+    pub(crate) fn eval(&self) -> Option<EvalConfig> {
+        let every_steps = u64::try_from(self.eval_step_interval).ok().filter(|steps| *steps > 0)?;
+        self.do_eval.then_some(EvalConfig { every_steps, batches: self.eval_batches })
+    }
+}
+
+/// The name becomes one folder below output_dir, nothing else.
+fn folder_name(reader: &Reader<'_>, key: &'static str) -> Option<String> {
+    let name: String = reader.convert(key, reader.node(key)?)?;
+    check_folder_name(reader, key, &name).then_some(name)
+}
+
+fn check_folder_name(reader: &Reader<'_>, key: &str, name: &str) -> bool {
+    let is_wrong = name.trim().is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\n']);
+    if is_wrong {
+        reader.fault(key, format!("expected the name of a folder, found `{}`", name.escape_debug()));
+    }
+    !is_wrong
+}

@@ -1,0 +1,45 @@
+//! `runner_config`: how long a run is and what a step consists of.
+
+use crate::settings::engine::*;
+
+rows! {
+    /// `runner_config`: how long a run is and what a step consists of.
+    pub struct Runner {
+        /// Passes over the training data.
+        epochs: u64 = Host.default(1).within(SIZE),
+        /// Windows in a micro-batch (B).
+        batch_size: usize = Numbers.default(1).within(SIZE),
+        /// Micro-batches in a step, whose gradients are averaged.
+        gradient_accumulation_steps: usize = Numbers.default(1).read_by(accumulation),
+        /// The run ends after this step, 0: after its epochs. The learning rate's schedule does not shrink with it.
+        stop_step: u64 = Host.default(0),
+    }
+    others [
+        ignored(
+            "sink_mode sink_size per_epoch_size initial_epoch has_trained_epoches has_trained_steps",
+            "about the original's data sink and its way of resuming; no step waits for the host here",
+        ),
+        ignored("num_classes image_size", "of image models"),
+    ]
+}
+
+/// Reads the section.
+pub(crate) fn read(source: &Source<'_>) -> Runner {
+    Runner::read(&Reader::open(source, "runner_config", &[&Runner::table()]))
+}
+
+/// With the messages of the original.
+fn accumulation(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
+    match reader.node(key)? {
+        Node::Int(steps) if *steps >= 1 => reader.convert(key, &Node::Int(*steps)),
+        Node::Int(steps) => {
+            let message = format!("gradient_accumulation should be greater or equal than 1, but got {steps}");
+            reader.fault(key, message);
+            None
+        }
+        node => {
+            reader.fault(key, format!("gradient_accumulation should be integer but got {node}"));
+            None
+        }
+    }
+}

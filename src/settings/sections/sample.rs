@@ -1,0 +1,24 @@
+//! `sample`: text that the trained model writes at the end of a run.
+
+use crate::settings::engine::*;
+
+rows! {
+    /// `sample`: text that the trained model writes at the end of a run.
+    pub struct Sample {
+        /// The text to continue.
+        prompt: String = Host.optional().example("'fn main'"),
+        /// Number of tokens to add.
+        tokens: usize = Host.default(200),
+        /// Logits are divided by this; 0 takes the likeliest token.
+        temperature: f64 = Host.default(0.8).within(FROM_ZERO),
+        /// Seed of the draws; by default the run's.
+        seed: Option<u64> = Host.optional().example("3"),
+    }
+    others []
+}
+
+/// Reads the section, if there is one.
+pub(crate) fn read(source: &Source<'_>) -> Option<Sample> {
+    source.node("sample")?;
+    Some(Sample::read(&Reader::open(source, "sample", &[&Sample::table()])))
+}

@@ -1,0 +1,80 @@
+//! `optimizer` under every name that files of the original use.
+
+use super::*;
+use crate::settings::{MuonConfig, OptimizerConfig, OptimizerKind};
+
+#[test]
+fn every_type_reads_and_reads_back() {
+    let rows = [
+        ("AdamW", OptimizerKind::AdamW, 1e-8),
+        ("adamw", OptimizerKind::AdamW, 1e-8),
+        ("FusedAdamW", OptimizerKind::AdamW, 1e-8),
+        ("FusedAdamWeightDecay", OptimizerKind::AdamW, 1e-6),
+        ("FP32StateAdamWeightDecay", OptimizerKind::Fp32StateAdamWeightDecay, 1e-6),
+        ("AdamWeightDecayX", OptimizerKind::AdamWeightDecayX, 1e-8),
+    ];
+    for (name, kind, eps) in rows {
+        let text = BASE.replace("type: AdamW", &format!("type: {name}\n  beta1: 0.8\n  weight_decay: 0.1"));
+        let found = plan(&text);
+        let want = OptimizerConfig { kind, beta1: 0.8, beta2: 0.999, eps, weight_decay: 0.1 };
+        assert_eq!(found.optimizer, want, "{name}");
+        let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
+        assert_eq!(found, again, "{name}");
+        assert_eq!(notices, [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn muon_has_keys_of_its_own() {
+    let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: Muon{keys}"));
+    let found = plan(&with(""));
+    let muon = MuonConfig { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2 };
+    let kind = OptimizerKind::Muon(muon);
+    let want = OptimizerConfig { kind, beta1: 0.95, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    assert_eq!(found.optimizer, want);
+    let found = plan(&with(
+        "\n  momentum: 0.9\n  nesterov: False\n  ns_steps: 3\n  matched_adamw_rms: 0.3\n  adamw_betas: [0.8, 0.9]\n  \
+         adamw_eps: 1e-6\n  weight_decay: 0",
+    ));
+    let kind = OptimizerKind::Muon(MuonConfig {
+        momentum: 0.9,
+        nesterov: false,
+        ns_steps: 3,
+        matched_adamw_rms: 0.3,
+    });
+    let want = OptimizerConfig { kind, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0.0 };
+    assert_eq!(found.optimizer, want);
+    let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
+    assert_eq!(found, again);
+    assert_eq!(notices, [""; 0]);
+    let rows = [
+        (
+            with("\n  betas: [0.9, 0.95]"),
+            "x.yaml:15: optimizer.betas: Muon has no such key; write `adamw_betas`",
+        ),
+        (
+            with("\n  ns_steps: 0"),
+            "x.yaml:15: optimizer.ns_steps: expected a whole number from 1 to 20, found `0`",
+        ),
+        (
+            with("\n  ns_steps: 99"),
+            "x.yaml:15: optimizer.ns_steps: expected a whole number from 1 to 20, found `99`",
+        ),
+        (with("\n  momentum: 1.0"), "x.yaml:15: optimizer.momentum: expected a number in [0, 1), found `1`"),
+        (
+            with("\n  adamw_betas: 0.9"),
+            "x.yaml:15: optimizer.adamw_betas: expected two numbers in (0, 1), found [0.9]",
+        ),
+        (
+            with("\n  qk_clip_threshold: 100"),
+            "x.yaml:15: optimizer.qk_clip_threshold: not built yet (found `100`); remove it",
+        ),
+        (
+            BASE.replace("  type: AdamW", "  type: AdamW\n  momentum: 0.9"),
+            "x.yaml:15: optimizer.momentum: belongs to `type: Muon`; remove it",
+        ),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(message(&text, &[]), expected);
+    }
+}

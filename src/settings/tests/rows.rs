@@ -1,0 +1,216 @@
+//! What holds of every row of every section.
+
+use super::*;
+use crate::settings::engine::{Decides, Kind, Node, RowText, to_json};
+use crate::settings::sections::tables;
+
+/// Overrides of the base that make some section or type of section present.
+const BASES: [&[&str]; 24] = [
+    &[],
+    &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
+    &["--runner_wrapper={use_clip_grad: True}"],
+    &["--runner_wrapper={scale_sense: {type: FixedLossScaleUpdateCell}}"],
+    &["--model.model_config.type=GPT2Config"],
+    &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],
+    &["--model.model_config.rope_scaling={rope_type: yarn, factor: 4, original_max_position_embeddings: 8}"],
+    &[
+        "--model.model_config.rope_scaling={rope_type: llama3, factor: 4, original_max_position_embeddings: 8, \
+        low_freq_factor: 1, high_freq_factor: 4}",
+    ],
+    &["--optimizer={type: Muon}"],
+    &["--lr_schedule={type: polynomial, learning_rate: 1e-3}"],
+    &["--lr_schedule={type: ConstantWithCoolDownLR, learning_rate: 1e-3}"],
+    &["--lr_schedule={type: WarmUpStableDecayLR, learning_rate: 1e-3, decay_start_steps: 5}"],
+    &["--lr_schedule={type: WarmUpStableDecayLR, learning_rate: 1e-3, decay_start_ratio: 0.25}"],
+    &["--lr_schedule={type: cosine_annealing, base_lr: 1e-3, t_max: 7}"],
+    &["--lr_schedule={type: cosine_annealing_warm_restarts, base_lr: 1e-3, t_0: 7}"],
+    &[
+        "--grouped_lr_schedule={default: {learning_rate: 1e-3}, grouped: [{learning_rate: 2e-3, params: [norm]}]}",
+    ],
+    &[
+        "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: a}, tokenizer: {tokenizer_file: t.json}}",
+    ],
+    &["--train_dataset={data_loader: {type: TextDataLoader, data_path: [0.5, a, 0.5, b]}}"],
+    &["--train_dataset={data_loader: {type: JsonlDataLoader, dataset_files: a}}"],
+    &["--train_dataset={data_loader: {type: TokenDataLoader, dataset_files: a}}"],
+    &["--train_dataset={data_loader: {type: BlendedMegatronDatasetDataLoader, config: {data_path: a}}}"],
+    &["--moe_config={expert_num: 8, num_experts_chosen: 2}"],
+    &["--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True}"],
+    &[
+        "--moe_config={expert_num: 8, num_experts_chosen: 2, enable_cold_hot_expert: True, hot_expert_num: 1, \
+         cold_token_percent: 0.5, save_token_distribution: True}",
+        "--callbacks=[{type: MFLossMonitor}, {type: CheckpointMonitor}, {type: ColdHotExpertMonitor}, \
+         {type: SummaryMonitor}, {type: TopkBiasBalanceCallback}, {type: MoEDropRateCallback, expert_num: 8, \
+         capacity_factor: 1.1, num_layers: 2, mtp_depth: 0}]",
+    ],
+];
+
+/// Where the callbacks stand in the last base.
+const CALLBACKS: [&str; 6] = [
+    "MFLossMonitor",
+    "CheckpointMonitor",
+    "ColdHotExpertMonitor",
+    "SummaryMonitor",
+    "TopkBiasBalanceCallback",
+    "MoEDropRateCallback",
+];
+
+/// Keys that may only repeat what others say, or have one value.
+const REPEATS: [&str; 6] = [
+    "runner_wrapper.scale_sense.type",
+    "model.model_config.kv_channels",
+    "moe_config.use_moe",
+    "moe_config.moe_router_pre_softmax",
+    "train_dataset.data_loader.config.seq_length",
+    "train_dataset.tokenizer.tokenizer_file",
+];
+
+/// Sections and their rows, each with the path by which a flag reaches the section.
+fn rows() -> impl Iterator<Item = (String, &'static RowText)> {
+    tables().iter().flat_map(|(path, table)| {
+        let callback =
+            path.strip_prefix("callbacks.").map(|name| CALLBACKS.iter().position(|known| *known == name));
+        let path = match callback {
+            Some(index) => format!("callbacks.{}", index.unwrap_or_default()),
+            None => path.replace("grouped_lr_schedule.grouped", "grouped_lr_schedule.grouped.0"),
+        };
+        table.rows.iter().map(move |row| (path.clone(), row))
+    })
+}
+
+fn flag(path: &str, key: &str, value: &str) -> String {
+    if path.is_empty() { format!("--{key}={value}") } else { format!("--{path}.{key}={value}") }
+}
+
+/// A value that is not the default, and the flags of others that it needs.
+fn another(path: &str, row: &RowText) -> Option<(String, Vec<String>)> {
+    if let Some((first, others)) = row.example.split_once('\n') {
+        let others = others.lines().filter_map(|line| line.split_once(": "));
+        return Some((first.to_string(), others.map(|(key, value)| flag(path, key, value)).collect()));
+    }
+    if !row.example.is_empty() {
+        return Some((row.example.to_string(), Vec::new()));
+    }
+    let default = row.default.as_ref().map(to_json);
+    let value = match (&row.kind, default) {
+        (Kind::Switch, default) => if default == Some(true.into()) { "False" } else { "True" }.to_string(),
+        (Kind::Whole | Kind::Integer, default) => {
+            (default.and_then(|number| number.as_i64()).unwrap_or(511) + 1).to_string()
+        }
+        (Kind::Number, default) => {
+            let number = default.and_then(|number| number.as_f64()).unwrap_or(0.5);
+            if number == 0.0 { "0.25".to_string() } else { (number / 2.0).to_string() }
+        }
+        (Kind::Words(words), default) => {
+            let other = words.iter().rev().find(|word| default.as_ref().is_none_or(|first| first != *word));
+            (*other?).to_string()
+        }
+        (Kind::Text, _) => "other".to_string(),
+        _ => return None,
+    };
+    Some((value, Vec::new()))
+}
+
+type Resolved = Result<(RunPlan, Vec<String>)>;
+
+fn with(base: &[&str], flags: &[String]) -> Resolved {
+    let flags: Vec<&str> = base.iter().copied().chain(flags.iter().map(String::as_str)).collect();
+    resolve(BASE, &flags)
+}
+
+/// What `check` finds in the last base, if it finds something in every one.
+fn all_fail(check: impl Fn(&&[&str]) -> std::result::Result<(), String>) -> Option<String> {
+    let mut finding = None;
+    for base in &BASES {
+        finding = Some(check(base).err()?);
+    }
+    finding
+}
+
+#[test]
+fn every_base_is_accepted() {
+    for base in BASES {
+        with(base, &[]).unwrap_or_else(|error| panic!("{base:?}: {error}"));
+    }
+}
+
+#[test]
+fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
+    let mut wrong = Vec::new();
+    for (path, row) in rows() {
+        let name = flag(&path, row.key, "").trim_start_matches("--").trim_end_matches('=').to_string();
+        let is_claim = ["callbacks.4", "callbacks.5"].contains(&path.as_str());
+        if REPEATS.contains(&name.as_str()) || is_claim {
+            continue;
+        }
+        let Some((value, others)) = another(&path, row) else {
+            wrong.push(format!("{name}: its row has no example"));
+            continue;
+        };
+        let flags: Vec<String> = others.iter().cloned().chain([flag(&path, row.key, &value)]).collect();
+        let check = |base: &&[&str]| -> std::result::Result<(), String> {
+            let (plan, _) = with(base, &flags).map_err(|error| error.to_string())?;
+            let (again, _) =
+                resolve(&plan.to_yaml(), &[]).map_err(|error| format!("reads back as {error}"))?;
+            if again != plan {
+                return Err("reads back as something else".to_string());
+            }
+            // Without the row, but with the others it needs, where that can be.
+            let before =
+                with(base, &others).or_else(|_| with(base, &[])).map_err(|error| error.to_string())?.0;
+            let changes = plan.decisions() != before.decisions();
+            match row.decides {
+                Decides::Host if changes => Err("changes what the run computes".to_string()),
+                Decides::Shape | Decides::Numbers if !changes => Err("changes no decision".to_string()),
+                _ => Ok(()),
+            }
+        };
+        if let Some(finding) = all_fail(check) {
+            wrong.push(format!("{name}={value}: {finding}"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_wrong_type_a_wrong_number_and_a_wrong_name_are_one_line_each() {
+    let mut wrong = Vec::new();
+    for (path, row) in rows() {
+        let mut faults = vec![flag(&path, row.key, "[[[1]]]"), flag(&path, &format!("{}_", row.key), "1")];
+        faults.extend(row.range.map(|range| flag(&path, row.key, &range.outside.to_string())));
+        for fault in faults {
+            // In at least one base that one line is all there is to say.
+            let is_one_line = |base: &&[&str]| match with(base, std::slice::from_ref(&fault)) {
+                Ok(_) => Err("accepted".to_string()),
+                Err(error) => {
+                    let line = error.to_string();
+                    if line.contains('\n') || !line.starts_with("--") { Err(line) } else { Ok(()) }
+                }
+            };
+            if let Some(finding) = all_fail(is_one_line) {
+                wrong.push(format!("{fault}: {finding}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_key_has_one_fate() {
+    for (path, table) in tables() {
+        let mut names: Vec<&str> = table.names().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{path} lists a key twice");
+        for row in &table.rows {
+            assert!(row.about.ends_with('.'), "{path}.{}: its documentation is no sentence", row.key);
+            let is_empty = row.default.as_ref().is_some_and(|node| *node == Node::Text(String::new()));
+            assert!(
+                !is_empty || !row.example.is_empty(),
+                "{path}.{}: an empty default needs an example",
+                row.key
+            );
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The sections of a run, each filled.
+
+use super::engine::{Placed, Section, Source, decisions, to_json, write};
+use super::sections::callbacks::{self, Callbacks};
+use super::sections::context::{self, Context};
+use super::sections::dataset::{self, Dataset};
+use super::sections::model::{self, Model};
+use super::sections::moe::{self, Moe};
+use super::sections::optimizer::{self, Optimizer};
+use super::sections::run::{self, Run};
+use super::sections::runner::{self, Runner};
+use super::sections::sample::{self, Sample};
+use super::sections::schedule::{self, Group, Schedule};
+use super::sections::tables;
+use super::sections::unused;
+use super::sections::wrapper::{self, Wrapper};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Every setting of a run: what the file says, and in its place the defaults where it is silent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// The top level.
+    pub run: Run,
+    /// `model.model_config`.
+    pub model: Model,
+    /// `moe_config`; a dense model has none.
+    pub moe: Option<Moe>,
+    /// `runner_config`.
+    pub runner: Runner,
+    /// `runner_wrapper`.
+    pub wrapper: Wrapper,
+    /// `optimizer`.
+    pub optimizer: Optimizer,
+    /// `lr_schedule`, or the default of `grouped_lr_schedule`.
+    pub schedule: Schedule,
+    /// `grouped_lr_schedule.grouped`.
+    pub groups: Vec<Group>,
+    /// `train_dataset`.
+    pub train_dataset: Dataset,
+    /// `eval_dataset`, where it is used.
+    pub eval_dataset: Option<Dataset>,
+    /// `callbacks`.
+    pub callbacks: Callbacks,
+    /// `sample`.
+    pub sample: Option<Sample>,
+    /// `context`.
+    pub context: Context,
+}
+
+impl Settings {
+    /// Reads every section of `source`, which afterwards knows what is wrong.
+    pub(super) fn read(source: &Source<'_>) -> Self {
+        let run = run::read(source);
+        let (of_model, model) = model::read(source, &Moe::table());
+        let moe = moe::read(source, of_model, &model);
+        unused::check(source);
+        let runner = runner::read(source);
+        let wrapper = wrapper::read(source);
+        let optimizer = optimizer::read(source);
+        let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
+        let train_dataset = dataset::read(source, "train_dataset");
+        let eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
+        let callbacks = callbacks::read(source);
+        callbacks.note_idle(source, moe.as_ref());
+        let sample = sample::read(source);
+        let context = context::read(source);
+        context::note_parallel(source);
+        let train_dataset = train_dataset.unwrap_or_default();
+        Self {
+            run,
+            model,
+            moe,
+            runner,
+            wrapper,
+            optimizer,
+            schedule,
+            groups,
+            train_dataset,
+            eval_dataset,
+            callbacks,
+            sample,
+            context,
+        }
+    }
+
+    /// The settings as a configuration file: reading it gives the same settings.
+    pub fn to_yaml(&self) -> String {
+        write(&self.placed())
+    }
+
+    /// What decides the shape of the model and the numbers of a run, by the path of each key.
+    pub fn decisions(&self) -> BTreeMap<String, Value> {
+        decisions(&self.placed())
+    }
+
+    /// All sections and where they belong. Every field is named, so that none can be forgotten.
+    fn placed(&self) -> Vec<Placed> {
+        let Self {
+            run,
+            model,
+            moe,
+            runner,
+            wrapper,
+            optimizer,
+            schedule,
+            groups,
+            train_dataset,
+            eval_dataset,
+            callbacks,
+            sample,
+            context,
+        } = self;
+        let place = |path: &str, entries| Placed { path: path.to_string(), decides: true, entries };
+        let mut placed = vec![place("", run.entries()), place(model::PATH, model.entries())];
+        placed.extend(moe.as_ref().map(|moe| place(moe::PATH, moe.entries())));
+        placed.push(place("runner_config", runner.entries()));
+        placed.push(place("runner_wrapper", wrapper.entries()));
+        placed.push(place("optimizer", optimizer.entries()));
+        placed.extend(schedule::placed(schedule, groups));
+        placed.extend(train_dataset.placed("train_dataset", true));
+        placed.extend(eval_dataset.iter().flat_map(|data| data.placed("eval_dataset", false)));
+        placed.extend(callbacks.placed());
+        placed.extend(sample.as_ref().map(|sample| place("sample", sample.entries())));
+        placed.push(place("context", context.entries()));
+        placed
+    }
+}
+
+/// The value that a setting has in [`Settings::decisions`] where no file says otherwise; none where its default depends on
+/// others.
+pub fn default_decision(path: &str) -> Option<Value> {
+    // Groups and the default of `grouped_lr_schedule` have the keys of a schedule.
+    let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+    let section = if section.starts_with("grouped_lr_schedule") { "lr_schedule" } else { section };
+    let (_, table) = tables().iter().find(|(known, _)| *known == section)?;
+    table.row(key)?.default.as_ref().map(to_json)
+}
