@@ -15,7 +15,7 @@ use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Persistents, Recorder, Tensor};
 use gristmill::reference::grouped_matmul as reference;
 use gristmill::reference::swiglu;
-use gristmill::settings::{RunConfig, RunPlan};
+use gristmill::settings::RunConfig;
 use gristmill::tape::{Parameter, Tape};
 use lab::{Case, allowed, check};
 use pollster::block_on;

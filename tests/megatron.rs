@@ -2,7 +2,7 @@
 
 use gristmill::data::megatron::{MegatronDataset, MegatronWriter};
 use gristmill::data::{Dataset, TokenEncoding};
-use gristmill::settings::{Override, RunConfig, RunPlan};
+use gristmill::settings::{Override, RunConfig};
 use std::path::Path;
 
 /// An index as the format describes it, byte by byte, apart from any code of the crate.

@@ -6,7 +6,7 @@ use gristmill::error::Error;
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::model::parameters::{Role, Spec};
 use gristmill::record::{BufferId, MemoryPlan};
-use gristmill::settings::RunPlan;
+use gristmill::settings::{Bytes, RunPlan};
 use gristmill::train::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
 use runs::Setup;
@@ -86,9 +86,9 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
     // The cap is compared with what is really asked for: a byte less than that is too little, the rest is enough.
     let mut plan = Setup::new("capped", "").plan();
     let needed = Forecast::new(&capped("64MB").expect("64 MB is plenty")).bytes();
-    plan.settings.context.max_device_memory.map(|size| size.0) = Some(needed);
+    plan.settings.context.max_device_memory = Some(Bytes(needed));
     assert!(record(&plan, Capabilities::software()).is_ok());
-    plan.settings.context.max_device_memory.map(|size| size.0) = Some(needed - 1);
+    plan.settings.context.max_device_memory = Some(Bytes(needed - 1));
     assert!(record(&plan, Capabilities::software()).is_err());
 }
 

@@ -10,6 +10,7 @@ use gristmill::ops::route::{RouterConfig, Score};
 use gristmill::reference::adamw::Correction;
 use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Trainer, decays};
 use gristmill::settings::{MuonConfig, OptimizerKind};
+use gristmill::train::length::RunLength;
 use runs::{Setup, relative_distance};
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::unfused;
 use gristmill::record::{Dispatch, Recorder};
-use gristmill::settings::{Override, RunConfig, RunPlan};
+use gristmill::settings::{Override, RunConfig};
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};

@@ -88,12 +88,9 @@ fn save(trainer: &Trainer<'_>, step: u64, folder: &std::path::Path) {
         step,
         global_step: step,
         micro_step: 0,
-        seed: 0,
         loss_scale: 1.0,
         data_fingerprint: 0,
-        settings: None,
-        model: Default::default(),
-        schedule: Default::default(),
+        decisions: Default::default(),
     };
     let pending = CheckpointFolder::new(folder, 1).begin(step).expect("a folder");
     block_on(trainer.save(&state, &pending)).expect("a checkpoint");

@@ -3,7 +3,7 @@
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::{END_OF_TEXT, Tokenizer};
 use gristmill::data::{Batch, Codec, Dataset, DocumentFormat, TokenizerConfig};
-use gristmill::settings::{Override, RunConfig, RunPlan};
+use gristmill::settings::{Override, RunConfig};
 use std::path::{Path, PathBuf};
 
 const MILL: &str = "tests/data/mill.txt";

@@ -9,6 +9,7 @@ use gristmill::reference;
 use gristmill::reference::adamw::Correction;
 use gristmill::reference::rope_scaling::Scaling;
 use gristmill::settings::{MuonConfig, OptimizerKind};
+use gristmill::train::length::RunLength;
 use runs::{Setup, Weights, relative_distance, weights_of};
 
 /// Losses and final weights of the device's run must follow the f64 run this closely.

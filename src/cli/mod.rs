@@ -1,9 +1,10 @@
 //! The command lines of the binary `gristmill` and of the example `train_gpt`, which is its `train` and `dump-wgsl`.
 //!
 //! The outermost layer, and the only one that blocks: each command runs one future to completion and turns an error
-//! into one line on standard error and exit code 2.
+//! into a line on standard error, or a few, and exit code 2.
 
 mod doctor;
+mod explain;
 mod generate;
 mod output;
 mod parse;
@@ -38,6 +39,8 @@ enum Command {
     /// Show the parameters, work, memory and steps of a training run; needs no adapter
     #[command(after_help = train::OVERRIDES)]
     Plan(Configured),
+    /// Say what a key of the configuration does, or every key of a section; without a name, list the sections
+    Explain(explain::Arguments),
     /// List the adapters, and test the kernels on the one that a run would use
     Doctor(doctor::Arguments),
     /// Continue a text with a trained model
@@ -79,6 +82,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
     match command {
         Command::Train(Configured { config, overrides }) => train::train(&config, &overrides),
         Command::Plan(Configured { config, overrides }) => plan::plan(&config, &overrides),
+        Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
         Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
@@ -102,7 +106,7 @@ fn exit_code(done: Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            error.to_string().lines().for_each(|line| eprintln!("error: {line}"));
             ExitCode::from(2)
         }
     }

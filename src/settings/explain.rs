@@ -93,6 +93,9 @@ fn row_text(row: &RowText) -> String {
     let _ = writeln!(text, "  {}", about_text(row));
     let _ =
         writeln!(text, "  default: {}; decides: {}", default_text(row).replace('`', ""), row.decides.word());
+    if let Some(example) = row.example.lines().next() {
+        let _ = writeln!(text, "  example: `{}: {example}`", row.key);
+    }
     text
 }
 

@@ -34,3 +34,52 @@ impl RunLength {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Override, RunConfig};
+    use std::path::Path;
+
+    const TEXT: &str = "
+model:
+  model_config: { vocab_size: 256, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 32 }
+runner_config: { epochs: 2 }
+train_dataset:
+  data_loader: { type: CargoRegistryDataLoader }
+";
+
+    fn length(schedule: &str, flags: &[&str], steps_per_epoch: u64) -> RunLength {
+        let overrides = Override::parse_all(flags.iter().copied()).unwrap();
+        let config = RunConfig::parse(&format!("{TEXT}{schedule}"), Path::new("x.yaml"), &overrides).unwrap();
+        RunLength::new(&config.plan, steps_per_epoch)
+    }
+
+    #[test]
+    fn stopping_early_does_not_change_the_schedule() {
+        let rates = |stop: &str| {
+            let length =
+                length("lr_schedule: { type: cosine, learning_rate: 1e-3 }", &["--stop_step", stop], 100);
+            (length.total_steps, (0..10).map(|step| length.schedule.lr_at(step)).collect::<Vec<_>>())
+        };
+        assert_eq!((rates("0").0, rates("10").0), (200, 10));
+        assert_eq!(rates("0").1, rates("10").1);
+    }
+
+    #[test]
+    fn epochs_and_groups_become_steps() {
+        let megatron =
+            "lr_schedule: { type: linear, learning_rate: 1e-3, warmup_epochs: 1, total_steps: 50 }";
+        let length = length(megatron, &["--epochs=3", "--stop_step=9"], 7);
+        let schedule = &length.schedule;
+        assert_eq!((length.total_steps, schedule.total_steps(), schedule.warmup_steps()), (9, 50, 7));
+        let grouped = "grouped_lr_schedule:
+  default: { type: ConstantWarmUpLR, learning_rate: 2e-4, warmup_steps: 20 }
+  grouped:
+    - { type: linear, params: [embedding], learning_rate: 1e-4, warmup_ratio: 0.1 }
+    - { type: LearningRateWiseLayer, params: [layers.1], lr_scale: 0.5, base_lr: { learning_rate: 4e-4 } }";
+        let length = self::length(grouped, &[], 50);
+        let rates: Vec<f64> = length.group_schedules.iter().map(|schedule| schedule.lr_at(10)).collect();
+        assert_eq!((length.schedule.lr_at(10), rates), (1e-4, vec![1e-4, 2e-4]));
+    }
+}

@@ -6,6 +6,7 @@ use gristmill::report::expert_load::MixtureReport;
 use gristmill::settings::RunPlan;
 use gristmill::store::checkpoint_folder::CheckpointFolder;
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use gristmill::train::length::RunLength;
 use gristmill::train::state::StepState;
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
@@ -69,12 +70,9 @@ pub fn save(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathBuf {
         step,
         global_step: step,
         micro_step: 0,
-        seed: 0,
         loss_scale: 1.0,
         data_fingerprint: 0,
-        settings: None,
-        model: Default::default(),
-        schedule: Default::default(),
+        decisions: Default::default(),
     };
     let folder = CheckpointFolder::new(folder, 0);
     let pending = folder.begin(step).expect("a folder");

@@ -10,11 +10,12 @@ mod node;
 mod other;
 mod overrides;
 mod range;
-mod reader;
-mod row;
-mod section;
-mod setting;
+pub(super) mod reader;
+pub(super) mod row;
+pub(super) mod section;
+pub(super) mod setting;
 mod source;
+pub(super) mod table;
 mod writer;
 
 pub(crate) use culprits::name_flags;
@@ -26,11 +27,11 @@ pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections}
 pub use overrides::Override;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;
-#[cfg(test)]
-pub(crate) use row::Decides;
-pub(crate) use row::Decides::{Host, Numbers, Shape};
-pub(crate) use row::Row;
-pub(crate) use section::{Entry, Placed, RowText, Section, Table, paragraph, rows};
+pub(crate) use section::{Entry, Placed, Section, rows};
 pub(crate) use setting::{Kind, Setting, Words};
 pub(crate) use source::{Source, closest, unknown_type};
+#[cfg(test)]
+pub(crate) use table::Decides;
+pub(crate) use table::Decides::{Host, Numbers, Shape};
+pub(crate) use table::{RowText, Table};
 pub(crate) use writer::{decisions, to_json, write};

@@ -1,11 +1,6 @@
 //! Several names of one key: the original's own and those of Megatron and Hugging Face.
 
-use super::section::Table;
-
-/// The words of `text`.
-pub(crate) fn words(text: &'static str) -> impl Iterator<Item = &'static str> + Clone {
-    text.split_ascii_whitespace()
-}
+use super::table::Table;
 
 /// Every key that has several names, from the rows of all sections.
 #[derive(Debug)]

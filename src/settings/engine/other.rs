@@ -1,6 +1,5 @@
 //! Rows of keys that are known but not used: without meaning here, computed differently, or not built.
 
-use super::names::words;
 use super::node::Node;
 
 /// Keys with one fate and the sentence that says why. Names of one key are joined by `|`.
@@ -95,4 +94,9 @@ impl Passes {
             Self::Never => "no value".to_string(),
         }
     }
+}
+
+/// The words of `text`.
+pub(crate) fn words(text: &'static str) -> impl Iterator<Item = &'static str> + Clone {
+    text.split_ascii_whitespace()
 }

@@ -7,7 +7,8 @@ pub(crate) struct Range {
     pub words: &'static str,
     /// The test.
     pub accepts: fn(f64) -> bool,
-    /// Some number that fails the test.
+    /// A number that fails the test, for the tests over all rows.
+    #[cfg_attr(not(test), expect(dead_code))]
     pub outside: f64,
 }
 
@@ -33,3 +34,5 @@ pub(crate) const SIZE: Range = Range {
     accepts: |x| x >= 1.0 && x <= MAX_SIZE as f64,
     outside: 0.0,
 };
+pub(crate) const TOKEN_ID: Range =
+    Range { words: "a token id", accepts: |id| id < u32::MAX as f64, outside: u32::MAX as f64 };

@@ -1,12 +1,10 @@
 //! Reads the rows of one section.
 
-use super::names::words;
 use super::node::Node;
 use super::other::Fate;
-use super::row::Row;
-use super::section::{RowText, Table};
 use super::setting::{Kind, Setting, Words};
 use super::source::{Source, closest, unknown_type};
+use super::table::{RowText, Table};
 
 /// A section of the document, or two that hold the same keys, opened to be read row by row.
 pub(crate) struct Reader<'a> {
@@ -80,35 +78,6 @@ impl<'a> Reader<'a> {
         }
         self.places.extend(other.places);
         self
-    }
-
-    /// The value of `key` by its row.
-    pub fn read<T: Setting>(&self, key: &'static str, row: Row<T>) -> T {
-        if !self.reads(&words(row.types).collect::<Vec<_>>()) {
-            return row.default;
-        }
-        let Some(node) = self.node(key) else {
-            if row.is_required {
-                self.missing(key, T::kind().expected());
-            }
-            return row.default;
-        };
-        let value = match row.reader {
-            Some(reader) => reader(self, key),
-            None => self.convert(key, node),
-        };
-        let Some(value) = value else { return row.default };
-        let outside = row.range.and_then(|range| {
-            let number = value.numbers().into_iter().find(|number| !(range.accepts)(*number));
-            number.map(|number| format!("expected {}, found `{}`", range.words, short(number)))
-        });
-        match outside {
-            Some(message) => {
-                self.fault(key, message);
-                row.default
-            }
-            None => value,
-        }
     }
 
     /// `node`, the value of `key`, as a `T`; reports what it is instead.
@@ -221,7 +190,8 @@ impl<'a> Reader<'a> {
         self.places.iter().all(|place| self.source.is_sound(&join(&place.path, key)))
     }
 
-    fn reads(&self, types: &[&str]) -> bool {
+    /// Whether a section of this type reads rows of `types`; none means all.
+    pub fn reads(&self, types: &[&str]) -> bool {
         types.is_empty() || self.kind.is_none_or(|kind| types.contains(&kind))
     }
 
@@ -257,9 +227,4 @@ impl<'a> Reader<'a> {
 /// The dotted path of `key` in the section at `path`.
 fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
-}
-
-/// A number as people write it: whole ones without a point, huge ones with an exponent.
-fn short(number: f64) -> String {
-    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number}") } else { format!("{number:?}") }
 }

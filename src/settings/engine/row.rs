@@ -1,19 +1,10 @@
 //! One row: everything there is to know of a key beside its name, its type and its documentation.
 
+use super::other::words;
 use super::range::Range;
 use super::reader::Reader;
 use super::setting::Setting;
-
-/// What a key decides. Every row starts with it: there is no other way to make one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decides {
-    /// The shapes of tensors: another value makes another model.
-    Shape,
-    /// The numbers a run computes: another value makes another run of the same model.
-    Numbers,
-    /// Where and how the host works; the weights come out the same.
-    Host,
-}
+use super::table::{Decides, RowText, paragraph};
 
 /// The row of a key whose values are of type `T`.
 #[derive(Clone, Copy)]
@@ -52,15 +43,6 @@ impl Decides {
     pub fn required<T: Default>(self) -> Row<T> {
         Row { is_required: true, ..self.default(T::default()) }
     }
-
-    /// What the documentation calls it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Shape => "shape",
-            Self::Numbers => "numbers",
-            Self::Host => "host",
-        }
-    }
 }
 
 impl<T: Setting> Row<T> {
@@ -88,4 +70,54 @@ impl<T: Setting> Row<T> {
     pub fn example(self, example: &'static str) -> Self {
         Self { example, ..self }
     }
+
+    /// The value of `key` that `reader` finds; the default where there is none, or after a fault was reported.
+    pub fn read(self, reader: &Reader<'_>, key: &'static str) -> T {
+        if !reader.reads(&words(self.types).collect::<Vec<_>>()) {
+            return self.default;
+        }
+        let Some(node) = reader.node(key) else {
+            if self.is_required {
+                reader.missing(key, T::kind().expected());
+            }
+            return self.default;
+        };
+        let value = match self.reader {
+            Some(read) => read(reader, key),
+            None => reader.convert(key, node),
+        };
+        let Some(value) = value else { return self.default };
+        let outside = self.range.and_then(|range| {
+            let number = value.numbers().into_iter().find(|number| !(range.accepts)(*number));
+            number.map(|number| format!("expected {}, found `{}`", range.words, short(number)))
+        });
+        match outside {
+            Some(message) => {
+                reader.fault(key, message);
+                self.default
+            }
+            None => value,
+        }
+    }
+
+    /// The row as data, for `key`, whose documentation is `about`.
+    pub fn text(self, key: &'static str, about: &[&str]) -> RowText {
+        RowText {
+            key,
+            names: words(self.names).collect(),
+            about: paragraph(about),
+            decides: self.decides,
+            is_required: self.is_required,
+            default: self.default.to_node().filter(|_| !self.is_required),
+            kind: T::kind(),
+            range: self.range,
+            types: words(self.types).collect(),
+            example: self.example,
+        }
+    }
+}
+
+/// A number as people write it: whole ones without a point, huge ones with an exponent.
+fn short(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e15 { format!("{number}") } else { format!("{number:?}") }
 }

@@ -5,7 +5,7 @@ use super::faults::{Fault, Faults};
 use super::names::Names;
 use super::node::Node;
 use super::overrides::is_below;
-use super::section::Table;
+use super::table::Table;
 use crate::error::Error;
 use std::cell::RefCell;
 

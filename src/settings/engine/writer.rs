@@ -2,8 +2,8 @@
 
 use super::document::to_yaml;
 use super::node::Node;
-use super::row::Decides;
 use super::section::Placed;
+use super::table::Decides;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

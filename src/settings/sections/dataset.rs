@@ -69,9 +69,6 @@ rows! {
     ]
 }
 
-const TOKEN_ID: Range =
-    Range { words: "a token id", accepts: |id| id < u32::MAX as f64, outside: u32::MAX as f64 };
-
 /// A data set: its own keys and those of its loader.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dataset {

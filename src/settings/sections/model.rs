@@ -1,169 +1,18 @@
 //! `model.model_config`: the shape of the model.
 
+mod extend;
 mod family;
 mod fill;
 mod rope_scaling;
+mod rows;
 
-pub(crate) use family::{arch_table, family_table};
+pub(crate) use family::{PATH, arch_table, family_table};
 pub(crate) use fill::rotary_dim;
 pub use rope_scaling::{Parameters, Scaling};
+pub use rows::Model;
 
-use crate::model::config::{Activation, Family};
 use crate::settings::engine::*;
-
-rows! {
-    /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.
-    pub struct Model {
-        /// The model's family; `model.arch.type` says the same.
-        kind "type": Family = Shape.default(Family::Llama).read_by(family::read).example("GPT2Config"),
-        /// Number of different tokens (V).
-        vocab_size: usize = Shape.required().within(SIZE),
-        /// Width of the residual stream (D).
-        hidden_size: usize = Shape.required().within(SIZE).also("n_embd"),
-        /// Number of blocks (L).
-        num_layers: usize = Shape.required().within(SIZE).also("num_hidden_layers n_layer"),
-        /// Query heads (H).
-        num_heads: usize = Shape.required().within(SIZE).also("num_attention_heads n_head").example("2"),
-        /// Key and value heads; by default as many as query heads.
-        n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
-            .also("num_key_value_heads num_query_groups").example("2"),
-        /// Width of a head; `hidden_size / num_heads` by default.
-        head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
-        /// Megatron's name of `head_dim`. Files of the original carry it without effect, so it may only repeat the width.
-        kv_channels: Option<usize> = Shape.optional().example("16"),
-        /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's follows its
-        /// rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of `multiple_of`.
-        intermediate_size: Option<usize> = Shape.optional().within(SIZE).also("ffn_hidden_size n_inner").example("172"),
-        /// Llama's rule rounds up to a multiple of this; 256 by default.
-        multiple_of: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("32"),
-        /// Llama's rule widens by this factor.
-        ffn_dim_multiplier: Option<f64> = Shape.optional().of(LLAMA).example("2.5"),
-        /// F / D of GPT-2 where no size is given; 4 by default.
-        expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
-        /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the tanh
-        /// approximation, `gelu_new`; `gelu` is the exact form.
-        hidden_act: Option<Activation> = Shape.optional().read_by(family::activation)
-            .also("activation_function activation_func").example("gelu_exact"),
-        /// Tokens in a window (T).
-        seq_length: usize = Shape.required().within(SIZE),
-        /// Positions the model is made for, at least T, which is the default.
-        max_position_embedding: Option<usize> = Shape.optional().within(SIZE)
-            .also("max_position_embeddings n_positions n_ctx").example("64"),
-        /// Added to the mean square or the variance in the norms.
-        rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO).also("layernorm_epsilon layer_norm_epsilon"),
-        /// Base of the rotary frequencies; 10000 by default.
-        theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).also("rope_theta rotary_base").example("1e6"),
-        /// How rotary frequencies are stretched: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or `LLAMA3`, with
-        /// `scaling_factor` or `pretrain_seqlen`.
-        extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
-        /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
-        scaling_factor: Option<Node> = Numbers.optional().of(LLAMA).also("factor rotary_scaling_factor")
-            .example("2.0\nextend_method: PI"),
-        /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also `ntk`
-        /// and `dynamic_ntk`.
-        rope_scaling: Scaling = Numbers.optional().of(LLAMA).read_by(rope_scaling::read_dict)
-            .example("{rope_type: linear, factor: 4.0}"),
-        /// Length that `DYNAMIC_NTK` starts from; 2048 by default.
-        pretrain_seqlen: Option<u64> = Numbers.optional().within(COUNT).of(LLAMA)
-            .example("16\nextend_method: DYNAMIC_NTK"),
-        /// Share of a head's dimensions that rotate; 1 by default.
-        rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA)
-            .also("partial_rotary_factor rotary_pct").example("0.5"),
-        /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
-        rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
-        /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
-        tie_word_embeddings: Option<bool> = Shape.optional().example("True"),
-        /// The opposite of `tie_word_embeddings`.
-        untie_embeddings_and_output_weights: Option<bool> = Shape.optional().example("False"),
-        /// Whether the q, k and v projections have a bias: False in Llama, True in GPT-2 by default.
-        qkv_has_bias: Option<bool> = Shape.optional().also("attention_bias add_qkv_bias").example("True"),
-        /// Whether q and k are normalised per head before rotation.
-        use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).also("qk_layernorm").example("True"),
-        /// A token attends to this many tokens, itself and those before it; by default to all of its sequence.
-        sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
-        /// `False` switches the window off.
-        use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
-        /// Megatron's form of the window: [left, 0], the tokens before itself that a token attends to; -1: no limit.
-        window_size: Vec<f64> = Numbers.optional().read_by(fill::window).example("[6, 0]"),
-        /// Share of the attention weights that training drops.
-        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("attention_dropout_rate attn_pdrop"),
-        /// Share of what each half of a block adds to the residual stream that training drops.
-        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("hidden_dropout_rate resid_pdrop"),
-        /// Share of the embedding's output that training drops.
-        emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("embedding_dropout_prob embd_pdrop"),
-        /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
-        init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).also("initializer_range").example("0.03"),
-        /// Targets with this id do not enter the loss.
-        ignore_token_id: i64 = Numbers.default(-100).example("3"),
-        /// Token that ends documents, for data sets that name none.
-        eod_token_id: Option<i64> = Numbers.optional().example("2"),
-        /// Blocks for multi-token prediction: block i predicts i tokens further ahead than the model.
-        mtp_depth: Option<usize> = Shape.optional().of(LLAMA).also("num_nextn_predict_layers mtp_num_layers").example("1"),
-        /// Factor of their mean loss in the objective; 0.3 by default, as in DeepSeek-V3.
-        mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO).of(LLAMA)
-            .also("mtp_loss_scaling_factor").example("0.1\nmtp_depth: 1"),
-        /// Patterns of parameters that do not train: regular expressions, found anywhere in a name.
-        freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),
-        /// Patterns of those among the frozen that train after all.
-        freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
-    }
-    others [
-        ignored(
-            "bos_token_id eos_token_id batch_size repetition_penalty max_decode_length max_length max_new_tokens top_k \
-                top_p do_sample temperature is_dynamic is_flexible_shape block_size num_blocks use_paged_attention \
-                use_past_shard use_kvcache_op use_cache",
-            "about generation; `gristmill generate` takes flags",
-        ),
-        ignored(
-            "compute_in_2d fine_grain_interleave offset pp_interleave_num|virtual_pipeline_model_parallel_size \
-                parallel_optimizer use_seq_parallel|sequence_parallel seq_parallel use_ring_attention input_sliced_sig \
-                micro_batch_interleave_num",
-            "about several devices",
-        ),
-        ignored(
-            "qkv_concat ffn_concat use_attn_mask_compression use_prompt_flash_attention use_incre_flash_attention \
-                use_rope_slice use_contiguous_weight_layout_attention use_interleaved_weight_layout_mlp \
-                is_sample_acceleration fp32_residual_connection",
-            "about the original's kernels and the layout of its weights",
-        ),
-        ignored(
-            "rotary_emb_base auto_register architectures model_type output_router_logits",
-            "read by other programs, or without effect in the original",
-        ),
-        refused("compute_dtype compute_type dtype", Passes::Words("float32"), "write `compute_dtype: float32`"),
-        refused("use_past", Passes::Off, "write `use_past: False`"),
-        refused("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
-        refused(
-            "multi_latent_attention q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim \
-                window_attn_skip_freq use_mup",
-            Passes::Off,
-            "remove it",
-        ),
-        refused(
-            "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
-            Passes::Off,
-            "write it under train_dataset instead",
-        ),
-        differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
-        differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
-        differs(
-            "param_init_type|params_dtype embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
-                layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype residual_dtype",
-            Passes::Words("float32"),
-            "float32 here, which is more precise",
-        ),
-        differs("pad_token_id", Passes::Never, "rows are never padded, so no token is left out of the loss for it"),
-        differs(
-            "checkpoint_name_or_path",
-            Passes::Off,
-            "names a download of the original and is ignored; weights come from `load_checkpoint`",
-        ),
-    ]
-}
-
-const LLAMA: &str = "LlamaConfig";
-const GPT2: &str = "GPT2Config";
-pub(crate) const PATH: &str = "model.model_config";
+use rows::LLAMA;
 
 /// The table of the section `model` itself.
 pub(crate) fn outer_table() -> Table {

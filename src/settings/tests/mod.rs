@@ -9,6 +9,7 @@ mod mixture_errors;
 mod model;
 mod optimizer;
 mod overrides;
+mod reference;
 mod rope_scaling;
 mod rows;
 mod schedule;
@@ -18,7 +19,6 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::data::Loader;
 use crate::error::Result;
-use crate::train::length::RunLength;
 
 /// Lines are numbered in the table below, so new keys go to the end.
 const BASE: &str = "\
@@ -235,23 +235,8 @@ fn a_file_with_the_names_of_megatron() {
     );
     assert_eq!(plan.eval, Some(EvalConfig { every_steps: 20, batches: 16 }));
     assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original"]);
-    let length = RunLength::new(&plan, 7);
-    assert_eq!(
-        (length.total_steps, length.schedule.total_steps(), length.schedule.warmup_steps()),
-        (9, 50, 7)
-    );
+    assert_eq!((plan.schedule.total_steps, plan.schedule.warmup.clone()), (Some(50), Warmup::Epochs(1)));
     assert!(message(MEGATRON_STYLE, &[]).starts_with("x.yaml:4: defaults: unknown key"));
-}
-
-#[test]
-fn stopping_early_does_not_change_the_schedule() {
-    let rates = |stop: &str| {
-        let (plan, _) = resolve(BASE, &["--stop_step", stop]).unwrap();
-        let length = RunLength::new(&plan, 100);
-        (length.total_steps, (0..10).map(|step| length.schedule.lr_at(step)).collect::<Vec<_>>())
-    };
-    assert_eq!((rates("0").0, rates("10").0), (200, 10));
-    assert_eq!(rates("0").1, rates("10").1);
 }
 
 #[test]

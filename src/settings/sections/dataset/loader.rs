@@ -54,9 +54,9 @@ rows! {
         /// Tokens of a sample, which must be the model's `seq_length`.
         seq_length: Option<u64> = Host.optional().read_by(seq_length),
         /// Token that ends each document.
-        eod: Option<i64> = Numbers.optional().within(super::TOKEN_ID).example("2"),
+        eod: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
         /// Token that fills what a document leaves of a sample; it does not enter the loss.
-        pad: Option<i64> = Numbers.optional().within(super::TOKEN_ID).example("3"),
+        pad: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
         /// Whether positions restart at each document.
         reset_position_ids: bool = Numbers.default(false),
         /// Whether tokens attend only to their own document.

@@ -1,8 +1,10 @@
 //! Which model the `model` section describes, and what that leaves to choose.
 
-use super::PATH;
 use crate::model::config::{Activation, Family, Gelu};
 use crate::settings::engine::*;
+
+/// The section of the model.
+pub(crate) const PATH: &str = "model.model_config";
 
 impl Default for Family {
     fn default() -> Self {

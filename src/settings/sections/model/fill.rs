@@ -1,6 +1,7 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
-use super::{Model, rope_scaling};
+use super::extend;
+use super::rows::Model;
 use crate::model::config::{Activation, Family, Gelu};
 use crate::settings::engine::*;
 
@@ -35,23 +36,6 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     {
         let remedy = format!("remove it, or give `head_dim` if heads are not {head_dim} wide");
         reader.fault("kv_channels", format!("differs from the width of a head, {head_dim}; {remedy}"));
-    }
-}
-
-/// `window_size`: how many tokens a token attends to before and after itself; -1 is no limit.
-pub(super) fn window(reader: &Reader<'_>, key: &'static str) -> Option<Vec<f64>> {
-    let node = reader.node(key)?;
-    let sides = Vec::<f64>::from_node(node);
-    match sides.as_deref() {
-        // A token never attends to later ones, whatever the right side would allow.
-        Some([-1.0, 0.0 | -1.0]) => sides,
-        Some([left, 0.0]) if *left >= 0.0 && left.fract() == 0.0 => sides,
-        _ => {
-            let found = sides.as_ref().map_or(node.to_string(), |sides| format!("{sides:?}"));
-            let expected = "expected [left, 0], left a whole number from 0 or -1 for no limit";
-            reader.fault(key, format!("{expected}, found {found}"));
-            None
-        }
     }
 }
 
@@ -110,7 +94,7 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     }
     let length = model.max_position_embedding.unwrap_or(model.seq_length).max(model.seq_length);
     if reader.is_sound("seq_length") && reader.is_sound("max_position_embedding") {
-        rope_scaling::fill(model, reader, length, theta);
+        extend::fill(model, reader, length, theta);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the objective adds to keep experts equally busy.
 
-use super::{Balancing, Moe, RoutingPolicy};
+use super::rows::{Balancing, Moe, RoutingPolicy};
 use crate::model::config::BalanceLosses;
 use crate::settings::engine::*;
 

@@ -1,6 +1,7 @@
 //! The defaults of a mixture that follow from other keys, and what must fit together.
 
-use super::{Moe, RouterType, RoutingPolicy, balance, routing};
+use super::rows::{Moe, RouterType, RoutingPolicy};
+use super::{balance, routing};
 use crate::settings::engine::*;
 use crate::settings::sections::model::Model;
 
@@ -25,22 +26,6 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
         let message = || format!("{dense} dense layers of {layers} leave none for the experts; lower it");
         if dense < layers { Ok(()) } else { Err(("first_k_dense_replace", message())) }
     });
-}
-
-/// A number of layers, or a switch for the first.
-pub(super) fn first_dense(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
-    let node = reader.node(key)?;
-    bool::from_node(node).map(usize::from).or_else(|| reader.convert(key, node))
-}
-
-/// `enable_sdrop`, or Megatron's words for it.
-pub(super) fn drops_last_tokens(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
-    let node = reader.node(key)?;
-    match node.word() {
-        Some("position") => Some(true),
-        Some("probs") => Some(false),
-        _ => reader.convert(key, node),
-    }
 }
 
 fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {

@@ -1,22 +1,8 @@
 //! Which experts are chosen, and what the chosen count.
 
-use super::{Moe, TopkMethod};
+use super::rows::{Moe, TopkMethod};
 use crate::model::config::GroupScore;
 use crate::settings::engine::*;
-
-/// A switch in the original, a word elsewhere.
-pub(super) fn is_sigmoid(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
-    let node = reader.node(key)?;
-    match node.word() {
-        Some("sigmoid") => Some(true),
-        Some("softmax") => Some(false),
-        Some(word) if bool::from_node(node).is_none() => {
-            reader.fault(key, format!("expected softmax or sigmoid, found `{}`", word.escape_debug()));
-            None
-        }
-        _ => reader.convert(key, node),
-    }
-}
 
 /// Decides the groups, of which one or all leave nothing out, and whether gates are normalised.
 pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {

@@ -1,7 +1,7 @@
 //! The defaults of each type of schedule, what of it must fit together, and what becomes of it.
 
 use super::description::{CoolDown, Decay, DecayStart, ScheduleConfig, Warmup};
-use super::{Schedule, ScheduleType};
+use super::rows::{Schedule, ScheduleType};
 use crate::settings::engine::Reader;
 
 /// Fills in what the type of `schedule` leaves open; the optimizer may have named a rate.

@@ -1,0 +1,243 @@
+//! The keys of a mixture.
+
+use crate::model::config::GroupScore;
+use crate::settings::engine::*;
+
+rows! {
+    /// `moe_config`: the mixture of experts. A model is a mixture where `expert_num` is above 1; with 1, which most files of
+    /// the original carry, the other keys are ignored with a notice. The same keys may be written under
+    /// `model.model_config`. N: tokens of a micro-batch, E: experts, k: experts that a token visits.
+    pub struct Moe {
+        /// Experts of a layer (E), up to 512.
+        expert_num: usize = Shape.default(1).within(EXPERTS)
+            .also("n_routed_experts num_experts num_moe_experts num_local_experts").example("16"),
+        /// Experts that a token visits (k), up to 16.
+        num_experts_chosen: usize = Shape.default(1).within(CHOSEN)
+            .also("num_experts_per_tok moe_router_topk per_token_num_experts_chosen").example("3"),
+        /// `True` demands an `expert_num` above 1.
+        use_moe: Option<bool> = Host.optional(),
+        /// Inner width of an expert; by default that of a dense layer (in the original 1407).
+        moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).also("moe_ffn_hidden_size").example("40"),
+        /// The first so many layers are dense; none by default (in the original the first). `True` is 1.
+        first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
+        /// Experts that every token visits, computed as one.
+        shared_expert_num: usize = Shape.default(0).within(SHARED).also("n_shared_experts").example("2"),
+        /// Width of the shared experts together; by default their number times the width of an expert.
+        moe_shared_expert_intermediate_size: Option<usize> = Shape.optional()
+            .also("shared_expert_intermediate_size").example("36"),
+        /// Whether the output of the shared experts is multiplied with sigmoid(x · w), w learned.
+        use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
+        /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do too.
+        use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid)
+            .also("scoring_func moe_router_score_function"),
+        /// Megatron: `False` is a softmax over the chosen alone, which is one over all, normalised.
+        moe_router_pre_softmax: Option<bool> = Numbers.optional()
+            .example("False\nnum_experts_chosen: 2"),
+        /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default.
+        norm_topk_prob: Option<bool> = Numbers.optional().example("False\nnum_experts_chosen: 2"),
+        /// Factor of all gates.
+        routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING).also("moe_router_topk_scaling_factor"),
+        /// How experts are chosen: `greedy` among all, or only in the best groups, by a group's best score
+        /// (`group_limited_greedy`) or the sum of its two best (`noaux_tc`). Exactly `topk_group` groups are kept, and no
+        /// expert outside them is ever chosen.
+        topk_method: Option<TopkMethod> = Numbers.optional().example("group_limited_greedy\nn_group: 4\ntopk_group: 2"),
+        /// Groups of experts; they divide E.
+        n_group: Option<usize> = Numbers.optional().also("moe_router_num_groups")
+            .example("4\ntopk_method: noaux_tc\ntopk_group: 2"),
+        /// Groups from which a token may choose.
+        topk_group: Option<usize> = Numbers.optional().also("moe_router_group_topk")
+            .example("1\ntopk_method: noaux_tc\nn_group: 2"),
+        /// Whether a bias that no gradient reaches, one number an expert, takes part in the choice. It moves once a step on
+        /// the device, and not after an overflow; no callback is needed.
+        balance_via_topk_bias: bool = Numbers.default(false).also("moe_router_enable_expert_bias"),
+        /// By how much that bias moves in a step, towards experts that had less than the mean.
+        topk_bias_update_rate: Option<f64> = Numbers.optional().within(FROM_ZERO).also("moe_router_bias_update_rate")
+            .example("0.01\nbalance_via_topk_bias: True"),
+        /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices, are constants on
+        /// one, and are left out with a notice. A loss joins the objective because its factor is written, whatever
+        /// `return_extra_loss` says.
+        aux_loss_types: Vec<String> = Numbers.optional().example("[expert]\naux_loss_factors: [0.1]"),
+        /// A factor for each of `aux_loss_types`.
+        aux_loss_factors: Vec<f64> = Numbers.optional().within(FACTORS).example("[0.2]\naux_loss_types: [expert]"),
+        /// `TopkRouterV1`: factor of its balance loss, which counts k times, where `return_extra_loss: True`.
+        aux_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO)
+            .example("0.5\nrouting_policy: TopkRouterV1\nreturn_extra_loss: True"),
+        /// Factor of the balance loss that `moe_router_load_balancing_type` names.
+        moe_aux_loss_coeff: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.1"),
+        /// Which loss that is: over each sequence (`seq_aux_loss`, the default), over the micro-batch (`aux_loss`,
+        /// `gbs_aux_loss`), or none.
+        moe_router_load_balancing_type: Option<Balancing> = Numbers.optional()
+            .example("aux_loss\nmoe_aux_loss_coeff: 0.1"),
+        /// Factor of the loss on the logits' size (z-loss).
+        z_loss_factor: f64 = Numbers.default(0.0).within(FROM_ZERO).also("moe_z_loss_coeff"),
+        /// Whether the original adds these losses; here a written factor does.
+        return_extra_loss: Option<bool> = Host.optional(),
+        /// Dropless: experts take every token that chose them, in grouped products; `capacity_factor` is then ignored with a
+        /// notice. `False`: an expert has ceil(k N `capacity_factor` / E) slots, at most N, and drops the rest.
+        use_gmm: bool = Numbers.default(false).also("moe_grouped_gemm"),
+        /// One more row of zeros for each expert; no result changes by a bit, and empty experts work without it.
+        enable_gmm_safe_tokens: bool = Host.default(false).also("use_pad_tokens").example("True\nuse_gmm: True"),
+        /// Permuting and combining in one kernel each instead of several; the bits are the same.
+        use_fused_ops_permute: bool = Host.default(false).also("moe_permute_fusion"),
+        /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of a
+        /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
+        /// word changes nothing, and a notice says so.
+        routing_policy: RoutingPolicy = Numbers.optional().example("TopkRouterV1\nnum_experts_chosen: 2"),
+        /// Slots of an expert over its share of the choices; 1.1 by default. 0 or below drops nothing and is computed as
+        /// `use_gmm: True` is.
+        capacity_factor: Option<f64> = Numbers.optional().also("moe_expert_capacity_factor").example("1.5"),
+        /// Which choices a full expert drops: those of later tokens, not later choices of all tokens. Megatron's words for it
+        /// are `position` and `probs`.
+        enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens).also("moe_token_drop_policy"),
+        /// Two capacities: the busiest experts keep all their slots, the others a share. Experts keep their weights and
+        /// moments where they are, so there is nothing to write back.
+        enable_cold_hot_expert: bool = Numbers.default(false).example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
+        /// How many experts are hot.
+        hot_expert_num: Option<usize> = Numbers.optional().example("2\nenable_cold_hot_expert: True"),
+        /// Slots of the others, as a share; 1 by default.
+        cold_token_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO)
+            .example("0.75\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
+        /// The hot experts are chosen anew every so many steps (10000 by default), before that at every power of two, and
+        /// where a checkpoint is written.
+        update_step: Option<u64> = Numbers.optional().within(COUNT).example("20\nenable_cold_hot_expert: True\nhot_expert_num: 1"),
+        /// Whether each layer's drop rate is logged.
+        callback_moe_droprate: bool = Host.default(false),
+        /// Whether `.npy` files with the choices of all of a step's tokens are written, for `gristmill token-distribution`.
+        save_token_distribution: bool = Host.default(false),
+        /// Type of the router's numbers; float32, whatever is written.
+        router_dense_type: Option<RouterType> = Host.optional().also("moe_router_dtype"),
+    }
+    others [
+        ignored(
+            "expert_group_size group_wise_a2a comp_comm_parallel comp_comm_parallel_degree ep_extend_tp \
+                expert_model_parallel enable_deredundency npu_nums_per_device use_allgather_dispatcher \
+                moe_shared_expert_overlap dispatch_global_max_bs moe_token_dispatcher_type enable_expert_relocation \
+                expert_relocation_initial_iteration expert_relocation_freq",
+            "about experts on several devices",
+        ),
+        ignored(
+            "cur_layer moe_module_name max_router_load print_expert_load",
+            "what the original must be told and a mixture here knows",
+        ),
+        differs("use_fused_ops_topkrouter", Passes::On, "always fused here"),
+        differs(
+            "router_aux_loss_coef",
+            Passes::Off,
+            "not read, as in the original; `moe_aux_loss_coeff` or `aux_loss_factors` says what balance counts",
+        ),
+        refused("moe_router_force_expert_balance", Passes::Off, "write `False`"),
+        refused("moe_layer_freq decoder_sparse_step", Passes::UpToOne, "write `first_k_dense_replace`"),
+        refused("mlp_only_layers", Passes::Off, "write `first_k_dense_replace`"),
+    ]
+}
+
+const EXPERTS: Range =
+    Range { words: "a whole number from 1 to 512", accepts: |n| (1.0..=512.0).contains(&n), outside: 0.0 };
+const SHARED: Range =
+    Range { words: "a whole number from 0 to 512", accepts: |n| (0.0..=512.0).contains(&n), outside: 513.0 };
+const CHOSEN: Range =
+    Range { words: "a whole number from 1 to 16", accepts: |n| (1.0..=16.0).contains(&n), outside: 17.0 };
+const FACTORS: Range = Range { words: "numbers from 0", accepts: |x| x >= 0.0, outside: -1.0 };
+const SCALING: Range = Range {
+    words: "a number above 0 and finite in float32",
+    accepts: |x| x > 0.0 && x as f32 > 0.0 && (x as f32).is_finite(),
+    outside: 0.0,
+};
+
+/// `topk_method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopkMethod {
+    /// Among all experts.
+    Greedy,
+    /// In the best groups, by this score.
+    Grouped(GroupScore),
+}
+
+impl Words for TopkMethod {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("greedy", Self::Greedy),
+        ("group_limited_greedy", Self::Grouped(GroupScore::Best)),
+        ("noaux_tc", Self::Grouped(GroupScore::BestTwo)),
+    ];
+}
+
+/// `moe_router_load_balancing_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balancing {
+    /// Over the tokens of each sequence.
+    Sequence,
+    /// Over the tokens of a micro-batch.
+    MicroBatch,
+    /// Megatron: over those of the global batch; here of the micro-batch, with a notice.
+    GlobalBatch,
+    /// None.
+    None,
+}
+
+impl Words for Balancing {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("seq_aux_loss", Self::Sequence),
+        ("sub_seq_aux_loss", Self::Sequence),
+        ("aux_loss", Self::MicroBatch),
+        ("gbs_aux_loss", Self::GlobalBatch),
+        ("none", Self::None),
+    ];
+}
+
+/// `routing_policy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RoutingPolicy {
+    /// Gates of what was kept stay as they are.
+    #[default]
+    V2,
+    /// They are renormalised.
+    V1,
+}
+
+impl Words for RoutingPolicy {
+    const WORDS: &'static [(&'static str, Self)] = &[("TopkRouterV2", Self::V2), ("TopkRouterV1", Self::V1)];
+}
+
+/// `router_dense_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterType {
+    /// float32.
+    F32,
+    /// Less precise, and so not taken.
+    Half,
+}
+
+impl Words for RouterType {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("float32", Self::F32), ("float16", Self::Half), ("bfloat16", Self::Half), ("fp32", Self::F32)];
+}
+
+/// A switch in the original, a word elsewhere.
+fn is_sigmoid(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
+    let node = reader.node(key)?;
+    match node.word() {
+        Some("sigmoid") => Some(true),
+        Some("softmax") => Some(false),
+        Some(word) if bool::from_node(node).is_none() => {
+            reader.fault(key, format!("expected softmax or sigmoid, found `{}`", word.escape_debug()));
+            None
+        }
+        _ => reader.convert(key, node),
+    }
+}
+
+/// A number of layers, or a switch for the first.
+fn first_dense(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
+    let node = reader.node(key)?;
+    bool::from_node(node).map(usize::from).or_else(|| reader.convert(key, node))
+}
+
+/// `enable_sdrop`, or Megatron's words for it.
+fn drops_last_tokens(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
+    let node = reader.node(key)?;
+    match node.word() {
+        Some("position") => Some(true),
+        Some("probs") => Some(false),
+        _ => reader.convert(key, node),
+    }
+}

@@ -1,0 +1,141 @@
+//! The keys of a schedule.
+
+use crate::settings::engine::*;
+
+rows! {
+    /// `lr_schedule`: the learning rate of every step.
+    pub struct Schedule {
+        /// The course of the rate after warm-up.
+        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, &PLANNED)).example("linear"),
+        /// The highest rate; by default that of the optimizer.
+        learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
+        /// The highest rate, or for `LearningRateWiseLayer` the schedule to be scaled.
+        base_lr: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(ANNEALING).read_by(base_rate).example("0.5"),
+        /// The rate at the end; 1e-7 unless written for the types `polynomial` and `WarmUpStableDecayLR`, otherwise 0.
+        lr_end: Option<f64> = Numbers.optional().within(FROM_ZERO).of(WITH_LR_END).example("1e-9"),
+        /// The rate after the cool-down.
+        lr_end1: Option<f64> = Numbers.optional().within(FROM_ZERO).of("ConstantWithCoolDownLR").example("1e-5"),
+        /// The rate after `final_steps`; by default `lr_end1`.
+        lr_end2: Option<f64> = Numbers.optional().within(FROM_ZERO).of("ConstantWithCoolDownLR").example("1e-6"),
+        /// The lowest rate.
+        eta_min: Option<f64> = Numbers.optional().within(FROM_ZERO).of(ANNEALING).example("1e-5"),
+        /// Steps over which the rate rises.
+        warmup_steps: Option<u64> = Numbers.optional().of(WITH_WARMUP).example("3"),
+        /// The same as a share of `total_steps`, rounded down.
+        warmup_ratio: Option<f64> = Numbers.optional().within(SHARE).of(WITH_WARMUP).example("0.25"),
+        /// The same in epochs. A ratio wins over epochs, epochs over steps.
+        warmup_epochs: Option<u64> = Numbers.optional().of(WITH_WARMUP).example("1"),
+        /// The rate of the very first step.
+        warmup_lr_init: Option<f64> = Numbers.optional().within(FROM_ZERO).of(WITH_WARMUP).example("1e-6"),
+        /// Steps in the schedule; -1 or absent: all steps of the run.
+        total_steps: Option<i64> = Numbers.optional().within(FROM_MINUS_ONE).of(WITH_TOTAL).example("900"),
+        /// Cycles of the cosine: 0.5 goes down once (default), restarts count whole ones (default 1).
+        num_cycles: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(WITH_CYCLES).example("2.5"),
+        /// Steps until the rate is `lr_end`, or (polynomial, cool-down) that the way down takes; by default all that are left.
+        decay_steps: Option<u64> = Numbers.optional().of(WITH_DECAY_STEPS).example("30"),
+        /// The way down as a share of `total_steps`.
+        decay_ratio: Option<f64> = Numbers.optional().within(SHARE).of("ConstantWithCoolDownLR").example("0.5"),
+        /// Exponent of the decay.
+        power: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("PolynomialWithWarmUpLR").example("2.0"),
+        /// Steps at the highest rate before the cool-down.
+        keep_steps: Option<u64> = Numbers.optional().of("ConstantWithCoolDownLR").example("5"),
+        /// Steps at `lr_end1`.
+        final_steps: Option<u64> = Numbers.optional().of("ConstantWithCoolDownLR").example("7"),
+        /// Step at which the decay starts.
+        decay_start_steps: Option<u64> = Numbers.optional().of("WarmUpStableDecayLR").example("40"),
+        /// The same as a share of `total_steps`.
+        decay_start_ratio: Option<f64> = Numbers.optional().within(SHARE).of("WarmUpStableDecayLR").example("0.5"),
+        /// Steps from the highest rate to the lowest.
+        t_max: Option<u64> = Numbers.optional().within(COUNT).of("CosineAnnealingLR").example("11"),
+        /// Steps to the first restart.
+        t_0: Option<u64> = Numbers.optional().within(COUNT).of("CosineAnnealingWarmRestarts").example("11"),
+        /// Each cycle is so many times as long as the one before.
+        t_mult: Option<u64> = Numbers.optional().within(COUNT).of("CosineAnnealingWarmRestarts").example("2"),
+        /// Every rate is multiplied by this; the original writes it in a `LearningRateWiseLayer` around a schedule.
+        lr_scale: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
+    }
+    others [refused("auto_register", Passes::Off, "remove it")]
+}
+
+rows! {
+    /// `grouped_lr_schedule.grouped`: items with the keys of a schedule for some of the parameters, and these.
+    pub struct GroupKeys {
+        /// Patterns of parameters: regular expressions, found anywhere in a name.
+        params: Vec<String> = Numbers.required().example("['embed']"),
+        /// Their weight decay; by default the optimizer's.
+        weight_decay: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.01"),
+    }
+    others []
+}
+
+const FROM_MINUS_ONE: Range =
+    Range { words: "a whole number, or -1 for the whole run", accepts: |steps| steps >= -1.0, outside: -2.0 };
+
+const WITH_WARMUP: &str = "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR LinearWithWarmUpLR PolynomialWithWarmUpLR \
+    ConstantWarmUpLR ConstantWithCoolDownLR WarmUpStableDecayLR";
+const ANNEALING: &str = "CosineAnnealingLR CosineAnnealingWarmRestarts";
+const WITH_TOTAL: &str = WITH_WARMUP;
+const WITH_LR_END: &str =
+    "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR PolynomialWithWarmUpLR WarmUpStableDecayLR";
+const WITH_CYCLES: &str = "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR ConstantWithCoolDownLR";
+const WITH_DECAY_STEPS: &str =
+    "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR PolynomialWithWarmUpLR ConstantWithCoolDownLR";
+
+/// `type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScheduleType {
+    /// `CosineWithWarmUpLR`.
+    Cosine,
+    /// `CosineWithRestartsAndWarmUpLR`.
+    CosineWithRestarts,
+    /// `LinearWithWarmUpLR`.
+    Linear,
+    /// `PolynomialWithWarmUpLR`.
+    Polynomial,
+    /// `ConstantWarmUpLR`.
+    #[default]
+    Constant,
+    /// `ConstantWithCoolDownLR`.
+    CoolDown,
+    /// `WarmUpStableDecayLR`.
+    StableDecay,
+    /// `CosineAnnealingLR`.
+    Annealing,
+    /// `CosineAnnealingWarmRestarts`.
+    AnnealingWithRestarts,
+    /// `LearningRateWiseLayer`: another schedule in `base_lr`, scaled.
+    WiseLayer,
+}
+
+impl Words for ScheduleType {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("CosineWithWarmUpLR", Self::Cosine),
+        ("cosine", Self::Cosine),
+        ("CosineWithRestartsAndWarmUpLR", Self::CosineWithRestarts),
+        ("cosine_with_restarts", Self::CosineWithRestarts),
+        ("LinearWithWarmUpLR", Self::Linear),
+        ("linear", Self::Linear),
+        ("PolynomialWithWarmUpLR", Self::Polynomial),
+        ("polynomial", Self::Polynomial),
+        ("ConstantWarmUpLR", Self::Constant),
+        ("constant_with_warmup", Self::Constant),
+        ("ConstantWithCoolDownLR", Self::CoolDown),
+        ("WarmUpStableDecayLR", Self::StableDecay),
+        ("CosineAnnealingLR", Self::Annealing),
+        ("cosine_annealing", Self::Annealing),
+        ("CosineAnnealingWarmRestarts", Self::AnnealingWithRestarts),
+        ("cosine_annealing_warm_restarts", Self::AnnealingWithRestarts),
+        ("LearningRateWiseLayer", Self::WiseLayer),
+    ];
+}
+
+/// Types of files of the original that ship with one model's code.
+pub(super) const PLANNED: [&str; 2] = ["MegatronLR", "WarmUpDecayLR"];
+
+/// The rate of an annealing schedule; another schedule's section is read where it is one.
+fn base_rate(reader: &Reader<'_>, key: &'static str) -> Option<Option<f64>> {
+    match reader.node(key)? {
+        Node::Map(_) => Some(None),
+        node => reader.convert(key, node),
+    }
+}

@@ -1,0 +1,75 @@
+//! `configs/README.md` and `gristmill explain` say what the rows say.
+
+use crate::settings::{explain, reference};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const INTRODUCTION: &str = "\
+# Configurations
+
+Every file here trains as it stands: `cargo run --release --example train_gpt -- configs/tiny.yaml`. Any key can be set on the
+command line too, `--section.key=value` behind the file, and `gristmill explain KEY` says what it does.
+
+";
+
+const SETTINGS: &str = "\
+## Settings
+
+The keys are those of MindSpore Transformers, section by section, and a few of our own. A key decides the *shape* of the
+model, the *numbers* of a run, or only what the *host* does: a run resumes only with the same shape and numbers. Keys that
+are not listed are unknown, which is an error. This page is generated from the rows in `src/settings/sections`;
+`UPDATE_GOLDEN=1 cargo test --release --lib settings` writes it anew.
+
+";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")
+}
+
+/// The first paragraph of a file's comment.
+fn purpose(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().map_while(|line| line.strip_prefix("# "));
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+fn expected() -> String {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
+    files.sort();
+    let mut text = format!("{INTRODUCTION}| file | |\n|---|---|\n");
+    for file in &files {
+        let name = file.file_name().unwrap().to_string_lossy();
+        text += &format!("| [{name}]({name}) | {} |\n", purpose(file));
+    }
+    format!("{text}\n{SETTINGS}{}", reference())
+}
+
+#[test]
+fn the_reference_is_generated_from_the_rows() {
+    let path = folder().join("README.md");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, expected()).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected(),
+        "configs/README.md is not what the rows say; write it anew with UPDATE_GOLDEN=1"
+    );
+}
+
+#[test]
+fn explains_keys_sections_and_what_is_not_built() {
+    let of = |name: &str| explain(Some(name)).unwrap();
+    assert!(explain(None).unwrap().lines().count() > 20);
+    let heads = of("n_head");
+    assert!(heads.contains("in model.model_config\nnum_heads: a whole number from 1 to"), "{heads}");
+    assert!(heads.contains("Also `num_attention_heads`, `n_head`."), "{heads}");
+    assert!(of("optimizer.eps").starts_with("in optimizer\neps: a number above 0"));
+    assert!(of("runner_config").contains("\nbatch_size: "));
+    assert!(of("recompute").contains("not built"));
+    assert!(of("sink_mode").contains("ignored with a notice"));
+    let wrong = explain(Some("num_haeds")).unwrap_err().to_string();
+    assert_eq!(wrong, "num_haeds: no such key or section; did you mean `num_heads`?");
+}
