@@ -42,14 +42,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
     ("data", &["error", "random"]),
     ("device", &["element", "error", "kernels", "record"]),
-    // `train` holds the plain settings of schedule and optimizer that a configuration fills in.
-    ("config", &["data", "error", "kernels", "model", "train"]),
+    ("settings", &["data", "error", "kernels", "model"]),
     // The binaries: they may ask anyone.
     ("main", &["cli"]),
     (
         "cli",
         &[
-            "config",
             "data",
             "device",
             "element",
@@ -62,6 +60,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "record",
             "reference",
             "report",
+            "settings",
             "store",
             "train",
         ],
@@ -72,8 +71,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "train",
         &[
-            "config", "data", "device", "element", "error", "generate", "kernels", "model", "ops", "record",
-            "report", "store", "tape",
+            "data", "device", "element", "error", "generate", "kernels", "model", "ops", "record", "report",
+            "settings", "store", "tape",
         ],
     ),
 ];
@@ -92,16 +91,6 @@ fn modules_import_only_what_they_may() {
                 let fine = !known || used == module || allowed.contains(&used.as_str());
                 assert!(fine, "{file} imports crate::{used}, which `{module}` may not:\n{line}");
             }
-        }
-    }
-}
-
-#[test]
-fn config_takes_only_settings_from_train() {
-    for (file, text) in files("src/config") {
-        for line in text.lines().filter(|line| line.contains("crate::train")) {
-            let fine = line.contains("train::schedule") || line.contains("train::optimizer");
-            assert!(fine, "{file}: configuration knows settings, not the trainer:\n{line}");
         }
     }
 }
@@ -128,7 +117,7 @@ fn only_in(needle: &str, home: &str, why: &str) {
 #[test]
 fn one_place_for_each_foreign_library() {
     only_in("wgpu::", "src/device/", "recordings must work without an adapter");
-    only_in("serde_yaml", "src/config/document.rs", "one file knows the YAML library");
+    only_in("serde_yaml", "src/settings/engine/document.rs", "one file knows the YAML library");
     only_in("tokenizers::", "src/data/tokenizer.rs", "one file knows the tokenizer library");
     only_in("wesl::", "src/kernels/compose.rs", "one file knows how shaders are composed");
 }

@@ -110,6 +110,7 @@ fn default_text(row: &RowText) -> String {
     match &row.default {
         _ if row.is_required => "must be written".to_string(),
         None => "none".to_string(),
+        Some(Node::Text(text)) if text.is_empty() => "none".to_string(),
         Some(Node::Bool(value)) => format!("`{}`", if *value { "True" } else { "False" }),
         Some(node) => format!("`{}`", to_json(node)),
     }
@@ -137,7 +138,7 @@ fn fate_text(other: &Other) -> String {
     match other.fate {
         Fate::Ignored => format!("ignored with a notice: {}", other.sentence),
         Fate::Differs(passes) => format!("{} (a notice unless {})", other.sentence, passes.describe()),
-        Fate::Refused(passes) => format!("not built ({} passes); {}", passes.describe(), other.sentence),
+        Fate::Refused(passes) => format!("accepted only as {}; {}", passes.describe(), other.sentence),
         Fate::Section => other.sentence.to_string(),
     }
 }

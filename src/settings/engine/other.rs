@@ -90,7 +90,7 @@ impl Passes {
             Self::UpToOne => "`False`, 0 or 1".to_string(),
             Self::UpToZero => "0 or below".to_string(),
             Self::On => "`True`".to_string(),
-            Self::Words(known) => format!("`{}`", words(known).collect::<Vec<_>>().join("`, `")),
+            Self::Words(known) => format!("`{}`", words(known).collect::<Vec<_>>().join("` or `")),
             Self::Never => "no value".to_string(),
         }
     }

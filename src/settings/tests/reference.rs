@@ -68,7 +68,7 @@ fn explains_keys_sections_and_what_is_not_built() {
     assert!(heads.contains("Also `num_attention_heads`, `n_head`."), "{heads}");
     assert!(of("optimizer.eps").starts_with("in optimizer\neps: a number above 0"));
     assert!(of("runner_config").contains("\nbatch_size: "));
-    assert!(of("recompute").contains("not built"));
+    assert!(of("recompute").contains("accepted only as `False`"));
     assert!(of("sink_mode").contains("ignored with a notice"));
     let wrong = explain(Some("num_haeds")).unwrap_err().to_string();
     assert_eq!(wrong, "num_haeds: no such key or section; did you mean `num_heads`?");
