@@ -14,6 +14,9 @@ fn every_configuration_records() {
     let mut count = 0;
     for entry in fs::read_dir(root.join("configs")).expect("the folder of configurations") {
         let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|ending| ending != "yaml") {
+            continue;
+        }
         let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
         let plan = config.plan;
         for tier in Tier::ALL {
