@@ -28,7 +28,7 @@ pub use overrides::Override;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;
 pub(crate) use section::{Entry, Placed, Section, rows};
-pub(crate) use setting::{Kind, Setting, Words};
+pub(crate) use setting::{Kind, Setting, Words, words};
 pub(crate) use source::{Source, closest, unknown_type};
 #[cfg(test)]
 pub(crate) use table::Decides;

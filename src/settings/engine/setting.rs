@@ -84,6 +84,27 @@ pub(crate) trait Words: Clone + PartialEq + 'static {
     }
 }
 
+/// An enum whose values are words: `Variant = "word that is written" "other word"`.
+macro_rules! words {
+    (
+        $(#[$about:meta])*
+        pub enum $name:ident {
+            $($(#[$doc:meta])* $variant:ident = $($word:literal)+,)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $crate::settings::engine::setting::Words for $name {
+            const WORDS: &'static [(&'static str, Self)] = &[$($(($word, Self::$variant),)+)*];
+        }
+    };
+}
+pub(crate) use words;
+
 impl<T: Words> Setting for T {
     fn kind() -> Kind {
         Kind::Words(T::WORDS.iter().map(|(word, _)| *word).collect())

@@ -48,32 +48,21 @@ const NS_STEPS: Range = Range {
 /// The types but Muon.
 const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
 
-/// `type`, by what is computed and by the default of `eps`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OptimizerType {
-    /// m̂ / (√v̂ + eps).
-    #[default]
-    AdamW,
-    /// The same, with eps 1e-6.
-    FusedAdamWeightDecay,
-    /// Without correction of the moments.
-    Fp32StateAdamWeightDecay,
-    /// eps before the correction.
-    AdamWeightDecayX,
-    /// Orthogonalised momentum.
-    Muon,
-}
-
-impl Words for OptimizerType {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("AdamW", Self::AdamW),
-        ("adamw", Self::AdamW),
-        ("FusedAdamW", Self::AdamW),
-        ("FusedAdamWeightDecay", Self::FusedAdamWeightDecay),
-        ("FP32StateAdamWeightDecay", Self::Fp32StateAdamWeightDecay),
-        ("AdamWeightDecayX", Self::AdamWeightDecayX),
-        ("Muon", Self::Muon),
-    ];
+words! {
+    /// `type`, by what is computed and by the default of `eps`.
+    pub enum OptimizerType {
+        /// m̂ / (√v̂ + eps).
+        #[default]
+        AdamW = "AdamW" "adamw" "FusedAdamW",
+        /// The same, with eps 1e-6.
+        FusedAdamWeightDecay = "FusedAdamWeightDecay",
+        /// Without correction of the moments.
+        Fp32StateAdamWeightDecay = "FP32StateAdamWeightDecay",
+        /// eps before the correction.
+        AdamWeightDecayX = "AdamWeightDecayX",
+        /// Orthogonalised momentum.
+        Muon = "Muon",
+    }
 }
 
 /// Optimizers of the original that are not built.

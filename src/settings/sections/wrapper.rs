@@ -34,16 +34,13 @@ rows! {
     others []
 }
 
-/// The cells that are built.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum LossScaleKind {
-    /// The scale never moves.
-    #[default]
-    Fixed,
-}
-
-impl Words for LossScaleKind {
-    const WORDS: &'static [(&'static str, Self)] = &[("FixedLossScaleUpdateCell", Self::Fixed)];
+words! {
+    /// The cells that are built.
+    pub enum LossScaleKind {
+        /// The scale never moves.
+        #[default]
+        Fixed = "FixedLossScaleUpdateCell",
+    }
 }
 
 const PLANNED: [&str; 2] = ["DynamicLossScaleUpdateCell", "AdaptiveLossScaleUpdateCell"];

@@ -86,30 +86,21 @@ const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
 const BYTE: Range =
     Range { words: "a byte, 0 to 255", accepts: |byte| (0.0..=255.0).contains(&byte), outside: 256.0 };
 
-/// `data_loader.type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LoaderType {
-    /// Text files.
-    #[default]
-    Text,
-    /// Files of lines of JSON.
-    Jsonl,
-    /// Files of token ids.
-    Tokens,
-    /// Megatron's files.
-    Megatron,
-    /// Rust sources.
-    CargoRegistry,
-}
-
-impl Words for LoaderType {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("TextDataLoader", Self::Text),
-        ("JsonlDataLoader", Self::Jsonl),
-        ("TokenDataLoader", Self::Tokens),
-        (MEGATRON, Self::Megatron),
-        ("CargoRegistryDataLoader", Self::CargoRegistry),
-    ];
+words! {
+    /// `data_loader.type`.
+    pub enum LoaderType {
+        /// Text files.
+        #[default]
+        Text = "TextDataLoader",
+        /// Files of lines of JSON.
+        Jsonl = "JsonlDataLoader",
+        /// Files of token ids.
+        Tokens = "TokenDataLoader",
+        /// Megatron's files.
+        Megatron = "BlendedMegatronDatasetDataLoader",
+        /// Rust sources.
+        CargoRegistry = "CargoRegistryDataLoader",
+    }
 }
 
 impl Words for DocumentFormat {

@@ -29,33 +29,23 @@ rows! {
     others [sections("type")]
 }
 
-/// `rope_type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// Not at all.
-    #[default]
-    Default,
-    /// Positions are divided by `factor`.
-    Linear,
-    /// The base is multiplied by `factor`.
-    Ntk,
-    /// The base grows with the length.
-    DynamicNtk,
-    /// By parts.
-    Yarn,
-    /// By wavelength.
-    Llama3,
-}
-
-impl Words for Method {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("default", Self::Default),
-        ("linear", Self::Linear),
-        ("ntk", Self::Ntk),
-        ("dynamic_ntk", Self::DynamicNtk),
-        ("yarn", Self::Yarn),
-        ("llama3", Self::Llama3),
-    ];
+words! {
+    /// `rope_type`.
+    pub enum Method {
+        /// Not at all.
+        #[default]
+        Default = "default",
+        /// Positions are divided by `factor`.
+        Linear = "linear",
+        /// The base is multiplied by `factor`.
+        Ntk = "ntk",
+        /// The base grows with the length.
+        DynamicNtk = "dynamic_ntk",
+        /// By parts.
+        Yarn = "yarn",
+        /// By wavelength.
+        Llama3 = "llama3",
+    }
 }
 
 /// What Hugging Face takes where its file is silent: beta_slow, beta_fast, mscale, mscale_all_dim.

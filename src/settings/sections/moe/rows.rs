@@ -161,55 +161,41 @@ impl Words for TopkMethod {
     ];
 }
 
-/// `moe_router_load_balancing_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Balancing {
-    /// Over the tokens of each sequence.
-    Sequence,
-    /// Over the tokens of a micro-batch.
-    MicroBatch,
-    /// Megatron: over those of the global batch; here of the micro-batch, with a notice.
-    GlobalBatch,
-    /// None.
-    None,
+words! {
+    /// `moe_router_load_balancing_type`.
+    pub enum Balancing {
+        /// Over the tokens of each sequence.
+        #[default]
+        Sequence = "seq_aux_loss" "sub_seq_aux_loss",
+        /// Over the tokens of a micro-batch.
+        MicroBatch = "aux_loss",
+        /// Megatron: over those of the global batch; here of the micro-batch, with a notice.
+        GlobalBatch = "gbs_aux_loss",
+        /// None.
+        None = "none",
+    }
 }
 
-impl Words for Balancing {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("seq_aux_loss", Self::Sequence),
-        ("sub_seq_aux_loss", Self::Sequence),
-        ("aux_loss", Self::MicroBatch),
-        ("gbs_aux_loss", Self::GlobalBatch),
-        ("none", Self::None),
-    ];
+words! {
+    /// `routing_policy`.
+    pub enum RoutingPolicy {
+        /// Gates of what was kept stay as they are.
+        #[default]
+        V2 = "TopkRouterV2",
+        /// They are renormalised.
+        V1 = "TopkRouterV1",
+    }
 }
 
-/// `routing_policy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RoutingPolicy {
-    /// Gates of what was kept stay as they are.
-    #[default]
-    V2,
-    /// They are renormalised.
-    V1,
-}
-
-impl Words for RoutingPolicy {
-    const WORDS: &'static [(&'static str, Self)] = &[("TopkRouterV2", Self::V2), ("TopkRouterV1", Self::V1)];
-}
-
-/// `router_dense_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouterType {
-    /// float32.
-    F32,
-    /// Less precise, and so not taken.
-    Half,
-}
-
-impl Words for RouterType {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("float32", Self::F32), ("float16", Self::Half), ("bfloat16", Self::Half), ("fp32", Self::F32)];
+words! {
+    /// `router_dense_type`.
+    pub enum RouterType {
+        /// float32.
+        #[default]
+        F32 = "float32" "fp32",
+        /// Less precise, and so not taken.
+        Half = "float16" "bfloat16",
+    }
 }
 
 /// A switch in the original, a word elsewhere.

@@ -81,52 +81,31 @@ const WITH_CYCLES: &str = "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR Cons
 const WITH_DECAY_STEPS: &str =
     "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR PolynomialWithWarmUpLR ConstantWithCoolDownLR";
 
-/// `type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScheduleType {
-    /// `CosineWithWarmUpLR`.
-    Cosine,
-    /// `CosineWithRestartsAndWarmUpLR`.
-    CosineWithRestarts,
-    /// `LinearWithWarmUpLR`.
-    Linear,
-    /// `PolynomialWithWarmUpLR`.
-    Polynomial,
-    /// `ConstantWarmUpLR`.
-    #[default]
-    Constant,
-    /// `ConstantWithCoolDownLR`.
-    CoolDown,
-    /// `WarmUpStableDecayLR`.
-    StableDecay,
-    /// `CosineAnnealingLR`.
-    Annealing,
-    /// `CosineAnnealingWarmRestarts`.
-    AnnealingWithRestarts,
-    /// `LearningRateWiseLayer`: another schedule in `base_lr`, scaled.
-    WiseLayer,
-}
-
-impl Words for ScheduleType {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("CosineWithWarmUpLR", Self::Cosine),
-        ("cosine", Self::Cosine),
-        ("CosineWithRestartsAndWarmUpLR", Self::CosineWithRestarts),
-        ("cosine_with_restarts", Self::CosineWithRestarts),
-        ("LinearWithWarmUpLR", Self::Linear),
-        ("linear", Self::Linear),
-        ("PolynomialWithWarmUpLR", Self::Polynomial),
-        ("polynomial", Self::Polynomial),
-        ("ConstantWarmUpLR", Self::Constant),
-        ("constant_with_warmup", Self::Constant),
-        ("ConstantWithCoolDownLR", Self::CoolDown),
-        ("WarmUpStableDecayLR", Self::StableDecay),
-        ("CosineAnnealingLR", Self::Annealing),
-        ("cosine_annealing", Self::Annealing),
-        ("CosineAnnealingWarmRestarts", Self::AnnealingWithRestarts),
-        ("cosine_annealing_warm_restarts", Self::AnnealingWithRestarts),
-        ("LearningRateWiseLayer", Self::WiseLayer),
-    ];
+words! {
+    /// `type`.
+    pub enum ScheduleType {
+        /// `CosineWithWarmUpLR`.
+        Cosine = "CosineWithWarmUpLR" "cosine",
+        /// `CosineWithRestartsAndWarmUpLR`.
+        CosineWithRestarts = "CosineWithRestartsAndWarmUpLR" "cosine_with_restarts",
+        /// `LinearWithWarmUpLR`.
+        Linear = "LinearWithWarmUpLR" "linear",
+        /// `PolynomialWithWarmUpLR`.
+        Polynomial = "PolynomialWithWarmUpLR" "polynomial",
+        /// `ConstantWarmUpLR`.
+        #[default]
+        Constant = "ConstantWarmUpLR" "constant_with_warmup",
+        /// `ConstantWithCoolDownLR`.
+        CoolDown = "ConstantWithCoolDownLR",
+        /// `WarmUpStableDecayLR`.
+        StableDecay = "WarmUpStableDecayLR",
+        /// `CosineAnnealingLR`.
+        Annealing = "CosineAnnealingLR" "cosine_annealing",
+        /// `CosineAnnealingWarmRestarts`.
+        AnnealingWithRestarts = "CosineAnnealingWarmRestarts" "cosine_annealing_warm_restarts",
+        /// `LearningRateWiseLayer`: another schedule in `base_lr`, scaled.
+        WiseLayer = "LearningRateWiseLayer",
+    }
 }
 
 /// Types of files of the original that ship with one model's code.
