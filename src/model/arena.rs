@@ -1,10 +1,9 @@
-//! Where parameters lie: flat arenas, cut into segments.
+//! The memory layout of parameters: flat arenas, cut into segments.
 //!
-//! Weights, gradients and both moments of AdamW are four arenas of the same layout, so one norm and one AdamW launch
-//! per segment serve any number of tensors. Parameters that are updated alike lie together: group by group, those that
-//! decay first, and what is frozen last. A segment is of one kind and never larger than one binding; an arena that holds
-//! nothing of a kind (gradients of what is frozen, say) has no buffer for it. Each part starts at a multiple of 128 elements: the same offset binds in f32, f16
-//! and bf16.
+//! Weights, gradients and both moments of AdamW are four arenas of one layout, so that one norm launch and one AdamW
+//! launch per segment cover any number of tensors. A segment holds parameters of one [`Kind`] and fits one binding; an
+//! arena has no buffer for kinds that it does not need, such as gradients of frozen parameters. Parts start at
+//! multiples of 128 elements, so that the same offset can be bound in f32, f16 and bf16.
 
 use super::config::ModelConfig;
 use super::parameters::{Gpt, Spec, UpdateRule};
@@ -17,38 +16,38 @@ use std::collections::BTreeSet;
 
 const ALIGNMENT: u64 = 128;
 
-/// Some whole rows of a parameter in one segment.
+/// Consecutive rows of a parameter in one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The segment's number.
+    /// Index of the segment.
     pub segment: usize,
-    /// Elements from the segment's start.
+    /// Offset in the segment, in elements.
     pub offset: u64,
-    /// First row of the parameter that lies here.
+    /// First row of the parameter in this part.
     pub first_row: usize,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
 }
 
-/// One buffer of an arena.
+/// One buffer of every arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its length.
+    /// Length in elements.
     pub elements: u64,
-    /// What lies in it.
+    /// The kind of its parameters.
     pub kind: Kind,
 }
 
-/// What the parameters of a segment have in common. Kinds lie in this order.
+/// How the parameters of a segment are updated. Segments are in the order of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    /// Whether they stay as they are: no gradient, no moments.
+    /// Whether they are frozen: without gradient and moments.
     pub is_frozen: bool,
-    /// Their parameter group.
+    /// Parameter group.
     pub group: usize,
-    /// How they are updated.
+    /// Update rule.
     pub rule: UpdateRule,
-    /// Whether weight decay passes them by.
+    /// Whether they are exempt from weight decay.
     pub is_exempt: bool,
 }
 
@@ -58,7 +57,7 @@ impl Kind {
     }
 }
 
-/// The layout that all arenas share.
+/// The layout of all arenas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArenaLayout {
     /// The parameters and their parts, in the order of [`Gpt::declare`].
@@ -98,12 +97,12 @@ impl ArenaLayout {
         Ok(Self { parameters, segments })
     }
 
-    /// Elements of one arena.
+    /// Size of an arena in elements.
     pub fn elements(&self) -> u64 {
         self.segments.iter().map(|segment| segment.elements).sum()
     }
 
-    /// Adds one arena to the persistent buffers, for the kinds of parameters that it `holds`.
+    /// Adds an arena to the persistent buffers, with the kinds of parameters that it `holds`.
     pub fn arena(&self, persistents: &mut Persistents, name: &str, holds: impl Fn(Kind) -> bool) -> Arena {
         let buffer = |(i, s): (usize, &Segment)| {
             holds(s.kind).then(|| persistents.add(format!("{name} {i}"), 4 * s.elements))
@@ -146,17 +145,17 @@ impl ArenaLayout {
 /// One arena: a persistent buffer for each segment that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// By segment.
+    /// The buffer of each segment.
     pub segments: Vec<Option<PersistentId>>,
 }
 
 impl Arena {
-    /// The buffers there are.
+    /// All buffers.
     pub fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
         self.segments.iter().copied().flatten()
     }
 
-    /// Whether the arena holds a parameter.
+    /// Whether the arena holds the parameter with these parts.
     pub fn holds(&self, parts: &[Part]) -> bool {
         parts.iter().all(|part| self.segments[part.segment].is_some())
     }
@@ -182,7 +181,8 @@ impl Arena {
     }
 }
 
-/// (first row, rows) of each part of a parameter: one, if it fits; else parts start where it may be split.
+/// (first row, rows) of each part of a parameter: one part if it fits, otherwise split where [`Spec::split_rows`]
+/// allows.
 fn row_ranges(spec: &Spec, segment_elements: u64) -> Result<Vec<(usize, usize)>> {
     let stride = stride_of(spec.cols as u32) as u64;
     let rows_that_fit = (segment_elements / stride) as usize;

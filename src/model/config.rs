@@ -1,4 +1,4 @@
-//! The shape of a model, every number decided.
+//! The resolved configuration of a model.
 
 mod mixture;
 
@@ -15,12 +15,12 @@ use crate::ops::decode::Decode;
 use crate::ops::heads::HeadLayout;
 use crate::ops::rope::Rope;
 
-/// A decoder: what the layers, the loss and the initialisation need to know.
+/// A decoder: sizes and options of its layers, loss and initialisation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// Whose names checkpoints use.
+    /// The published family whose names and tensor layouts checkpoints use.
     pub family: Family,
-    /// Number of different tokens (V).
+    /// Size of the vocabulary (V).
     pub vocab_size: usize,
     /// Width of the residual stream (D).
     pub hidden_size: usize,
@@ -32,75 +32,75 @@ pub struct ModelConfig {
     pub num_kv_heads: usize,
     /// Width of a head (C).
     pub head_dim: usize,
-    /// Inner width of the feed-forward layer (F).
+    /// Inner width of the feed-forward network (F).
     pub intermediate_size: usize,
-    /// What the feed-forward layer does between its projections.
+    /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Tokens in a window (T).
     pub seq_length: usize,
-    /// Positions the model is made for, at least `seq_length`.
+    /// Largest number of positions, at least `seq_length`: rows of a learned table of positions.
     pub max_positions: usize,
-    /// How a token's place gets into the model.
+    /// Encoding of positions.
     pub positions: Positions,
     /// Base of the rotary frequencies θ^(-2i/d).
     pub rope_theta: f64,
-    /// How those frequencies are stretched for a longer context.
+    /// Scaling of the rotary frequencies for longer contexts.
     pub rope_scaling: RopeScaling,
-    /// How many of a head's dimensions rotate; even, at most `head_dim`.
+    /// Dimensions of a head that rotate; even, at most `head_dim`.
     pub rotary_dim: usize,
-    /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
+    /// Whether rotary pairs are interleaved, (2i, 2i+1), instead of halves, (i, i + d/2).
     pub rotary_interleaved: bool,
-    /// What stands before attention, feed-forward layer and head.
+    /// The norm before attention, feed-forward network and head.
     pub norm: Norm,
-    /// Added to the mean square or the variance in the norms.
+    /// Added to the mean square or the variance in norms.
     pub norm_eps: f64,
     /// Whether the head shares the embedding's weights.
     pub tie_word_embeddings: bool,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
-    /// Whether attention's output projection and those of the feed-forward layer have a bias.
+    /// Whether the output projection of attention and the projections of the feed-forward network have a bias.
     pub linear_bias: bool,
-    /// Whether q and k are normalised per head before rotation.
+    /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
     pub qk_norm: bool,
-    /// A token sees this many tokens, itself and those before it; `None`: all of its sequence. At most `seq_length` - 1,
-    /// since a wider window hides nothing.
+    /// Sliding window: a token attends to this many tokens, itself included; `None`: to all before it. At most
+    /// `seq_length` - 1, since a wider window masks nothing.
     pub sliding_window: Option<usize>,
-    /// Share of the attention weights that training drops.
+    /// Dropout probability of the attention weights.
     pub attention_dropout: f64,
-    /// Share of what each half of a block adds to the residual stream that training drops.
+    /// Dropout probability of the outputs of attention and feed-forward network.
     pub hidden_dropout: f64,
-    /// Share of the embedding's output that training drops.
+    /// Dropout probability of the embedded tokens.
     pub embedding_dropout: f64,
-    /// Standard deviation of the initial weights.
+    /// Standard deviation of initial matrices; see [`residual_init_std`](Self::residual_init_std) for some of them.
     pub init_std: f64,
-    /// Targets with this id are left out of the loss; `u32::MAX`, which is no token, for a negative id.
+    /// Target id that the loss ignores; `u32::MAX`, which is not a token, for a negative id.
     pub ignore_id: u32,
-    /// What stands in the place of the feed-forward network in most layers, for a mixture of experts.
+    /// The mixture of experts that replaces the feed-forward network in most layers; `None` for a dense model.
     pub mixture: Option<MixtureConfig>,
-    /// What predicts tokens further ahead, where something does.
+    /// Multi-token prediction.
     pub multi_token: Option<MultiToken>,
 }
 
-/// The sizes in which models of one family differ most.
+/// The sizes of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Number of different tokens (V).
+    /// Size of the vocabulary (V).
     pub vocab_size: usize,
     /// Width of the residual stream (D).
     pub hidden_size: usize,
     /// Number of blocks (L).
     pub num_layers: usize,
-    /// Query heads (H), and key and value heads.
+    /// Query heads and key-value heads (H).
     pub num_heads: usize,
-    /// Inner width of the feed-forward layer (F).
+    /// Inner width of the feed-forward network (F).
     pub intermediate_size: usize,
     /// Tokens in a window (T).
     pub seq_length: usize,
 }
 
 impl ModelConfig {
-    /// A Llama of these sizes: RMSNorm, rotary positions, SwiGLU, a head of its own, no biases (Touvron et al., 2023).
-    /// What is not a size can be changed in the result.
+    /// A Llama of these sizes: RMSNorm, rotary positions, SwiGLU, an untied head, no biases (Touvron et al., 2023).
+    /// Other options can be changed in the result.
     pub fn llama(sizes: Sizes) -> Self {
         let Sizes { vocab_size, hidden_size, num_layers, num_heads, intermediate_size, seq_length } = sizes;
         let head_dim = hidden_size / num_heads;
@@ -138,8 +138,8 @@ impl ModelConfig {
         }
     }
 
-    /// A GPT-2 of these sizes: LayerNorm, learned positions, GELU, biases, the embedding as its head (Radford et al.,
-    /// 2019).
+    /// A GPT-2 of these sizes: LayerNorm, learned positions, GELU, biases, a head tied to the embedding (Radford et
+    /// al., 2019).
     pub fn gpt2(sizes: Sizes) -> Self {
         Self {
             family: Family::Gpt2,
@@ -153,13 +153,13 @@ impl ModelConfig {
         }
     }
 
-    /// The mixture of experts of layer number `layer`, counted from 0, unless that layer is dense. Layers from
-    /// `num_layers` on are those that predict further ahead.
+    /// The mixture of experts of layer number `layer`, counted from 0, unless that layer is dense. Numbers from
+    /// `num_layers` on are blocks of multi-token prediction.
     pub fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
     }
 
-    /// How queries, keys and values are packed in a row.
+    /// The packed layout of queries, keys and values.
     pub fn head_layout(&self) -> HeadLayout {
         let head_dim = self.head_dim as u32;
         HeadLayout {
@@ -170,7 +170,7 @@ impl ModelConfig {
         }
     }
 
-    /// The sizes of attention, also against a cache of keys and values.
+    /// The sizes of attention, as decoding against a cache takes them.
     pub fn decode(&self) -> Decode {
         Decode {
             layout: self.head_layout(),
@@ -194,18 +194,18 @@ impl ModelConfig {
         [self.attention_dropout, self.hidden_dropout, self.embedding_dropout].iter().any(|share| *share > 0.0)
     }
 
-    /// Standard deviation of the initial matrices that write into the residual stream.
+    /// Standard deviation of the initial matrices that write into the residual stream: `init_std / sqrt(2 L)`.
     pub fn residual_init_std(&self) -> f64 {
         self.init_std / (2.0 * self.num_layers as f64).sqrt()
     }
 
-    /// Whether positions come from a table, whose gradient needs the tokens sorted by position.
+    /// Whether positions come from a learned table. Its gradient needs the tokens sorted by position.
     pub fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned
     }
 }
 
-/// The published model that a checkpoint can be read as.
+/// The published family that a checkpoint can be loaded as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Llama and Qwen (Touvron et al., 2023).
@@ -214,29 +214,29 @@ pub enum Family {
     Gpt2,
 }
 
-/// How activations are normalised.
+/// The kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norm {
-    /// By their root mean square; a weight, no bias.
+    /// By the root mean square; with a weight (Zhang and Sennrich, 2019).
     RmsNorm,
-    /// By mean and standard deviation; a weight and a bias.
+    /// By mean and standard deviation; with a weight and a bias (Ba, Kiros and Hinton, 2016).
     LayerNorm,
 }
 
-/// What the feed-forward layer does between its projections.
+/// Activation of the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// silu(gate) · up, two projections side by side.
+    /// silu(gate) · up of two projections.
     SwiGlu,
     /// x · Φ(x) of one projection.
     Gelu(Gelu),
 }
 
-/// How a token's place gets into the model.
+/// Encoding of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// q and k turn by it.
+    /// Rotary embedding of q and k.
     Rotary,
-    /// A row of a table of `max_positions` rows is added to the token's embedding.
+    /// A learned table of `max_positions` rows, added to the embedded tokens.
     Learned,
 }

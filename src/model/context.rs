@@ -27,10 +27,11 @@ pub enum Mode<'c> {
     Training(Training),
     /// Neither; experts have the capacities of training.
     Evaluation,
-    /// Whole prompts of B sequences. Writes their keys and values to a cache for each layer, (B·T, 2 G·C). No expert drops
-    /// a token, since a text must not depend on the others in its batch.
+    /// Whole prompts of B sequences. Writes their keys and values to a cache for each layer, (B·T, 2 G·C). No expert
+    /// drops a token, since a text must not depend on the others in its batch.
     Prefill(&'c [Tensor]),
-    /// One new token of each of B sequences, which attends to the caches and is appended to them. No expert drops a token.
+    /// One new token of each of B sequences, which attends to the caches and is appended to them. No expert drops a
+    /// token.
     Decode(&'c [Tensor]),
 }
 

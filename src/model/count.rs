@@ -1,14 +1,14 @@
-//! How large a model is and how much work a token takes.
+//! The number of a model's parameters and the work of a token.
 
 use super::config::ModelConfig;
 use super::parameters::{Gpt, Role, Spec};
 
-/// Parameters of the model, pads not counted.
+/// Number of parameters, without pads.
 pub fn parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(Spec::count).sum()
 }
 
-/// Parameters that one token uses: of the experts, those it is routed to.
+/// Number of parameters that one token uses: of the experts only those it visits.
 pub fn active_parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(|spec| active(config, spec)).sum()
 }
@@ -17,10 +17,11 @@ pub fn active_parameters(config: &ModelConfig) -> usize {
 ///
 /// A matrix of n numbers takes 2 n operations per token forward (one multiplication and one addition each) and 4 n
 /// backward (the gradients of input and weight): 6 n. Every matrix counts but the embedding and the table of learned
-/// positions, whose rows are copied; a tied head counts as the head. Attention adds, per layer and token, 2·H·C for each
-/// of the scores and of the weighted sum per key seen, (T + 1) / 2 keys on average under the causal mask (fewer in a
-/// sliding window), and twice that backward. Recomputed work (flash attention's, checkpointed blocks') does not count: it
-/// is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022, appendix B, there without the causal mask).
+/// positions, whose rows are copied; a tied head counts as the head. Attention adds, per layer and token, 2·H·C for
+/// each of the scores and of the weighted sum per key seen, (T + 1) / 2 keys on average under the causal mask (fewer in
+/// a sliding window), and twice that backward. Recomputed work (flash attention's, checkpointed blocks') does not
+/// count: it is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022, appendix B, there without the causal
+/// mask).
 ///
 /// Of a mixture the router, the shared expert and k of E experts count, whether or not a choice is dropped. A block of
 /// multi-token prediction is one more layer, a product of 2·D to D, and one more use of the head.
@@ -114,8 +115,8 @@ mod tests {
 
     #[test]
     fn mixture_by_hand() {
-        // V 16, D 8, H 2, T 4; a dense layer 12 wide; 3 experts 5 wide, 2 of them chosen, one shared 7 wide and gated, in
-        // one layer and in a block that predicts further ahead.
+        // V 16, D 8, H 2, T 4; a dense layer 12 wide; 3 experts 5 wide, 2 of them chosen, one shared 7 wide and gated,
+        // in one layer and in a block that predicts further ahead.
         let config = mixture_example();
         let (tables, norms) = (2 * 16 * 8, 8);
         let attention = 4 * 8 * 8;

@@ -99,8 +99,8 @@ impl ExpertState {
         }
     }
 
-    /// The capacities of hot and cold experts and the steps after which hot experts are chosen; `None` if all have the same
-    /// capacity.
+    /// The capacities of hot and cold experts and the steps after which hot experts are chosen; `None` if all have the
+    /// same capacity.
     pub fn hot_and_cold(&self) -> Option<(HotAndCold, HotSteps)> {
         match self.slots {
             Some(Slots::HotAndCold(two)) => self.hot_steps.map(|steps| (two, steps)),

@@ -1,26 +1,26 @@
-//! Which parameters are updated alike: patterns over their names.
+//! Parameter groups: which parameters train, decay and share a learning rate, by patterns over their names.
 //!
-//! A pattern is a regular expression that may match anywhere in a name. A parameter goes by its path in the model
-//! (`layers.0.attention.wqkv`), by the names that Hugging Face gives its pieces
-//! (`model.layers.0.self_attn.q_proj.weight`) and by that of Megatron, which files of the original use
-//! (`decoder.layers.0.self_attention.linear_qkv.weight`).
+//! A pattern is a regular expression that may match anywhere in a name. Each parameter has its path in the model
+//! (`layers.0.attention.wqkv`), the Hugging Face names of its pieces (`model.layers.0.self_attn.q_proj.weight`) and the
+//! name of Megatron, which MindSpore Transformers uses (`decoder.layers.0.self_attention.linear_qkv.weight`).
 
+use super::names::megatron_name;
 use super::parameters::{Role, Spec, UpdateRule};
 use regex::bytes::{Regex, RegexBuilder};
 
-/// What a configuration says about sets of parameters.
+/// The patterns of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grouping {
     /// Parameters that do not train.
     pub freeze: Vec<String>,
-    /// Those of them that train all the same.
+    /// Exceptions from `freeze`.
     pub freeze_exclude: Vec<String>,
     /// Matrices without weight decay.
     pub no_decay: Vec<String>,
-    /// Patterns of the groups 1, 2, ...; what none of them matches is in group 0.
+    /// Patterns of the groups 1, 2, ...; parameters that match none are in group 0.
     pub groups: Vec<Vec<String>>,
-    /// How the matrices of the layers are updated; tables, routers and vectors always by AdamW. A router's rows are logits
-    /// of experts as a head's are of tokens: it is no map from one space of features to another.
+    /// Update rule of the layers' matrices. Tables, routers and vectors are always updated by AdamW: like a head, a
+    /// router scores a list of items and does not map one feature space to another.
     pub matrices: UpdateRule,
 }
 
@@ -33,11 +33,11 @@ pub enum List {
     FreezeExclude,
     /// [`Grouping::no_decay`]
     NoDecay,
-    /// Of [`Grouping::groups`], numbered from 0.
+    /// An element of [`Grouping::groups`], counted from 0.
     Group(usize),
 }
 
-/// Why patterns and parameters do not fit together.
+/// A list of patterns that does not fit the parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
     /// The list to change.
@@ -47,38 +47,16 @@ pub struct Misfit {
 }
 
 impl Grouping {
-    /// Sorts the parameters of a model.
+    /// Applies the patterns to the parameters of a model.
     ///
     /// # Errors
-    /// A pattern that is no regular expression or matches nothing, takes one piece of a parameter that is stored as one,
-    /// or takes what another group has; nothing left to train.
+    /// A pattern that is not a regular expression, matches no parameter, matches only some pieces of a parameter, or
+    /// matches a parameter of another group; nothing left to train.
     pub fn apply(&self, mut specs: Vec<Spec>) -> Result<Vec<Spec>, Misfit> {
-        let matched = |list, patterns: &[String]| matches(&specs, list, patterns);
-        let frozen = matched(List::Freeze, &self.freeze)?;
-        let excluded = matched(List::FreezeExclude, &self.freeze_exclude)?;
-        let exempt = matched(List::NoDecay, &self.no_decay)?;
-        let mut groups = vec![0; frozen.len()];
-        for (number, patterns) in self.groups.iter().enumerate() {
-            let list = List::Group(number);
-            let taken = matched(list, patterns)?;
-            for (index, spec) in specs.iter().enumerate().filter(|(index, _)| taken[*index]) {
-                if groups[index] != 0 {
-                    let message = format!(
-                        "{} is in group {} already; one group may take it",
-                        spec.path,
-                        groups[index] - 1
-                    );
-                    return Err(Misfit { list, message });
-                }
-                groups[index] = number + 1;
-            }
-        }
-        if frozen.iter().zip(&excluded).all(|(frozen, excluded)| *frozen && !excluded) {
-            return Err(Misfit {
-                list: List::Freeze,
-                message: "nothing is left to train; freeze less".into(),
-            });
-        }
+        let frozen = matches(&specs, List::Freeze, &self.freeze)?;
+        let excluded = matches(&specs, List::FreezeExclude, &self.freeze_exclude)?;
+        let exempt = matches(&specs, List::NoDecay, &self.no_decay)?;
+        let groups = self.groups_of(&specs)?;
         for (index, spec) in specs.iter_mut().enumerate() {
             let is_map = matches!(spec.role, Role::Matrix | Role::ExpertStack { .. });
             spec.trains &= !frozen[index] || excluded[index];
@@ -86,11 +64,32 @@ impl Grouping {
             spec.group = groups[index];
             spec.rule = if is_map { self.matrices } else { UpdateRule::AdamW };
         }
-        Ok(specs)
+        if specs.iter().any(|spec| spec.trains) {
+            return Ok(specs);
+        }
+        Err(Misfit { list: List::Freeze, message: "nothing is left to train; freeze less".into() })
+    }
+
+    /// The group of each parameter.
+    fn groups_of(&self, specs: &[Spec]) -> Result<Vec<usize>, Misfit> {
+        let mut groups = vec![0; specs.len()];
+        for (number, patterns) in self.groups.iter().enumerate() {
+            let list = List::Group(number);
+            let taken = matches(specs, list, patterns)?;
+            for ((spec, group), _) in specs.iter().zip(&mut groups).zip(taken).filter(|(_, taken)| *taken) {
+                if *group != 0 {
+                    let message =
+                        format!("{} is in group {} already; one group may take it", spec.path, *group - 1);
+                    return Err(Misfit { list, message });
+                }
+                *group = number + 1;
+            }
+        }
+        Ok(groups)
     }
 }
 
-/// Which parameters, in order, one of `patterns` takes.
+/// For each parameter whether one of `patterns` matches it.
 fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>, Misfit> {
     let misfit = |message| Misfit { list, message };
     let compiled: Vec<Regex> =
@@ -128,7 +127,7 @@ fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>,
     }
 }
 
-/// A pattern, ready to match, or why it is none. Names are ASCII: no tables of Unicode are needed.
+/// Compiles a pattern; the error is a sentence. Names are ASCII, so no Unicode tables are needed.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(pattern).unicode(false).size_limit(1 << 20).build().map_err(|error| {
         let reason = error.to_string();
@@ -136,50 +135,6 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
         let remedy = if pattern.starts_with('*') { "; write `.*` for any text" } else { "" };
         format!("`{}` is no regular expression: {reason}{remedy}", pattern.escape_debug())
     })
-}
-
-/// Megatron's name of the parameter at `path`.
-fn megatron_name(path: &str) -> Option<String> {
-    const NAMES: [(&str, &str); 15] = [
-        ("attention_norm", "input_layernorm.weight"),
-        ("attention.wqkv", "self_attention.linear_qkv.weight"),
-        ("attention.bqkv", "self_attention.linear_qkv.bias"),
-        ("attention.q_norm", "self_attention.q_layernorm.weight"),
-        ("attention.k_norm", "self_attention.k_layernorm.weight"),
-        ("attention.wo", "self_attention.linear_proj.weight"),
-        ("ffn_norm", "pre_mlp_layernorm.weight"),
-        ("feed_forward.w_gate_up", "mlp.linear_fc1.weight"),
-        ("feed_forward.w_down", "mlp.linear_fc2.weight"),
-        ("feed_forward.router", "mlp.router.weight"),
-        ("feed_forward.experts.w_gate_up", "mlp.experts.weight1"),
-        ("feed_forward.experts.w_down", "mlp.experts.weight2"),
-        ("feed_forward.shared.w_gate_up", "mlp.shared_experts.linear_fc1.weight"),
-        ("feed_forward.shared.w_down", "mlp.shared_experts.linear_fc2.weight"),
-        ("feed_forward.shared.gate", "mlp.shared_experts.gate_weight"),
-    ];
-    const BESIDE: [(&str, &str); 4] = [
-        ("token_norm", "enorm.weight"),
-        ("state_norm", "hnorm.weight"),
-        ("w_fuse", "eh_proj.weight"),
-        ("norm", "final_layernorm.weight"),
-    ];
-    let find = |names: &[(&str, &'static str)], name: &str| {
-        names.iter().find(|(ours, _)| *ours == name).map(|(_, theirs)| *theirs)
-    };
-    match path {
-        "embedding" => Some("embedding.word_embeddings.weight".into()),
-        "norm" => Some("decoder.final_layernorm.weight".into()),
-        "head" => Some("output_layer.weight".into()),
-        _ => {
-            let (kind, rest) = path.split_once('.')?;
-            let (number, name) = rest.split_once('.')?;
-            match (kind, find(&BESIDE, name)) {
-                ("layers", _) => Some(format!("decoder.layers.{number}.{}", find(&NAMES, name)?)),
-                (_, Some(theirs)) => Some(format!("mtp.layers.{number}.{theirs}")),
-                (_, None) => Some(format!("mtp.layers.{number}.transformer_layer.{}", find(&NAMES, name)?)),
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! What the weights start with.
+//! Initial weights.
 
 use super::parameters::{Init, Spec};
 use crate::random::Philox;
 
-/// Row `row` of parameter number `index`, as it starts: a pure function of the seed, so that any part of a model can be
-/// made alone and a test can make the same model in f64.
+/// The initial values of row `row` of parameter number `index`, counted in the order of
+/// [`Gpt::declare`](super::parameters::Gpt::declare): a pure function of the seed, so that any part of a model can be
+/// initialised by itself, and by tests in f64.
 ///
-/// Every parameter has a random stream of its own; element (row, column) takes number `row · cols + column` of it.
+/// Every parameter has its own random stream; element (row, column) is number `row · cols + column` of it.
 pub fn initial_row(spec: &Spec, index: usize, row: usize, seed: u64) -> Vec<f32> {
     let is_padding = !spec.pieces.iter().any(|piece| spec.piece_rows(piece).any(|(r, ..)| r == row));
     match spec.init {

@@ -118,8 +118,8 @@ fn router_losses(
     RouterLosses { balance, step, tally: state.tally(layer) }
 }
 
-/// Rows and columns of the widest tensor that the experts of a model work on, for micro-batches of `tokens` tokens, with
-/// the capacities of training or, in generation, without (`is_dropless`).
+/// Rows and columns of the widest tensor that the experts of a model work on, for micro-batches of `tokens` tokens,
+/// with the capacities of training or, in generation, without (`is_dropless`).
 pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
     let inner = gate_up_cols(mixture.intermediate_size as u32);

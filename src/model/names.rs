@@ -1,42 +1,42 @@
-//! What Hugging Face calls the parameters of each family, without `.weight` and `.bias`.
+//! Names of parameters in Hugging Face's files, by family and without `.weight` and `.bias`, and in Megatron.
 
 use super::config::{Family, SharedExpert};
 
-/// What a mixture of experts is called inside a layer, by Qwen, DeepSeek and GLM alike.
+/// The router in a layer, as in Qwen, DeepSeek and GLM.
 pub(super) const ROUTER: &str = "mlp.gate";
-/// Before an expert's number.
+/// The prefix of an expert's number.
 pub(super) const EXPERTS: &str = "mlp.experts";
-/// What the shared expert's gate is called by Qwen2.
+/// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
-/// What predicts tokens further ahead, as DeepSeek-V3 and GLM call it, inside a layer whose number follows the last one's.
+/// Multi-token prediction, as in DeepSeek-V3 and GLM: in layers whose numbers follow that of the last layer.
 pub(super) const TOKEN_NORM: &str = "enorm";
 pub(super) const STATE_NORM: &str = "hnorm";
 pub(super) const FUSE: &str = "eh_proj";
 pub(super) const MULTI_TOKEN_NORM: &str = "shared_head.norm";
 
-/// The name of what is added to the scores of layer number `layer` where experts are chosen, as files have it: (E).
+/// The name in files of the bias (E) that layer `layer` adds to scores to choose experts.
 pub fn selection_bias(layer: usize) -> String {
     format!("{}.{layer}.{ROUTER}.e_score_correction_bias", LLAMA.layers)
 }
 
-/// What the shared expert is called: by Qwen2, whose is gated, or by DeepSeek and GLM, whose are not.
+/// The shared expert: gated as in Qwen2, or not as in DeepSeek and GLM.
 pub(super) fn shared_expert(shared: &SharedExpert) -> &'static str {
     if shared.is_gated { "mlp.shared_expert" } else { "mlp.shared_experts" }
 }
 
-/// What the projections of an expert are called.
+/// The projections of an expert.
 pub(super) const EXPERT_GATE_UP: [&str; 2] = ["gate_proj", "up_proj"];
 pub(super) const EXPERT_DOWN: &str = "down_proj";
 
-/// The names of one family. Several names of one parameter are ranges of its rows, in order. A parameter that a family as
-/// published does not have is called like its relatives.
+/// The names of one family. Several names of one parameter are consecutive ranges of its rows. Parameters that the
+/// published family does not have are named by analogy.
 pub(super) struct Names {
     pub embedding: &'static str,
     pub positions: &'static str,
     pub norm: &'static str,
     pub head: &'static str,
-    /// Before the layer's number; what follows stands after it.
+    /// The prefix of a layer's number; the following names come after it.
     pub layers: &'static str,
     pub attention_norm: &'static str,
     pub qkv: &'static [&'static str],
@@ -46,8 +46,7 @@ pub(super) struct Names {
     pub ffn_norm: &'static str,
     pub gate_up: &'static [&'static str],
     pub w_down: &'static str,
-    /// Whether the matrices of the layers are (in, out) in files. GPT-2 came from a code that wrote its linear layers as
-    /// convolutions of width 1.
+    /// Whether files hold the layers' matrices as (in, out): GPT-2's linear layers are convolutions of width 1.
     pub is_transposed: bool,
 }
 
@@ -93,3 +92,47 @@ const GPT2: Names = Names {
     w_down: "mlp.c_proj",
     is_transposed: true,
 };
+
+/// The name that Megatron gives the parameter at `path`; `None` for biases and parameters that Megatron does not have.
+pub(super) fn megatron_name(path: &str) -> Option<String> {
+    const NAMES: [(&str, &str); 15] = [
+        ("attention_norm", "input_layernorm.weight"),
+        ("attention.wqkv", "self_attention.linear_qkv.weight"),
+        ("attention.bqkv", "self_attention.linear_qkv.bias"),
+        ("attention.q_norm", "self_attention.q_layernorm.weight"),
+        ("attention.k_norm", "self_attention.k_layernorm.weight"),
+        ("attention.wo", "self_attention.linear_proj.weight"),
+        ("ffn_norm", "pre_mlp_layernorm.weight"),
+        ("feed_forward.w_gate_up", "mlp.linear_fc1.weight"),
+        ("feed_forward.w_down", "mlp.linear_fc2.weight"),
+        ("feed_forward.router", "mlp.router.weight"),
+        ("feed_forward.experts.w_gate_up", "mlp.experts.weight1"),
+        ("feed_forward.experts.w_down", "mlp.experts.weight2"),
+        ("feed_forward.shared.w_gate_up", "mlp.shared_experts.linear_fc1.weight"),
+        ("feed_forward.shared.w_down", "mlp.shared_experts.linear_fc2.weight"),
+        ("feed_forward.shared.gate", "mlp.shared_experts.gate_weight"),
+    ];
+    const BESIDE: [(&str, &str); 4] = [
+        ("token_norm", "enorm.weight"),
+        ("state_norm", "hnorm.weight"),
+        ("w_fuse", "eh_proj.weight"),
+        ("norm", "final_layernorm.weight"),
+    ];
+    let find = |names: &[(&str, &'static str)], name: &str| {
+        names.iter().find(|(ours, _)| *ours == name).map(|(_, theirs)| *theirs)
+    };
+    match path {
+        "embedding" => Some("embedding.word_embeddings.weight".into()),
+        "norm" => Some("decoder.final_layernorm.weight".into()),
+        "head" => Some("output_layer.weight".into()),
+        _ => {
+            let (kind, rest) = path.split_once('.')?;
+            let (number, name) = rest.split_once('.')?;
+            match (kind, find(&BESIDE, name)) {
+                ("layers", _) => Some(format!("decoder.layers.{number}.{}", find(&NAMES, name)?)),
+                (_, Some(theirs)) => Some(format!("mtp.layers.{number}.{theirs}")),
+                (_, None) => Some(format!("mtp.layers.{number}.transformer_layer.{}", find(&NAMES, name)?)),
+            }
+        }
+    }
+}

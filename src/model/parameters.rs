@@ -1,8 +1,9 @@
 //! The parameters of a model, enumerated once.
 //!
-//! [`Gpt::declare`] calls back with the [`Spec`] of every parameter, in the order in which the model uses them, and fills
-//! the typed struct of the forward pass with what the callback returns. Arena layout, parameter groups, initialisation,
-//! counting and checkpoints iterate over the same specs ([`Gpt::describe`]); none of them has a list of its own.
+//! [`Gpt::declare`] calls back with the [`Spec`] of every parameter, in the order in which the model uses them, and
+//! fills the typed struct of the forward pass with what the callback returns. Arena layout, parameter groups,
+//! initialisation, counting and checkpoints iterate over the same specs ([`Gpt::describe`]); none of them has a list of
+//! its own.
 
 mod feed_forward;
 mod multi_token;
@@ -86,11 +87,12 @@ impl Gpt<Spec> {
     }
 }
 
-/// The enumeration. The fields of a struct expression are evaluated in the order in which they are written, so this is also
-/// the order of parameters in arenas and checkpoints, and the number of each one's random stream.
+/// The enumeration. The fields of a struct expression are evaluated in the order in which they are written, so this is
+/// also the order of parameters in arenas and checkpoints, and the number of each one's random stream.
 ///
-/// Matrices start normal with `init_std`; those that write into the residual stream (wo, w_down) with `init_std / sqrt(2 L)`,
-/// so that its variance does not grow with depth (Radford et al., GPT-2, 2019). Routers have a deviation of their own.
+/// Matrices start normal with `init_std`; those that write into the residual stream (wo, w_down) with `init_std /
+/// sqrt(2 L)`, so that its variance does not grow with depth (Radford et al., GPT-2, 2019). Routers have a deviation of
+/// their own.
 impl<P> Gpt<P> {
     /// Declares every parameter of the model of `config`, in order, and makes each by `make`.
     pub fn declare(config: &ModelConfig, make: &mut dyn FnMut(Spec) -> P) -> Self {

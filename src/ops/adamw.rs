@@ -19,29 +19,30 @@ crate::params! {
     }
 }
 
-/// Settings that do not change during a run; learning rate and bias corrections come from the schedule.
+/// Settings that are constant during a run; learning rate and bias corrections come from the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Weight decay of this segment (0 for norms and biases).
+    /// Weight decay; 0 for norms and biases.
     pub decay: f32,
-    /// Decay of the first moment.
+    /// Decay rate of the first moment.
     pub beta1: f32,
-    /// Decay of the second moment.
+    /// Decay rate of the second moment.
     pub beta2: f32,
     /// Added to the root of the second moment.
     pub epsilon: f32,
-    /// Whether that happens before the root is corrected for its start at 0.
+    /// Whether epsilon is added before the bias correction of the second moment, which then applies to it too:
+    /// (sqrt(v) + epsilon) / sqrt(1 - beta2^t).
     pub corrects_epsilon: bool,
-    /// The schedule's column of this segment's learning rate.
+    /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
 }
 
-/// The same range of the four arenas.
+/// One segment of each of the four arenas, as flat f32 rows of one length.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWTensors {
-    /// Parameters.
+    /// Weights.
     pub weights: Tensor,
-    /// Their gradients.
+    /// Gradients.
     pub gradients: Tensor,
     /// First moments.
     pub first_moments: Tensor,
@@ -49,7 +50,8 @@ pub struct AdamWTensors {
     pub second_moments: Tensor,
 }
 
-/// One update of one segment, unless the step's state says overflow or halted. Follows `grad_norm`.
+/// Updates one segment, unless the step's state says that the step overflowed or the run is halted. Recorded after
+/// [`grad_norm`](super::grad_norm::grad_norm).
 #[track_caller]
 pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, settings: &AdamW) {
     let count4 = tensors.weights.rows * tensors.weights.stride4();

@@ -1,4 +1,4 @@
-//! Sums of tensors that no other kernel takes along.
+//! Sums of tensors that no other kernel can fuse.
 
 use super::per_item;
 use crate::record::{Recorder, Tensor};
@@ -20,7 +20,7 @@ crate::params! {
 pub fn add(rec: &mut Recorder, x: Tensor, y: Tensor, factor: f32, accumulate: bool) {
     assert!(
         (x.rows, x.cols, x.element) == (y.rows, y.cols, y.element),
-        "a sum of tensors of different shapes"
+        "add needs tensors of one shape and element type"
     );
     let cols4 = x.cols.div_ceil(4);
     let (kernel, grid) = per_item("add", "add", x.element, x.rows as u64 * cols4 as u64);

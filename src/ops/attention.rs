@@ -6,31 +6,30 @@ use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor};
 
-/// The sizes of an attention and what a query may see.
+/// The sizes and the mask of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// The columns of qkv.
     pub layout: HeadLayout,
-    /// T, the tokens of one sequence; sequences do not see each other. The tensors have batch · T rows.
+    /// Tokens of a sequence (T). Tensors have batch · T rows; sequences do not attend to each other.
     pub tokens: u32,
-    /// A token sees itself and earlier tokens only.
+    /// Whether a token attends to itself and earlier tokens only.
     pub is_causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
-    /// A query sees this many tokens, itself and those before it; `None`: all of them. For causal attention.
+    /// Sliding window: a query attends to this many tokens, itself included; `None`: to all. Needs causal attention.
     pub window: Option<u32>,
-    /// Drops weights after the softmax; `None`, not a probability of 0, costs nothing.
+    /// Dropout of the weights after the softmax. `None` compiles it out, a probability of 0 does not.
     pub dropout: Option<Dropout>,
 }
 
-/// Which tokens belong to the same document, where a sequence holds several: tokens of different ones do not see each
-/// other. Two rows (1, N) of u32, for each token the index within its sequence of its document's first token, and of one
-/// past its last.
+/// The documents of packed sequences: a token attends within its document only. Two rows (1, N) of u32, which count
+/// tokens within the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DocumentBounds {
-    /// Where each token's document begins.
+    /// For each token the first token of its document.
     pub starts: Tensor,
-    /// Where it ends.
+    /// For each token one past the last token of its document.
     pub ends: Tensor,
 }
 
@@ -65,10 +64,10 @@ crate::params! {
 }
 
 /// out (N, heads · value_dim) = softmax(scale · q kᵀ) v for each head of `qkv` (N, layout.cols()), and lse (N, heads)
-/// f32, the natural logarithm of each softmax's denominator, for the backward pass.
+/// f32, the natural logarithm of each softmax's denominator, for the backward.
 ///
-/// Query i of a causal attention sees the keys j with max(start of its document, i - window + 1) <= j <= i; no others are
-/// visited, but for a few that fill a tile. `documents` of `None`: a sequence is one document.
+/// With causal attention query i attends to the keys j with max(start of its document, i - window + 1) <= j <= i; tiles
+/// of other keys are skipped. `documents` of `None`: each sequence is one document.
 #[track_caller]
 pub fn attention(
     rec: &mut Recorder,
@@ -91,10 +90,11 @@ pub fn attention(
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
-/// dqkv (N, layout.cols()), every column of it, from what [`attention`] read and wrote and from dout, shaped like out.
-/// Two dispatches: the queries' gradient, which also leaves Σ dout · out for each head, then the keys' and values'.
+/// dqkv (N, layout.cols()), all columns written, from the inputs and outputs of [`attention`] and dout, shaped like
+/// out. Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then that
+/// of keys and values.
 #[track_caller]
-#[allow(clippy::too_many_arguments)] // each is a tensor with a name of its own
+#[allow(clippy::too_many_arguments)] // named tensors
 pub fn attention_backward(
     rec: &mut Recorder,
     qkv: Tensor,
@@ -108,7 +108,7 @@ pub fn attention_backward(
     shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
-    assert!(fits, "dqkv has another shape or element than qkv");
+    assert!(fits, "dqkv must have the shape and element type of qkv");
     let delta = rec.tensor("delta", lse.rows, lse.cols, Element::F32);
     let ((dout_range, dout_offset), (dqkv_range, dqkv_offset)) =
         (dout.offset_binding(), dqkv.offset_binding());
@@ -142,13 +142,13 @@ impl Attention {
     fn assert_masks(&self, documents: Option<DocumentBounds>, qkv: Tensor) {
         let is_bounded = self.window.is_some() || documents.is_some();
         assert!(self.is_causal || !is_bounded, "a window and document bounds need causal attention");
-        assert!(self.window != Some(0), "a window holds at least the token itself, but window is 0");
+        assert!(self.window != Some(0), "a window of 0 tokens does not hold the query itself");
         for tensor in documents.iter().flat_map(|documents| [documents.starts, documents.ends]) {
             assert!(tensor.cols == qkv.rows, "{} document bounds for {} tokens", tensor.cols, qkv.rows);
         }
     }
 
-    /// What all kernels take; those of the backward pass say more.
+    /// The params of all three kernels; the backward kernels set more fields.
     fn params(&self, qkv: Tensor, out: Tensor, lse: Tensor, documents: Option<DocumentBounds>) -> Params {
         let [(_, qkv_offset), (_, out_offset), (_, lse_offset)] =
             [qkv, out, lse].map(|tensor| tensor.offset_binding());
@@ -183,7 +183,7 @@ impl Attention {
         }
     }
 
-    /// The dropout as the kernels take it.
+    /// The dropout in the form of the params.
     #[track_caller]
     fn mask(&self) -> Mask {
         let Some(dropout) = self.dropout else {
@@ -198,18 +198,27 @@ impl Attention {
         }
     }
 
-    /// The window as the kernels take it, without overflow where it is added to a token.
+    /// The window in the form of the params: clamped, so that adding it to a token index cannot overflow.
     fn window_tokens(&self) -> u32 {
         self.window.map_or(0, |window| window.min(self.tokens))
     }
 
-    /// The number of sequences, once all shapes agree.
+    /// Asserts that all shapes agree, and returns the number of sequences.
     #[track_caller]
     fn assert_fits(&self, qkv: Tensor, outputs: &[(&str, Tensor)], lse: Tensor) -> u32 {
         let Self { layout, tokens, .. } = *self;
         layout.assert_valid();
-        assert!(tokens > 0 && qkv.rows.is_multiple_of(tokens), "{} rows in sequences of {tokens}", qkv.rows);
-        assert!(qkv.cols == layout.cols(), "qkv has {} columns, its heads take {}", qkv.cols, layout.cols());
+        assert!(
+            tokens > 0 && qkv.rows.is_multiple_of(tokens),
+            "{} rows are not a whole number of sequences of {tokens}",
+            qkv.rows
+        );
+        assert!(
+            qkv.cols == layout.cols(),
+            "qkv has {} columns, but its heads take {}",
+            qkv.cols,
+            layout.cols()
+        );
         for (name, tensor) in outputs {
             let fits = (tensor.rows, tensor.cols) == (qkv.rows, layout.out_cols());
             assert!(
@@ -220,11 +229,11 @@ impl Attention {
                 qkv.rows,
                 layout.out_cols()
             );
-            assert!(tensor.element == qkv.element, "{name} and qkv are stored alike");
+            assert!(tensor.element == qkv.element, "{name} must have the element type of qkv");
         }
         let fits = (lse.rows, lse.cols, lse.element) == (qkv.rows, layout.heads, Element::F32);
-        assert!(fits, "lse is f32 of {} x {}", qkv.rows, layout.heads);
-        assert!(lse.stride == stride_of(lse.cols), "lse is not a column range");
+        assert!(fits, "lse must be f32 of {} x {}", qkv.rows, layout.heads);
+        assert!(lse.stride == stride_of(lse.cols), "lse must not be a column range");
         qkv.rows / tokens
     }
 }
@@ -249,7 +258,7 @@ struct Plan {
     blocks: u32,
 }
 
-/// The binding of a row of integers, and where in it the row begins, in integers.
+/// The binding of a row of u32, and the offset of the row in it, in elements.
 fn integers(row: Tensor) -> (Binding, u32) {
     let (range, offset) = row.offset_binding();
     (range, 4 * offset)
@@ -270,13 +279,13 @@ fn plan(
     };
     let (rows, lanes, walked, tile) = match capabilities.tier {
         Tier::Software => {
-            // What an invocation hears of a key serves all its rows, but the driver compiles longer the more there are. One
-            // key at a time compiles fastest and runs as fast as two. A tile is a key for each lane.
+            // More rows reuse each loaded key more often, but compile longer. One key at a time compiles fastest and
+            // runs as fast as two. A tile holds one key per lane.
             let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
             (rows, capabilities.software_workgroup(), 1, capabilities.software_workgroup())
         }
         Tier::Portable => {
-            // What fits in 16 KiB, in whole steps of the walk; more than 32 gains nothing.
+            // As many keys as fit in 16 KiB, in whole steps of the loop; more than 32 gain nothing.
             let rows = 4096 / (layout.head_dim + layout.value_dim);
             (1, 64, 4, rows.min(32) / 4 * 4)
         }

@@ -1,4 +1,4 @@
-//! Between f32 and 16-bit storage.
+//! Conversion between f32 and 16-bit storage.
 
 use super::per_item;
 use crate::element::Element;
@@ -13,7 +13,7 @@ crate::params! {
 /// `to` = `from`, one of them f32; 16-bit results are rounded to nearest even.
 #[track_caller]
 pub fn cast(rec: &mut Recorder, from: Tensor, to: Tensor) {
-    assert!((from.rows, from.stride) == (to.rows, to.stride), "a cast between different shapes");
+    assert!((from.rows, from.stride) == (to.rows, to.stride), "cast needs tensors of one shape");
     let (entry, element) = match (from.element, to.element) {
         (Element::F32, element) => ("narrow", element),
         (element, Element::F32) => ("widen", element),

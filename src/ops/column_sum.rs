@@ -1,11 +1,11 @@
-//! Sums over rows: the gradient of a bias, and the last step of every gradient that is summed over tokens.
+//! Sums over rows: the gradient of a bias, and the last step of every weight gradient that is summed over tokens.
 
 use super::LANES;
 use crate::element::Element;
 use crate::kernels::Kernel;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that one invocation adds up in the first launch.
+/// Rows that one invocation sums in the first launch.
 const BLOCK: u32 = 64;
 
 crate::params! {
@@ -20,7 +20,7 @@ crate::params! {
 /// y (1, D) += Σ_rows x (N, D); y is f32.
 #[track_caller]
 pub fn column_sum(rec: &mut Recorder, x: Tensor, y: Tensor) {
-    assert!(x.cols == y.cols, "a sum over rows of {} columns into {}", x.cols, y.cols);
+    assert!(x.cols == y.cols, "column_sum of {} columns into {}", x.cols, y.cols);
     let partials = rec.tensor("partials", x.rows.div_ceil(BLOCK), x.cols, Element::F32);
     launch(rec, x, partials, BLOCK, false, false);
     fold_partials(rec, partials, y);
@@ -29,7 +29,7 @@ pub fn column_sum(rec: &mut Recorder, x: Tensor, y: Tensor) {
 /// y (1, D) += Σ_rows of f32 partials (P, D).
 #[track_caller]
 pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {
-    assert!(y.rows == 1 && y.element == Element::F32, "a gradient summed over rows is one f32 row");
+    assert!(y.rows == 1 && y.element == Element::F32, "a sum over rows must go to one f32 row");
     launch(rec, partials, y, partials.rows, true, true);
 }
 

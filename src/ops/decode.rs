@@ -1,4 +1,4 @@
-//! Attention of one new token against the keys and values kept of those before it.
+//! Attention of one new token of each sequence against a key-value cache.
 
 use super::heads::HeadLayout;
 use super::{per_item, per_row};
@@ -9,11 +9,11 @@ use crate::record::{Recorder, Tensor};
 pub struct Decode {
     /// The columns of qkv.
     pub layout: HeadLayout,
-    /// T, the tokens that a sequence's cache holds.
+    /// Tokens that the cache of a sequence holds (T).
     pub tokens: u32,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
-    /// How many tokens back a query sees, itself included; all of them if `None`.
+    /// Sliding window: a query attends to this many tokens, itself included; `None`: to all.
     pub window: Option<u32>,
 }
 
@@ -39,28 +39,28 @@ crate::params! {
 }
 
 impl Decode {
-    /// Columns of a cache row: the keys, then the values, of one token.
+    /// Columns of a cache row: the keys of one token, then its values.
     pub fn cache_cols(&self) -> u32 {
         self.layout.k_cols() + self.layout.v_cols()
     }
 }
 
-/// Copies keys and values of one new token a sequence, rows of `qkv` (B, layout.cols()), to their rows of `cache`
-/// (B · T, [`Decode::cache_cols`]): token `positions` (1, B) u32 of sequence b is row b · T + positions\[b\].
+/// Copies the keys and values of one new token of each sequence from `qkv` (B, layout.cols()) to `cache`
+/// (B · T, [`Decode::cache_cols`]): those of sequence b to row b · T + positions\[b\]; `positions` (1, B) is u32.
 #[track_caller]
 pub fn append(rec: &mut Recorder, qkv: Tensor, positions: Tensor, cache: Tensor, shape: &Decode) {
     let params = params(qkv, positions, cache, qkv, shape);
     let items = qkv.rows as u64 * params.copied4 as u64;
     let (kernel, grid) = per_item("attention/decode", "append", qkv.element, items);
-    // The file's other kernel has registers of these sizes.
+    // The other kernel of the file has registers of these sizes.
     let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", shape.layout.value_dim / 4);
     let bindings =
         [(1, qkv.offset_binding().0), (2, positions.offset_binding().0), (3, cache.offset_binding().0)];
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// out (B, heads · value_dim) = softmax(scale · q kᵀ) v for the queries in `qkv` (B, layout.cols()) over what `cache`
-/// holds up to each token's own position, which [`append`] has written before.
+/// out (B, heads · value_dim) = softmax(scale · q kᵀ) v for the queries in `qkv` (B, layout.cols()) over the rows
+/// of `cache` up to each token's own position, which [`append`] must have written.
 #[track_caller]
 pub fn decode(
     rec: &mut Recorder,
@@ -71,7 +71,7 @@ pub fn decode(
     shape: &Decode,
 ) {
     let fits = (out.rows, out.cols, out.element) == (qkv.rows, shape.layout.out_cols(), qkv.element);
-    assert!(fits, "out is {} x {} and stored like qkv", qkv.rows, shape.layout.out_cols());
+    assert!(fits, "out must be {} x {} with the element type of qkv", qkv.rows, shape.layout.out_cols());
     let params = params(qkv, positions, cache, out, shape);
     let (kernel, grid) =
         per_row(rec, "attention/decode", "decode", qkv.element, qkv.rows * shape.layout.heads);
@@ -89,12 +89,12 @@ pub fn decode(
 fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &Decode) -> Params {
     let Decode { layout, tokens, scale, window } = *shape;
     layout.assert_valid();
-    assert!(qkv.cols == layout.cols(), "qkv has {} columns, its heads take {}", qkv.cols, layout.cols());
+    assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} sequences", positions.cols, qkv.rows);
     let fits = (cache.rows, cache.cols) == (qkv.rows * tokens, shape.cache_cols());
-    assert!(fits, "the cache of {} x {tokens} tokens is {} x {}", qkv.rows, cache.rows, cache.cols);
-    assert!(cache.element == qkv.element, "the cache is stored like qkv");
-    assert!(window != Some(0), "a query sees itself: the window is at least 1");
+    assert!(fits, "the cache of {} x {tokens} tokens must not be {} x {}", qkv.rows, cache.rows, cache.cols);
+    assert!(cache.element == qkv.element, "the cache must have the element type of qkv");
+    assert!(window != Some(0), "a window of 0 tokens does not hold the query itself");
     Params {
         sequences: qkv.rows,
         tokens,

@@ -1,4 +1,4 @@
-//! Dropout by counter-based random bits: a mask that is drawn again, never stored.
+//! Dropout with counter-based random bits: masks are recomputed, never stored.
 
 use super::per_item;
 use crate::element::Element;
@@ -20,17 +20,17 @@ crate::params! {
     }
 }
 
-/// One place of a model where elements are dropped. Its mask is a function of seed, place, micro-batch and element:
-/// [`crate::random::DropoutWords`] draws the same words on the host.
+/// The dropout of one site in a model. Its mask is a function of seed, site, micro-batch and element;
+/// [`DropoutWords`](crate::random::DropoutWords) computes the same random words on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// The share that is dropped, in [0, 1).
+    /// Probability that an element is dropped, in [0, 1).
     pub probability: f32,
     /// The run's seed.
     pub seed: u64,
-    /// Which place of the model, below 32768: no two share a mask.
+    /// Number of the site, below 32768; no two sites of a model share a mask.
     pub site: u32,
-    /// `DropoutState` (1, 4): the micro-batch under way, from [`count_micro_step`].
+    /// `DropoutState` (1, 4): the current micro-batch, written by [`count_micro_step`].
     pub state: Tensor,
 }
 
@@ -40,12 +40,12 @@ impl Dropout {
         (f64::from(self.probability) * 2f64.powi(32)) as u32
     }
 
-    /// What is not dropped is multiplied by this, so that the expectation stays: 1 / (1 - probability).
+    /// Elements that are kept are multiplied by this, which preserves the expectation: 1 / (1 - probability).
     pub fn factor(&self) -> f32 {
         1.0 / (1.0 - self.probability)
     }
 
-    /// Lower and upper half of the seed.
+    /// The seed as (low, high).
     pub(crate) fn key(&self) -> [u32; 2] {
         [self.seed as u32, (self.seed >> 32) as u32]
     }
@@ -53,9 +53,15 @@ impl Dropout {
     #[track_caller]
     pub(crate) fn assert_valid(&self) {
         let Self { probability, site, state, .. } = *self;
-        assert!((0.0..1.0).contains(&probability), "a dropout probability is in [0, 1), not {probability}");
-        assert!(site < 1 << 15, "dropout number {site}: there are 32768");
-        assert!(state.cols >= 2 && state.element == Element::F32, "the dropout state is two words");
+        assert!(
+            (0.0..1.0).contains(&probability),
+            "a dropout probability must be in [0, 1), not {probability}"
+        );
+        assert!(site < 1 << 15, "dropout site {site} must be below 32768");
+        assert!(
+            state.cols >= 2 && state.element == Element::F32,
+            "the dropout state must hold two words of 4 bytes"
+        );
     }
 }
 
@@ -72,9 +78,9 @@ pub fn dropout(
 ) {
     for tensor in [Some(y), residual].into_iter().flatten() {
         let fits = (tensor.rows, tensor.cols, tensor.element) == (x.rows, x.cols, x.element);
-        assert!(fits, "dropout of tensors of different shapes");
+        assert!(fits, "dropout needs tensors of one shape and element type");
     }
-    assert!(x.buffer != y.buffer, "dropout does not work in place");
+    assert!(x.buffer != y.buffer, "dropout cannot work in place");
     let (kernel, grid) = elements("dropout", x);
     let kernel = kernel.feature("residual", residual.is_some()).feature("accumulate", accumulate);
     let mut bindings = vec![(1, x.binding()), (2, y.binding()), (3, dropout.state.binding())];
@@ -83,7 +89,7 @@ pub fn dropout(
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// `words` (N, D): the random word of each element of a tensor of that shape, as [`dropout`] draws it.
+/// `words` (N, D): the random words that [`dropout`] uses for the elements of a tensor of that shape.
 #[track_caller]
 pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
     let (kernel, grid) = elements("random_words", words);
@@ -91,8 +97,8 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
     rec.dispatch(kernel, &bindings, &params(words, None, words, dropout), grid);
 }
 
-/// Counts the micro-batch that begins in the dropout state (1, 4), which starts as zeros. The step's number comes from
-/// `StepState`, so that a resumed run goes on where the first would have.
+/// Advances the dropout state (1, 4), zeros at first, to the micro-batch that begins. The step's number comes from
+/// `StepState`, so a resumed run draws the masks of an uninterrupted one.
 #[track_caller]
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor) {
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);

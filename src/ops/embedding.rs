@@ -1,4 +1,4 @@
-//! Table look-up by token id.
+//! Embedding lookup and its gradient.
 
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
@@ -13,14 +13,13 @@ crate::params! {
     }
 }
 
-/// y (N, D) = `table[ids]`. The table comes as parts, the first row of each known by adding up: a table over the
-/// binding limit has several.
+/// y (N, D) = `table[ids]`. The table (V, D) comes in parts of consecutive rows, several if it exceeds a binding.
 #[track_caller]
 pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
     look_up(rec, ids, table, y, false);
 }
 
-/// y (N, D) += `table[ids]`, the rows of [`embedding`] added to what is there.
+/// y (N, D) += `table[ids]`; see [`embedding`].
 #[track_caller]
 pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
     look_up(rec, ids, table, y, true);
@@ -33,7 +32,7 @@ fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumul
     for part in table {
         assert!(
             part.stride == y.stride && part.element == y.element,
-            "the table's rows differ from the result's"
+            "the table must have rows of the width and element type of y"
         );
         let bindings = [(1, ids.binding()), (2, part.binding()), (3, y.binding())];
         let kernel = kernel(rec, "embedding", y.element).feature("accumulate", accumulate);
@@ -42,13 +41,17 @@ fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumul
     }
 }
 
-/// `dtable[v]` += Σ of dy (N, D) over the tokens with id v. `order` (1, N): the token positions, sorted by id.
+/// `dtable[v]` += Σ of dy (N, D) over the tokens with id v. `order` (1, N): token indices sorted
+/// by id, which fixes the order of each sum.
 #[track_caller]
 pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Tensor, dtable: &[Tensor]) {
-    assert!(ids.cols == dy.rows && order.cols == dy.rows, "ids and order have one entry for each row");
+    assert!(
+        ids.cols == dy.rows && order.cols == dy.rows,
+        "ids and order must have one entry for each row of dy"
+    );
     let mut first_row = 0;
     for part in dtable {
-        assert!(part.element == Element::F32, "gradients of parameters are f32");
+        assert!(part.element == Element::F32, "gradients of parameters must be f32");
         let bindings = [(1, ids.binding()), (2, order.binding()), (3, dy.binding()), (4, part.binding())];
         let kernel = kernel(rec, "embedding_backward", dy.element);
         launch(rec, kernel, dy, first_row, part.rows, &bindings);

@@ -1,15 +1,15 @@
-//! The activation of a feed-forward network without a gate.
+//! GELU (Hendrycks and Gimpel, 2016), the activation of feed-forward networks without a gate.
 
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
-/// Which distribution function weighs x.
+/// How Φ, the distribution function of the standard normal distribution, is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
-    /// The normal one, by the error function.
+    /// By the error function.
     Exact,
-    /// Its approximation by a hyperbolic tangent, as in GPT-2.
+    /// By the tanh approximation, as in GPT-2.
     Tanh,
 }
 
@@ -43,7 +43,7 @@ pub fn gelu_backward(rec: &mut Recorder, x: Tensor, dy: Tensor, dx: Tensor, kind
 fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Option<Tensor>, kind: Gelu) {
     for tensor in [Some(y), dx].into_iter().flatten() {
         let is_alike = (tensor.rows, tensor.cols, tensor.element) == (x.rows, x.cols, x.element);
-        assert!(is_alike, "gelu's tensors have one shape and one element");
+        assert!(is_alike, "gelu needs tensors of one shape and element type");
     }
     let columns4 = x.cols.div_ceil(4);
     let (kernel, chunks) = plan(entry, columns4, x.element, rec.capabilities().tier);
@@ -66,13 +66,13 @@ fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Opt
     rec.dispatch(kernel, &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
 }
 
-/// The kernel, and into how many workgroups it cuts a row.
+/// The kernel, and the number of workgroups for each row.
 fn plan(entry: &'static str, columns4: u32, element: Element, tier: Tier) -> (Kernel, u32) {
     let widest = match tier {
         Tier::Software => 64,
         Tier::Portable => 256,
     };
-    // No wider than a row needs: lanes past its end idle.
+    // Not wider than a row: lanes past its end would idle.
     let lanes = columns4.next_power_of_two().clamp(8, widest);
     (Kernel::new("gelu", entry, element).constant("LANES", lanes), columns4.div_ceil(lanes))
 }

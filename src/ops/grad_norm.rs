@@ -1,10 +1,10 @@
-//! The global norm of the gradients, their overflow flag, and the step's decisions.
+//! The global norm of the gradients, their overflow flag, and the decisions of a step.
 
 use super::{fold, per_row};
 use crate::element::Element;
 use crate::record::{Recorder, Tensor};
 
-/// Groups of 4 gradients that one row of the first pass covers.
+/// Groups of 4 gradients in each partial sum of the first pass.
 const BLOCK: u32 = 256;
 
 crate::params! {
@@ -18,15 +18,15 @@ crate::params! {
     }
 }
 
-/// What decides a step.
+/// The tensors that the decisions of a step are read from and written to.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTensors {
     /// `StepState`.
     pub state: Tensor,
     /// `LossState`.
     pub loss: Tensor,
-    /// (steps, 2 + groups): by global step the learning rate, the bias corrections of both moments, and the rates of the
-    /// parameter groups after the first; see [`rate_column`].
+    /// (steps, 2 + groups), a row for each global step: the learning rate of group 0, the bias corrections of both
+    /// moments, and the learning rates of the other parameter groups; see [`rate_column`].
     pub schedule: Tensor,
 }
 
@@ -35,7 +35,8 @@ pub const fn rate_column(group: usize) -> u32 {
     if group == 0 { 0 } else { group as u32 + 2 }
 }
 
-/// Norm and flag of all `gradients` (one flat tensor a segment), then the step's state. `max_norm`: clip to it.
+/// Computes norm and overflow flag of all `gradients` (a flat tensor for each segment) and updates the step's state. If
+/// given, the norm is clipped to `max_norm`.
 #[track_caller]
 pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, max_norm: Option<f32>) {
     let rows = |segment: &Tensor| (segment.stride4() * segment.rows).div_ceil(BLOCK);

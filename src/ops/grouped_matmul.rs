@@ -1,8 +1,8 @@
-//! The products of a mixture of experts: rows sorted by expert, each multiplied with its expert's matrix.
+//! Grouped matrix products: rows sorted by expert, each times the matrix of its expert.
 //!
-//! Letters: R rows, E experts, whose matrices (out, in) lie one after the other in a stack of E · out rows. A stack over
-//! the binding limit comes in parts of whole experts. Work follows the rows each expert has, padded to a tile: the
-//! [`WorkList`] says where they are, and the device reads from it how many workgroups run.
+//! Letters: R rows, E experts, whose matrices (out, in) are stacked to E · out rows. A stack over the binding limit
+//! comes in parts of whole experts. Launches are indirect: the [`WorkList`] holds the tiles of rows there are and the
+//! grids, so that the work is that of the rows each expert has, rounded up to tiles.
 
 use super::matmul::{Layout, Problem, Tile};
 use super::work_list::{WorkList, weight_tile};
@@ -36,7 +36,7 @@ pub fn grouped_matmul(rec: &mut Recorder, x: Tensor, stack: &[Tensor], work: &Wo
     let stack = Stack::new(stack, work.experts);
     assert!(
         (x.cols, y.cols) == (stack.cols, stack.out),
-        "experts of {} x {} do not take {} columns to {}",
+        "experts of {} x {} do not map {} columns to {}",
         stack.out,
         stack.cols,
         x.cols,
@@ -45,7 +45,7 @@ pub fn grouped_matmul(rec: &mut Recorder, x: Tensor, stack: &[Tensor], work: &Wo
     launch_rows(rec, Layout::Nt, x, &stack, work, y, false);
 }
 
-/// dx (R, in): row r is dy_r W_e; dy (R, out). With `accumulate` it is added to what `dx` holds.
+/// dx (R, in): row r is dy_r W_e; dy (R, out). With `accumulate` it is added to `dx`.
 ///
 /// Rows that belong to no expert are not written.
 #[track_caller]
@@ -60,7 +60,7 @@ pub fn grouped_matmul_backward(
     let stack = Stack::new(stack, work.experts);
     assert!(
         (dy.cols, dx.cols) == (stack.out, stack.cols),
-        "experts of {} x {} do not take {} columns back to {}",
+        "the backward of experts of {} x {} does not map {} columns to {}",
         stack.out,
         stack.cols,
         dy.cols,
@@ -69,8 +69,8 @@ pub fn grouped_matmul_backward(
     launch_rows(rec, Layout::Nn, dy, &stack, work, dx, accumulate);
 }
 
-/// `d_stack` (E · out, in), f32, in parts: dy_eᵀ x_e is added to each expert's matrix; dy (R, out), x (R, in). The matrix of
-/// an expert without rows is not touched.
+/// `d_stack` (E · out, in), f32, in parts: dy_eᵀ x_e is added to each expert's matrix; dy (R, out), x (R, in). The
+/// matrix of an expert without rows is not touched.
 #[track_caller]
 pub fn grouped_matmul_backward_weight(
     rec: &mut Recorder,
@@ -89,23 +89,23 @@ pub fn grouped_matmul_backward_weight(
         x.cols
     );
     assert!(dy.rows == work.rows && x.rows == work.rows, "the work list is for {} rows", work.rows);
-    assert!(dy.element == x.element, "both factors are stored alike");
+    assert!(dy.element == x.element, "both factors must have one element type");
     let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities());
     let kernel = grouped(tile, Layout::Tn, dy.element)
         .feature("gradient", dy.element != Element::F32)
         .feature("accumulate", true);
     for part in &stack.parts {
-        assert!(part.tensor.element == Element::F32, "gradients of parameters are f32");
+        assert!(part.tensor.element == Element::F32, "gradients of parameters must be f32");
         let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
         bindings.push((6, work.offsets.binding()));
         let [across, down, _] = tile.grid(problem);
-        // Experts come first: CPU adapters give each core one run of neighbouring workgroups, and a busy expert's shall not
-        // all be one core's.
+        // Experts vary fastest: software adapters give each core a contiguous run of workgroups, and those of a busy
+        // expert should be spread over the cores.
         rec.dispatch(kernel.clone(), &bindings, &params, [part.experts, down, across]);
     }
 }
 
-/// Matrices of experts.
+/// The matrices of all experts.
 struct Stack {
     parts: Vec<Part>,
     /// Rows of one expert's matrix.
@@ -125,12 +125,12 @@ impl Stack {
     #[track_caller]
     fn new(tensors: &[Tensor], experts: u32) -> Self {
         let rows: u32 = tensors.iter().map(|part| part.rows).sum();
-        assert!(rows > 0 && rows.is_multiple_of(experts), "{rows} rows are no stack of {experts} experts");
+        assert!(rows > 0 && rows.is_multiple_of(experts), "{rows} rows are not a stack of {experts} experts");
         let (out, cols) = (rows / experts, tensors[0].cols);
         let mut first_expert = 0;
         let part = |&tensor: &Tensor| {
-            assert!(tensor.rows.is_multiple_of(out), "a stack of experts is split between experts");
-            assert!(tensor.cols == cols, "the parts of a stack have the same columns");
+            assert!(tensor.rows.is_multiple_of(out), "a stack of experts must be split between experts");
+            assert!(tensor.cols == cols, "the parts of a stack must have the same number of columns");
             let experts = tensor.rows / out;
             first_expert += experts;
             Part { tensor, first_expert: first_expert - experts, experts }
@@ -139,8 +139,8 @@ impl Stack {
     }
 }
 
-/// y = a · b row by row, by the tiles of the work list; one launch for each part of the stack, which leaves other parts'
-/// tiles alone.
+/// y = a · b for the tiles of the work list: one launch for each part of the stack, which skips the tiles of other
+/// parts.
 #[track_caller]
 fn launch_rows(
     rec: &mut Recorder,
@@ -152,12 +152,12 @@ fn launch_rows(
     accumulate: bool,
 ) {
     assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
-    assert!(a.element == y.element, "a product's rows are stored as its factor's are");
+    assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
     let kernel = grouped(work.tile, layout, a.element).feature("accumulate", accumulate);
     let (arguments, bound) = work.grid(y.cols);
     for part in &stack.parts {
-        assert!(part.tensor.element == a.element, "both factors are stored alike");
+        assert!(part.tensor.element == a.element, "both factors must have one element type");
         let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
         bindings.push((6, work.tiles.binding()));
         rec.dispatch_indirect(kernel.clone(), &bindings, &params, arguments, bound);
@@ -168,7 +168,7 @@ fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
     tile.kernel(layout, element).feature("grouped", true)
 }
 
-/// What a plain product binds and is told, and which part of the stack is bound.
+/// Bindings and params of a plain product, with the part of the stack that is bound.
 fn operands(
     problem: Problem,
     [a, b, y]: [Tensor; 3],

@@ -1,7 +1,7 @@
-//! How the heads of queries, keys and values lie in a row.
+//! The packed layout of queries, keys and values.
 
 /// The columns of a packed tensor `qkv` (N, [`cols`](Self::cols)), a row for each token: the queries of all heads, then
-/// the keys, then the values. One tensor holds all three, so a kernel that uses them together binds one buffer.
+/// the keys, then the values. One product computes all three, and a kernel that uses them binds one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     /// Query heads.
@@ -55,18 +55,18 @@ impl HeadLayout {
         self.heads / self.kv_heads
     }
 
-    /// Panics with a sentence if a size is outside what the kernels take.
+    /// Panics if a size is outside the range of the kernels.
     #[track_caller]
     pub fn assert_valid(&self) {
         let Self { heads, kv_heads, head_dim, value_dim } = *self;
         assert!(
             heads > 0 && kv_heads > 0,
-            "attention needs at least one head, but has {heads} and {kv_heads}"
+            "attention needs query heads and key-value heads, but has {heads} and {kv_heads}"
         );
         assert!(heads.is_multiple_of(kv_heads), "kv_heads {kv_heads} does not divide heads {heads}");
         for (name, dim) in [("head_dim", head_dim), ("value_dim", value_dim)] {
             let fits = dim.is_multiple_of(4) && (4..=256).contains(&dim);
-            assert!(fits, "{name} is a multiple of 4 from 4 to 256, not {dim}");
+            assert!(fits, "{name} must be a multiple of 4 from 4 to 256, not {dim}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which experts have more rows than the others: those that were busiest.
+//! Hot experts: the busiest experts have a larger capacity than the others.
 
 use super::per_item;
 use super::permute::HotAndCold;
@@ -17,20 +17,20 @@ crate::params! {
     }
 }
 
-/// At the end of which steps the hot experts are chosen anew.
+/// The steps after which hot experts are selected anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSteps {
-    /// Of every so many, above 0; and before the first of them, of each power of two.
+    /// Every step whose number is a multiple of this, which is above 0, and every power of two below it.
     pub update_step: u64,
-    /// And of this one.
+    /// Also this step, at which a checkpoint is written.
     pub checkpoint_step: Option<u64>,
 }
 
-/// `capacities` (1, E) = the capacity of hot experts for the `hot` busiest by `counts` (1, E) of the step, that of cold ones for the
-/// others; equally busy ones in order of their index. Only at the end of `steps`: at others capacities stay as they are.
+/// Writes `capacities` (1, E): the larger capacity for the `hot` experts with the highest `counts` (1, E) of the step,
+/// the smaller one for the others. Ties go to the lower index. After steps that are not among `steps` nothing changes.
 ///
-/// It belongs after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`; steps whose gradients were
-/// not finite count too. [`HotAndCold::initial`] is what `capacities` starts as.
+/// Recorded after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`; steps that overflowed
+/// count too. [`HotAndCold::initial`] gives the first contents of `capacities`.
 #[track_caller]
 pub fn hot_experts(
     rec: &mut Recorder,
@@ -42,10 +42,10 @@ pub fn hot_experts(
 ) {
     let experts = capacities.cols;
     assert!(counts.cols == experts, "{} counts for {experts} experts", counts.cols);
-    assert!(two.hot <= experts, "{} of {experts} experts are hot", two.hot);
-    assert!(steps.update_step > 0, "hot experts are chosen anew every 1 or more steps, not every 0");
+    assert!(two.hot <= experts, "{} experts cannot be hot: there are {experts}", two.hot);
+    assert!(steps.update_step > 0, "update_step must be above 0");
     let (counts, offset4) = counts.offset_binding();
-    // Steps are counted in 32 bits: none is a multiple of what does not fit.
+    // Steps are counted in 32 bits: none is a multiple of a number that does not fit.
     let word = |step: u64| u32::try_from(step).unwrap_or(u32::MAX);
     let params = Params {
         experts,

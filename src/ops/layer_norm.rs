@@ -6,7 +6,7 @@ use crate::element::Element;
 use crate::kernels::Kernel;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that one invocation of the weights' gradient adds up.
+/// Rows that one invocation of the weight gradient sums.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -24,7 +24,7 @@ impl Params {
     }
 }
 
-/// What [`layer_norm_backward`] reads.
+/// The tensors that the backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormSaved {
     /// The input (N, D).
@@ -41,7 +41,7 @@ pub struct LayerNormSaved {
 #[track_caller]
 pub fn layer_norm(rec: &mut Recorder, saved: &LayerNormSaved, b: Tensor, y: Tensor, epsilon: f32) {
     let LayerNormSaved { x, w, mean, rstd } = saved;
-    assert!((x.rows, x.stride) == (y.rows, y.stride), "layer_norm's result has another shape than its input");
+    assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of layer_norm's input");
     assert!(
         w.cols == x.cols && b.cols == x.cols,
         "layer_norm of {} columns with {} weights and {} biases",
@@ -49,7 +49,11 @@ pub fn layer_norm(rec: &mut Recorder, saved: &LayerNormSaved, b: Tensor, y: Tens
         w.cols,
         b.cols
     );
-    assert!(mean.cols == x.rows && rstd.cols == x.rows, "one mean and one rstd for each of {} rows", x.rows);
+    assert!(
+        mean.cols == x.rows && rstd.cols == x.rows,
+        "layer_norm needs one mean and one rstd for each of {} rows",
+        x.rows
+    );
     let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm", x.element, x.rows);
     let bindings = [
         (1, x.binding()),
@@ -62,7 +66,7 @@ pub fn layer_norm(rec: &mut Recorder, saved: &LayerNormSaved, b: Tensor, y: Tens
     rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(x, epsilon), grid);
 }
 
-/// dx (N, D), written or added to what is there.
+/// dx (N, D), written or, with `accumulate`, added to.
 #[track_caller]
 pub fn layer_norm_backward(
     rec: &mut Recorder,
@@ -72,11 +76,8 @@ pub fn layer_norm_backward(
     accumulate: bool,
 ) {
     let LayerNormSaved { x, w, mean, rstd } = saved;
-    assert!(
-        (dy.rows, dy.stride) == (x.rows, x.stride),
-        "the gradient has another shape than layer_norm's input"
-    );
-    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx has another shape than layer_norm's input");
+    assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of layer_norm's input");
+    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of layer_norm's input");
     let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm_backward", x.element, x.rows);
     let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
     let bindings = [
@@ -90,7 +91,7 @@ pub fn layer_norm_backward(
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
 }
 
-/// dw (1, D) += Σ_rows dy · (x - mean) · rstd and db (1, D) += Σ_rows dy; f32, in a fixed order.
+/// dw (1, D) += Σ_rows dy · (x - mean) · rstd and db (1, D) += Σ_rows dy: f32, summed in a fixed order.
 #[track_caller]
 pub fn layer_norm_backward_weight(
     rec: &mut Recorder,

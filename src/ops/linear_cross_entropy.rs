@@ -1,17 +1,17 @@
-//! The head and the loss, in chunks of rows: the logits of all tokens never exist at once.
+//! Output projection and cross-entropy in chunks of rows: the logits of all tokens never exist at once.
 
 use super::matmul::{Epilogue, Layout, matmul};
 use super::{fold, per_row};
 use crate::element::{Element, stride_of};
 use crate::record::{Binding, Recorder, Tensor};
 
-/// Bytes of logits that exist at a time, at most: enough rows for an efficient product, little memory.
+/// Maximum size of a chunk of logits in bytes: enough rows for an efficient product, little memory.
 const CHUNK_BYTES: u64 = 16 << 20;
 
-/// A chunk starts at a multiple of so many rows: 16 of at least 4 numbers are 256 bytes, where bindings may start.
+/// Chunks start at multiples of this many rows: 16 rows of at least 4 f32 are 256 bytes, the alignment of bindings.
 const ALIGNED_ROWS: u32 = 16;
 
-/// Where the budget allows, a chunk has a multiple of so many rows: whole tiles of every matmul.
+/// Chunks have a multiple of this many rows where the maximum size allows: whole tiles of every matmul.
 const TILE_ROWS: u32 = 64;
 
 crate::params! {
@@ -26,34 +26,34 @@ crate::params! {
     }
 }
 
-/// What the head works on.
+/// The tensors of a head and its loss.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearCrossEntropy<'a> {
     /// Hidden states (N, D).
     pub h: Tensor,
     /// Head (V, D), in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
-    /// Targets (1, N).
+    /// Target ids (1, N).
     pub targets: Tensor,
-    /// The target that does not count.
+    /// Target id that does not count.
     pub ignore: u32,
-    /// `StepState` (its loss scale is read).
+    /// `StepState`, for its loss scale.
     pub step: Tensor,
-    /// `LossState`: receives seed, count and sums.
+    /// `LossState`, which receives the gradient's seed, the number of targets and the sum of losses.
     pub loss: Tensor,
-    /// Micro-batches in a step: each one's mean loss counts one part in so many.
+    /// Micro-batches in a step: the mean loss of each counts 1 / accumulation.
     pub accumulation: u32,
-    /// What the mean loss counts in the objective.
+    /// Factor of the mean loss in the objective.
     pub factor: f32,
 }
 
-/// Bytes of the smallest chunk of logits that `tokens` rows over a vocabulary can be cut into: one binding holds it.
+/// Bytes of the smallest chunk of logits that `tokens` rows can be cut into. One binding must hold it.
 pub fn smallest_chunk_bytes(tokens: u32, vocab: u32) -> u64 {
     logits_row_bytes(vocab) * tokens.min(ALIGNED_ROWS) as u64
 }
 
-/// Adds the batch's loss to `loss` and computes the gradients of loss_scale · factor · mean loss / accumulation: `dh` (N, D) is
-/// written, `dhead` (as `head`, f32) is added to, where given.
+/// Adds the loss of the batch to `loss` and computes the gradients of loss_scale · factor · mean loss / accumulation:
+/// writes `dh` (N, D) and, unless the head is frozen, adds to `dhead` (in the parts of `head`, f32).
 #[track_caller]
 pub fn linear_cross_entropy(
     rec: &mut Recorder,
@@ -81,7 +81,7 @@ pub fn linear_cross_entropy(
     finish(rec, op, losses);
 }
 
-/// Adds the batch's loss to `loss`: evaluation.
+/// Adds the loss of the batch to `loss`, without gradients: evaluation.
 #[track_caller]
 pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) {
     let losses = begin(rec, op);
@@ -94,8 +94,8 @@ pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<
 
 #[track_caller]
 fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Tensor {
-    // In 16 bits a logit of 10 is off by 0.02 and its probability by 2 %.
-    assert!(op.h.element == Element::F32, "the head works on f32 hidden states, so that its logits are f32");
+    // In 16 bits the error of a logit of 10 is 0.02, and that of its probability 2 %.
+    assert!(op.h.element == Element::F32, "the head needs f32 hidden states, so that its logits are f32");
     let bindings = [(1, op.targets.binding()), (2, op.step.binding()), (4, op.loss.binding())];
     let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);

@@ -15,7 +15,7 @@ pub enum Layout {
     Tn,
 }
 
-/// What is asked for.
+/// The shape of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How the operands are stored.
@@ -28,7 +28,7 @@ pub struct Problem {
     pub k: u32,
 }
 
-/// Which kernel answers a [`Problem`], and on which grid.
+/// Kernel and grid for a [`Problem`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The kernel, its tile sizes set.
@@ -37,14 +37,14 @@ pub struct Plan {
     pub grid: [u32; 3],
 }
 
-/// What the kernel adds to the product, and where it puts it.
+/// What the kernel adds to the product before it stores it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue {
-    /// (N), added to every row.
+    /// Bias (1, N), added to every row.
     pub bias: Option<Tensor>,
-    /// (M, N), added.
+    /// Residual (M, N).
     pub residual: Option<Tensor>,
-    /// Add to what the result holds already.
+    /// Whether the product is added to the result's contents.
     pub accumulate: bool,
 }
 
@@ -63,14 +63,20 @@ crate::params! {
     }
 }
 
-/// y (M, N) = a · b as `layout` says, plus the epilogue. `y` may be f32 where `a` and `b` are 16-bit: a gradient.
+/// y (M, N) = a · b as `layout` says, plus the epilogue. `y` may be f32 with 16-bit `a` and `b`, for
+/// gradients of parameters.
 #[track_caller]
 pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tensor, epilogue: Epilogue) {
     let (m, k) = if layout == Layout::Tn { (a.cols, a.rows) } else { (a.rows, a.cols) };
     let (n, b_k) = if layout == Layout::Nt { (b.rows, b.cols) } else { (b.cols, b.rows) };
-    assert!(k == b_k, "a product over {k} and {b_k} elements: the inner sizes differ");
-    assert!((y.rows, y.cols) == (m, n), "a product of {m} x {n} does not fit {} x {}", y.rows, y.cols);
-    assert!(a.element == b.element, "both factors are stored alike");
+    assert!(k == b_k, "the inner sizes of a product must agree, but are {k} and {b_k}");
+    assert!(
+        (y.rows, y.cols) == (m, n),
+        "a product of {m} x {n} does not fit a result of {} x {}",
+        y.rows,
+        y.cols
+    );
+    assert!(a.element == b.element, "both factors must have one element type");
     let problem = Problem { layout, m, n, k };
     let Plan { kernel, grid } = plan(problem, a.element, rec.capabilities());
     let kernel = kernel
@@ -82,11 +88,11 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     let (y_range, y_offset) = y.offset_binding();
     let mut bindings = vec![(1, a_range), (2, b_range), (3, y_range)];
     if let Some(bias) = epilogue.bias {
-        assert!(bias.cols == n, "a bias of {} for {n} columns", bias.cols);
+        assert!(bias.cols == n, "a bias of {} elements does not fit {n} columns", bias.cols);
         bindings.push((4, bias.binding()));
     }
     if let Some(residual) = epilogue.residual {
-        assert!((residual.rows, residual.cols) == (m, n), "the residual has another shape than the product");
+        assert!((residual.rows, residual.cols) == (m, n), "the residual must have the shape of the product");
         bindings.push((5, residual.binding()));
     }
     let params = Params {
@@ -110,21 +116,21 @@ pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> P
     Plan { kernel: tile.kernel(problem.layout, element), grid: tile.grid(problem) }
 }
 
-/// The part of a product that one workgroup computes.
+/// The tile of the result that one workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// So many rows by 64 columns.
+    /// `rows` rows of [`SOFTWARE_COLUMNS`] columns.
     Software {
-        /// A multiple of the lanes, of four times the lanes where a is transposed.
+        /// A multiple of `lanes`, or of 4 · `lanes` if a is transposed.
         rows: u32,
         /// Invocations of the workgroup.
         lanes: u32,
-        /// Whether they share what they load.
+        /// Whether they exchange what they load by subgroup shuffles.
         is_shuffled: bool,
     },
-    /// A square whose side is 64 times `width4`, 1 or 2.
+    /// A square of side 64 · `width4`.
     Portable {
-        /// Groups of 4 along each side of what an invocation owns.
+        /// Groups of 4 elements along each side of an invocation's part: 1 or 2.
         width4: u32,
     },
 }
@@ -138,26 +144,26 @@ impl Tile {
                 let rows = match problem.layout {
                     _ if lanes == 1 => 16,
                     Layout::Tn => 4 * lanes,
-                    // Decoding has a row for each text: no larger tile than that for few of them.
+                    // In decode m is the batch size; do not tile wider than m.
                     _ if problem.m <= lanes => lanes,
-                    _ => 3 * lanes, // faster than twice, and four times compile longer
+                    _ => 3 * lanes, // faster than 2 · lanes; 4 · lanes take longer to compile
                 };
                 Self::software(rows, capabilities)
             }
             Tier::Portable => {
-                // Small products take the small tile, so that more than a handful of workgroups run.
+                // Small products use the small tile, for more than a handful of workgroups.
                 let tiles = |side: u32| problem.m.div_ceil(side) as u64 * problem.n.div_ceil(side) as u64;
                 Self::Portable { width4: if tiles(128) * count as u64 >= 64 { 2 } else { 1 } }
             }
         }
     }
 
-    /// So many rows, on a CPU adapter.
+    /// A tile of `rows` rows on the software tier.
     pub fn software(rows: u32, capabilities: Capabilities) -> Self {
         Self::Software { rows, lanes: capabilities.software_workgroup(), is_shuffled: capabilities.lanes > 1 }
     }
 
-    /// Its rows.
+    /// Rows of the tile.
     pub fn rows(self) -> u32 {
         match self {
             Self::Software { rows, .. } => rows,
@@ -165,7 +171,7 @@ impl Tile {
         }
     }
 
-    /// Its columns.
+    /// Columns of the tile.
     pub fn columns(self) -> u32 {
         match self {
             Self::Software { .. } => SOFTWARE_COLUMNS,
@@ -173,7 +179,7 @@ impl Tile {
         }
     }
 
-    /// Tiles that a product has, along x and y.
+    /// The grid of a product: tiles along its columns, then along its rows.
     pub fn grid(self, problem: Problem) -> [u32; 3] {
         [problem.n.div_ceil(self.columns()), problem.m.div_ceil(self.rows()), 1]
     }
@@ -195,5 +201,5 @@ impl Tile {
     }
 }
 
-/// Columns that the invocations of a workgroup own together on CPU adapters.
+/// Columns of a tile of the software tier.
 const SOFTWARE_COLUMNS: u32 = 64;

@@ -1,7 +1,7 @@
-//! One file per kernel: its params struct, its plan, the functions that append it to a recording.
+//! One file per kernel: its params struct, its plan and the functions that append it to a recording.
 //!
-//! An op asserts the shapes it is given with a sentence (the run's plan has proved them by then), and records. Nothing
-//! here runs anything.
+//! An op asserts the shapes of its tensors and records; nothing runs here. A run's plan has checked its configuration
+//! before, so a failed assertion is a bug.
 
 pub mod adamw;
 pub mod add;
@@ -37,10 +37,10 @@ use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Recorder, fold_grid};
 
-/// Invocations of a workgroup whose invocations work alone.
+/// Workgroup size of kernels whose invocations do not cooperate.
 pub(crate) const LANES: u32 = 64;
 
-/// A kernel in which each invocation works alone on one of `count` items, and its grid.
+/// A kernel with one invocation for each of `count` items, and its grid.
 pub(crate) fn per_item(
     file: &'static str,
     entry: &'static str,
@@ -50,7 +50,7 @@ pub(crate) fn per_item(
     (Kernel::new(file, entry, element).constant("LANES", LANES), fold_grid(count.div_ceil(LANES as u64)))
 }
 
-/// A kernel that works on rows: a workgroup shares one, or on CPU adapters an invocation has one of its own.
+/// A kernel over rows, and its grid: one workgroup per row, or one invocation on the software tier.
 pub(crate) fn per_row(
     rec: &Recorder,
     file: &'static str,
@@ -60,7 +60,7 @@ pub(crate) fn per_row(
 ) -> (Kernel, [u32; 3]) {
     let kernel = Kernel::new(file, entry, element);
     match rec.capabilities().tier {
-        // Few invocations, so that a few hundred rows keep several cores busy.
+        // Small workgroups, so that a few hundred rows keep several cores busy.
         Tier::Software => (kernel.constant("LANES", 16), fold_grid(rows.div_ceil(16) as u64)),
         Tier::Portable => {
             (kernel.constant("LANES", 128).feature("shared_tile", true), fold_grid(rows as u64))
@@ -68,7 +68,7 @@ pub(crate) fn per_row(
     }
 }
 
-/// A kernel of one workgroup that folds a vector.
+/// A kernel of one workgroup that reduces a vector.
 pub(crate) fn fold(file: &'static str, entry: &'static str, element: Element) -> Kernel {
     Kernel::new(file, entry, element).constant("LANES", LANES).feature("shared_tile", true)
 }

@@ -1,4 +1,4 @@
-//! Muon (Jordan et al., 2024): momentum made orthogonal, matrix by matrix.
+//! Muon (Jordan et al., 2024): each matrix is updated by its orthogonalised momentum.
 
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};
@@ -22,35 +22,36 @@ crate::params! {
     }
 }
 
-/// Settings that do not change during a run; the learning rate comes from the schedule.
+/// Settings that are constant during a run; the learning rate comes from the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Muon {
-    /// What remains of the momentum from step to step.
+    /// Decay rate of the momentum.
     pub momentum: f32,
-    /// Whether the update looks one step ahead: g + momentum · m instead of m.
+    /// Nesterov momentum: g + momentum · m is orthogonalised instead of m.
     pub is_nesterov: bool,
-    /// Newton-Schulz steps.
+    /// Number of Newton-Schulz steps.
     pub steps: u32,
-    /// The update's root mean square: AdamW's is 0.2 to 0.4, so that 0.2 lets both share a learning rate.
+    /// Root mean square of the update. That of AdamW is 0.2 to 0.4, so 0.2 lets both share a learning rate.
     pub rms: f32,
     /// Weight decay.
     pub decay: f32,
-    /// The schedule's column of this matrix's learning rate.
+    /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
 }
 
 /// One matrix (rows, cols) in the three arenas.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
-    /// Parameters.
+    /// Weights.
     pub weights: Tensor,
-    /// Their gradients.
+    /// Gradients.
     pub gradients: Tensor,
-    /// Their momentum.
+    /// Momentum.
     pub moments: Tensor,
 }
 
-/// One update of one matrix, unless the step's state says overflow or halted. Follows `grad_norm`.
+/// Updates one matrix, unless the step's state says that the step overflowed or the run is halted. Recorded after
+/// [`grad_norm`](super::grad_norm::grad_norm).
 #[track_caller]
 pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) {
     let Muon { momentum, is_nesterov, rms, decay, rate_column, .. } = *settings;
@@ -58,9 +59,12 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
     let Tensor { rows, cols, stride, .. } = weights;
     for other in [gradients, moments] {
         let same = (other.rows, other.cols, other.stride) == (rows, cols, stride);
-        assert!(same, "weights, gradients and moments of one matrix have one shape");
+        assert!(same, "weights, gradients and moments of a matrix must have one shape");
     }
-    assert!(weights.stride == weights.cols.next_multiple_of(4), "rows of a matrix lie close together");
+    assert!(
+        weights.stride == weights.cols.next_multiple_of(4),
+        "Muon needs a matrix without gaps between its rows"
+    );
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
 
     let x = rec.tensor("direction", rows, cols, Element::F32);
@@ -109,8 +113,8 @@ fn normalise(rec: &mut Recorder, x: Tensor, partials: Tensor, params: Params) {
     rec.dispatch(kernel, &[(1, norm.binding()), (3, x.binding())], &params, grid);
 }
 
-/// Newton-Schulz steps on x, whose singular values are at most 1. The polynomial is in the Gram matrix of the shorter
-/// side, x xᵀ or xᵀ x, so that nothing is transposed.
+/// Newton-Schulz steps on x, whose singular values are at most 1. The polynomial takes the Gram matrix of the shorter
+/// side, x xᵀ or xᵀ x, so that nothing has to be transposed.
 fn orthogonalise(rec: &mut Recorder, mut x: Tensor, steps: u32, params: Params) -> Tensor {
     let is_wide = x.rows <= x.cols;
     let n = x.rows.min(x.cols);

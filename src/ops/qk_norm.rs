@@ -1,4 +1,4 @@
-//! Query and key normalisation over the heads of packed rows.
+//! QK-norm: RMSNorm of each query and key head in packed rows (Henry et al., 2020; as in Qwen3).
 
 use super::column_sum::fold_partials;
 use super::heads::HeadLayout;
@@ -7,7 +7,7 @@ use crate::element::Element;
 use crate::kernels::Kernel;
 use crate::record::{Recorder, Tensor};
 
-/// Tokens that one invocation of the weights' gradient adds up.
+/// Tokens that one invocation of the weight gradient sums.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -25,7 +25,7 @@ crate::params! {
     }
 }
 
-/// What the backward reads.
+/// The tensors that the backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormSaved {
     /// The packed input (N, cols).
@@ -42,20 +42,20 @@ pub struct QkNormSaved {
 #[track_caller]
 pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &HeadLayout, epsilon: f32) {
     let QkNormSaved { x, wq, wk, rstd } = saved;
-    assert!((x.rows, x.stride) == (y.rows, y.stride), "qk_norm's result has another shape than its input");
+    assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of qk_norm's input");
     let (kernel, grid) = per_head(x, "qk_norm", layout);
     let bindings =
         [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, y.binding()), (5, rstd.binding())];
     rec.dispatch(kernel, &bindings, &params(saved, layout, epsilon), grid);
 }
 
-/// The gradient, in place on `gradient` (N, cols): dy becomes dx. The weights' gradient must be recorded before.
+/// The gradient, in place on `gradient` (N, cols): dy becomes dx. The weight gradient must be recorded before it.
 #[track_caller]
 pub fn qk_norm_backward(rec: &mut Recorder, saved: &QkNormSaved, gradient: Tensor, layout: &HeadLayout) {
     let QkNormSaved { x, wq, wk, rstd } = saved;
     assert!(
         (x.rows, x.stride) == (gradient.rows, gradient.stride),
-        "the gradient has another shape than qk_norm's input"
+        "the gradient must have the shape of qk_norm's input"
     );
     let (kernel, grid) = per_head(x, "qk_norm_backward", layout);
     let bindings = [
@@ -68,7 +68,7 @@ pub fn qk_norm_backward(rec: &mut Recorder, saved: &QkNormSaved, gradient: Tenso
     rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
 }
 
-/// dwq += Σ over tokens and query heads of dy · x · rstd, dwk likewise; f32. Either may be absent.
+/// dwq += Σ over tokens and query heads of dy · x · rstd, dwk likewise; f32. `None` for a frozen weight.
 #[track_caller]
 pub fn qk_norm_backward_weight(
     rec: &mut Recorder,

@@ -6,7 +6,7 @@ use crate::element::Element;
 use crate::kernels::Kernel;
 use crate::record::{Recorder, Tensor};
 
-/// Rows that one invocation of the weight's gradient adds up.
+/// Rows that one invocation of the weight gradient sums.
 const ROWS: u32 = 64;
 
 crate::params! {
@@ -24,18 +24,18 @@ impl Params {
     }
 }
 
-/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) that the backward needs, always f32.
+/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32.
 #[track_caller]
 pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, epsilon: f32) {
-    assert!((x.rows, x.stride) == (y.rows, y.stride), "rms_norm's result has another shape than its input");
+    assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of rms_norm's input");
     assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
-    assert!(rstd.cols == x.rows, "one rstd for each of {} rows", x.rows);
+    assert!(rstd.cols == x.rows, "rms_norm needs one rstd for each of {} rows", x.rows);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm", x.element, x.rows);
     let bindings = [(1, x.binding()), (2, w.binding()), (3, y.binding()), (4, rstd.binding())];
     rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(&x, epsilon), grid);
 }
 
-/// What [`rms_norm_backward`] reads.
+/// The tensors that the backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNormSaved {
     /// The input (N, D).
@@ -46,15 +46,12 @@ pub struct RmsNormSaved {
     pub rstd: Tensor,
 }
 
-/// dx (N, D), written or added to what is there.
+/// dx (N, D), written or, with `accumulate`, added to.
 #[track_caller]
 pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dx: Tensor, accumulate: bool) {
     let RmsNormSaved { x, w, rstd } = saved;
-    assert!(
-        (dy.rows, dy.stride) == (x.rows, x.stride),
-        "the gradient has another shape than rms_norm's input"
-    );
-    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx has another shape than rms_norm's input");
+    assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of rms_norm's input");
+    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of rms_norm's input");
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
     let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
     let bindings =
@@ -62,11 +59,11 @@ pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, d
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
 }
 
-/// dw (1, D) += Σ_rows dy · x · rstd; f32, in a fixed order.
+/// dw (1, D) += Σ_rows dy · x · rstd: f32, summed in a fixed order.
 #[track_caller]
 pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dw: Tensor) {
     let RmsNormSaved { x, rstd, .. } = saved;
-    assert!(dw.element == Element::F32, "gradients of parameters are f32");
+    assert!(dw.element == Element::F32, "gradients of parameters must be f32");
     let blocks = x.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
     let kernel = Kernel::new("rms_norm", "rms_norm_backward_weight", x.element);

@@ -1,4 +1,4 @@
-//! Rotary position embedding of the queries and keys in a packed row.
+//! Rotary position embedding (Su et al., "RoFormer", 2021) of the queries and keys in packed rows.
 
 use super::heads::HeadLayout;
 use super::rope_scaling::RopeScaling;
@@ -6,12 +6,12 @@ use crate::element::{Element, stride_of};
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
-/// How the elements of a head are paired and how fast each pair turns.
+/// Pairing and frequencies of a rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
-    /// Leading elements of a head that are rotated: even, at most head_dim. The rest stays.
+    /// Leading elements of a head that are rotated: even, at most head_dim.
     pub rotary_dim: u32,
-    /// Base of the frequencies: pair i turns by theta^(-2i / rotary_dim) radians per position.
+    /// Base of the frequencies: pair i rotates by theta^(-2i / rotary_dim) radians per position.
     pub theta: f64,
     /// True: pairs (2i, 2i+1), as in GPT-J. False: pairs (i, i + rotary_dim / 2), as in GPT-NeoX and Llama.
     pub is_interleaved: bool,
@@ -34,14 +34,15 @@ crate::params! {
     }
 }
 
-/// The contents of the tensor `cos_sin` (`positions`, rotary_dim), pads included: row p holds cos φ, sin φ of every pair
-/// in turn, φ = p · theta^(-2i / rotary_dim). Computed in f64: f32 angles of late positions would be off by whole degrees.
+/// The contents of the tensor `cos_sin` (`positions`, rotary_dim), pads included: row p holds cos φ, sin φ of every
+/// pair in turn, φ = p · theta^(-2i / rotary_dim). Computed in f64: in f32 the angles of late positions are off by
+/// degrees.
 pub fn cos_sin_table(positions: u32, rope: &Rope) -> Vec<f32> {
     scaled_cos_sin_table(positions, rope, &RopeScaling::None)
 }
 
-/// The same with frequencies and magnitude of `scaling`. A magnitude multiplies q and k alike, and their gradients: the
-/// backward turns back by the same table.
+/// [`cos_sin_table`] with the frequencies and the magnitude of `scaling`. The magnitude multiplies q and k, and in the
+/// backward, which uses the same table, their gradients.
 pub fn scaled_cos_sin_table(positions: u32, rope: &Rope, scaling: &RopeScaling) -> Vec<f32> {
     let stride = stride_of(rope.rotary_dim) as usize;
     let mut table = vec![0.0; positions as usize * stride];
@@ -69,8 +70,7 @@ pub fn rope(
     rotate(rec, qkv, positions, layout, rope, cos_sin, 1.0);
 }
 
-/// The gradient of [`rope`], in place on `dqkv`: a rotation is orthogonal, so its transpose turns back, and a magnitude of
-/// the table stays what it is.
+/// The gradient of [`rope`], in place on `dqkv`: the inverse rotation, times the table's magnitude.
 #[track_caller]
 pub fn rope_backward(
     rec: &mut Recorder,
@@ -96,11 +96,11 @@ fn rotate(
     layout.assert_valid();
     let Rope { rotary_dim, .. } = *rope;
     let fits = rotary_dim.is_multiple_of(2) && (2..=layout.head_dim).contains(&rotary_dim);
-    assert!(fits, "rotary_dim is even and from 2 to head_dim {}, not {rotary_dim}", layout.head_dim);
-    assert!(qkv.cols == layout.cols(), "qkv has {} columns, its heads take {}", qkv.cols, layout.cols());
+    assert!(fits, "rotary_dim must be even and from 2 to head_dim {}, not {rotary_dim}", layout.head_dim);
+    assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} tokens", positions.cols, qkv.rows);
-    assert!(cos_sin.cols == rotary_dim, "cos_sin has {} columns, not {rotary_dim}", cos_sin.cols);
-    assert!(cos_sin.element == Element::F32, "cos_sin is f32");
+    assert!(cos_sin.cols == rotary_dim, "cos_sin must have {rotary_dim} columns, not {}", cos_sin.cols);
+    assert!(cos_sin.element == Element::F32, "cos_sin must be f32");
     let heads = layout.heads + layout.kv_heads;
     let Plan { kernel, items, chunks } = plan(heads, rope, qkv.element, rec.capabilities().tier);
     let ((qkv_range, qkv_offset), (table_range, table_offset)) =
@@ -126,14 +126,15 @@ fn rotate(
 
 struct Plan {
     kernel: Kernel,
-    /// Invocations that a token needs.
+    /// Invocations for each token.
     items: u32,
-    /// Workgroups that a token needs.
+    /// Workgroups for each token.
     chunks: u32,
 }
 
 fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
-    // Where partners lie in whole groups of 4, an invocation owns one group (or two that are partners); else a head.
+    // An invocation owns a group of 4 elements and the group of their partners; if partners straddle groups, a whole
+    // head.
     let straddles = !rope.is_interleaved && !rope.rotary_dim.is_multiple_of(8);
     let units = match (rope.is_interleaved, straddles) {
         (true, _) => rope.rotary_dim.div_ceil(4),

@@ -1,12 +1,12 @@
-//! Rotary frequencies for contexts beyond the length that a model was first trained with.
+//! Rotary frequencies for contexts longer than the original training context.
 
 use super::rope::Rope;
 use std::f64::consts::TAU;
 
-/// How the frequencies are stretched. Lengths are in tokens.
+/// How rotary frequencies are scaled. Lengths are in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Unscaled.
     #[default]
     None,
     /// Positions are divided by `factor` (Chen et al., "Positional Interpolation", 2023).
@@ -14,35 +14,36 @@ pub enum RopeScaling {
         /// Above 0.
         factor: f64,
     },
-    /// The base is multiplied by `factor`: slow pairs are stretched most.
+    /// NTK-aware scaling: the base is multiplied by `factor`, which scales slow pairs most.
     Ntk {
         /// Above 0.
         factor: f64,
     },
-    /// The base grows with the length: with r = log2(length / original) + 1 and α = max(2^⌈r⌉ - 1, 1) it is
-    /// θ·α^(d/(d-2)), and cos and sin are multiplied by 0.1·ln(length / original) + 1.
+    /// NTK-aware scaling by the length of the context: with r = log2(length / original) + 1 and α = max(2^⌈r⌉ - 1, 1)
+    /// it is θ·α^(d/(d-2)), and cos and sin are multiplied by 0.1·ln(length / original) + 1.
     DynamicNtk {
-        /// What the model was first trained with.
+        /// Context of the original training.
         original: f64,
-        /// What it shall see now.
+        /// Context now.
         length: f64,
     },
-    /// Slow pairs are divided by `factor`, fast ones kept, those between blended (Peng et al., "YaRN", 2023).
+    /// Frequencies of slow pairs are divided by `factor`, those of fast pairs are kept, those between are interpolated
+    /// (Peng et al., "YaRN", 2023).
     Yarn(Yarn),
-    /// The blend of Llama 3.1, by wavelength.
+    /// The interpolation of Llama 3.1, by wavelength.
     Llama3(Llama3),
 }
 
 /// The parameters of [`RopeScaling::Yarn`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// How much longer the context is.
+    /// Factor by which the context is longer.
     pub factor: f64,
-    /// What the model was first trained with.
+    /// Context of the original training.
     pub original: f64,
-    /// Pairs that turn more often than this over the original length are kept.
+    /// Pairs with more rotations than this over the original context are kept.
     pub beta_fast: f64,
-    /// Pairs that turn less often are divided by `factor`.
+    /// Pairs with fewer rotations than this are divided by `factor`.
     pub beta_slow: f64,
     /// cos and sin are multiplied by m(mscale) / m(mscale_all_dim), m(s) = 0.1·s·ln(factor) + 1.
     pub mscale: f64,
@@ -53,9 +54,9 @@ pub struct Yarn {
 /// The parameters of [`RopeScaling::Llama3`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3 {
-    /// How much longer the context is, at least 1.
+    /// Factor by which the context is longer, at least 1.
     pub factor: f64,
-    /// What the model was first trained with.
+    /// Context of the original training.
     pub original: f64,
     /// Pairs whose wavelength is above `original / low_freq_factor` are divided by `factor`.
     pub low_freq_factor: f64,
@@ -73,7 +74,7 @@ impl RopeScaling {
             Self::Linear { factor } => of_base(rope.theta).map(|f| f / factor).collect(),
             Self::Ntk { factor } => of_base(rope.theta * factor).collect(),
             Self::DynamicNtk { original, length } => {
-                // Two dimensions are one pair of frequency 1, which no base changes.
+                // Two dimensions are one pair, of frequency 1 whatever the base.
                 let exponent = if dim > 2.0 { dim / (dim - 2.0) } else { 1.0 };
                 of_base(rope.theta * growth(original, length).powf(exponent)).collect()
             }
@@ -89,7 +90,7 @@ impl RopeScaling {
         }
     }
 
-    /// What cos and sin are multiplied by.
+    /// The factor of cos and sin.
     pub fn magnitude(&self) -> f64 {
         match *self {
             Self::None | Self::Linear { .. } | Self::Ntk { .. } | Self::Llama3(_) => 1.0,
@@ -109,14 +110,14 @@ fn growth(original: f64, length: f64) -> f64 {
 }
 
 impl Yarn {
-    /// Between which pairs, fast to slow, the blend runs.
+    /// The first and the last pair of the interpolation, from fast to slow.
     fn range(&self, rope: &Rope) -> (f64, f64) {
         let dim = rope.rotary_dim as f64;
-        // The pair that turns so often over the original length.
+        // The pair with this many rotations over the original context.
         let pair = |turns: f64| dim * (self.original / (TAU * turns)).ln() / (2.0 * rope.theta.ln());
         let low = pair(self.beta_fast).floor().max(0.0);
         let high = pair(self.beta_slow).ceil().min(dim - 1.0);
-        // A blend of no width is a step.
+        // An interpolation over no pairs is a step.
         (low, if high == low { high + 0.001 } else { high })
     }
 }

@@ -1,4 +1,4 @@
-//! Which experts a token visits, and how much each counts.
+//! The router: which experts a token visits, and with which gates.
 
 use super::balance::BalanceGradient;
 use super::per_row;
@@ -25,20 +25,20 @@ crate::params! {
     }
 }
 
-/// How a router chooses.
+/// How a router scores and chooses experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouterConfig {
-    /// E, 1 to 512.
+    /// Experts (E), 1 to 512.
     pub experts: u32,
-    /// k, 1 to 16, at most E.
+    /// Experts that a token visits (k), 1 to 16 and at most E.
     pub chosen: u32,
-    /// From logits to scores.
+    /// The function from logits to scores.
     pub score: Score,
-    /// Groups of neighbouring experts of which only the best may be chosen from.
+    /// Group-limited routing: experts are chosen from the best groups only (DeepSeek-V2, 2024).
     pub groups: Option<ExpertGroups>,
     /// Whether the gates of a token are divided by their sum + [`RouterConfig::GATE_EPSILON`] (only for k > 1).
     pub norm_top_k: bool,
-    /// What the gates are multiplied with at last.
+    /// Factor of the gates, applied last.
     pub scaling: f32,
 }
 
@@ -49,79 +49,82 @@ impl RouterConfig {
     #[track_caller]
     pub(super) fn assert_valid(&self) {
         let Self { experts, chosen, groups, .. } = *self;
-        assert!((1..=512).contains(&experts), "a router has 1 to 512 experts, not {experts}");
+        assert!((1..=512).contains(&experts), "a router must have 1 to 512 experts, not {experts}");
         let most = experts.min(16);
         assert!(
             (1..=most).contains(&chosen),
-            "a token visits 1 to {most} of {experts} experts, not {chosen}"
+            "a token must visit 1 to {most} of {experts} experts, not {chosen}"
         );
         let Some(ExpertGroups { count, chosen: kept, score }) = groups else { return };
-        assert!(count > 0 && experts.is_multiple_of(count), "{experts} experts are no {count} equal groups");
+        assert!(
+            count > 0 && experts.is_multiple_of(count),
+            "{experts} experts cannot form {count} equal groups"
+        );
         assert!(
             (1..=count).contains(&kept),
-            "of {count} groups of experts 1 to {count} are kept, not {kept}"
+            "1 to {count} of {count} groups of experts must be kept, not {kept}"
         );
         let size = experts / count;
-        assert!(chosen <= kept * size, "{kept} groups of {size} experts have fewer than {chosen}");
+        assert!(chosen <= kept * size, "{kept} groups of {size} experts have fewer than {chosen} experts");
         let has_two = size > 1 || score == GroupScore::Best;
-        assert!(has_two, "the two best experts of a group are asked for, and groups have one");
+        assert!(has_two, "groups of one expert cannot be scored by their two best experts");
     }
 }
 
-/// From logits to scores.
+/// The function from logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
-    /// Over all experts.
+    /// Softmax over all experts.
     Softmax,
-    /// Of each expert alone.
+    /// Sigmoid of each expert's logit.
     Sigmoid,
 }
 
-/// Groups of E / `count` neighbouring experts; a token chooses from the best `chosen` of them.
+/// Groups of E / `count` consecutive experts; a token chooses from the best `chosen` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
-    /// How many groups.
+    /// Number of groups.
     pub count: u32,
-    /// How many of them a token may choose from.
+    /// Groups that a token may choose from.
     pub chosen: u32,
-    /// What makes a group good.
+    /// The score of a group.
     pub score: GroupScore,
 }
 
-/// What makes a group of experts good.
+/// The score of a group of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupScore {
-    /// Its best score (`group_limited_greedy`).
+    /// The best score of its experts (`group_limited_greedy`, DeepSeek-V2).
     Best,
-    /// The sum of its two best (`noaux_tc`).
+    /// The sum of its two best scores (`noaux_tc`, DeepSeek-V3).
     BestTwo,
 }
 
-/// What a router makes of N tokens.
+/// The output of a router for N tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOutput {
-    /// The experts that tokens chose (1, N · k), u32: choice j of token t at t · k + j, the best score first.
+    /// The chosen experts (1, N · k), u32: choice j of token t at t · k + j, best first.
     pub ids: Tensor,
-    /// How much each choice counts (N, k), f32, in the same order.
+    /// The gates (N, k), f32: the factors of the chosen experts' outputs, in the same order.
     pub gates: Tensor,
-    /// The score of every expert (N, E), f32, without bias.
+    /// The scores of all experts (N, E), f32, without the bias.
     pub scores: Tensor,
-    /// Per token (N, 4): ln Σ exp(logits), the sum of its scores, the sum of its chosen scores, 0; f32.
+    /// For each token (N, 4), f32: ln Σ exp(logits), the sum of its scores, the sum of its chosen scores, 0.
     pub statistics: Tensor,
-    /// What tokens would have chosen without a bias (1, N · k), u32, by the same rule, groups included: the balance losses
-    /// count these where there is one.
+    /// The experts that would have been chosen without the bias (1, N · k), u32, for the balance losses of a router
+    /// that has one.
     pub unbiased: Option<Tensor>,
 }
 
 impl RouterOutput {
-    /// Transient tensors for `tokens` tokens.
+    /// Transient tensors for the output for `tokens` tokens.
     #[track_caller]
-    pub fn new(rec: &mut Recorder, route: &RouterConfig, tokens: u32, keeps_unbiased: bool) -> Self {
-        let choices = tokens * route.chosen;
+    pub fn new(rec: &mut Recorder, config: &RouterConfig, tokens: u32, keeps_unbiased: bool) -> Self {
+        let choices = tokens * config.chosen;
         Self {
             ids: rec.tensor("ids", 1, choices, Element::F32),
-            gates: rec.tensor("gates", tokens, route.chosen, Element::F32),
-            scores: rec.tensor("scores", tokens, route.experts, Element::F32),
+            gates: rec.tensor("gates", tokens, config.chosen, Element::F32),
+            scores: rec.tensor("scores", tokens, config.experts, Element::F32),
             statistics: rec.tensor("statistics", tokens, 4, Element::F32),
             unbiased: keeps_unbiased.then(|| rec.tensor("unbiased ids", 1, choices, Element::F32)),
         }
@@ -133,43 +136,47 @@ impl RouterOutput {
     }
 
     #[track_caller]
-    fn assert_fits(&self, route: &RouterConfig, logits: Tensor) {
-        let (tokens, RouterConfig { experts, chosen, .. }) = (logits.rows, *route);
+    fn assert_fits(&self, config: &RouterConfig, logits: Tensor) {
+        let (tokens, RouterConfig { experts, chosen, .. }) = (logits.rows, *config);
         let is_f32 = [logits, self.gates, self.scores].iter().all(|tensor| tensor.element == Element::F32);
-        assert!(is_f32, "the router works in f32, whatever the activations are");
+        assert!(is_f32, "the router needs f32 tensors, whatever the activations are");
         assert!(logits.cols == experts, "{} logits a token for {experts} experts", logits.cols);
         let scores_fit = (self.scores.rows, self.scores.cols, self.scores.stride);
-        assert!(scores_fit == (tokens, experts, logits.stride), "scores have another shape than logits");
-        assert!((self.gates.rows, self.gates.cols) == (tokens, chosen), "gates are {tokens} x {chosen}");
-        assert!((self.statistics.rows, self.statistics.stride) == (tokens, 4), "statistics are {tokens} x 4");
+        assert!(scores_fit == (tokens, experts, logits.stride), "scores must have the shape of logits");
+        assert!((self.gates.rows, self.gates.cols) == (tokens, chosen), "gates must be {tokens} x {chosen}");
+        assert!(
+            (self.statistics.rows, self.statistics.stride) == (tokens, 4),
+            "statistics must be {tokens} x 4"
+        );
         for ids in [Some(self.ids), self.unbiased].into_iter().flatten() {
-            assert!(ids.rows == 1 && ids.cols == tokens * chosen, "ids are one row of {tokens} x {chosen}");
+            assert!(
+                ids.rows == 1 && ids.cols == tokens * chosen,
+                "ids must be one row of {tokens} x {chosen}"
+            );
         }
     }
 }
 
-/// Scores the logits (N, E) and chooses. `bias` (1, E) is added to the scores for the choice, and only for that.
+/// Scores the logits (N, E) and chooses experts. `bias` (1, E) is added to the scores for the choice only (Wang et al.,
+/// "Auxiliary-Loss-Free Load Balancing", 2024).
 ///
-/// Experts outside the groups that are kept cannot be chosen (as in Megatron; the original sets their score to 0, which may
-/// be above a biased one). Exactly [`ExpertGroups::chosen`] groups are kept. Of equal experts or groups the lower index is chosen.
+/// Experts outside the kept groups cannot be chosen, as in Megatron; MindSpore Transformers sets their scores to 0,
+/// which may exceed a biased score. Exactly [`ExpertGroups::chosen`] groups are kept. Ties go to the lower index.
 #[track_caller]
 pub fn route(
     rec: &mut Recorder,
-    route: &RouterConfig,
+    config: &RouterConfig,
     logits: Tensor,
     bias: Option<Tensor>,
     out: &RouterOutput,
 ) {
-    route.assert_valid();
-    out.assert_fits(route, logits);
+    config.assert_valid();
+    out.assert_fits(config, logits);
     let has_use = bias.is_some() || out.unbiased.is_none();
-    assert!(
-        has_use,
-        "without a bias the choices without a bias are the choices: there is nothing to keep apart"
-    );
-    let group_keys = group_keys(rec, route, logits.rows);
-    let params = Params { groups_stride: group_keys.map_or(0, |keys| keys.stride), ..params(route, logits) };
-    let (kernel, grid) = plan(rec, route, "route", logits.rows);
+    assert!(has_use, "without a bias the unbiased choices are the choices and need no tensor of their own");
+    let group_keys = group_keys(rec, config, logits.rows);
+    let params = Params { groups_stride: group_keys.map_or(0, |keys| keys.stride), ..params(config, logits) };
+    let (kernel, grid) = plan(rec, config, "route", logits.rows);
     let mut bindings = vec![
         (1, logits.binding()),
         (2, out.scores.binding()),
@@ -178,7 +185,10 @@ pub fn route(
         (5, out.gates.binding()),
     ];
     if let Some(bias) = bias {
-        assert!((bias.cols, bias.element) == (route.experts, Element::F32), "one f32 bias an expert");
+        assert!(
+            (bias.cols, bias.element) == (config.experts, Element::F32),
+            "the bias must be one f32 for each expert"
+        );
         bindings.push((6, bias.binding()));
     }
     bindings.extend(group_keys.map(|keys| (7, keys.binding())));
@@ -186,43 +196,46 @@ pub fn route(
     rec.dispatch(kernel, &bindings, &params, grid);
 
     if let Some(unbiased) = out.unbiased {
-        let (kernel, grid) = plan(rec, route, "choose", logits.rows);
+        let (kernel, grid) = plan(rec, config, "choose", logits.rows);
         let mut bindings = vec![(2, out.scores.binding()), (4, unbiased.binding())];
         bindings.extend(group_keys.map(|keys| (7, keys.binding())));
         rec.dispatch(kernel.feature("group_limited", group_keys.is_some()), &bindings, &params, grid);
     }
 }
 
-/// d_logits (N, E), written: the gradient through the gates, given `d_gates` (N, k), plus that of the balance losses. The
-/// choices are those of `routed`. At least one of the two gradients must be there. `logits` are those of the forward pass.
+/// Writes d_logits (N, E): the gradient through the gates, given `d_gates` (N, k), plus that of the balance losses; at
+/// least one of them must be given. `logits` and `output` are those of the forward pass.
 #[track_caller]
 pub fn route_backward(
     rec: &mut Recorder,
-    route: &RouterConfig,
-    routed: &RouterOutput,
+    config: &RouterConfig,
+    output: &RouterOutput,
     logits: Tensor,
     d_gates: Option<Tensor>,
     balance: Option<&BalanceGradient>,
     d_logits: Tensor,
 ) {
-    route.assert_valid();
-    routed.assert_fits(route, logits);
+    config.assert_valid();
+    output.assert_fits(config, logits);
     let fits = (d_logits.rows, d_logits.cols, d_logits.element) == (logits.rows, logits.cols, Element::F32);
-    assert!(fits, "the gradient of the logits has another shape than they");
-    assert!(d_gates.is_some() || balance.is_some(), "a router without any gradient has no backward");
-    let mut params = params(route, logits);
-    let mut bindings = vec![(1, routed.scores.binding()), (2, routed.statistics.binding())];
+    assert!(fits, "d_logits must have the shape of logits");
+    assert!(
+        d_gates.is_some() || balance.is_some(),
+        "the backward of a router needs d_gates, balance losses or both"
+    );
+    let mut params = params(config, logits);
+    let mut bindings = vec![(1, output.scores.binding()), (2, output.statistics.binding())];
     if let Some(d_gates) = d_gates {
         let shape = (d_gates.rows, d_gates.cols, d_gates.element);
         assert!(
-            shape == (logits.rows, route.chosen, Element::F32),
-            "gates' gradient is no f32 of their shape"
+            shape == (logits.rows, config.chosen, Element::F32),
+            "d_gates must be f32 with the shape of gates"
         );
-        bindings.extend([(3, routed.ids.binding()), (4, d_gates.binding())]);
+        bindings.extend([(3, output.ids.binding()), (4, d_gates.binding())]);
     }
     let mut z = 0.0;
     if let Some(gradient) = balance {
-        gradient.assert_fits(route, logits.rows);
+        gradient.assert_fits(config, logits.rows);
         params.sequence = gradient.balance.tokens;
         params.inverse_accumulation = gradient.balance.inverse_accumulation();
         z = gradient.balance.z;
@@ -234,10 +247,10 @@ pub fn route_backward(
         bindings.push((6, gradient.step.binding()));
     }
     bindings.push((7, d_logits.binding()));
-    if z != 0.0 && route.score == Score::Sigmoid {
+    if z != 0.0 && config.score == Score::Sigmoid {
         bindings.push((8, logits.binding()));
     }
-    let (kernel, grid) = plan(rec, route, "route_backward", logits.rows);
+    let (kernel, grid) = plan(rec, config, "route_backward", logits.rows);
     let kernel = kernel
         .feature("gradient", d_gates.is_some())
         .feature("balance", balance.is_some_and(|gradient| gradient.pull.is_some()))
@@ -245,36 +258,36 @@ pub fn route_backward(
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// As `per_row`, but a workgroup has no more invocations than half of the experts: every choice is a reduction over it.
-fn plan(rec: &Recorder, route: &RouterConfig, entry: &'static str, tokens: u32) -> (Kernel, [u32; 3]) {
+/// As `per_row`, but with at most one invocation for two experts: every choice is a reduction over the workgroup.
+fn plan(rec: &Recorder, config: &RouterConfig, entry: &'static str, tokens: u32) -> (Kernel, [u32; 3]) {
     let (kernel, grid) = match rec.capabilities().tier {
         Tier::Software => per_row(rec, "route", entry, Element::F32, tokens),
         Tier::Portable => {
-            let lanes = (route.experts / 2).next_power_of_two().clamp(32, 128);
+            let lanes = (config.experts / 2).next_power_of_two().clamp(32, 128);
             let kernel = Kernel::new("route", entry, Element::F32).constant("LANES", lanes);
             (kernel.feature("shared_tile", true), fold_grid(tokens.into()))
         }
     };
-    (kernel.constant("CHOSEN", route.chosen).feature("sigmoid", route.score == Score::Sigmoid), grid)
+    (kernel.constant("CHOSEN", config.chosen).feature("sigmoid", config.score == Score::Sigmoid), grid)
 }
 
-fn group_keys(rec: &mut Recorder, route: &RouterConfig, tokens: u32) -> Option<Tensor> {
-    route.groups.map(|groups| rec.tensor("group keys", tokens, groups.count, Element::F32))
+fn group_keys(rec: &mut Recorder, config: &RouterConfig, tokens: u32) -> Option<Tensor> {
+    config.groups.map(|groups| rec.tensor("group keys", tokens, groups.count, Element::F32))
 }
 
-fn params(route: &RouterConfig, logits: Tensor) -> Params {
-    let groups = route.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1, score: GroupScore::Best });
+fn params(config: &RouterConfig, logits: Tensor) -> Params {
+    let groups = config.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1, score: GroupScore::Best });
     Params {
         tokens: logits.rows,
-        experts: route.experts,
+        experts: config.experts,
         stride: logits.stride,
-        gates_stride: crate::element::stride_of(route.chosen),
+        gates_stride: crate::element::stride_of(config.chosen),
         groups: groups.count,
         groups_chosen: groups.chosen,
         groups_stride: 0,
         takes_best_two: (groups.score == GroupScore::BestTwo).into(),
-        normalises: (route.norm_top_k && route.chosen > 1).into(),
-        scaling: route.scaling,
+        normalises: (config.norm_top_k && config.chosen > 1).into(),
+        scaling: config.scaling,
         sequence: logits.rows,
         pull_stride: 0,
         inverse_accumulation: 0.0,

@@ -1,4 +1,4 @@
-//! A gate for each row: how much of the shared expert's output a token takes.
+//! A gate for each row: the factor of the shared expert's output.
 
 use super::per_row;
 use crate::record::{Recorder, Tensor};
@@ -24,7 +24,7 @@ pub fn row_gate(rec: &mut Recorder, x: Tensor, g: Tensor, residual: Option<Tenso
     rec.dispatch(kernel.feature("residual", residual.is_some()), &bindings, &params, grid);
 }
 
-/// dx (N, D) = dy · sigmoid(g), written or added to what is there, and dg (N, 1), written.
+/// dx (N, D) = dy · sigmoid(g), written or, with `accumulate`, added to, and dg (N, 1), written.
 #[track_caller]
 pub fn row_gate_backward(
     rec: &mut Recorder,
@@ -46,10 +46,16 @@ pub fn row_gate_backward(
 #[track_caller]
 fn assert_fits(x: Tensor, g: Tensor, others: &[Option<Tensor>]) {
     let gate = (g.rows, g.cols, g.stride, g.element);
-    assert!(gate == (x.rows, 1, 4, x.element), "a gate of {} x {} for {} rows", g.rows, g.cols, x.rows);
+    assert!(
+        gate == (x.rows, 1, 4, x.element),
+        "a gate of {} x {} does not fit {} rows",
+        g.rows,
+        g.cols,
+        x.rows
+    );
     for other in others.iter().flatten() {
         let fits = (other.rows, other.cols, other.element) == (x.rows, x.cols, x.element);
-        assert!(fits, "row_gate's tensors have one shape and one element");
+        assert!(fits, "row_gate needs tensors of one shape and element type");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The gated activation of the feed-forward network.
+//! SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020), the activation of gated feed-forward networks.
 
 use crate::element::{Element, stride_of};
 use crate::kernels::{Kernel, Tier};
@@ -23,14 +23,14 @@ crate::params! {
 }
 
 /// Columns of a packed `gate_up` whose halves have `features` columns each: the gate starts at column 0, the up
-/// projection at `stride_of(features)`, so that both are column ranges. Columns between are zero.
+/// projection at `stride_of(features)`, so that both are column ranges. The columns between them are zero.
 pub const fn gate_up_cols(features: u32) -> u32 {
     2 * stride_of(features)
 }
 
 /// out (N, F) = silu(gate) · up, where gate and up are the halves of `gate_up` (N, [`gate_up_cols`]\(F)).
 ///
-/// Packed is how one product makes both; [`swiglu_of_two`] takes tensors of different buffers.
+/// One product computes both halves packed; [`swiglu_of_two`] takes tensors in different buffers.
 #[track_caller]
 pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
     launch(rec, "swiglu", &Halves::packed(gate_up, out), out, None);
@@ -43,13 +43,13 @@ pub fn swiglu_backward(rec: &mut Recorder, gate_up: Tensor, dout: Tensor, d_gate
     launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
 }
 
-/// out (N, F) = silu(gate) · up, where gate and up (N, F) lie in buffers of their own.
+/// out (N, F) = silu(gate) · up of gate and up (N, F) in separate buffers.
 #[track_caller]
 pub fn swiglu_of_two(rec: &mut Recorder, [gate, up]: [Tensor; 2], out: Tensor) {
     launch(rec, "swiglu", &Halves::two(gate, up, out), out, None);
 }
 
-/// Both gradients of [`swiglu_of_two`], in one pass, each written to a buffer of its own.
+/// Both gradients of [`swiglu_of_two`] in one pass, in separate buffers.
 #[track_caller]
 pub fn swiglu_of_two_backward(
     rec: &mut Recorder,
@@ -61,7 +61,7 @@ pub fn swiglu_of_two_backward(
     launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
 }
 
-/// Gate and up, as they are bound: one range for both, or one each.
+/// The bindings of gate and up: one for both, or one for each.
 struct Halves {
     gate: (Binding, u32, u32), // range, offset and stride in groups of 4
     up: (Option<Binding>, u32, u32),
@@ -78,7 +78,7 @@ impl Halves {
             tensor.rows,
             tensor.cols
         );
-        assert!(tensor.element == y.element, "swiglu's tensors are stored alike");
+        assert!(tensor.element == y.element, "swiglu needs tensors of one element type");
         let (range, offset) = tensor.offset_binding();
         let stride = tensor.stride4();
         Self { gate: (range, offset, stride), up: (None, offset + y.cols.div_ceil(4), stride) }
@@ -86,11 +86,11 @@ impl Halves {
 
     #[track_caller]
     fn two(gate: Tensor, up: Tensor, y: Tensor) -> Self {
-        // Two column ranges of one buffer overlap, and two writable bindings must not.
-        assert!(gate.buffer != up.buffer, "gate and up that share a buffer are packed: use swiglu");
+        // Column ranges of one buffer overlap, and writable bindings must not.
+        assert!(gate.buffer != up.buffer, "gate and up share a buffer: use the packed swiglu");
         for tensor in [gate, up] {
             let fits = (tensor.rows, tensor.cols, tensor.element) == (y.rows, y.cols, y.element);
-            assert!(fits, "gate and up have the shape and element of swiglu's result");
+            assert!(fits, "gate and up must have the shape and element type of swiglu's result");
         }
         let ((gate_range, gate_offset), (up_range, up_offset)) = (gate.offset_binding(), up.offset_binding());
         Self {
@@ -127,13 +127,13 @@ fn launch(rec: &mut Recorder, entry: &'static str, halves: &Halves, y: Tensor, g
     rec.dispatch(kernel, &bindings, &params, fold_grid(y.rows as u64 * chunks as u64));
 }
 
-/// The kernel, and into how many workgroups it cuts a row.
+/// The kernel, and the number of workgroups for each row.
 fn plan(entry: &'static str, columns4: u32, element: Element, tier: Tier) -> (Kernel, u32) {
     let widest = match tier {
         Tier::Software => 64,
         Tier::Portable => 256,
     };
-    // No wider than a row needs: lanes past its end idle.
+    // Not wider than a row: lanes past its end would idle.
     let lanes = columns4.next_power_of_two().clamp(8, widest);
     (Kernel::new("swiglu", entry, element).constant("LANES", lanes), columns4.div_ceil(lanes))
 }

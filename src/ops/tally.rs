@@ -1,4 +1,4 @@
-//! What a mixture layer's experts did in a step, and the bias that keeps them equally busy.
+//! The tally of a layer's experts in a step, and the update of the load-balancing bias.
 
 use super::fold;
 use crate::element::{Element, stride_of};
@@ -13,30 +13,30 @@ crate::params! {
     }
 }
 
-/// Where things lie in a layer's tally, a row (1, [`tally_columns`]) of 32-bit words that outlives recordings. The host
-/// clears it at the start of each step; every micro-batch adds to it.
+/// The columns of a layer's tally, a persistent row (1, [`tally_columns`]) of 32-bit words. The host clears it at the
+/// start of each step; every micro-batch adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TallyColumns {
-    /// E words: how often each expert was chosen in the step, dropped choices included; u32.
+    /// E words, u32: choices of each expert in the step, including dropped ones.
     pub chosen: u32,
-    /// E words: the same in the last micro-batch alone; u32.
+    /// E words, u32: the same in the last micro-batch alone.
     pub last: u32,
-    /// Choices of the step that found their expert full; u32.
+    /// u32: dropped choices of the step.
     pub dropped: u32,
-    /// Choices of the step; u32.
+    /// u32: choices of the step.
     pub choices: u32,
-    /// E · Σ f_e · p_e over all tokens, before its factor, mean over micro-batches; f32, see [`Balance`].
+    /// f32: E · Σ f_e · p_e over all tokens, without its factor, averaged over micro-batches; see [`Balance`].
     ///
     /// [`Balance`]: super::balance::Balance
     pub expert_loss: u32,
-    /// The same of each sequence, averaged over sequences; f32.
+    /// f32: the same over each sequence, averaged over sequences.
     pub sequence_loss: u32,
-    /// The mean of (ln Σ exp logits)², before its factor; f32.
+    /// f32: the mean of (ln Σ exp logits)², without its factor.
     pub z_loss: u32,
 }
 
 impl TallyColumns {
-    /// The layout for so many experts.
+    /// The columns for `experts` experts.
     pub const fn of(experts: u32) -> Self {
         let last = stride_of(experts);
         let dropped = 2 * last;
@@ -52,31 +52,30 @@ impl TallyColumns {
     }
 }
 
-/// Words of the tally of a layer with so many experts: whole pieces of 256 bytes, so that the rows of one tensor, a row a
-/// layer, can each be bound.
+/// Words of the tally of `experts` experts: a multiple of 256 bytes, so that each layer's row of a buffer can be bound.
 pub const fn tally_columns(experts: u32) -> u32 {
     (TallyColumns::of(experts).z_loss + 1).next_multiple_of(64)
 }
 
-/// Adds a micro-batch to `tally`: `counts` (1, E) are the choices of each expert before any is dropped, of which it takes
-/// `capacities` (1, E), or all; both u32. A step has fewer than 2^32 choices.
+/// Adds a micro-batch to `tally`: `counts` (1, E) are the choices of each expert before drops, of which `capacities`
+/// (1, E) are kept, or all; both u32. A step has fewer than 2^32 choices.
 #[track_caller]
 pub fn tally(rec: &mut Recorder, counts: Tensor, capacities: Option<Tensor>, tally: Tensor) {
     let experts = counts.cols;
-    let capacities = capacities.unwrap_or(counts); // as many as come
-    assert!(capacities.cols == experts, "{experts} experts with {} capacities", capacities.cols);
+    let capacities = capacities.unwrap_or(counts); // nothing is dropped
+    assert!(capacities.cols == experts, "{experts} experts cannot have {} capacities", capacities.cols);
     assert_tally(tally, experts);
     let bindings = [(1, counts.binding()), (2, capacities.binding()), (3, tally.binding())];
     rec.dispatch(fold("tally", "tally", Element::F32), &bindings, &params(experts, 0.0), [1, 1, 1]);
 }
 
-/// bias (1, E) += rate · sign(mean choices of the step - choices of each expert), for the recording that updates weights:
-/// after `grad_norm`, which says in `state` (`StepState`) whether the step counts. On overflow, while the run is halted, or
-/// where nothing was chosen the bias stays. (Wang et al., 2024)
+/// bias (1, E) += rate · sign(mean choices of the step - choices of each expert) (Wang et al., "Auxiliary-Loss-Free
+/// Load Balancing", 2024). Recorded after `grad_norm`: if `state` (`StepState`) says that the step overflowed or the
+/// run is halted, or if nothing was chosen, the bias stays as it is.
 #[track_caller]
 pub fn update_bias(rec: &mut Recorder, tally: Tensor, bias: Tensor, rate: f32, state: Tensor) {
     let experts = bias.cols;
-    assert!(bias.element == Element::F32, "the bias of the choice is f32");
+    assert!(bias.element == Element::F32, "the bias must be f32");
     assert_tally(tally, experts);
     let bindings = [(1, tally.binding()), (2, bias.binding()), (3, state.binding())];
     rec.dispatch(fold("tally", "update_bias", Element::F32), &bindings, &params(experts, rate), [1, 1, 1]);
@@ -85,7 +84,7 @@ pub fn update_bias(rec: &mut Recorder, tally: Tensor, bias: Tensor, rate: f32, s
 #[track_caller]
 pub(super) fn assert_tally(tally: Tensor, experts: u32) {
     let fits = tally.rows == 1 && tally.cols == tally_columns(experts) && tally.element == Element::F32;
-    assert!(fits, "the tally of {experts} experts is one row of {} words", tally_columns(experts));
+    assert!(fits, "the tally of {experts} experts must be one row of {} words", tally_columns(experts));
 }
 
 fn params(experts: u32, rate: f32) -> Params {

@@ -1,7 +1,7 @@
-//! Compositions of single operators that compute what a fused kernel does, with a pass over memory for each.
+//! Unfused compositions of the fused kernels, with a pass over memory for each operator.
 //!
-//! They are the other side of a comparison: benches measure rope, swiglu and attention against them, a test finds both
-//! sides equal. Training uses none of them.
+//! They are baselines: benches compare rope, swiglu and attention with them, and a test checks that the results agree.
+//! Training uses none of them.
 
 use super::add::add;
 use super::attention::Attention;
@@ -36,10 +36,13 @@ pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
 }
 
 /// out (N, heads · head_dim) = x · cos + rotate_half(x) · sin: four passes, with `cos` and `sin` (T, head_dim) of every
-/// element of a head, N a multiple of T. `x` and `out` lie in different buffers.
+/// element of a head, N a multiple of T. `x` and `out` must be in different buffers.
 #[track_caller]
 pub fn rope(rec: &mut Recorder, x: Tensor, cos: Tensor, sin: Tensor, head_dim: u32, out: Tensor) {
-    assert!(head_dim.is_multiple_of(8), "rotate_half takes heads of whole groups, not of {head_dim}");
+    assert!(
+        head_dim.is_multiple_of(8),
+        "rotate_half needs a head_dim that is a multiple of 8, not {head_dim}"
+    );
     let rotated = rec.tensor("rotated", x.rows, x.cols, x.element);
     let turned = rec.tensor("turned", x.rows, x.cols, x.element);
     elementwise(rec, "rotate_half", x, None, rotated, head_dim / 8);
@@ -48,10 +51,13 @@ pub fn rope(rec: &mut Recorder, x: Tensor, cos: Tensor, sin: Tensor, head_dim: u
     add(rec, turned, out, 1.0, true);
 }
 
-/// out (N, heads · value_dim) by a matrix of scores for each head of each sequence: product, softmax, product.
+/// out (N, heads · value_dim) by the matrix of scores of each head of each sequence: product, softmax, product.
 #[track_caller]
 pub fn attention(rec: &mut Recorder, qkv: Tensor, out: Tensor, shape: &Attention) {
-    assert!(shape.is_causal && shape.window.is_none(), "only causal attention is composed here");
+    assert!(
+        shape.is_causal && shape.window.is_none(),
+        "only causal attention without a window has an unfused version"
+    );
     let Attention { tokens, scale, .. } = *shape;
     let HeadLayout { heads, head_dim, value_dim, .. } = shape.layout;
     for first in (0..qkv.rows).step_by(tokens as usize) {
@@ -84,7 +90,10 @@ fn elementwise(
     y: Tensor,
     half4: u32,
 ) {
-    assert!((x.rows, x.cols, x.element) == (y.rows, y.cols, y.element), "{entry} keeps shape and element");
+    assert!(
+        (x.rows, x.cols, x.element) == (y.rows, y.cols, y.element),
+        "{entry} needs tensors of one shape and element type"
+    );
     let params = Params {
         factor_rows: factors.map_or(0, |factors| factors.rows),
         factor_columns4: factors.map_or(0, |factors| factors.stride4()),

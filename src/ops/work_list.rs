@@ -1,4 +1,4 @@
-//! What the products of a mixture of experts have to do, found on the device from how many rows each expert has.
+//! The tiles of grouped products, computed on the device from the number of rows of each expert.
 
 use super::matmul::{Layout, Problem, Tile};
 use crate::element::Element;
@@ -12,48 +12,49 @@ crate::params! {
     }
 }
 
-/// Tiles side by side that a grouped product may have: results of 32,768 columns at least.
+/// Maximum number of tiles along the columns of a grouped product.
 const MAX_GRID_COLUMNS: u32 = 512;
-/// Columns that a grouped product may have on any tier: as many as the smallest tiles have side by side.
+/// Maximum number of columns of a grouped product on any tier: those of the smallest tiles.
 pub const MAX_COLUMNS: u32 = 64 * MAX_GRID_COLUMNS;
-/// What a dimension of a grid can hold.
+/// Maximum size of a dimension of a grid.
 const MAX_TILES: u32 = 65535;
 /// Invocations of the one workgroup.
 const LANES: u32 = 64;
 
-/// Rows sorted by expert, and the tiles they are cut into: at most `rows / tile + experts`, whoever has how many rows.
+/// The tiles of rows that are sorted by expert: at most `rows / tile + experts`, however the rows are distributed.
 ///
-/// One list serves every product over these rows, forward and backward.
+/// One list serves all products over these rows, forward and backward.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkList {
-    /// (1, E + 1), integers: the first row of each expert, and where the last one's end.
+    /// (1, E + 1), u32: the first row of each expert, and the end of the last expert's rows.
     pub offsets: Tensor,
-    /// Rows there can be (R): those of the tensors that are multiplied. Rows at and after `offsets[E]` are left alone.
+    /// Rows of the tensors that are multiplied (R). Rows from `offsets[E]` on are not touched.
     pub rows: u32,
     /// Experts (E).
     pub experts: u32,
-    /// (1, 4 T), integers: (expert, first row, end row, 0) of each tile. What lies behind the last tile is undefined.
+    /// (1, 4 T), u32: (expert, first row, end row, 0) of each tile; undefined past the last tile.
     pub tiles: Tensor,
-    /// (1, 4 C), integers: (c + 1, number of tiles, 1, 0), the grid of a product with c + 1 tiles side by side.
+    /// (1, 4 C), u32: (c + 1, number of tiles, 1, 0), the grid of a product with c + 1 tiles along its columns.
     pub grids: Tensor,
-    /// What a workgroup computes.
+    /// The tile of a workgroup.
     pub(super) tile: Tile,
 }
 
 impl WorkList {
-    /// The list for `rows` rows at most, of which `offsets` (1, E + 1; integers, ascending, from 0 on) says whose they are.
+    /// Computes the list for at most `rows` rows. `offsets` (1, E + 1), u32, ascending from 0, gives the rows of each
+    /// expert.
     #[track_caller]
     pub fn new(rec: &mut Recorder, offsets: Tensor, rows: u32) -> Self {
         assert!(
             offsets.rows == 1 && offsets.cols >= 2,
-            "offsets are a row: one for each expert, and the end"
+            "offsets must be one row: one for each expert, and the end"
         );
-        assert!(offsets.element == Element::F32, "offsets are stored in 4 bytes each");
-        assert!(rows > 0, "a work list over no rows");
+        assert!(offsets.element == Element::F32, "offsets must be 4 bytes each");
+        assert!(rows > 0, "a work list needs at least one row");
         let experts = offsets.cols - 1;
         let tile = tile_of(rows, experts, rec.capabilities());
         let count = tile_bound(rows, experts, tile.rows());
-        assert!(count <= MAX_TILES, "{rows} rows of {experts} experts have more tiles than a grid can hold");
+        assert!(count <= MAX_TILES, "{rows} rows of {experts} experts have more tiles than a grid holds");
         let tiles = rec.tensor("tiles", 1, 4 * count, Element::F32);
         let grids = rec.tensor("grids", 1, 4 * MAX_GRID_COLUMNS, Element::F32);
         let kernel = Kernel::new("work_list", "work_list", Element::F32)
@@ -66,12 +67,12 @@ impl WorkList {
         Self { offsets, rows, experts, tiles, grids, tile }
     }
 
-    /// Whether so many rows of so many experts can be worked on: a grid has at most 65,535 tiles.
+    /// Whether the tiles of `rows` rows of `experts` experts fit a grid, which has at most 65,535.
     pub fn fits(rows: u32, experts: u32, capabilities: Capabilities) -> bool {
         tile_bound(rows, experts, tile_of(rows, experts, capabilities).rows()) <= MAX_TILES
     }
 
-    /// Tiles there can be: `rows / tile + experts`, or fewer where there are not so many rows.
+    /// Maximum number of tiles: `rows / tile + experts`, and at most one for each row.
     pub fn tile_bound(&self) -> u32 {
         tile_bound(self.rows, self.experts, self.tile.rows())
     }
@@ -81,25 +82,22 @@ impl WorkList {
         self.tile.rows()
     }
 
-    /// Where the device finds the grid of a product with `columns` columns, and the most it can be.
+    /// The row of `grids` for a product with `columns` columns, and the largest grid it can hold.
     #[track_caller]
     pub(super) fn grid(&self, columns: u32) -> (Tensor, [u32; 3]) {
         let side_by_side = columns.div_ceil(self.tile.columns());
-        assert!(
-            side_by_side <= MAX_GRID_COLUMNS,
-            "an expert's product has {columns} columns, which is too wide"
-        );
+        assert!(side_by_side <= MAX_GRID_COLUMNS, "a grouped product of {columns} columns is too wide");
         (self.grids.columns(4 * (side_by_side - 1), 3), [side_by_side, self.tile_bound(), 1])
     }
 }
 
-/// Each expert with rows has at most one tile that is not full.
+/// Every expert has at most one partial tile.
 fn tile_bound(rows: u32, experts: u32, height: u32) -> u32 {
     (rows / height + experts).min(rows)
 }
 
-/// One height for all products: a list of its own for each would cost more than a better tile gains. Groups that would
-/// mostly pad a large tile get the small one.
+/// One tile height for all products: separate lists would cost more than better tiles gain. The large tile is used if
+/// the experts have enough rows on average to fill it.
 fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     match capabilities.tier {
         Tier::Software => Tile::software(16, capabilities),
@@ -107,7 +105,7 @@ fn tile_of(rows: u32, experts: u32, capabilities: Capabilities) -> Tile {
     }
 }
 
-/// The tile of one expert's weight gradient, which needs no list.
+/// The tile of the weight gradients of experts, which need no list.
 pub(super) fn weight_tile(
     out: u32,
     cols: u32,

@@ -1,12 +1,12 @@
-//! The product of a mixture of experts, and how to undo it.
+//! The grouped product on the tape.
 
 use super::{Parameter, Tape, Var};
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::work_list::WorkList;
 
 impl<'p> Tape<'_, 'p> {
-    /// x (R, in), rows sorted by expert, each times its expert's Wᵀ: (R, out). `weight` (E · out, in) is the stack of the
-    /// experts' matrices. Rows that belong to no expert are undefined, and so are their gradients.
+    /// x (R, in), rows sorted by expert, each times Wᵀ of its expert: (R, out). `weight` (E · out, in) is the stack of
+    /// all experts' matrices. Rows of no expert are undefined, and so are their gradients.
     #[track_caller]
     pub fn grouped_linear(&mut self, x: Var, weight: &'p Parameter, work: &WorkList) -> Var {
         let work = *work;

@@ -1,9 +1,9 @@
-//! The autograd tape: records ops forward, and the closures that undo them.
+//! The autograd tape: ops record their kernels, and push closures that record their backward.
 //!
-//! There is no op enum and no graph: each op records its kernels through the [`Recorder`], and pushes a closure
-//! that records its backward. [`Tape::backward`] runs the closures in reverse. What a closure needs of the forward pass
-//! it holds as [`Saved`] handles, never as tensors, so that recomputation can decide what a handle gives back.
-//! The tape knows no parameter names and no configuration.
+//! There is no op enum and no graph. Each op records its kernels through the [`Recorder`] and pushes a closure;
+//! [`Tape::backward`] runs the closures in reverse. A closure refers to activations by [`Saved`] handles, never by
+//! tensors, which leaves it to the tape what a handle stands for. The tape knows no parameter names and no
+//! configuration.
 
 mod grouped;
 mod ops;
@@ -20,24 +20,24 @@ pub use route::{RouterLosses, Routing};
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
 
-/// A value that an op made: its tensor, and the tape's name for it.
+/// A value on the tape.
 #[derive(Clone, Copy, Debug)]
 pub struct Var {
-    /// Where the value lies.
+    /// The tensor that holds it.
     pub tensor: Tensor,
     id: usize,
 }
 
-/// A tensor of the forward pass, kept for the backward.
+/// Handle of a tensor of the forward pass that a backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved(usize);
 
-/// Where a backward puts a gradient.
+/// Where a backward writes a gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The gradient's tensor.
     pub tensor: Tensor,
-    /// Whether something is there already that must be added to.
+    /// Whether the gradient is added to the tensor's contents instead of replacing them.
     pub accumulate: bool,
 }
 
@@ -47,7 +47,7 @@ struct Node<'p> {
     undo: Box<dyn FnOnce(&mut Tape<'_, 'p>) + 'p>,
 }
 
-/// The ops recorded so far and how to undo them. `'p` outlives the parameters that closures refer to.
+/// The ops recorded so far, and the closures of their backward. `'p` is the lifetime of the parameters they refer to.
 pub struct Tape<'r, 'p> {
     /// Where kernels are recorded.
     pub rec: &'r mut Recorder,
@@ -66,7 +66,7 @@ impl<'r, 'p> Tape<'r, 'p> {
         Self { rec, nodes, gradients, needs_gradient, saved, is_recording: true, is_recomputing: false }
     }
 
-    /// A tape that records no backward: evaluation and generation. Activations die at their last use.
+    /// A tape without a backward, for evaluation and generation. Activations are freed after their last use.
     pub fn forward_only(rec: &'r mut Recorder) -> Self {
         Self { is_recording: false, ..Self::new(rec) }
     }
@@ -79,12 +79,12 @@ impl<'r, 'p> Tape<'r, 'p> {
         result
     }
 
-    /// Whether what runs now ran before in the same micro-batch: whoever counts must not count again.
+    /// Whether a checkpointed block is being recomputed: ops that update counts or statistics must not do so again.
     pub fn is_recomputing(&self) -> bool {
         self.is_recomputing
     }
 
-    /// A value that no op of this tape made. Its gradient is computed if `needs_gradient`.
+    /// A value that is not the result of an op. Its gradient is computed if `needs_gradient`.
     pub fn leaf(&mut self, tensor: Tensor, needs_gradient: bool) -> Var {
         self.gradients.push(None);
         self.needs_gradient.push(needs_gradient);
@@ -96,19 +96,20 @@ impl<'r, 'p> Tape<'r, 'p> {
         self.save_tensor(var.tensor)
     }
 
-    /// Keeps a tensor that is no value of its own (a statistic) for a backward.
+    /// Keeps a tensor that is not a value on the tape, such as a statistic, for a backward.
     pub fn save_tensor(&mut self, tensor: Tensor) -> Saved {
         self.saved.push(tensor);
         Saved(self.saved.len() - 1)
     }
 
-    /// What was kept.
+    /// The tensor of a handle.
     pub fn saved(&self, handle: Saved) -> Tensor {
         self.saved[handle.0]
     }
 
-    /// The result of an op, with the closure that records its backward. Parameters that train make the result need a
-    /// gradient even where no input does.
+    /// The result of an op, with the closure that records its backward given the gradient of the result. The result
+    /// needs a gradient if an input does or if a parameter of the op `trains`. A result that no op gives a gradient has
+    /// no backward.
     pub fn result(
         &mut self,
         tensor: Tensor,
@@ -128,8 +129,8 @@ impl<'r, 'p> Tape<'r, 'p> {
         output
     }
 
-    /// Adds a closure that the backward pass always runs, whether or not a result has a gradient by then: an op may add to
-    /// the objective by itself. Within [`checkpoint`](Self::checkpoint) it runs when the block is recomputed.
+    /// Adds a closure that the backward pass always runs, whether or not a result has a gradient by then: an op may add
+    /// to the objective by itself. Within [`checkpoint`](Self::checkpoint) it runs when the block is recomputed.
     pub fn always(&mut self, undo: impl FnOnce(&mut Tape<'_, 'p>) + 'p) {
         if self.is_recording {
             let path = self.rec.scopes().to_vec();
@@ -137,7 +138,7 @@ impl<'r, 'p> Tape<'r, 'p> {
         }
     }
 
-    /// Where a backward shall put the gradient of `var`; `None` if nobody wants it. The backward must write it.
+    /// Where a backward must write the gradient of `var`; `None` if it is not needed.
     pub fn target(&mut self, var: Var) -> Option<Target> {
         if !self.needs_gradient[var.id] {
             return None;
@@ -151,7 +152,8 @@ impl<'r, 'p> Tape<'r, 'p> {
         Some(Target { tensor, accumulate: false })
     }
 
-    /// Hands `gradient` to `var`: it becomes the variable's gradient, to be added to in place, or is added to it.
+    /// Adds `gradient` to that of `var`. The first one given becomes the gradient itself, and later ones are added to
+    /// it in place.
     pub fn give(&mut self, var: Var, gradient: Tensor) {
         if !self.needs_gradient[var.id] {
             return;
@@ -162,19 +164,19 @@ impl<'r, 'p> Tape<'r, 'p> {
         }
     }
 
-    /// The gradient of `var`, as far as it is known.
+    /// The gradient of `var` so far.
     pub fn gradient(&self, var: Var) -> Option<Tensor> {
         self.gradients[var.id]
     }
 
-    /// Records everything backward. Gradients must have been given to the results to start from.
+    /// Records the backward pass, from the results that were given gradients.
     pub fn backward(&mut self) {
         self.undo_down_to(0);
     }
 
-    /// Runs `block` forward and keeps nothing of it but `x`: the backward runs it again first. Numbers are the same, bit
-    /// for bit: the same kernels run on the same values. (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
-    /// 2016)
+    /// Activation checkpointing: runs `block` forward and keeps only `x`; the backward runs it again first. The results
+    /// are bit-identical, since the same kernels run on the same values (Chen et al., "Training Deep Nets with
+    /// Sublinear Memory Cost", 2016).
     pub fn checkpoint(&mut self, x: Var, block: impl Fn(&mut Tape<'_, 'p>, Var) -> Var + 'p) -> Var {
         let was_recording = std::mem::replace(&mut self.is_recording, false);
         let y = block(self, x);

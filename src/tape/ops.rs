@@ -1,4 +1,4 @@
-//! The differentiable ops: each runs its kernel and says how to undo it.
+//! The differentiable ops: each records its kernel, and a closure that records its backward.
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
@@ -18,7 +18,7 @@ use crate::record::Tensor;
 pub struct CrossEntropy {
     /// Target ids (1, N).
     pub targets: Tensor,
-    /// The id that does not count.
+    /// Target id that does not count.
     pub ignore: u32,
     /// `StepState`.
     pub step: Tensor,
@@ -26,12 +26,12 @@ pub struct CrossEntropy {
     pub loss: Tensor,
     /// Micro-batches in a step.
     pub accumulation: u32,
-    /// What the mean loss counts in the objective.
+    /// Factor of the mean loss in the objective.
     pub factor: f32,
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// Rows of `table` (V, D) by id: (N, D). `order`: token positions sorted by id.
+    /// Rows of `table` (V, D) by id: (N, D). `order` (1, N): token indices sorted by id.
     pub fn embedding(&mut self, ids: Tensor, order: Tensor, table: &'p Parameter, element: Element) -> Var {
         let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
         embedding::embedding(self.rec, ids, &table.weight, y);
@@ -42,19 +42,19 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// x (N, D) + rows of `table` (V, D) by id, in place: nothing else reads `x` as it was. `order`: token positions sorted
-    /// by id.
+    /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
+    /// sorted by id.
     pub fn add_embedding(&mut self, x: Var, ids: Tensor, order: Tensor, table: &'p Parameter) -> Var {
         embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
         self.result(x.tensor, &[x], table.trains(), move |tape, dy| {
             if let Some(gradient) = &table.gradient {
                 embedding::embedding_backward(tape.rec, ids, order, dy, gradient);
             }
-            tape.give(x, dy); // last: from here on others may add to dy
+            tape.give(x, dy); // last: others may add to dy from here on
         })
     }
 
-    /// x (N, K) Wᵀ + bias + residual: (N, M). The residual's gradient is the result's own, handed on.
+    /// x (N, K) Wᵀ + bias + residual: (N, M). The gradient of the residual is that of the result, not copied.
     pub fn linear(
         &mut self,
         x: Var,
@@ -87,15 +87,19 @@ impl<'p> Tape<'_, 'p> {
                 column_sum::column_sum(tape.rec, dy, db);
             }
             if let Some(residual) = residual {
-                tape.give(residual, dy); // last: from here on others may add to dy
+                tape.give(residual, dy); // last: others may add to dy from here on
             }
         })
     }
 
-    /// [a | b] Wᵀ of a and b (N, K), side by side, and W (M, 2 K): (N, M). K is a multiple of 4.
+    /// [a | b] Wᵀ of a and b (N, K), concatenated, and W (M, 2 K): (N, M). K must be a multiple of 4.
     pub fn linear_of_two(&mut self, [a, b]: [Var; 2], weight: &'p Parameter) -> Var {
         let (w, width) = (weight.weight(), a.tensor.cols);
-        assert!(b.tensor.cols == width && w.cols == 2 * width, "{} columns for two of {width}", w.cols);
+        assert!(
+            b.tensor.cols == width && w.cols == 2 * width,
+            "linear_of_two needs {} columns to be twice {width}",
+            w.cols
+        );
         let y = self.rec.tensor("y", a.tensor.rows, w.rows, a.tensor.element);
         for (half, x) in [a, b].into_iter().enumerate() {
             let into = Epilogue { accumulate: half > 0, ..Default::default() };
@@ -182,7 +186,7 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// q and k heads of packed `qkv` rotated by their positions, in place: nothing else reads `qkv` as it was.
+    /// q and k heads of packed `qkv` rotated by their positions, in place: `qkv` must have no other reader.
     pub fn rope(
         &mut self,
         qkv: Var,
@@ -198,7 +202,7 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`: (N, heads · value_dim). `documents`: which tokens belong to the same document.
+    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim).
     pub fn attention(&mut self, qkv: Var, documents: Option<DocumentBounds>, attention: Attention) -> Var {
         let Tensor { rows, element, .. } = qkv.tensor;
         let layout = attention.layout;
@@ -216,8 +220,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// residual + mask · x / (1 - p), (N, D). Keeps nothing: the backward draws the mask again. The residual's gradient is
-    /// the result's own, handed on.
+    /// residual + mask · x / (1 - p), (N, D). Saves nothing: the backward recomputes the mask. The residual's gradient
+    /// is the result's own, handed on.
     pub fn dropout(&mut self, x: Var, residual: Option<Var>, dropout: Dropout) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
@@ -228,28 +232,28 @@ impl<'p> Tape<'_, 'p> {
                 dropout::dropout(tape.rec, dy, None, target.tensor, target.accumulate, &dropout);
             }
             if let Some(residual) = residual {
-                tape.give(residual, dy); // last: from here on others may add to dy
+                tape.give(residual, dy); // last: others may add to dy from here on
             }
         })
     }
 
-    /// Copies keys and values of packed `qkv` (N, layout.cols()), as they lie, to `cache` (N, cache_cols).
+    /// Copies the keys and values of packed `qkv` (N, layout.cols()) to `cache` (N, cache_cols).
     ///
     /// # Panics
-    /// On a tape for training: what is kept of one window serves the generation of text, and has no backward.
+    /// On a tape for training: a cache has no backward.
     pub fn fill_cache(&mut self, qkv: Var, cache: Tensor, shape: &Decode) {
-        assert!(!self.is_recording, "a cache is for generation: use Tape::forward_only");
+        assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
         let kept = qkv.tensor.columns(shape.layout.k_start(), shape.cache_cols());
         add::add(self.rec, kept, cache, 1.0, false);
     }
 
-    /// Attention of one new token a sequence, in packed `qkv` (B, layout.cols()), to what `cache` holds and to itself,
-    /// which is added: (B, heads · value_dim).
+    /// Appends the keys and values of one new token of each sequence, in packed `qkv` (B, layout.cols()), to `cache`,
+    /// and attends to the cache: (B, heads · value_dim).
     ///
     /// # Panics
     /// On a tape for training, as [`fill_cache`](Self::fill_cache).
     pub fn decode(&mut self, qkv: Var, positions: Tensor, cache: Tensor, shape: &Decode) -> Var {
-        assert!(!self.is_recording, "a cache is for generation: use Tape::forward_only");
+        assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
         let Tensor { rows, element, .. } = qkv.tensor;
         let y = self.rec.tensor("y", rows, shape.layout.out_cols(), element);
         decode::append(self.rec, qkv.tensor, positions, cache, shape);
@@ -286,8 +290,9 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// The loss of hidden states `h` (N, D) under `table` (V, D). A tape for training computes its gradient at once: the
-    /// logits do not outlive their chunk. [`Tape::backward`] continues from there.
+    /// The cross-entropy of hidden states `h` (N, D) under the head `table` (V, D). A tape for training computes the
+    /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from that of
+    /// `h`.
     pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
         let CrossEntropy { targets, ignore, step, loss, accumulation, factor } = *loss;
         let op = LinearCrossEntropy {

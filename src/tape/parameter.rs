@@ -1,13 +1,13 @@
-//! A parameter as ops see it.
+//! A parameter on the tape.
 
 use crate::record::Tensor;
 
-/// Weight and gradient of one parameter. A matrix over the binding limit comes in parts of whole rows.
+/// Weight and gradient of one parameter. A matrix over the binding limit is split into parts of whole rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// The weight, part by part.
     pub weight: Vec<Tensor>,
-    /// Where its gradient is added up, part by part; `None` if the parameter is frozen.
+    /// The accumulated gradient, part by part; `None` if the parameter is frozen.
     pub gradient: Option<Vec<Tensor>>,
 }
 
@@ -17,7 +17,7 @@ impl Parameter {
     pub fn weight(&self) -> Tensor {
         assert!(
             self.weight.len() == 1,
-            "only embeddings, heads and stacks of experts may have several parts"
+            "only embeddings, heads and stacks of experts may be split into parts"
         );
         self.weight[0]
     }
@@ -26,12 +26,12 @@ impl Parameter {
     #[track_caller]
     pub fn gradient(&self) -> Option<Tensor> {
         self.gradient.as_ref().map(|parts| {
-            assert!(parts.len() == 1, "only embeddings, heads and stacks of experts may have several parts");
+            assert!(parts.len() == 1, "only embeddings, heads and stacks of experts may be split into parts");
             parts[0]
         })
     }
 
-    /// Whether its gradient is wanted.
+    /// Whether it has a gradient.
     pub fn trains(&self) -> bool {
         self.gradient.is_some()
     }

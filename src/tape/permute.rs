@@ -1,11 +1,11 @@
-//! From tokens to the rows of experts and back, with gradients.
+//! Permute and combine on the tape.
 
 use super::{Saved, Tape, Var};
 use crate::element::Element;
 use crate::ops::permute::{self, Placement};
 use crate::record::Tensor;
 
-/// A placement whose tensors are kept for a backward.
+/// A placement, its tensors saved for a backward.
 #[derive(Clone, Copy)]
 struct SavedPlacement {
     placement: Placement,
@@ -14,7 +14,7 @@ struct SavedPlacement {
 }
 
 impl Tape<'_, '_> {
-    /// The rows of experts (R, D): each choice's token in its row, zeros where nobody is. x (N, D).
+    /// The rows of experts (R, D): in the row of each choice its token of x (N, D), zeros in unassigned rows.
     pub fn permute(&mut self, x: Var, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = x.tensor;
         let rows = self.rec.tensor("rows", placement.config.rows(), cols, element);
@@ -28,8 +28,8 @@ impl Tape<'_, '_> {
         })
     }
 
-    /// residual + Σ gate · row over a token's choices: (N, D). `rows` (R, D), `gates` (N, k) f32. The residual's gradient is
-    /// the result's own, handed on.
+    /// residual + Σ gate · row over a token's choices: (N, D). `rows` (R, D), `gates` (N, k) f32. The gradient of the
+    /// residual is that of the result, not copied.
     pub fn combine(&mut self, rows: Var, gates: Var, residual: Option<Var>, placement: &Placement) -> Var {
         let Tensor { cols, element, .. } = rows.tensor;
         let y = self.rec.tensor("y", placement.config.tokens, cols, element);
@@ -41,7 +41,7 @@ impl Tape<'_, '_> {
         self.result(y, &inputs, false, move |tape, dy| {
             let placement = tape.saved_placement(&saved);
             let kept = permute::CombineSaved { rows: tape.saved(saved_rows), gates: tape.saved(saved_gates) };
-            // Both come from one kernel, wanted or not: only a router frozen before frozen experts wants neither.
+            // One kernel computes both, even if router or experts are frozen.
             let d_rows = tape.rec.tensor("gradient", placement.config.rows(), cols, element);
             let (tokens, chosen) = (placement.config.tokens, placement.config.chosen);
             let d_gates = tape.rec.tensor("gradient", tokens, chosen, Element::F32);
@@ -49,12 +49,12 @@ impl Tape<'_, '_> {
             tape.give(rows, d_rows);
             tape.give(gates, d_gates);
             if let Some(residual) = residual {
-                tape.give(residual, dy); // last: from here on others may add to dy
+                tape.give(residual, dy); // last: others may add to dy from here on
             }
         })
     }
 
-    /// Gates (N, k) of choices that were not dropped, made to sum to `scaling`; zero for the others.
+    /// Gates (N, k) with those of kept choices renormalised to sum to `scaling`, those of dropped choices 0.
     pub fn renormalise_gates(&mut self, gates: Var, placement: &Placement, scaling: f32) -> Var {
         let Tensor { rows, cols, element, .. } = gates.tensor;
         let renormalised = self.rec.tensor("gates", rows, cols, element);

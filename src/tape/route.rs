@@ -1,4 +1,4 @@
-//! The router on the tape, and the gate of the expert that every token visits.
+//! The router on the tape, and the gate of the shared expert.
 
 use super::{Tape, Var};
 use crate::ops::balance::{self, Balance, BalanceGradient};
@@ -6,14 +6,14 @@ use crate::ops::route::{self, RouterConfig, RouterOutput};
 use crate::ops::{row_gate, tally};
 use crate::record::Tensor;
 
-/// The losses that a router adds to the objective. Evaluation has none.
+/// The load-balancing losses that a router adds to the objective, in training.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses {
-    /// Their factors; all may be 0: they are then only tallied.
+    /// Their factors. If all are 0 the losses are only tallied.
     pub balance: Balance,
     /// `StepState`.
     pub step: Tensor,
-    /// The layer's tally, which their values are added to; see [`TallyColumns`](crate::ops::tally::TallyColumns).
+    /// The layer's tally, which they are added to; see [`TallyColumns`](crate::ops::tally::TallyColumns).
     pub tally: Tensor,
 }
 
@@ -27,9 +27,10 @@ pub struct Routing {
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits and adds
-    /// the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the gates. It
-    /// reuses the choices of the forward pass. Under [`checkpoint`](Tape::checkpoint) the losses are tallied once.
+    /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits
+    /// and adds the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the
+    /// gates. It reuses the choices of the forward pass. Under [`checkpoint`](Tape::checkpoint) the losses are tallied
+    /// once.
     pub fn route(
         &mut self,
         logits: Var,
@@ -71,15 +72,15 @@ impl<'p> Tape<'_, 'p> {
         Routing { gates, output }
     }
 
-    /// Adds what a micro-batch's tokens chose to a layer's tally, as [`tally()`](tally::tally); a run that recomputes a block
-    /// does so once.
+    /// Adds the choices of a micro-batch to a layer's tally, as [`tally()`](tally::tally); not again in recomputation.
     pub fn tally(&mut self, counts: Tensor, capacities: Option<Tensor>, row: Tensor) {
         if !self.is_recomputing() {
             tally::tally(self.rec, counts, capacities, row);
         }
     }
 
-    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1). The residual's gradient is the result's own, handed on.
+    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1). The gradient of the residual is that of the
+    /// result, not copied.
     pub fn row_gate(&mut self, x: Var, g: Var, residual: Option<Var>) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
@@ -90,7 +91,7 @@ impl<'p> Tape<'_, 'p> {
             if tape.needs_gradient[x.id] || tape.needs_gradient[g.id] {
                 let (saved_x, saved_g) = (tape.saved(saved_x), tape.saved(saved_g));
                 let dg = tape.rec.tensor("gradient", rows, 1, element);
-                // One of the two may be made for nobody: both come from the same sums.
+                // One kernel computes both gradients, even if only one is needed.
                 let (dx, accumulate) = match tape.target(x) {
                     Some(target) => (target.tensor, target.accumulate),
                     None => (tape.rec.tensor("gradient", rows, cols, element), false),
@@ -99,7 +100,7 @@ impl<'p> Tape<'_, 'p> {
                 tape.give(g, dg);
             }
             if let Some(residual) = residual {
-                tape.give(residual, dy); // last: from here on others may add to dy
+                tape.give(residual, dy); // last: others may add to dy from here on
             }
         })
     }

@@ -1,40 +1,42 @@
-//! The shape of a mixture of experts, every number decided.
+//! The resolved configuration of a mixture of experts.
 
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::RouterConfig;
 
-/// Feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large Neural Networks", 2017).
+/// A mixture of experts: feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large
+/// Neural Networks", 2017).
 ///
-/// A layer scores the experts for each token, places the k choices of all tokens in rows sorted by expert, multiplies each
-/// row with its expert's matrices, and adds up what comes out, times the gates ([`route`](crate::ops::route),
-/// [`permute`](crate::ops::permute), [`grouped_matmul`](crate::ops::grouped_matmul)). All of that is decided on the device.
+/// A layer scores the experts for each token, places the k choices of all tokens in rows sorted by expert, multiplies
+/// the rows with the matrices of their experts, and sums the results of each token, weighted by gates
+/// ([`route`](crate::ops::route), [`permute`](crate::ops::permute), [`grouped_matmul`](crate::ops::grouped_matmul)).
+/// All of it is decided on the device.
 ///
 /// # What the configuration's keys select
 ///
-/// [`MixtureSection`](crate::settings::MixtureSection) reads `moe_config`; two of its keys decide [`dispatch`](Self::dispatch),
-/// a third one how gates end.
+/// [`Moe`](crate::settings::Moe) reads `moe_config`. Two of its keys select
+/// [`dispatch`](Self::dispatch), a third one whether gates are renormalised after drops.
 ///
 /// | keys | selected |
 /// |---|---|
 /// | `use_gmm: True` | [`TokenDispatch::Dropless`]; a `capacity_factor` is ignored with a notice |
-/// | `use_gmm: False`, `capacity_factor` 0 or below | [`TokenDispatch::Dropless`] too, and so the same numbers |
-/// | `use_gmm: False`, `capacity_factor` above 0 (1.1 unless written) | [`TokenDispatch::Capacity`] |
-/// | `routing_policy: TopkRouterV2`, the default | gates of dropped choices are 0, the others of the token stay as they are |
-/// | `routing_policy: TopkRouterV1` | gates of a token's choices that were not dropped are made to sum to what all would have ([`Capacity::renormalises`]), if gates are normalised at all (`norm_topk_prob`, k > 1) |
+/// | `use_gmm: False`, `capacity_factor` 0 or below | [`TokenDispatch::Dropless`], with the same results |
+/// | `use_gmm: False`, `capacity_factor` above 0 (default 1.1) | [`TokenDispatch::Capacity`] |
+/// | `routing_policy: TopkRouterV2`, the default | gates of dropped choices are 0, the other gates of the token do not change |
+/// | `routing_policy: TopkRouterV1` | gates of a token's kept choices are renormalised to the sum that all would have ([`Capacity::renormalises`]), if gates are normalised at all (`norm_topk_prob`, k > 1) |
 ///
-/// The two policies choose the same experts, place the same rows and drop the same choices, so layers differ only where
-/// something is dropped. In the original they are two implementations, and more hangs on the word:
+/// Both policies choose the same experts, place the same rows and drop the same choices, so layers differ only where
+/// something is dropped. In MindSpore Transformers they are two implementations that differ in more:
 ///
-/// * V1 chooses in k rounds, and a token that found an expert full may choose it again in the next one. Here none does: the k
-///   choices of a token are k experts, under V1 too.
-/// * V1 alone writes token distributions and knows cold and hot experts; V2 alone knows groups, the z-loss and the bias of the
-///   choice. Here each of these works with either policy.
-/// * V1 has a balance loss of its own, `aux_loss_factor`, once for each round. Here it is read under V1, where
-///   `return_extra_loss: True` asks for it and no other key gives an `expert` loss, as k times that loss. Otherwise it is
-///   ignored with a notice.
+/// * V1 chooses in k rounds, and a token that finds an expert full may choose it again in the next round. Here the k
+///   choices of a token are k different experts, under V1 too.
+/// * Only V1 writes token distributions and has cold and hot experts; only V2 has groups, the z-loss and the bias of
+///   the choice. Here each of these works with either policy.
+/// * V1 has a balance loss of its own, `aux_loss_factor`, once for each round. Here it is read under V1, if
+///   `return_extra_loss: True` asks for it and no other key gives an `expert` loss, as k times that loss. Otherwise it
+///   is ignored with a notice.
 /// * V1's experts are two matrices with biases. Here an expert is SwiGLU without biases, as in V2.
 ///
-/// A configuration of Mixtral's shape, with V2's rules and capacities:
+/// A configuration shaped like Mixtral, with capacities and the gates of V2:
 ///
 /// ```
 /// use gristmill::settings::{Override, RunConfig, RunPlan};
@@ -65,23 +67,23 @@ use crate::ops::route::RouterConfig;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureConfig {
-    /// Which experts a token visits, and how much each counts: E experts, k of them for a token.
+    /// The router: k of E experts for each token, and their gates.
     pub route: RouterConfig,
-    /// Whether a bias that no gradient reaches, one number an expert, takes part in the choice.
+    /// Whether a bias for each expert, which has no gradient, is added to the scores for the choice.
     pub has_bias: bool,
-    /// By how much that bias moves after a step towards experts that had too little to do; 0: it stays.
+    /// By how much that bias moves after a step towards experts with less than the mean load; 0 keeps it.
     pub bias_update_rate: f64,
     /// Inner width of an expert (F).
     pub intermediate_size: usize,
-    /// So many layers, the first ones, have a dense feed-forward network instead.
+    /// The number of layers, from the first, that have a dense feed-forward network instead.
     pub first_dense_layers: usize,
-    /// The expert that every token visits, if there is one.
+    /// The shared expert, which every token visits.
     pub shared: Option<SharedExpert>,
-    /// What the objective adds to keep the experts equally busy.
+    /// The load-balancing losses in the objective.
     pub losses: BalanceLosses,
-    /// Which tokens an expert takes.
+    /// Which tokens an expert processes.
     pub dispatch: TokenDispatch,
-    /// Whether permuting and combining are one kernel each, not several.
+    /// Whether permute and combine are one kernel each; otherwise several simple ones.
     pub fuses_permutation: bool,
     /// Standard deviation of the router's initial weights.
     pub router_init_std: f64,
@@ -98,8 +100,8 @@ impl MixtureConfig {
         self.route.chosen as usize
     }
 
-    /// How the choices of `tokens` tokens are placed in rows: by [`dispatch`](Self::dispatch) or, if `is_dropless`, so that
-    /// every choice has a row.
+    /// How the choices of `tokens` tokens are placed in rows: by [`dispatch`](Self::dispatch) or, if `is_dropless`, so
+    /// that every choice has a row.
     pub fn placement(&self, tokens: u32, is_dropless: bool) -> PlacementConfig {
         let RouterConfig { experts, chosen, .. } = self.route;
         let allocation = match self.dispatch {
@@ -110,7 +112,8 @@ impl MixtureConfig {
         PlacementConfig { tokens, chosen, experts, allocation, is_fused: self.fuses_permutation }
     }
 
-    /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they are.
+    /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they
+    /// are.
     pub fn renormalised_sum(&self) -> Option<f32> {
         match self.dispatch {
             TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm_top_k => {
@@ -121,50 +124,50 @@ impl MixtureConfig {
     }
 }
 
-/// The expert that every token visits.
+/// The shared expert, which every token visits (DeepSeekMoE, 2024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Its inner width: that of an expert times their number.
+    /// Inner width (S): that of an expert times the number of shared experts.
     pub intermediate_size: usize,
-    /// Whether its output is multiplied with sigmoid(x · w), w (D) learned.
+    /// Whether its output is multiplied with sigmoid(x · w), with a learned w (D), as in Qwen2.
     pub is_gated: bool,
 }
 
-/// Factors of the losses that keep experts equally busy; 0: the loss is left out of the objective.
+/// Factors of the load-balancing losses; 0 leaves a loss out of the objective.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BalanceLosses {
-    /// Of E · Σ f·p over the tokens of a micro-batch: f the share of choices, p the mean probability of each expert
-    /// (Fedus et al., "Switch Transformers", 2021).
+    /// Factor of E · Σ f·p over the tokens of a micro-batch: f the share of choices, p the mean probability of each
+    /// expert (Fedus et al., "Switch Transformers", 2021).
     pub expert: f64,
-    /// The same over the tokens of each sequence, averaged over sequences.
+    /// Factor of the same over the tokens of each sequence, averaged over sequences (DeepSeek-V3, 2024).
     pub sequence: f64,
-    /// Of the mean of (ln Σ exp logits)² (Zoph et al., "ST-MoE", 2022).
+    /// Factor of the mean of (ln Σ exp logits)² (Zoph et al., "ST-MoE", 2022).
     pub z: f64,
 }
 
-/// Which tokens an expert takes.
+/// Which tokens an expert processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenDispatch {
-    /// All that chose it.
+    /// All tokens that chose it.
     Dropless {
-        /// Each expert gets one more row, of zeros, the last of its group.
+        /// Whether each expert gets one more row, of zeros, as its last. Results do not change.
         safe_tokens: bool,
     },
-    /// So many at most; the rest is dropped.
+    /// At most a capacity; the others are dropped.
     Capacity(Capacity),
 }
 
-/// How many tokens an expert takes.
+/// The capacity of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// Slots of an expert over the number of choices it would get if all got as many; above 0.
+    /// Capacity factor: slots of an expert over the choices it gets under a uniform load; above 0.
     pub factor: f64,
-    /// Who is dropped first.
+    /// Which choices are dropped first.
     pub order: DropOrder,
-    /// Whether the gates of a token's choices that were not dropped are made to sum to what all would have, where gates are
+    /// Whether the gates of a token's kept choices are renormalised to the sum that all would have, if gates are
     /// normalised at all.
     pub renormalises: bool,
-    /// Experts with more slots than the others, if there are such.
+    /// Hot experts, which have a larger capacity.
     pub hot: Option<HotExperts>,
 }
 
@@ -181,24 +184,25 @@ impl Capacity {
     }
 }
 
-/// Experts that were busiest lately keep all their slots; the others have fewer.
+/// Hot experts: the busiest keep the whole capacity, the others have less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HotExperts {
-    /// How many are hot.
+    /// Number of hot experts.
     pub count: usize,
-    /// Slots of the others, as a share in (0, 1].
+    /// Capacity of the others, as a share in (0, 1].
     pub cold_token_share: f64,
-    /// The busiest are chosen anew every so many steps, before that at every power of two.
+    /// Hot experts are selected anew after every so many steps, and before the first of these after every power of two.
     pub update_step: u64,
-    /// And after this step, where checkpoints are written.
+    /// Also after this step, at which a checkpoint is written.
     pub checkpoint_step: Option<u64>,
 }
 
-/// Blocks after the last layer that predict tokens further ahead (DeepSeek-V3, 2024, section 2.2).
+/// Multi-token prediction: blocks after the last layer, each of which predicts one token further than the one before it
+/// (DeepSeek-V3, 2024, section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MultiToken {
-    /// How many: block i predicts i tokens further than the model.
+    /// Number of blocks: block i, from 0, predicts i + 1 tokens further than the model.
     pub depth: usize,
-    /// What their mean loss counts in the objective.
+    /// Factor of their mean loss in the objective.
     pub loss_factor: f64,
 }

@@ -131,8 +131,8 @@ impl<P> Shared<P> {
     }
 }
 
-/// The rows of w_gate_up and w_down of gated networks of these names, stacked. Files hold each projection of each network
-/// as a tensor of its own.
+/// The rows of w_gate_up and w_down of gated networks of these names, stacked. Files hold each projection of each
+/// network as a tensor of its own.
 fn gated(networks: &[String], inner: usize, width: usize) -> [Rows; 2] {
     let gate_up = networks.iter().flat_map(|name| names::EXPERT_GATE_UP.map(|of| format!("{name}.{of}")));
     let down = networks.iter().map(|name| format!("{name}.{}", names::EXPERT_DOWN));

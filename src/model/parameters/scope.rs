@@ -64,8 +64,8 @@ impl<'a, P> Scope<'a, P> {
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces)
     }
 
-    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second. Transposed in the files of
-    /// some families.
+    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second. Transposed in the files
+    /// of some families.
     pub fn linear(
         &mut self,
         [weight, bias]: [&str; 2],

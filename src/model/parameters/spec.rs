@@ -84,8 +84,8 @@ pub struct Piece {
 impl Spec {
     /// Where the parameter may be split if it exceeds one binding: at multiples of this many rows. `None`: nowhere.
     ///
-    /// Tables split at multiples of 4 rows, which aligns the logits of each part; expert stacks between experts, so that
-    /// one binding holds all of an expert.
+    /// Tables split at multiples of 4 rows, which aligns the logits of each part; expert stacks between experts, so
+    /// that one binding holds all of an expert.
     pub fn split_rows(&self) -> Option<usize> {
         match self.role {
             Role::Embedding | Role::Positions | Role::Head => Some(4),
@@ -103,8 +103,8 @@ impl Spec {
         }
     }
 
-    /// The stored ranges of a piece, row by row: (row, first column, columns). A file holds them in this order too, unless
-    /// the piece is transposed.
+    /// The stored ranges of a piece, row by row: (row, first column, columns). A file holds them in this order too,
+    /// unless the piece is transposed.
     pub fn piece_rows<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let range = piece.first_row..piece.first_row + piece.rows;
         let (rows, first, cols) = match self.role {

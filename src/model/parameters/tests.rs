@@ -8,8 +8,8 @@ use crate::model::config::{
 use crate::model::init::initial_row;
 use crate::model::selection_bias;
 
-/// A dense layer, a layer of three experts and a gated shared one, and a block of the same kind for multi-token prediction.
-/// Experts and shared expert have odd widths.
+/// A dense layer, a layer of three experts and a gated shared one, and a block of the same kind for multi-token
+/// prediction. Experts and shared expert have odd widths.
 pub(in crate::model) fn mixture_example() -> ModelConfig {
     let (hidden_size, num_layers, num_heads) = (8, 2, 2);
     let sizes =

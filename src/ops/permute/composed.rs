@@ -1,5 +1,5 @@
-//! The same from kernels of one purpose: rows are copied, scaled and added up in passes of their own, through tensors
-//! (N·k, D) in the order of choices.
+//! Permute and combine from single-purpose kernels: rows are repeated, gathered, scaled and summed in separate passes,
+//! through tensors (N·k, D) in the order of choices.
 
 use super::{CombineSaved, Placement, lanes_of};
 use crate::kernels::Kernel;

@@ -1,73 +1,73 @@
-//! How many choices there are, and which rows experts have for them.
+//! Sizes and capacity policy of a placement.
 
-/// The choices of a micro-batch, and the allocation that places them.
+/// How the choices of a micro-batch are placed in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacementConfig {
-    /// N.
+    /// Tokens (N).
     pub tokens: u32,
-    /// k: experts that a token chooses, 1 to 16.
+    /// Experts that a token chooses (k), 1 to 16.
     pub chosen: u32,
-    /// E, 1 to 512.
+    /// Experts (E), 1 to 512.
     pub experts: u32,
-    /// Which rows an expert has.
+    /// How many rows each expert gets.
     pub allocation: RowAllocation,
-    /// Whether permuting and combining are one kernel each, not several.
+    /// Whether permute and combine are one kernel each; otherwise several simple ones.
     pub is_fused: bool,
 }
 
-/// Which rows an expert has.
+/// How many rows each expert gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowAllocation {
-    /// As many as it was chosen.
+    /// One for each token that chose it.
     Dropless {
-        /// And one more, of zeros, the last of its group.
+        /// Whether each expert gets one more row, of zeros, as its last.
         safe_tokens: bool,
     },
-    /// A number that does not depend on choices. Rows that nobody claims are zeros, choices that find none are dropped.
+    /// A number that does not depend on the choices. Unused rows are zeros; choices beyond the capacity are dropped.
     Capacity {
-        /// How many.
+        /// The capacities.
         slots: Slots,
-        /// Who is served first.
+        /// Which choices are dropped first.
         order: DropOrder,
     },
 }
 
-/// Rows of the experts.
+/// Capacities of the experts: how many rows each has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// The same number for all.
+    /// The same for all.
     Equal(u32),
-    /// More for those that are busy: a tensor on the device says who.
+    /// More for the busiest; a tensor on the device holds the capacity of each.
     HotAndCold(HotAndCold),
 }
 
-/// Two capacities.
+/// The capacities of hot and cold experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotAndCold {
-    /// Experts that have the larger one.
+    /// Number of hot experts.
     pub hot: u32,
-    /// The larger one.
+    /// Rows of a hot expert.
     pub capacity: u32,
-    /// The smaller one.
+    /// Rows of a cold expert.
     pub cold_capacity: u32,
 }
 
-/// In which order choices are served, and so who finds an expert full.
+/// The order in which choices take the rows of their experts, and so which of them are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropOrder {
-    /// All tokens' first choices, then all second ones.
+    /// The first choices of all tokens, then all second choices: later choices are dropped first.
     Choice,
-    /// All choices of the first token, then those of the second.
+    /// All choices of the first token, then those of the second: later tokens are dropped first.
     Token,
 }
 
 impl PlacementConfig {
-    /// N·k.
+    /// Number of choices: N·k.
     pub fn choices(&self) -> u32 {
         self.tokens * self.chosen
     }
 
-    /// R: rows of all experts.
+    /// Rows of all experts (R).
     pub fn rows(&self) -> u32 {
         match self.allocation {
             RowAllocation::Dropless { safe_tokens: false } => self.choices(),
@@ -79,12 +79,12 @@ impl PlacementConfig {
         }
     }
 
-    /// Whether a tensor on the device says how many rows each expert has.
+    /// Whether capacities differ, so that [`place`](super::place) needs them as a tensor.
     pub fn has_hot_experts(&self) -> bool {
         matches!(self.allocation, RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. })
     }
 
-    /// The order in which choices are served. Without capacities it decides only the order of an expert's rows.
+    /// The order in which choices take rows. Without capacities it only orders the rows of each expert.
     pub fn order(&self) -> DropOrder {
         match self.allocation {
             RowAllocation::Dropless { .. } => DropOrder::Token,
@@ -95,21 +95,21 @@ impl PlacementConfig {
     #[track_caller]
     pub(super) fn assert_valid(&self) {
         let Self { tokens, chosen, experts, allocation, .. } = *self;
-        assert!(tokens > 0, "there are no tokens to place");
-        assert!((1..=16).contains(&chosen), "a token chooses 1 to 16 experts, not {chosen}");
-        assert!((1..=512).contains(&experts), "there are 1 to 512 experts, not {experts}");
+        assert!(tokens > 0, "a placement needs at least one token");
+        assert!((1..=16).contains(&chosen), "a token must choose 1 to 16 experts, not {chosen}");
+        assert!((1..=512).contains(&experts), "there must be 1 to 512 experts, not {experts}");
         assert!(chosen <= experts, "{chosen} chosen of {experts} experts");
         match allocation {
             RowAllocation::Dropless { .. } => {}
             RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => {
-                assert!(capacity > 0, "an expert without a row can learn nothing");
+                assert!(capacity > 0, "the capacity of an expert must be above 0");
             }
             RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => {
                 let HotAndCold { hot, capacity, cold_capacity } = two;
-                assert!(hot <= experts, "{hot} of {experts} experts are hot");
+                assert!(hot <= experts, "{hot} experts cannot be hot: there are {experts}");
                 assert!(
                     (1..=capacity).contains(&cold_capacity),
-                    "cold experts have {cold_capacity} rows, hot ones {capacity}"
+                    "the capacity of cold experts must be from 1 to that of hot ones, {capacity}, not {cold_capacity}"
                 );
             }
         }
@@ -117,26 +117,26 @@ impl PlacementConfig {
 }
 
 impl HotAndCold {
-    /// `hot` experts with `capacity` rows; the others have the share `cold_token_share` (in (0, 1]) of it, rounded down, but
-    /// one at least.
+    /// `hot` experts with `capacity` rows; the others have `cold_token_share`, in (0, 1], of that, rounded down, and at
+    /// least one.
     #[track_caller]
     pub fn new(hot: u32, capacity: u32, cold_token_share: f64) -> Self {
         let is_share = cold_token_share > 0.0 && cold_token_share <= 1.0;
-        assert!(is_share, "cold experts have a share in (0, 1] of the rows, not {cold_token_share}");
+        assert!(is_share, "cold_token_share must be in (0, 1], not {cold_token_share}");
         let cold_capacity = ((f64::from(capacity) * cold_token_share) as u32).max(1);
         Self { hot, capacity, cold_capacity }
     }
 
-    /// Rows of each of `experts` before anything was counted: the first ones are hot.
+    /// The capacities of `experts` experts before anything was counted: the first ones are hot.
     pub fn initial(&self, experts: u32) -> Vec<u32> {
         let rows = |expert| if expert < self.hot { self.capacity } else { self.cold_capacity };
         (0..experts).map(rows).collect()
     }
 }
 
-/// Rows of an expert: k·N·factor / E rounded up, at most N, rounded up to a multiple of `multiple`.
+/// Capacity of an expert: k·N·factor / E rounded up, at most N, rounded up to a multiple of `multiple`.
 ///
-/// `factor` is above 0: without one nothing is dropped, and [`RowAllocation::Dropless`] computes the same.
+/// `factor` must be above 0; without a capacity use [`RowAllocation::Dropless`].
 ///
 /// # Examples
 ///
@@ -148,7 +148,7 @@ impl HotAndCold {
 /// ```
 #[track_caller]
 pub fn capacity_slots(chosen: u32, tokens: u32, factor: f64, experts: u32, multiple: u32) -> u32 {
-    assert!(factor > 0.0, "a capacity factor is above 0, not {factor}");
+    assert!(factor > 0.0, "a capacity factor must be above 0, not {factor}");
     let slots = (f64::from(chosen) * f64::from(tokens) * factor / f64::from(experts)).ceil();
     (slots.min(f64::from(tokens)) as u32).next_multiple_of(multiple)
 }

@@ -1,11 +1,11 @@
-//! One kernel for each direction and pass.
+//! Permute and combine as one kernel each, and each backward.
 
 use super::{CombineSaved, Placement, lanes_of};
 use crate::kernels::Kernel;
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
-/// Gates that one item past the rows clears, as the shader counts.
+/// Gate gradients that each item past the rows clears; the shader uses the same number.
 const CLEARED: u32 = 16;
 
 crate::params! {
@@ -68,7 +68,7 @@ pub(super) fn combine_backward(
         (6, d_rows.binding()),
         (7, d_gates.binding()),
     ];
-    assert!(d_gates.stride == saved.gates.stride, "gates and their gradient lie alike");
+    assert!(d_gates.stride == saved.gates.stride, "gates and their gradient must have one stride");
     let items = d_rows.rows + (d_gates.rows * d_gates.stride).div_ceil(CLEARED);
     let (kernel, grid) = per_row(rec, "permute/fused", "combine_backward", dy.element, items);
     rec.dispatch(kernel, &bindings, &params(placement, dy, d_gates), grid);

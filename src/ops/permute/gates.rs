@@ -1,4 +1,4 @@
-//! Gates of tokens some of whose choices were dropped.
+//! Renormalisation of the gates of tokens whose choices were partly dropped.
 
 use super::Placement;
 use crate::element::Element;
@@ -14,8 +14,8 @@ crate::params! {
     }
 }
 
-/// `renormalised` (N, k): gates of choices that were kept, divided by their sum (+ 1e-9) and multiplied by `scaling`; zero
-/// for those that were dropped. A token whose choices were all dropped has only zeros.
+/// `renormalised` (N, k): the gates of kept choices, divided by their sum (+ 1e-9) and multiplied by `scaling`; zero
+/// for dropped choices. If all choices of a token were dropped, its gates are all zero.
 #[track_caller]
 pub fn renormalise_gates(
     rec: &mut Recorder,
@@ -28,7 +28,7 @@ pub fn renormalise_gates(
     launch(rec, "renormalise_gates", placement, &tensors, scaling);
 }
 
-/// `d_gates` (N, k) of [`renormalise_gates`], given the gradient of its result. It is written, not added to.
+/// The gradient of [`renormalise_gates`]: writes `d_gates` (N, k), given that of its result.
 #[track_caller]
 pub fn renormalise_gates_backward(
     rec: &mut Recorder,
@@ -49,7 +49,7 @@ fn launch(rec: &mut Recorder, entry: &'static str, placement: &Placement, tensor
     let stride = tensors[0].stride;
     for gates in tensors.iter().filter(|tensor| **tensor != placement.places) {
         placement.assert_gates(*gates);
-        assert!(gates.stride == stride, "gates and their gradients lie alike");
+        assert!(gates.stride == stride, "gates and their gradients must have one stride");
     }
     let config = &placement.config;
     let (kernel, grid) = per_item("permute/gates", entry, Element::F32, config.tokens.into());

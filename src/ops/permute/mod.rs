@@ -1,9 +1,10 @@
-//! From tokens to the rows of experts and back.
+//! Permutation of tokens to the rows of their experts, and back.
 //!
-//! Routed rows are one (R, D) tensor in which expert e has the rows `offsets[e]..offsets[e + 1]`; R is known before anything
-//! runs. [`place`] decides which choice of which token gets which row, [`permute`] fills the rows, [`combine`] adds up what
-//! the experts made of them. Each is one kernel or, unless [`PlacementConfig::is_fused`], a few simple ones with the same result to
-//! the last bit: 16-bit rows are rounded at the same places too, only memory traffic differs.
+//! Routed rows are one tensor (R, D) in which expert e has the rows `offsets[e]..offsets[e + 1]`; R is fixed when the
+//! recording is written. [`place`] assigns rows to the choices of tokens, [`permute`] fills the rows, [`combine`] sums
+//! the outputs of the experts for each token. With [`PlacementConfig::is_fused`] the last two are one kernel each,
+//! otherwise a few simple ones with bit-identical results: 16-bit rows are rounded at the same points, only memory
+//! traffic differs.
 
 mod composed;
 mod config;
@@ -19,21 +20,21 @@ use crate::element::Element;
 use crate::kernels::Tier;
 use crate::record::{Recorder, Tensor};
 
-/// The place of a choice that was dropped, and the source of a row that nobody got.
+/// The place of a dropped choice, and the source of an unassigned row.
 pub const NONE: u32 = u32::MAX;
 
-/// Which choice has which row, on the device: rows of 32-bit integers.
+/// Which choice has which row, on the device. All tensors are u32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
-    /// What was placed by which allocation.
+    /// Sizes and policy.
     pub config: PlacementConfig,
-    /// (1, E): choices of each expert, dropped ones included.
+    /// (1, E): choices of each expert, including dropped ones.
     pub counts: Tensor,
     /// (1, E + 1): the first row of each expert, and R.
     pub offsets: Tensor,
     /// (1, N·k): the row of choice j of token t at t·k + j, or [`NONE`].
     pub places: Tensor,
-    /// (1, R): the choice t·k + j of each row, or [`NONE`] for a row of zeros.
+    /// (1, R): the choice t·k + j of each row, or [`NONE`] for an unassigned row, which is zeros.
     pub sources: Tensor,
 }
 
@@ -59,11 +60,11 @@ impl Placement {
     #[track_caller]
     fn assert_gates(&self, gates: Tensor) {
         let fits = (gates.rows, gates.cols) == (self.config.tokens, self.config.chosen);
-        assert!(fits && gates.element == Element::F32, "gates are one f32 for each choice of a token");
+        assert!(fits && gates.element == Element::F32, "gates must be one f32 for each choice of a token");
     }
 }
 
-/// `rows` (R, D): each choice's token in its row, zeros in rows that nobody got. x (N, D).
+/// `rows` (R, D): in the row of each choice its token of x (N, D), zeros in unassigned rows.
 #[track_caller]
 pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
     placement.assert_sides(x, rows);
@@ -73,7 +74,7 @@ pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tenso
     }
 }
 
-/// dx (N, D) = Σ of `d_rows` (R, D) over the rows of a token's choices, added to what is there with `accumulate`.
+/// dx (N, D) = Σ of `d_rows` (R, D) over the rows of a token's choices; with `accumulate` it is added to dx.
 #[track_caller]
 pub fn permute_backward(
     rec: &mut Recorder,
@@ -89,8 +90,7 @@ pub fn permute_backward(
     }
 }
 
-/// y (N, D) = `residual` + Σ gate · row over the choices of a token that were not dropped. `rows` (R, D), `gates` (N, k)
-/// f32.
+/// y (N, D) = `residual` + Σ gate · row over the kept choices of a token. `rows` (R, D), `gates` (N, k) f32.
 #[track_caller]
 pub fn combine(
     rec: &mut Recorder,
@@ -112,7 +112,7 @@ pub fn combine(
     }
 }
 
-/// What [`combine`] worked on.
+/// The inputs of [`combine`] that its backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct CombineSaved {
     /// (R, D).
@@ -121,8 +121,8 @@ pub struct CombineSaved {
     pub gates: Tensor,
 }
 
-/// Of dy (N, D) the gradients of rows and gates: `d_rows` (R, D) = gate · dy of the token, zero in rows of zeros, and
-/// `d_gates` (N, k) = <dy, row>, zero for choices that were dropped. Both are written, not added to.
+/// The gradients of rows and gates given dy (N, D): `d_rows` (R, D) = gate · dy of the token, zero in unassigned rows,
+/// and `d_gates` (N, k) = <dy, row>, zero for dropped choices. Both are written, not added to.
 #[track_caller]
 pub fn combine_backward(
     rec: &mut Recorder,
@@ -145,11 +145,11 @@ pub fn combine_backward(
 #[track_caller]
 fn assert_alike(a: Tensor, b: Tensor) {
     let is_alike = (a.cols, a.stride, a.element) == (b.cols, b.stride, b.element);
-    assert!(is_alike, "rows of {} {:?} and of {} {:?}", a.cols, a.element, b.cols, b.element);
+    assert!(is_alike, "rows of {} {:?} do not fit rows of {} {:?}", a.cols, a.element, b.cols, b.element);
 }
 
-/// Invocations that share a row of so many groups of 4 columns, where a workgroup never has two rows: as few as cover it, so
-/// that none idles in narrow models.
+/// Workgroup size for rows of `stride4` groups of 4 columns, one row for each workgroup: as few invocations as cover
+/// the row, so that none idle in narrow models.
 fn lanes_of(rec: &Recorder, stride4: u32) -> u32 {
     let most = if rec.capabilities().tier == Tier::Software { 32 } else { 128 };
     stride4.next_power_of_two().clamp(8, most)

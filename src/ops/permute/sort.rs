@@ -1,11 +1,11 @@
-//! Which row each choice gets: a stable counting sort on the device.
+//! Placement: a stable counting sort of the choices by expert, on the device.
 
 use super::{DropOrder, NONE, Placement, PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;
 use crate::kernels::{Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
-/// There are never more blocks, so that the scan over them stays short; longer batches have longer blocks.
+/// Maximum number of blocks, which keeps the scan over them short; longer batches have longer blocks.
 const MOST_BLOCKS: u32 = 256;
 
 crate::params! {
@@ -25,11 +25,11 @@ crate::params! {
     }
 }
 
-/// Places the choices `ids` (1, N·k): the expert of choice j of token t at t·k + j. `capacities` (1, E), the rows of each
-/// expert, if and only if the allocation is [`Slots::HotAndCold`]; they add up to [`PlacementConfig::rows`].
+/// Places the choices `ids` (1, N·k): the expert of choice j of token t at t·k + j. `capacities` (1, E), the rows of
+/// each expert, if and only if the allocation is [`Slots::HotAndCold`]; they add up to [`PlacementConfig::rows`].
 ///
-/// Three launches, no host in between. An expert's rows are in the order in which choices are served; the first that its
-/// rows suffice for stay.
+/// Three launches, without the host. The rows of an expert are in the order of [`PlacementConfig::order`]; choices
+/// beyond its capacity are dropped.
 #[track_caller]
 pub fn place(
     rec: &mut Recorder,
@@ -42,7 +42,7 @@ pub fn place(
     assert!(
         capacities.is_some() == config.has_hot_experts()
             && capacities.is_none_or(|c| c.cols == config.experts),
-        "hot and cold experts, and no others, have a tensor of {} capacities",
+        "a tensor of {} capacities must be given exactly if there are hot experts",
         config.experts
     );
     let mut integers = |name, cols| rec.tensor(name, 1, cols, Element::F32);
@@ -59,7 +59,7 @@ pub fn place(
 
 fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Option<Tensor>) {
     let Placement { config, counts, offsets, places, sources } = placement;
-    // Software: an invocation walks a block; portable: a workgroup, so that a shorter block would leave it idle.
+    // Software: one invocation per block. Portable: one workgroup per block, which a shorter block would leave idle.
     let is_software = rec.capabilities().tier == Tier::Software;
     let (lanes, least) = if is_software { (16, 64) } else { (64, 256) };
     let block = config.choices().div_ceil(MOST_BLOCKS).max(least).next_multiple_of(lanes);
@@ -91,7 +91,7 @@ fn params(config: &PlacementConfig, block: u32, blocks: u32, histograms: Tensor)
     let (capacity, extra) = match config.allocation {
         RowAllocation::Dropless { safe_tokens } => (0, u32::from(safe_tokens)),
         RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => (capacity, 0),
-        RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. } => (NONE, 0), // the tensor says
+        RowAllocation::Capacity { slots: Slots::HotAndCold(_), .. } => (NONE, 0), // in a tensor
     };
     Params {
         tokens: config.tokens,
