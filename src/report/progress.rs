@@ -28,7 +28,7 @@ pub struct ProgressPlan {
     pub flops_per_token: f64,
     /// Peak of the adapter in floating-point operations per second.
     pub peak_flops: f64,
-    /// A log line every so many steps; the first and the last step always have one.
+    /// Steps from one log line to the next; the first and the last step always have one.
     pub log_every: u64,
 }
 

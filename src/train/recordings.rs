@@ -198,7 +198,7 @@ pub fn persistent(tensor: Tensor) -> Option<PersistentId> {
     }
 }
 
-/// A persistent row of so many 32-bit words, for a struct that kernels share.
+/// A persistent row of `count` 32-bit words, for a struct that kernels share.
 fn words(persistents: &mut Persistents, label: &str, count: u32) -> Tensor {
     persistents.tensor(label, 1, count, Element::F32)
 }
