@@ -1,31 +1,27 @@
-//! Documents in whole steps: what a training step and an evaluation of the trainer do with windows that hold several, against
-//! the f64 reference.
+//! Training steps and evaluations on windows that hold several documents, against the f64 reference.
 
-mod runs;
-
+use crate::runs::{Setup, Weights, add_to, new_trainer, reference_shape, relative_distance};
 use gristmill::config::RunPlan;
 use gristmill::data::{Batch, Batches};
 use gristmill::reference::gpt::loss_and_gradients;
-use gristmill::train::Trainer;
 use pollster::block_on;
-use runs::{Setup, Weights};
 
-/// What losses and gradients of the device may be off by, relative to their size.
+/// Relative error allowed to losses and gradients.
 const ALLOWED: f64 = 1e-5;
 
-/// Every space of the text ends a document, so that each window has several.
+/// Every space of the text ends a document, so each window holds several.
 const TEXT: &str =
     "data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, eod_token_id: 32";
 
-/// Positions that restart and targets that are masked reach the kernels: the first step's loss and gradient are those of the
-/// f64 reference on what the batch says, and not those of a batch that says nothing of documents.
+/// Restarted positions and masked targets reach the kernels: the first step's loss and gradient are the reference's for the
+/// positions and targets of the batch, and differ from those for positions that do not restart.
 #[test]
 fn the_ends_of_documents_reach_the_kernels() {
     let data = format!("--train_dataset={{{TEXT}, reset_position_ids: True, eod_mask_loss: True}}");
     let setup = Setup::new("ends", "").with(&[&data]);
     let trained = setup.train(1);
     let (plan, data, _) = setup.data();
-    let shape = runs::reference_shape(&plan.model);
+    let shape = reference_shape(&plan.model);
     let (weights, micro_steps) = (setup.initial_weights(), plan.gradient_accumulation_steps as u64);
     let mean = |is_plain: bool| -> (f64, f64) {
         let (mut loss, mut gradients) = (0.0, Weights::new());
@@ -50,10 +46,7 @@ fn the_ends_of_documents_reach_the_kernels() {
                 seed,
             );
             loss += seed * sum;
-            for (name, gradient) in own {
-                let all = gradients.entry(name).or_insert_with(|| vec![0.0; gradient.len()]);
-                all.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
-            }
+            add_to(&mut gradients, own);
         }
         (loss, gradients.values().flatten().map(|g| g * g).sum::<f64>().sqrt())
     };
@@ -61,16 +54,16 @@ fn the_ends_of_documents_reach_the_kernels() {
     let off = |(loss, norm): (f64, f64)| {
         ((f64::from(got.loss) - loss).abs() / loss).max((f64::from(got.grad_norm) - norm).abs() / norm)
     };
-    println!("the first step is off by {:.1} % of what is allowed", 100.0 * off(mean(false)) / ALLOWED);
+    println!("the first step: {:.1} % of the allowed error", 100.0 * off(mean(false)) / ALLOWED);
     assert!(off(mean(false)) <= ALLOWED, "loss {}, norm {}, and {:?}", got.loss, got.grad_norm, mean(false));
-    assert!(off(mean(true)) > 10.0 * ALLOWED, "positions make no difference here");
+    assert!(off(mean(true)) > 10.0 * ALLOWED, "restarted positions make no difference here");
 }
 
-/// The sum of losses and of `seed` times their gradients over `batch` by the reference: of every document by itself, with
-/// positions that start at 0, or of the windows as if they were one document each. Returns how many it took, too.
+/// The reference's sum of losses over `batch`, `seed` times its gradients, and the number of sequences: each document on its own
+/// with positions from 0 if `isolated`, otherwise each window as one document.
 fn by_reference(setup: &Setup, batch: &Batch, seed: f64, isolated: bool) -> (f64, Weights, usize) {
     let (plan, weights) = (setup.plan(), setup.initial_weights());
-    let (shape, window) = (runs::reference_shape(&plan.model), plan.model.seq_length);
+    let (shape, window) = (reference_shape(&plan.model), plan.model.seq_length);
     let (mut loss, mut gradients, mut count) = (0.0, Weights::new(), 0);
     for row in 0..plan.batch_size {
         let first = row * window;
@@ -86,18 +79,14 @@ fn by_reference(setup: &Setup, batch: &Batch, seed: f64, isolated: bool) -> (f64
             let (sum, _, own) =
                 loss_and_gradients(&shape, &weights, tokens, targets, &positions, length, u32::MAX, seed);
             loss += sum;
-            for (name, gradient) in own {
-                let all = gradients.entry(name).or_insert_with(|| vec![0.0; gradient.len()]);
-                all.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
-            }
+            add_to(&mut gradients, own);
             (start, count) = (start + length, count + 1);
         }
     }
     (loss, gradients, count)
 }
 
-/// Packed documents that do not see each other have the losses and gradients that they have alone: those of the f64
-/// reference on each document by itself, added up.
+/// Isolated documents in one window have the losses and gradients they have alone: the sum of the reference's over documents.
 #[test]
 fn packed_documents_learn_as_if_alone() {
     let data = format!("--train_dataset={{{TEXT}, eod_reset: True}}");
@@ -113,10 +102,7 @@ fn packed_documents_learn_as_if_alone() {
             let seed = 1.0 / (batch.targets.len() as f64 * micro_steps as f64);
             let (sum, own, count) = by_reference(&setup, &batch, seed, true);
             (loss, documents) = (loss + seed * sum, documents + count);
-            for (name, gradient) in own {
-                let all = gradients.entry(name).or_insert_with(|| vec![0.0; gradient.len()]);
-                all.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
-            }
+            add_to(&mut gradients, own);
         }
         assert!(documents > 3 * plan.batch_size, "{documents} documents are too few to tell");
         let loss_error = (f64::from(trained.states[0].loss) - loss).abs() / loss;
@@ -126,9 +112,9 @@ fn packed_documents_learn_as_if_alone() {
             .into_iter()
             .map(|(name, g)| (name, g.into_iter().map(|g| g / scale).collect()))
             .collect();
-        let gradient_error = runs::relative_distance(&unscaled, &gradients);
+        let gradient_error = relative_distance(&unscaled, &gradients);
         println!(
-            "{}, {documents} documents: the loss is off by {:.1} %, the gradients by {:.1} % of what is allowed",
+            "{}, {documents} documents: the loss is at {:.1} %, the gradients at {:.1} % of the allowed error",
             setup.name,
             100.0 * loss_error / ALLOWED,
             100.0 * gradient_error / ALLOWED
@@ -141,9 +127,10 @@ fn packed_documents_learn_as_if_alone() {
     }
 }
 
-/// The batch of both has documents on the device if either keeps them apart; each must still do as its own rules say.
+/// Training and evaluation share the batch on the device, which holds document bounds if either isolates documents; each must
+/// still follow its own rule.
 #[test]
-fn evaluation_may_keep_documents_apart_though_training_does_not() {
+fn evaluation_may_isolate_documents_though_training_does_not() {
     for (trains_isolated, evaluates_isolated) in [(false, true), (true, false)] {
         let rule = |isolated: bool| if isolated { ", eod_reset: True" } else { "" };
         let data = [
@@ -170,7 +157,7 @@ fn evaluation_may_keep_documents_apart_though_training_does_not() {
                     (f64::from(got) - want).abs() / want
                 };
                 let what = format!("{}, {what}, isolated: {isolated}", setup.name);
-                println!("{what}: off by {:.1} % of what is allowed", 100.0 * off(isolated) / ALLOWED);
+                println!("{what}: {:.1} % of the allowed error", 100.0 * off(isolated) / ALLOWED);
                 assert!(off(isolated) <= ALLOWED, "{what}: off by {:.1e}", off(isolated));
                 assert!(off(!isolated) > 10.0 * ALLOWED, "{what}: isolation makes no difference here");
             }
@@ -181,11 +168,11 @@ fn evaluation_may_keep_documents_apart_though_training_does_not() {
 /// Micro-batches of an evaluation.
 const EVAL_BATCHES: u64 = 2;
 
-/// The loss of the first step, and that of an evaluation before it: both with the initial weights.
+/// The loss of the first step, and of an evaluation before it; both use the initial weights.
 fn first_losses(setup: &Setup) -> (f32, f32) {
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
-    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = new_trainer(&gpu, &plan, &length);
     let eval = data.eval.as_ref().expect("evaluation data");
     block_on(trainer.evaluate(0, eval, EVAL_BATCHES, |_| Ok(()))).unwrap_or_else(|e| panic!("{e}"));
     block_on(trainer.step(1, &data.train, 0)).unwrap_or_else(|e| panic!("{e}"));
@@ -198,7 +185,7 @@ fn first_losses(setup: &Setup) -> (f32, f32) {
 fn mean_loss(setup: &Setup, plan: &RunPlan, batches: &Batches, count: u64, isolated: bool) -> f64 {
     let losses = (0..count).map(|micro_step| {
         let mut batch = batches.batch(micro_step).expect("a batch");
-        // The rules of `batches` may not say where documents end, which the reference must know to compare.
+        // `batches` may give no document bounds, but the comparison needs them.
         for (at, end) in batch.ends.iter_mut().enumerate() {
             let (row, column) = (at / plan.model.seq_length, at % plan.model.seq_length);
             let window = &batch.tokens[row * plan.model.seq_length..][..plan.model.seq_length];

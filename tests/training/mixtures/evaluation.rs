@@ -1,20 +1,17 @@
-//! An evaluation of a mixture is the reference's loss, and leaves no trace in what its routers remember.
+//! An evaluation of a mixture gives the reference's loss and leaves no trace in the state of its routers.
 
-mod mixtures;
-mod runs;
-
+use crate::runs::{
+    Setup, TensorFile, Weights, new_trainer, read_tensors, reference_shape, save_checkpoint, tensors,
+};
 use gristmill::model::config::{Dispatch, ModelConfig};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
 use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
+use gristmill::train::FinishedStep;
 use gristmill::train::expert_load::MixtureReport;
-use gristmill::train::{FinishedStep, Trainer};
-use mixtures::{Tensor, experts, read};
 use pollster::block_on;
-use runs::{Setup, Weights, tensors};
-use std::collections::BTreeMap;
 
-/// The evaluation's loss must follow the reference this closely, as losses of training do.
+/// Relative error allowed to the evaluation's loss, the same as to training losses.
 const ALLOWED: f64 = 1e-5;
 
 const STEPS: u64 = 5;
@@ -25,26 +22,26 @@ fn shapes() -> [Setup; 2] {
     let hot = "expert_num: 5, num_experts_chosen: 2, capacity_factor: 1.0, routing_policy: TopkRouterV1, \
                balance_via_topk_bias: True, topk_bias_update_rate: 0.05, enable_cold_hot_expert: True, \
                hot_expert_num: 2, cold_token_percent: 0.5, update_step: 100";
-    [experts("grouped", grouped, "mtp_depth: 1, mtp_loss_factor: 0.3"), experts("hot", hot, "")]
+    [Setup::experts("grouped", grouped, "mtp_depth: 1, mtp_loss_factor: 0.3"), Setup::experts("hot", hot, "")]
         .map(|setup| setup.with(&["--train_dataset.eval_fraction=0.3", "--lr_schedule.warmup_steps=0"]))
 }
 
-/// What a run left.
+/// What a run leaves.
 #[derive(PartialEq)]
 struct Left {
     reports: Vec<MixtureReport>,
     weights: Weights,
     /// Weights and biases; moments and capacities.
-    files: [BTreeMap<String, Tensor>; 2],
+    files: [TensorFile; 2],
 }
 
-/// Five steps, with an evaluation after each or without any; the losses of the evaluations.
+/// Trains five steps, each followed by an evaluation if `evaluates`; returns the evaluations' losses too.
 fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
     let (plan, data, length) = setup.data();
     let eval = data.eval.as_ref().expect("evaluation data");
     let gpu = setup.gpu();
     let home = tempfile::tempdir().expect("a folder");
-    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = new_trainer(&gpu, &plan, &length);
     let mut finished: Vec<FinishedStep> = Vec::new();
     let mut losses = Vec::new();
     for step in 1..=STEPS {
@@ -57,13 +54,13 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
         finished.extend(trainer.finished_steps().expect("states"));
         losses.extend(trainer.finished_evaluations().expect("evaluations").iter().map(|done| done.loss));
     }
-    // Tallies are cleared before each step, so that a report cannot show what an evaluation would have added.
+    // Tallies are cleared before each step, so reports cannot show what an evaluation added: look at the bindings instead.
     let recordings = trainer.recordings();
     let (tallies, _) = recordings.experts.expect("experts").tallies();
-    assert!(binds(&recordings.micro_step, tallies), "a step binds its tallies");
-    assert!(!binds(&recordings.eval, tallies), "an evaluation binds the tallies of a step");
-    let saved = mixtures::save(&trainer, &plan.model, STEPS, home.path());
-    let file = |name: &str| read(&saved.join(name));
+    assert!(binds(&recordings.micro_step, tallies), "a step does not bind its tallies");
+    assert!(!binds(&recordings.eval, tallies), "an evaluation binds the tallies of the training step");
+    let saved = save_checkpoint(&trainer, &plan.model, STEPS, home.path());
+    let file = |name: &str| read_tensors(&saved.join(name));
     let left = Left {
         reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
         weights: tensors(&trainer, |arenas| &arenas.weights),
@@ -77,9 +74,9 @@ fn binds(recording: &Recording, buffer: BufferId) -> bool {
     bindings.any(|(_, binding)| binding.buffer == buffer)
 }
 
-/// What the routers remember at the end: biases, and which experts have most slots.
+/// The state of the routers at the end: selection biases, and the hot experts, which have the most slots.
 fn memories(model: &ModelConfig, left: &Left) -> Memories {
-    let mut memories = runs::reference_shape(model).memories();
+    let mut memories = reference_shape(model).memories();
     let mixture = model.mixture.as_ref().expect("a mixture");
     let has_hot = matches!(mixture.dispatch, Dispatch::Capacity(capacity) if capacity.hot.is_some());
     for (layer, memory) in &mut memories {
@@ -100,15 +97,15 @@ fn an_evaluation_leaves_no_trace_and_is_the_references_loss() {
         let ((without, none), (with, losses)) = (train(&setup, false), train(&setup, true));
         assert_eq!((none.len(), losses.len() as u64), (0, STEPS));
         assert_eq!(with.reports.len() as u64, STEPS);
-        assert_eq!(with.reports, without.reports, "{name}: an evaluation is counted in a tally");
+        assert_eq!(with.reports, without.reports, "{name}: an evaluation was added to a tally");
         assert!(
             with == without,
-            "{name}: an evaluation leaves a trace in weights, biases, moments or capacities"
+            "{name}: an evaluation changed weights, biases, moments or capacities"
         );
 
         let (plan, data, _) = setup.data();
         let eval = data.eval.as_ref().expect("evaluation data");
-        let (shape, memories) = (runs::reference_shape(&plan.model), memories(&plan.model, &with));
+        let (shape, memories) = (reference_shape(&plan.model), memories(&plan.model, &with));
         assert!(memories.values().any(|memory| memory.bias.iter().any(|bias| *bias != 0.0)));
         let (mut loss_sum, mut count, mut dropped) = (0.0, 0, 0);
         for micro_step in 0..eval.micro_steps_per_epoch() {
@@ -130,8 +127,8 @@ fn an_evaluation_leaves_no_trace_and_is_the_references_loss() {
         assert_eq!(dropped > 0, name == "hot", "{name}: {dropped} choices dropped");
         let (got, want) = (f64::from(losses[STEPS as usize - 1]), loss_sum / count as f64);
         let error = (got - want).abs() / want;
-        println!("{name}: loss {got:.6}, off by {:.1} % of what is allowed", 100.0 * error / ALLOWED);
+        println!("{name}: loss {got:.6}, {:.1} % of the allowed error", 100.0 * error / ALLOWED);
         assert!(error <= ALLOWED, "{name}: loss {got} and {want}");
-        assert!(losses[0] != losses[STEPS as usize - 1], "{name}: it learns");
+        assert!(losses[0] != losses[STEPS as usize - 1], "{name}: the loss does not change over the run");
     }
 }

@@ -184,39 +184,3 @@ fn recomputed_attention_drops_the_same_weights() {
         bits.expect(case, "dqkv", gradient);
     });
 }
-
-const DROPPING: &str = "attention_dropout: 0.1, hidden_dropout: 0.2, emb_dropout_prob: 0.1";
-
-/// Only the micro-step of training draws masks, and only where something is dropped.
-#[test]
-fn evaluation_and_generation_drop_nothing() {
-    let drops = |setup: &Setup| -> Vec<usize> {
-        let recordings = Recordings::new(&setup.plan(), Capabilities::software(), 10).expect("recordings");
-        let draws = |name: &str| name.starts_with("dropout:") || name.contains("+dropout");
-        let count = |recording: &gristmill::record::Recording| {
-            recording.dispatches.iter().filter(|dispatch| draws(&dispatch.kernel.to_string())).count()
-        };
-        recordings.all().into_iter().map(count).collect()
-    };
-    let sample = ["--sample.prompt=a", "--sample.tokens=1"];
-    assert_eq!(drops(&Setup::new("still", "").with(&sample)), [0; 5]);
-    // The count; the embedding forward and backward; in each of 2 layers 3 kernels of attention and 2 places of 2.
-    assert_eq!(drops(&Setup::new("dropping", DROPPING).with(&sample)), [1 + 2 + 2 * (3 + 4), 0, 0, 0, 0]);
-    let zero = "attention_dropout: 0.0, hidden_dropout: 0, emb_dropout_prob: 0.0";
-    assert_eq!(drops(&Setup::new("zero", zero).with(&sample)), [0; 5]);
-}
-
-/// Runs with the same seed are equal to the last bit, and what is dropped changes the loss.
-#[test]
-fn training_repeats_and_differs_from_training_without() {
-    let losses = |setup: &Setup| -> Vec<u32> {
-        setup.train(4).states.iter().map(|state| state.loss.to_bits()).collect()
-    };
-    let dropping = losses(&Setup::new("dropping", DROPPING));
-    assert_eq!(dropping, losses(&Setup::new("dropping", DROPPING)));
-    for share in DROPPING.split(", ") {
-        let one = losses(&Setup::new("one", share));
-        assert_ne!(one[0], dropping[0], "{share} alone is not all three");
-        assert_ne!(one[0], losses(&Setup::new("none", ""))[0], "{share} drops something");
-    }
-}

@@ -1,28 +1,26 @@
-//! A run on two sources, encoded by a tokenizer: stopped and resumed it is, bit for bit, the run that never stopped.
+//! A run on a blend of two tokenized sources: stopped and resumed it equals, bit for bit, the run that was never stopped.
 
-mod runs;
-
+use crate::runs::{Setup, metrics, newest_checkpoint};
 use gristmill::data::tokenize::train_tokenizer;
 use gristmill::train::metrics::StepMetrics;
 use gristmill::train::run::Summary;
-use runs::Setup;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const STEPS: u64 = 12;
 
-/// A place for runs on a blend of two texts.
-struct Place(tempfile::TempDir);
+/// A folder with a tokenizer and a second text, for runs on the blend of both texts.
+struct Blend(tempfile::TempDir);
 
-impl Place {
+impl Blend {
     fn new() -> Self {
-        let place = Self(tempfile::tempdir().expect("a folder"));
+        let blend = Self(tempfile::tempdir().expect("a folder"));
         let lines: String = (0..120).map(|i| format!("stone {} turns {}\n\n", i % 7, i * i % 11)).collect();
-        std::fs::write(place.path("stones.txt"), lines).expect("a file");
-        let texts = ["tests/data/mill.txt".to_string(), place.path("stones.txt").display().to_string()];
-        train_tokenizer(&texts, &place.path("tokenizer.json"), 320, 2, false)
+        std::fs::write(blend.path("stones.txt"), lines).expect("a file");
+        let texts = ["tests/data/mill.txt".to_string(), blend.path("stones.txt").display().to_string()];
+        train_tokenizer(&texts, &blend.path("tokenizer.json"), 320, 2, false)
             .unwrap_or_else(|e| panic!("{e}"));
-        place
+        blend
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -56,42 +54,37 @@ impl Place {
             .map_err(|error| error.to_string())
     }
 
-    fn metrics(&self, name: &str) -> Vec<StepMetrics> {
-        let metrics = std::fs::read_to_string(self.path(name).join("metrics.jsonl")).expect("metrics");
-        let metrics = metrics.lines().map(|line| serde_json::from_str(line).expect("a line of metrics"));
-        metrics
-            .map(|metrics: StepMetrics| StepMetrics { tokens_per_second: 0.0, step_ms: 0.0, ..metrics })
-            .collect()
-    }
-
-    fn weights(&self, name: &str) -> Vec<u8> {
-        let file = Path::new("checkpoint").join(format!("step_{STEPS:07}")).join("model.safetensors");
-        std::fs::read(self.path(name).join(file)).expect("weights")
+    /// Metrics and the newest checkpoint's weights.
+    fn left(&self, name: &str) -> (Vec<StepMetrics>, Vec<u8>) {
+        let (step, checkpoint) = newest_checkpoint(&self.path(name)).expect("a checkpoint");
+        assert_eq!(step, STEPS);
+        let weights = std::fs::read(checkpoint.join("model.safetensors")).expect("weights");
+        (metrics(&self.path(name)), weights)
     }
 }
 
 #[test]
 fn a_blend_resumes_exactly_and_its_sample_is_text() {
-    let place = Place::new();
+    let blend = Blend::new();
     let weights = [0.7, 0.3];
-    let whole = place.train(place.setup("whole", weights, &[]), STEPS).unwrap_or_else(|e| panic!("{e}"));
+    let whole = blend.train(blend.setup("whole", weights, &[]), STEPS).unwrap_or_else(|e| panic!("{e}"));
     let resume = ["--resume_training=True"];
     for (name, resumed, stop) in [("parts", false, 5), ("parts", true, 6), ("parts", true, STEPS)] {
-        let setup = place.setup(name, weights, if resumed { &resume } else { &[] });
-        let part = place.train(setup, stop).unwrap_or_else(|e| panic!("{e}"));
+        let setup = blend.setup(name, weights, if resumed { &resume } else { &[] });
+        let part = blend.train(setup, stop).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(part.steps, stop);
     }
-    let (got, want) = (place.metrics("parts"), place.metrics("whole"));
+    let ((got, got_weights), (want, want_weights)) = (blend.left("parts"), blend.left("whole"));
     assert_eq!(want.iter().map(|metrics| metrics.step).collect::<Vec<_>>(), (1..=STEPS).collect::<Vec<_>>());
     assert_eq!(got, want, "a resumed run saw other samples");
-    assert!(place.weights("parts") == place.weights("whole"), "the weights differ");
+    assert!(got_weights == want_weights, "the weights differ");
     let sample = whole.sample.expect("a sample");
     assert!(sample.starts_with("The mill") && sample.len() > "The mill".len(), "{sample}");
 
-    let error = place.train(place.setup("parts", [0.5, 0.5], &resume), STEPS + 1).expect_err("another blend");
+    let error = blend.train(blend.setup("parts", [0.5, 0.5], &resume), STEPS + 1).expect_err("another blend");
     assert!(error.contains("weights of data_path is [0.7,0.3] there, [0.5,0.5] here: "), "{error}");
-    let file = place.path("tokenizer.json").display().to_string();
+    let file = blend.path("tokenizer.json").display().to_string();
     let small = ["--model.model_config.vocab_size=319"];
-    let error = place.train(place.setup("small", weights, &small), 1).expect_err("too many tokens");
+    let error = blend.train(blend.setup("small", weights, &small), 1).expect_err("too many tokens");
     assert!(error.starts_with(&format!("{file}: has tokens up to 319, outside vocab_size 319: ")), "{error}");
 }

@@ -1,21 +1,19 @@
-//! What a run's memory is, by its plan alone: nothing here needs an adapter.
+//! The memory of a run according to its recordings; needs no adapter.
 
-mod runs;
-
+use crate::runs::Setup;
 use gristmill::config::RunPlan;
 use gristmill::error::Error;
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::record::{BufferId, MemoryPlan};
 use gristmill::train::forecast::Forecast;
 use gristmill::train::recordings::Recordings;
-use runs::Setup;
 
-/// The pool may grow this much when the window doubles. A (T, T) matrix anywhere would make it grow 4 times.
+/// Growth allowed to the pool when the window doubles. A (T, T) matrix anywhere would make it grow by a factor of 4.
 const ALLOWED_GROWTH: f64 = 2.1;
 
 const MIB: u64 = 1 << 20;
 
-/// Narrow and shallow, so that a (T, T) matrix would dwarf everything else: at T = 2048 one takes 16 MiB a head.
+/// Narrow and shallow, so that a (T, T) matrix would dominate: at T = 2048 it takes 16 MiB per head.
 fn plan_with_window(window: u32) -> RunPlan {
     let window = format!("--model.model_config.seq_length={window}");
     Setup::new("window", "").with(&["--batch_size=1", "--gradient_accumulation_steps=1", &window]).plan()
@@ -34,12 +32,12 @@ fn the_pool_grows_no_faster_than_the_window() {
         });
         let growth = [1, 2].map(|i| pool[i] as f64 / pool[i - 1] as f64);
         println!("{}: pool {pool:?} bytes at T = 512, 1024, 2048: x {growth:.3?}", tier.name());
-        assert!(growth.iter().all(|g| *g <= ALLOWED_GROWTH), "{}: grows {growth:?} times", tier.name());
-        assert!(growth.iter().all(|g| *g > 1.0), "{}: the window does not show in the pool", tier.name());
+        assert!(growth.iter().all(|g| *g <= ALLOWED_GROWTH), "{}: grows by factors of {growth:?}", tier.name());
+        assert!(growth.iter().all(|g| *g > 1.0), "{}: the pool does not depend on the window", tier.name());
     }
 }
 
-/// Arenas hold what is needed and no more: Muon's matrices have one moment, frozen parameters nothing but themselves.
+/// Muon's matrices have one moment, frozen parameters neither gradients nor moments.
 #[test]
 fn moments_are_kept_for_what_uses_them() {
     let persistent = |overrides: &[&str]| {
@@ -51,7 +49,7 @@ fn moments_are_kept_for_what_uses_them() {
         };
         ["weights", "gradients", "first moments", "second moments"].map(bytes)
     };
-    // 48 wide: wqkv, wo, gate and up, down of two layers; every size is a multiple of 128 elements.
+    // The matrices of two layers, 48 wide: wqkv, wo, gate and up, down. Every size is a multiple of 128 elements.
     let matrices = 4 * 2 * (3 * 48 * 48 + 48 * 48 + 2 * 64 * 48 + 48 * 64);
     let plain = persistent(&[]);
     assert_eq!(plain, [plain[0]; 4]);
@@ -82,7 +80,7 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
     assert_eq!(sizes.len(), 5, "{consumers}");
     assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[4] > 0.0, "{consumers}");
 
-    // The cap is compared with what is really asked for: a byte less than that is too little, the rest is enough.
+    // The cap is exact: the forecast passes, one byte less does not.
     let mut plan = Setup::new("capped", "").plan();
     let needed = Forecast::new(&plan, &capped("64MB").expect("64 MB is plenty")).bytes();
     plan.max_device_memory = Some(needed);
@@ -92,9 +90,9 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
 }
 
 #[test]
-fn what_no_binding_holds_is_split_at_whole_rows() {
+fn tensors_over_the_binding_limit_are_split_at_whole_rows() {
     let limit = MIB;
-    // (8192, 64) is 2 MiB: embedding and head take two parts or more each.
+    // (8192, 64) is 2 MiB, so embedding and head take at least two parts each.
     let wide = ["--model.model_config.vocab_size=8192", "--model.model_config.hidden_size=64"];
     for tied in ["False", "True"] {
         let tied = format!("--model.model_config.tie_word_embeddings={tied}");
@@ -132,9 +130,9 @@ fn what_no_binding_holds_is_split_at_whole_rows() {
 }
 
 #[test]
-fn what_cannot_be_split_is_an_error_that_names_it() {
+fn tensors_that_cannot_be_split_are_named_in_the_error() {
     let cases: &[(&[&str], &[&str])] = &[
-        // The first matrix over the limit is wqkv, 3 x 512 rows of 512.
+        // The first matrix over the limit is wqkv, (3 x 512, 512).
         (
             &["--model.model_config.hidden_size=512"],
             &[
@@ -142,7 +140,7 @@ fn what_cannot_be_split_is_an_error_that_names_it() {
                 "largest binding of 1 MiB; make the model narrower",
             ],
         ),
-        // Rows of logits are 80 kB, and a chunk has at least 16.
+        // A row of logits takes 80 kB, and a chunk has at least 16 rows.
         (
             &["--model.model_config.vocab_size=20000"],
             &[
@@ -170,9 +168,9 @@ fn what_cannot_be_split_is_an_error_that_names_it() {
     }
 }
 
-/// A grid has 65,535 tiles of 16 rows along an axis: a choice of each token is a row.
+/// A grid has at most 65,535 tiles of 16 rows along an axis, and each choice of each token is a row.
 #[test]
-fn more_rows_of_experts_than_a_launch_can_have_are_refused() {
+fn more_rows_of_experts_than_a_grid_can_have_are_refused() {
     let moe = "--moe_config={expert_num: 8, num_experts_chosen: 8, use_gmm: True, moe_intermediate_size: 4}";
     let recorded = |batch_size: u32| {
         let batch_size = format!("--batch_size={batch_size}");

@@ -1,21 +1,21 @@
-//! Programs that would keep a display waiting are cut into several submissions, and compute the same. A software driver has
-//! none in flight when a step returns.
+//! Programs that would block a display are cut into several submissions and compute the same. On a software driver no
+//! submission is in flight when a step returns.
 
-mod runs;
-
-use gristmill::train::Trainer;
+use crate::runs::{Setup, Weights, new_trainer, tensors};
 use gristmill::train::state::StepState;
 use pollster::block_on;
-use runs::{Setup, Weights, tensors};
 use std::time::Duration;
 
 const STEPS: u64 = 3;
 
-/// What a run did: the state after each step, the weights, the submissions of its last step, and the launches of one.
 struct Run {
+    /// The state after each step.
     states: Vec<StepState>,
+    /// The final weights.
     weights: Weights,
+    /// The number of submissions in the last step.
     submissions: u64,
+    /// The number of launches in a step.
     launches: u64,
 }
 
@@ -24,7 +24,7 @@ fn run(submission_time: Duration) -> Run {
     setup.gpu_options.submission_time = Some(submission_time);
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
-    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = new_trainer(&gpu, &plan, &length);
     let micro_steps = plan.gradient_accumulation_steps as u64;
     let (mut states, mut before) = (Vec::new(), 0);
     for step in 0..STEPS {
@@ -44,7 +44,7 @@ fn run(submission_time: Duration) -> Run {
     }
 }
 
-/// No budget is too small: then each launch is a submission of its own.
+/// Under a budget of zero each launch is a submission of its own.
 #[test]
 fn cut_steps_compute_the_same() {
     let (whole, cut) = (run(Duration::from_secs(3600)), run(Duration::ZERO));
@@ -60,17 +60,17 @@ fn cut_steps_compute_the_same() {
     assert!(whole.weights == cut.weights, "the weights differ");
 }
 
-/// Its driver executes a step while it is submitted: the result is there at once, and so is the time it took.
+/// A software driver executes a step while it is submitted, so the step's result is ready when the call returns.
 #[test]
-fn a_software_driver_s_result_comes_with_its_step() {
+fn a_software_driver_returns_the_result_with_the_step() {
     let setup = Setup::new("at once", "");
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
     if !gpu.report().is_software {
-        println!("{} is no software adapter: nothing to see here", gpu.report().name);
+        println!("{} is no software adapter: nothing to test", gpu.report().name);
         return;
     }
-    let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
+    let mut trainer = new_trainer(&gpu, &plan, &length);
     for step in 1..=10 {
         let first = (step - 1) * plan.gradient_accumulation_steps as u64;
         block_on(trainer.step(step, &data.train, first)).expect("a step");
