@@ -1,7 +1,7 @@
 //! Attention, forward and backward, against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Bits, Case, allowed, check};
+use crate::packed::{document_bounds, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::{Attention, Segments, attention, attention_backward};
@@ -10,7 +10,6 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
 use gristmill::record::{Recorder, Tensor};
 use gristmill::reference::attention as reference;
-use lab::{Case, allowed, check};
 
 const BASE: Row = Row {
     batch: 2,
@@ -24,8 +23,8 @@ const BASE: Row = Row {
     element: F32,
 };
 
-/// Every head size, sequence length, way of sharing heads and storage type appears; not every combination does, and
-/// large sizes meet small ones: a software driver compiles the largest kernels for seconds.
+/// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes are
+/// combined with small ones, because a software driver takes seconds to compile the largest kernels.
 const ROWS: [Row; 20] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
@@ -38,7 +37,7 @@ const ROWS: [Row; 20] = [
     Row { batch: 1, tokens: 31, heads: (2, 1), dims: (128, 4), causal: false, element: Bf16, ..BASE },
     Row { batch: 1, tokens: 33, heads: (1, 1), dims: (256, 4), ..BASE },
     Row { batch: 1, tokens: 31, heads: (1, 1), dims: (4, 64), element: Bf16, ..BASE },
-    // Blocks, tiles and steps of a walk are powers of 2: windows and documents are not.
+    // Blocks, tiles and loop steps are powers of 2; these windows and documents are not.
     Row { tokens: 130, heads: (2, 1), dims: (8, 12), window: Some(7), ..BASE },
     Row { batch: 1, tokens: 257, heads: (1, 1), dims: (32, 8), window: Some(100), element: F16, ..BASE },
     Row { tokens: 130, heads: (2, 1), dims: (12, 8), documents: &[1, 40, 3, 86], ..BASE },
@@ -58,7 +57,7 @@ const ROWS: [Row; 20] = [
     EVERYTHING,
 ];
 
-/// Values unlike keys, behind a window, in packed documents, with weights dropped.
+/// Values of another size than keys, a window, packed documents and dropout.
 const EVERYTHING: Row = Row {
     tokens: 130,
     heads: (4, 2),
@@ -69,7 +68,7 @@ const EVERYTHING: Row = Row {
     ..BASE
 };
 
-/// The micro-batch that `Row::dropout` belongs to.
+/// The step and micro-batch from which [`Row::dropout`] draws.
 const STEP: u32 = 3;
 const MICRO_STEP: u32 = 1;
 
@@ -83,9 +82,9 @@ struct Row {
     dims: (u32, u32),
     causal: bool,
     window: Option<u32>,
-    /// Lengths of the documents in a sequence; none: it is one.
+    /// Lengths of the documents in a sequence; empty if the sequence is one document.
     documents: &'static [u32],
-    /// Share of the weights that is dropped.
+    /// Share of the weights that are dropped.
     dropout: f32,
     element: Element,
 }
@@ -135,19 +134,11 @@ impl Row {
         }
     }
 
-    /// For every token where its document begins and ends, documents in turn until sequences are full.
-    fn bounds(&self) -> (Vec<u32>, Vec<u32>) {
-        let mut bounds = (Vec::new(), Vec::new());
-        for _ in 0..self.batch {
-            let mut start = 0;
-            for length in self.documents {
-                bounds.0.extend(std::iter::repeat_n(start, *length as usize));
-                start += length;
-                bounds.1.extend(std::iter::repeat_n(start, *length as usize));
-            }
-            assert!(self.documents.is_empty() || start == self.tokens, "documents fill a sequence");
-        }
-        bounds
+    /// The document bounds of all sequences.
+    fn bounds(&self) -> [Vec<u32>; 2] {
+        let length: u32 = self.documents.iter().sum();
+        assert!(self.documents.is_empty() || length == self.tokens, "documents must fill a sequence");
+        document_bounds(self.documents).map(|bounds| bounds.repeat(self.batch as usize))
     }
 
     fn dropout(&self, case: &mut Case) -> Option<Dropout> {
@@ -160,7 +151,7 @@ impl Row {
         })
     }
 
-    /// What dropout multiplies each weight with, by the host's twin of the generator.
+    /// The factor of each weight under dropout, from the host's copy of the generator.
     fn factors(&self, dropout: Option<Dropout>) -> Vec<f64> {
         let Some(dropout) = dropout else { return Vec::new() };
         let Dropout { seed, op, .. } = dropout;
@@ -177,11 +168,11 @@ impl Row {
     }
 
     fn starts(&self) -> Vec<usize> {
-        self.bounds().0.into_iter().map(|start| start as usize).collect()
+        self.bounds()[0].iter().map(|start| *start as usize).collect()
     }
 
     fn segments(&self, case: &mut Case) -> Option<Segments> {
-        let (starts, ends) = self.bounds();
+        let [starts, ends] = self.bounds();
         (!self.documents.is_empty())
             .then(|| Segments { starts: case.integers(&starts), ends: case.integers(&ends) })
     }
@@ -201,21 +192,21 @@ fn attention_is_the_weighted_mean_of_the_values() {
 
 #[test]
 fn attention_with_large_scores_does_not_overflow() {
-    // Scores of some hundreds: the weights are all but one zero.
+    // Scores of several hundred, so all weights except one are zero.
     check("attention of large scores", |case| forward(case, &BASE, 10.0));
 }
 
 fn forward(case: &mut Case, row: &Row, size: f64) {
     let n = row.batch * row.tokens;
     let qkv = input(case, n, &row.shape().layout, size, row.element);
-    let [q, k, v] = parts(&qkv.1, &row.shape().layout);
+    let [q, k, v] = split_qkv(&qkv.1, &row.shape().layout);
     let out = case.output(n, row.shape().layout.out_cols(), row.element);
     let lse = case.output(n, row.heads.0, F32);
     let (segments, dropout) = (row.segments(case), row.dropout(case));
     let factors = row.factors(dropout);
     attention(&mut case.rec, qkv.0, out, lse, segments, &Attention { dropout, ..row.shape() });
     let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&row.starts(), &factors));
-    // A score of size s is off by some f32 roundings of s, and its weight by as much relative to itself.
+    // A score of size s has an absolute error of some f32 roundings of s; so has its weight, relative to its size.
     case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
     case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
 }
@@ -231,8 +222,8 @@ fn a_window_of_full_attention_is_refused() {
     attention(&mut rec, qkv, out, lse, None, &shape);
 }
 
-/// The kernels with a window are others than those without; one as long as the sequence, or longer than any sequence, and
-/// one document a sequence leave every bit as it is.
+/// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a single
+/// document per sequence, must give the bits of plain causal attention.
 #[test]
 fn a_window_of_everything_changes_no_bit() {
     let row = Row { tokens: 130, heads: (2, 1), dims: (12, 8), ..BASE };
@@ -240,7 +231,7 @@ fn a_window_of_everything_changes_no_bit() {
         let (n, layout) = (row.batch * row.tokens, row.shape().layout);
         let qkv = input(case, n, &layout, 1.0, F32).0;
         let dout = case.input(n, layout.out_cols(), F32).tensor;
-        let plain = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let bits = Bits::default();
         let whole = Row { documents: &[130], ..row };
         for (row, window) in
             [(row, None), (row, Some(130)), (row, Some(u32::MAX)), (whole, None), (whole, Some(131))]
@@ -250,16 +241,8 @@ fn a_window_of_everything_changes_no_bit() {
             let (segments, shape) = (row.segments(case), Attention { window, ..row.shape() });
             attention(&mut case.rec, qkv, out, lse, segments, &shape);
             attention_backward(&mut case.rec, qkv, out, dout, lse, dqkv, segments, &shape);
-            for (i, (label, tensor)) in [("out", out), ("lse", lse), ("dqkv", dqkv)].into_iter().enumerate() {
-                let plain = plain.clone();
-                let label = format!("{label} of window {window:?}");
-                case.expect_words(&label.clone(), tensor, move |words| {
-                    let mut plain = plain.borrow_mut();
-                    match plain.get(i) {
-                        None => plain.push(words.to_vec()),
-                        Some(plain) => assert!(plain == words, "{label} differs from all that is causal"),
-                    }
-                });
+            for (name, tensor) in [("out", out), ("lse", lse), ("dqkv", dqkv)] {
+                bits.expect(case, name, tensor);
             }
         }
     });
@@ -275,7 +258,7 @@ fn attention_backward_is_the_gradient() {
 fn backward(case: &mut Case, row: &Row) {
     let (n, layout) = (row.batch * row.tokens, row.shape().layout);
     let qkv = input(case, n, &layout, 1.0, row.element);
-    let [q, k, v] = parts(&qkv.1, &layout);
+    let [q, k, v] = split_qkv(&qkv.1, &layout);
     let (starts, segments) = (row.starts(), row.segments(case));
     let dropout = row.dropout(case);
     let factors = row.factors(dropout);
@@ -288,7 +271,7 @@ fn backward(case: &mut Case, row: &Row) {
     attention_backward(rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, segments, &shape);
     let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
     if row.element == F32 {
-        // The saved values are as good as exact: the gradient is the reference's own.
+        // The saved values are nearly exact, so the gradient must be the reference's own.
         let (a, b, c) =
             reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts, &factors));
         for (ours, theirs) in [(&dq, a), (&dk, b), (&dv, c)] {
@@ -296,7 +279,7 @@ fn backward(case: &mut Case, row: &Row) {
             assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
         }
     }
-    // Each against its own size: the three can differ in it by orders of magnitude.
+    // Each relative to its own size, because the three can differ by orders of magnitude.
     let starts = [0, layout.k_start(), layout.v_start(), layout.cols()];
     for (i, (label, want)) in [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().enumerate() {
         let bound = allowed(row.element, row.terms());
@@ -304,7 +287,7 @@ fn backward(case: &mut Case, row: &Row) {
     }
 }
 
-/// The gradient as a kernel sees it: weights from the saved log-sum-exp, delta from the saved, rounded output.
+/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output.
 fn from_saved(
     [q, k, v]: [&[f64]; 3],
     out: &[f64],
@@ -342,20 +325,10 @@ fn from_saved(
     [dq, dk, dv]
 }
 
-/// Random rows of elements of this size.
+/// Random rows scaled by `size`.
 fn input(case: &mut Case, rows: u32, layout: &HeadLayout, size: f64, element: Element) -> (Tensor, Vec<f64>) {
     let cols = layout.cols();
     let values: Vec<f64> = (0..rows * cols).map(|_| size * case.normal()).collect();
     let input = case.input_of(&values, rows, cols, element);
     (input.tensor, input.values)
-}
-
-/// q, k and v of packed rows.
-fn parts(qkv: &[f64], layout: &HeadLayout) -> [Vec<f64>; 3] {
-    let starts = [0, layout.k_start(), layout.v_start(), layout.cols()].map(|start| start as usize);
-    let part = |i: usize| {
-        let rows = qkv.chunks(layout.cols() as usize);
-        rows.flat_map(|row| row[starts[i]..starts[i + 1]].to_vec()).collect()
-    };
-    [part(0), part(1), part(2)]
 }

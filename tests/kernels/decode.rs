@@ -1,14 +1,12 @@
-//! Decoding against a cache computes what attention over the whole sequence computes in its last row.
+//! Decoding with a cache gives the last row of attention over the whole sequence.
 
-mod lab;
-
+use crate::lab::{allowed, check};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::decode::{Decode, append, decode};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::reference;
-use lab::{allowed, check};
 
-/// Query heads, key heads, head_dim, value_dim, tokens of the cache, window.
+/// Query heads, key heads, head_dim, value_dim, tokens in the cache, window.
 const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
     (1, 1, 4, 4, 1, None),
     (4, 4, 32, 32, 33, None),
@@ -20,7 +18,7 @@ const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
 ];
 
 #[test]
-fn a_decoded_token_sees_what_is_cached() {
+fn a_token_attends_to_the_cache() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
             check_shape(shape, element);
@@ -32,12 +30,12 @@ fn check_shape(row: (u32, u32, u32, u32, u32, Option<u32>), element: Element) {
     let (heads, kv_heads, head_dim, value_dim, tokens, window) = row;
     let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
     let shape = Decode { layout, tokens, scale: 0.3, window };
-    // First, last and some place between: one sequence each.
+    // One sequence each at the first, the last and a middle position.
     let positions = [0, tokens - 1, tokens / 2];
     check(&format!("decode {row:?} {element:?}"), |case| {
         let qkv = case.input(3, layout.cols(), element);
         let places = case.integers(&positions);
-        // Of the cache, only what lies before each position was written; the rest is NaN and must not be seen.
+        // Only the cache before each position has been written; the rest is NaN and must not be read.
         let cols = shape.cache_cols() as usize;
         let mut cached: Vec<f64> = (0..3 * tokens as usize * cols).map(|_| case.normal()).collect();
         for (i, value) in cached.iter_mut().enumerate() {
@@ -72,7 +70,7 @@ fn check_shape(row: (u32, u32, u32, u32, u32, Option<u32>), element: Element) {
     });
 }
 
-/// One query over the cached rows of its sequence.
+/// One query attending to the cached rows of its sequence.
 fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode) -> Vec<f64> {
     let Decode { layout, scale, window, .. } = *shape;
     let kv_head = (head / layout.group()) as usize;

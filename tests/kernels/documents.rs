@@ -1,8 +1,8 @@
-//! A model on packed documents is the model on each of them alone: the same hidden states, and the same gradients of all
-//! parameters, with a sliding window and without.
+//! A model gives packed documents the hidden states and parameter gradients that it gives each of them alone, with and without
+//! a sliding window.
 
-mod lab;
-
+use crate::lab::{Case, check, order_by_id};
+use crate::packed::document_bounds;
 use gristmill::element::Element::F32;
 use gristmill::model::Shape;
 use gristmill::model::config::{ModelConfig, Sizes};
@@ -12,16 +12,15 @@ use gristmill::ops::add::add;
 use gristmill::ops::attention::Segments;
 use gristmill::record::Tensor;
 use gristmill::tape::{Parameter, Tape};
-use lab::{Case, check};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-/// Longer and shorter than any step or tile of the kernels, and one of a single token.
+/// Longer and shorter than the kernels' tiles, and a single token.
 const DOCUMENTS: [u32; 4] = [10, 1, 37, 16];
 const TOKENS: u32 = 64;
 
-/// What packed and separate documents may differ by, relative to a value and its tensor's root mean square.
+/// Difference allowed between packed and separate documents, relative to a value plus its tensor's root mean square.
 const ALLOWED: f64 = 1e-5;
 
 fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
@@ -46,7 +45,7 @@ fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
     }
 }
 
-/// Parameters of the model with these values, and gradients of zero of their own.
+/// Parameters of the model with these values and gradients of zero.
 fn parameters(case: &mut Case, values: &[Vec<f64>]) -> Gpt<Parameter> {
     let mut values = values.iter();
     let made = Gpt::describe(&config(TOKENS, None)).try_map(&mut |spec: Spec| {
@@ -58,7 +57,7 @@ fn parameters(case: &mut Case, values: &[Vec<f64>]) -> Gpt<Parameter> {
     made.unwrap_or_else(|never| match never {})
 }
 
-/// One sequence of tokens `range` of `ids`: forward, and backward from `dy`. Returns the hidden states.
+/// Records one sequence, forward, and backward from `dy`; returns the hidden states.
 fn run(
     case: &mut Case,
     gpt: &Gpt<Parameter>,
@@ -69,19 +68,12 @@ fn run(
 ) -> Tensor {
     let shape = case.persistent(
         |persistents| Shape::new(config, ids.len() as u32, persistents),
-        |shape| shape.rotary_table().expect("it rotates"),
+        |shape| shape.rotary_table().expect("a rotary table"),
     );
-    let (mut positions, mut starts, mut ends, mut start) = (vec![], vec![], vec![], 0);
-    for length in documents {
-        positions.extend(0..*length);
-        starts.extend(std::iter::repeat_n(start, *length as usize));
-        start += length;
-        ends.extend(std::iter::repeat_n(start, *length as usize));
-    }
-    let mut order: Vec<u32> = (0..ids.len() as u32).collect();
-    order.sort_by_key(|&token| ids[token as usize]);
-    let [tokens, positions, order] = [ids, &positions, &order].map(|ids| case.integers(ids));
-    let segments = Segments { starts: case.integers(&starts), ends: case.integers(&ends) };
+    let positions: Vec<u32> = documents.iter().flat_map(|length| 0..*length).collect();
+    let [tokens, positions, order] = [ids, &positions, &order_by_id(ids)].map(|ids| case.integers(ids));
+    let [starts, ends] = document_bounds(documents).map(|bounds| case.integers(&bounds));
+    let segments = Segments { starts, ends };
     let batch = BatchTensors {
         tokens,
         targets: tokens,
@@ -92,7 +84,7 @@ fn run(
         segments: (documents.len() > 1).then_some(segments),
     };
     let dy = case.input_of(dy, ids.len() as u32, config.hidden_size as u32, F32).tensor;
-    // The pool's memory serves many tensors of a recording this long: what is looked at needs a place of its own.
+    // The pool reuses its memory within a recording, so the states are copied to an output of their own.
     let states = case.output(ids.len() as u32, config.hidden_size as u32, F32);
     let mut tape = Tape::new(&mut case.rec);
     let h = gpt::hidden(&mut tape, gpt, &shape, &batch, false);
@@ -132,15 +124,15 @@ fn packed_and_separate(case: &mut Case, window: Option<usize>) {
         })
         .collect();
 
-    same(case, "hidden states", &[whole], &parts);
+    expect_same(case, "hidden states", &[whole], &parts);
     let gradient = |parameter: &&Parameter| parameter.gradient().expect("it trains");
     for (i, (packed, separate)) in packed.list().iter().zip(separate.list().iter()).enumerate() {
-        same(case, &specs.list()[i].path, &[gradient(packed)], &[gradient(separate)]);
+        expect_same(case, &specs.list()[i].path, &[gradient(packed)], &[gradient(separate)]);
     }
 }
 
-/// States that the rows of `got` and `want`, one tensor after the other, hold the same numbers.
-fn same(case: &mut Case, label: &str, got: &[Tensor], want: &[Tensor]) {
+/// Expects the rows of `got` and of `want`, one tensor after the other, to hold the same numbers.
+fn expect_same(case: &mut Case, label: &str, got: &[Tensor], want: &[Tensor]) {
     let read: Rc<RefCell<Vec<f32>>> = Rc::default();
     for tensor in got {
         let read = read.clone();

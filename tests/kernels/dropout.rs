@@ -1,22 +1,15 @@
-//! Dropout: the device draws the words that the host's generator draws, and the gradient is that of the same mask. That masks
-//! are as random as they should be is shown in tests/masks.rs.
+//! Dropout: the device draws the words of the host's generator, and the gradient uses the mask of the forward pass. The
+//! statistics of masks are tested in masks.rs.
 
-mod lab;
-mod runs;
-
+use crate::lab::{Bits, Case, allowed, check, check_tier};
 use gristmill::element::Element::{Bf16, F16, F32};
-use gristmill::kernels::{Capabilities, Tier};
+use gristmill::kernels::Tier;
 use gristmill::ops::attention::Attention;
 use gristmill::ops::dropout::{Dropout, count_micro_step, dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
-use gristmill::record::Tensor;
 use gristmill::tape::{Parameter, Tape};
-use gristmill::train::recordings::Recordings;
-use lab::{Case, allowed, check, check_tier};
-use runs::Setup;
-use std::cell::RefCell;
-use std::rc::Rc;
+use gristmill::train::state::StepState;
 
 const STEP: u32 = 70_001;
 const MICRO_STEP: u32 = 3;
@@ -29,7 +22,7 @@ fn words_of(place: &Dropout, step: u32, micro_step: u32) -> DropoutWords {
     DropoutWords { seed: place.seed, op: place.op, step, micro_step }
 }
 
-/// What each element of (rows, cols) is multiplied with.
+/// The factor of each element of a (rows, cols) tensor.
 fn factors(dropout: &Dropout, rows: u32, cols: u32) -> Vec<f64> {
     let (groups, words) = (cols.div_ceil(4), words_of(dropout, STEP, MICRO_STEP));
     let factor = |row: u32, col: u32| {
@@ -40,14 +33,14 @@ fn factors(dropout: &Dropout, rows: u32, cols: u32) -> Vec<f64> {
 }
 
 #[test]
-fn the_device_draws_the_words_of_the_host() {
+fn the_device_draws_the_host_s_words() {
     check("random words", |case| {
         let (rows, cols) = (67, 12);
         let (words, place) = (case.output(rows, cols, F32), place(case, 0.0, 32767));
         random_words(&mut case.rec, words, &place);
         let want: Vec<u32> =
             (0..rows * cols / 4).flat_map(|group| words_of(&place, STEP, MICRO_STEP).at(group, 0)).collect();
-        case.expect_words("words", words, move |words| assert!(words == want, "other words than the host's"));
+        case.expect_words("words", words, move |words| assert!(words == want, "the words differ from the host's"));
     });
 }
 
@@ -78,12 +71,12 @@ fn dropout_is_the_mask_times_its_input() {
     }
 }
 
-/// Micro-batches are counted within a step that `StepState` names; another step begins anew.
+/// Micro-batches are counted within the step of `StepState`; a new step starts from 0.
 #[test]
 fn micro_batches_are_counted() {
     check("count_micro_step", |case| {
-        let step_state = |step: u32| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, step];
-        let (sixth, seventh) = (case.integers(&step_state(5)), case.integers(&step_state(6)));
+        let [sixth, seventh] =
+            [5, 6].map(|step| case.step_state(StepState { step, ..StepState::default() }));
         let state = case.integers(&[0, 0, 0, 0]);
         let place = Dropout { probability: 0.5, seed: 3, op: 0, state };
         for (step, number, micro_step) in
@@ -101,25 +94,10 @@ fn micro_batches_are_counted() {
     });
 }
 
-/// Bits that must not depend on how a case was run: the first run's are kept and held against all others.
-#[derive(Clone, Default)]
-struct SameBits(Rc<RefCell<Option<Vec<u32>>>>);
-
-impl SameBits {
-    fn expect(&self, case: &mut Case, label: &str, tensor: Tensor) {
-        let first = self.0.clone();
-        case.expect_words(label, tensor, move |words| {
-            let mut first = first.borrow_mut();
-            let first = first.get_or_insert_with(|| words.to_vec());
-            assert!(first == words, "recomputed or checked, the gradient is another");
-        });
-    }
-}
-
-/// Runs `test` on each tier, with what it records computed once and again in the backward pass.
-fn recomputed_or_not(name: &str, test: impl Fn(&mut Case, bool, &SameBits)) {
+/// Runs `test` on each tier with and without recomputation in the backward pass.
+fn recomputed_or_not(name: &str, test: impl Fn(&mut Case, bool, &Bits)) {
     for tier in Tier::ALL {
-        let bits = SameBits::default();
+        let bits = Bits::default();
         for recompute in [false, true] {
             let name = format!("{name}, recomputed: {recompute}");
             check_tier(&name, tier, &|case: &mut Case| test(case, recompute, &bits));
@@ -127,7 +105,7 @@ fn recomputed_or_not(name: &str, test: impl Fn(&mut Case, bool, &SameBits)) {
     }
 }
 
-/// y = x + dropout(W dropout(x)): the gradient is that of the same masks.
+/// y = x + dropout(W dropout(x)).
 #[test]
 fn the_gradient_has_the_mask_of_the_forward_pass() {
     recomputed_or_not("tape dropout", |case, recompute, bits| {
@@ -162,7 +140,7 @@ fn the_gradient_has_the_mask_of_the_forward_pass() {
     });
 }
 
-/// The mask of attention's weights too; tests/attention.rs holds its numbers to the reference.
+/// The same for the mask of attention weights, whose values attention.rs compares with the reference.
 #[test]
 fn recomputed_attention_drops_the_same_weights() {
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 4 };

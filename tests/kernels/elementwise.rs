@@ -1,7 +1,7 @@
-//! Rotary embedding and activations against the f64 references.
+//! swiglu, gelu and rope against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, Input, allowed, check};
+use crate::packed::{columns, pack_gate_up, split_gate_up};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::element::stride_of;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
@@ -11,9 +11,8 @@ use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
 use gristmill::record::Tensor;
 use gristmill::reference;
-use lab::{Case, Input, allowed, check};
 
-/// Rows and features: one, odd, one past a workgroup.
+/// Rows and features: 1, odd, one more than a workgroup.
 const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];
 
 #[test]
@@ -40,7 +39,7 @@ fn swiglu_backward_writes_both_gradients() {
                 let d_gate_up = case.output(n, gate_up_cols(f), element);
                 swiglu_backward(&mut case.rec, gate_up, dout.tensor, d_gate_up);
                 let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &dout.values);
-                case.expect("d_gate_up", d_gate_up, packed(&dgate, &dup, f), allowed(element, 4));
+                case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, f), allowed(element, 4));
             });
         }
     }
@@ -73,14 +72,14 @@ fn swiglu_survives_extreme_gates() {
     check("swiglu of extremes", |case| {
         let gate = [-3e38, -1e4, -200.0, -89.0, -80.0, -0.0, 80.0, 200.0, 1e4];
         let up = [1.0; 9];
-        let gate_up = case.input_of(&packed(&gate, &up, 9), 1, gate_up_cols(9), F32);
+        let gate_up = case.input_of(&pack_gate_up(&gate, &up, 9), 1, gate_up_cols(9), F32);
         let (out, d_gate_up) = (case.output(1, 9, F32), case.output(1, gate_up_cols(9), F32));
         let dout = case.input_of(&[1.0; 9], 1, 9, F32);
         swiglu(&mut case.rec, gate_up.tensor, out);
         swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up);
         case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(F32, 2));
         let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &[1.0; 9]);
-        case.expect("d_gate_up", d_gate_up, packed(&dgate, &dup, 9), allowed(F32, 4));
+        case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, 9), allowed(F32, 4));
     });
 }
 
@@ -89,10 +88,7 @@ fn swiglu_works_on_ranges() {
     check("swiglu on ranges of larger tensors", |case| {
         let (n, f) = (5, 12);
         let whole = case.input(9, 40, Bf16);
-        let half = |first: usize| -> Vec<f64> {
-            let rows = whole.values.chunks(40).skip(3).take(5);
-            rows.flat_map(|row| row[first..first + 12].to_vec()).collect()
-        };
+        let half = |first| columns(&whole.values[3 * 40..8 * 40], 40, first..first + 12);
         let out = case.output(n, f, Bf16);
         swiglu(&mut case.rec, whole.tensor.rows(3, n).columns(8, 24), out);
         case.expect("out", out, reference::swiglu::swiglu(&half(8), &half(20)), allowed(Bf16, 2));
@@ -122,7 +118,7 @@ fn gelu_and_its_backward() {
     }
 }
 
-/// Every value from -5 to 5 in steps of a hundredth, each to 16 ulps of its own size: the lower tail too.
+/// Values from -5 to 5 in steps of 0.01, each within 16 ulps of its own size, including the lower tail.
 #[test]
 fn gelu_is_as_precise_as_f32() {
     for (kind, formula) in GELUS {
@@ -135,7 +131,7 @@ fn gelu_is_as_precise_as_f32() {
             case.expect_words("y", y, move |words| {
                 for ((word, want), x) in words.iter().zip(&want).zip(&x.values) {
                     let got = f32::from_bits(*word) as f64;
-                    // e^-a carries the rounding of a, which the tail multiplies by a: x²/2, or 2u.
+                    // The relative error of e^-a is a times the rounding of a: x²/2 for the exact form, 2u for tanh.
                     let exponent = (0.5 * x * x).max(1.6 * x.abs() * (1.0 + 0.045 * x * x));
                     let ulps = (got - want).abs() / (want.abs() * 2f64.powi(-24) + f64::MIN_POSITIVE);
                     assert!(ulps <= 16.0 + 2.0 * exponent, "gelu({x}) is {got}, not {want}: {ulps:.1} ulps");
@@ -162,7 +158,7 @@ fn gelu_survives_extremes() {
             });
             let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
             case.expect("dx", dx, want, allowed(F32, 4));
-            // A NaN stays one: an overflow must not hide.
+            // A NaN stays NaN, so that an overflow is not hidden.
             let bad = case.integers(&[0x7fc0_0000, 0x7f80_0001, 0xffc0_0000, 0x7fc0_0000]);
             let [y, dx] = [0; 2].map(|_| case.output(1, 4, F32));
             gelu(&mut case.rec, bad, y, kind);
@@ -180,35 +176,23 @@ fn gelu_survives_extremes() {
 fn gelu_works_on_ranges() {
     check("gelu on ranges of larger tensors", |case| {
         let whole = case.input(9, 40, Bf16);
-        let rows = whole.values.chunks(40).skip(3).take(5);
-        let part: Vec<f64> = rows.flat_map(|row| row[8..20].to_vec()).collect();
+        let part = columns(&whole.values[3 * 40..8 * 40], 40, 8..20);
         let y = case.output(5, 12, Bf16);
         gelu(&mut case.rec, whole.tensor.rows(3, 5).columns(8, 12), y, Gelu::Exact);
         case.expect("y", y, reference::gelu::gelu(&part, reference::gelu::Gelu::Exact), allowed(Bf16, 2));
     });
 }
 
-/// A packed tensor and its halves.
+/// A packed tensor, and its gate and up.
 fn gate_and_up(case: &mut Case, n: u32, f: u32, element: Element) -> (Tensor, Vec<f64>, Vec<f64>) {
     let values: Vec<f64> = (0..2 * n * f).map(|_| 2.0 * case.normal()).collect();
     let (gate, up) = values.split_at((n * f) as usize);
-    let Input { tensor, values } = case.input_of(&packed(gate, up, f), n, gate_up_cols(f), element);
-    let half = |first: u32| {
-        let rows = values.chunks(gate_up_cols(f) as usize);
-        rows.flat_map(|row| row[first as usize..(first + f) as usize].to_vec()).collect()
-    };
-    let (gate, up) = (half(0), half(stride_of(f)));
+    let Input { tensor, values } = case.input_of(&pack_gate_up(gate, up, f), n, gate_up_cols(f), element);
+    let [gate, up] = split_gate_up(&values, f);
     (tensor, gate, up)
 }
 
-/// Rows of gate, zeros up to a multiple of 4, up, zeros again.
-fn packed(gate: &[f64], up: &[f64], f: u32) -> Vec<f64> {
-    let pad = vec![0.0; (stride_of(f) - f) as usize];
-    let rows = gate.chunks(f as usize).zip(up.chunks(f as usize));
-    rows.flat_map(|(gate, up)| [gate, &pad, up, &pad].concat()).collect()
-}
-
-/// A table with a magnitude: forward and backward are multiplied by it alike.
+/// A scaled table has a magnitude above 1, which multiplies the forward and the backward rotation.
 #[test]
 fn rope_follows_a_scaled_table() {
     let yarn = Yarn {
@@ -252,7 +236,7 @@ fn rope_follows_a_scaled_table() {
 
 const HALF: Rope = Rope { rotary_dim: 8, theta: 10000.0, is_interleaved: false };
 
-/// Query heads, key heads, head_dim and how it turns.
+/// Query heads, key heads, head_dim and rotation.
 const ROPES: [(u32, u32, u32, Rope); 9] = [
     (4, 4, 32, Rope { rotary_dim: 32, ..HALF }),
     (4, 2, 64, Rope { rotary_dim: 32, ..HALF }),
@@ -292,10 +276,9 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
     let mut ids = case.ids_below(tokens as usize, rows);
     ids[3] = rows - 1;
     let positions = case.integers(&ids);
-    let stride = stride_of(rotation.rotary_dim) as usize;
-    let unpadded = |row: &[f32]| row[..rotation.rotary_dim as usize].to_vec();
-    let table: Vec<f32> = cos_sin_table(rows, &rotation).chunks(stride).flat_map(unpadded).collect();
-    let table: Vec<f64> = table.into_iter().map(f64::from).collect();
+    let stride = stride_of(rotation.rotary_dim);
+    let table: Vec<f64> = cos_sin_table(rows, &rotation).into_iter().map(f64::from).collect();
+    let table = columns(&table, stride, 0..rotation.rotary_dim as usize);
     let cos_sin = case.input_of(&table, rows, rotation.rotary_dim, F32).tensor;
     match is_backward {
         false => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),

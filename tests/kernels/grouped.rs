@@ -1,8 +1,7 @@
-//! The products of a mixture of experts against the f64 reference: every tier and element type, groups of every size
-//! around a tile's, none and all rows on one expert, stacks in parts.
+//! Grouped products against the f64 reference: group sizes around those of tiles, empty groups, all rows in one group, stacks
+//! in parts.
 
-mod lab;
-
+use crate::lab::{Bits, Case, Input, allowed, check, sum, tensors, values};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
@@ -10,11 +9,8 @@ use gristmill::ops::grouped_matmul::{
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::Tensor;
 use gristmill::reference::grouped_matmul as reference;
-use lab::{Case, allowed, check};
-use std::cell::RefCell;
-use std::rc::Rc;
 
-/// Rows of each expert: around the tiles of 16 and 64 rows, one expert alone, one with all, most with none.
+/// Rows of each expert: around tiles of 16 and 64 rows, a single expert, all rows on one expert, mostly empty experts.
 const GROUPS: [&[u32]; 9] = [
     &[0, 1, 15, 16, 17],
     &[63, 0, 64, 65, 1],
@@ -27,11 +23,11 @@ const GROUPS: [&[u32]; 9] = [
     &[129, 127],
 ];
 
-/// out and in of an expert: one, odd, past a tile's edge.
+/// Rows and columns of an expert's matrix: 1, odd, one more than a tile.
 const SHAPES: [(u32, u32); 4] = [(1, 1), (31, 33), (129, 7), (12, 257)];
 
-/// First row of each group, and the end.
-fn starts(sizes: &[u32]) -> Vec<u32> {
+/// The first row of each group, and the end of the last one.
+pub fn starts(sizes: &[u32]) -> Vec<u32> {
     let mut sum = 0;
     let ends = sizes.iter().map(|size| {
         sum += size;
@@ -40,21 +36,19 @@ fn starts(sizes: &[u32]) -> Vec<u32> {
     [0].into_iter().chain(ends).collect()
 }
 
-fn as_usize(starts: &[u32]) -> Vec<usize> {
-    starts.iter().map(|&start| start as usize).collect()
-}
-
-/// What three products of one case need: x, dy, the stack of matrices and whose rows are whose.
+/// The operands of the three products of one case.
 struct Problem {
-    x: lab::Input,
-    dy: lab::Input,
-    stack: Vec<lab::Input>,
+    x: Input,
+    dy: Input,
+    /// The experts' matrices, in parts of whole experts.
+    stack: Vec<Input>,
+    /// The first row of each group, and the end.
     offsets: Vec<usize>,
     work: WorkList,
 }
 
 impl Problem {
-    /// With the stack in one part, or in parts of so many experts.
+    /// `parts` are the numbers of experts in each part of the stack.
     fn new(case: &mut Case, sizes: &[u32], (out, cols): (u32, u32), element: Element, parts: &[u32]) -> Self {
         let starts = starts(sizes);
         let rows = starts[sizes.len()];
@@ -62,22 +56,14 @@ impl Problem {
         let stack = parts.iter().map(|&experts| case.input(experts * out, cols, element)).collect();
         let offsets = case.integers(&starts);
         let work = WorkList::new(&mut case.rec, offsets, rows);
-        Self { x, dy, stack, offsets: as_usize(&starts), work }
-    }
-
-    fn stack_values(&self) -> Vec<f64> {
-        self.stack.iter().flat_map(|part| part.values.iter().copied()).collect()
-    }
-
-    fn stack_tensors(&self) -> Vec<Tensor> {
-        self.stack.iter().map(|part| part.tensor).collect()
+        Self { x, dy, stack, offsets: starts.iter().map(|&start| start as usize).collect(), work }
     }
 }
 
 fn check_all_three(sizes: &[u32], (out, cols): (u32, u32), element: Element, parts: &[u32]) {
     check(&format!("grouped {sizes:?} {out}x{cols} {element:?} in {parts:?}"), |case| {
         let problem = Problem::new(case, sizes, (out, cols), element, parts);
-        let (stack, tensors, work) = (problem.stack_values(), problem.stack_tensors(), problem.work);
+        let (stack, stack_parts, work) = (values(&problem.stack), tensors(&problem.stack), problem.work);
         let (x, dy) = (&problem.x, &problem.dy);
         let rows = x.tensor.rows;
         let (o, i) = (out as usize, cols as usize);
@@ -86,24 +72,22 @@ fn check_all_three(sizes: &[u32], (out, cols): (u32, u32), element: Element, par
             reference::grouped_matmul_backward(&x.values, &stack, &problem.offsets, &dy.values, o, i);
 
         let y = case.output(rows, out, element);
-        grouped_matmul(&mut case.rec, x.tensor, &tensors, &work, y);
+        grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y);
         case.expect("y", y, want, allowed(element, cols));
 
         let dx = case.output(rows, cols, element);
-        grouped_matmul_backward(&mut case.rec, dy.tensor, &tensors, &work, dx, false);
+        grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, false);
         case.expect("dx", dx, want_dx.clone(), allowed(element, out));
         let more = case.input(rows, cols, element);
-        let sum = want_dx.iter().zip(&more.values).map(|(a, b)| a + b).collect();
-        grouped_matmul_backward(&mut case.rec, dy.tensor, &tensors, &work, more.tensor, true);
-        case.expect("dx added", more.tensor, sum, allowed(element, out));
+        grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, more.tensor, true);
+        case.expect("dx added", more.tensor, sum(&want_dx, &more.values), allowed(element, out));
 
-        let before: Vec<_> = parts.iter().map(|&experts| case.input(experts * out, cols, F32)).collect();
-        let gradients: Vec<Tensor> = before.iter().map(|part| part.tensor).collect();
-        grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &gradients);
+        let before: Vec<Input> = parts.iter().map(|&experts| case.input(experts * out, cols, F32)).collect();
+        grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &tensors(&before));
         let mut first = 0;
         for (number, part) in before.iter().enumerate() {
             let added = &want_dw[first..first + part.values.len()];
-            let want = part.values.iter().zip(added).map(|(a, b)| a + b).collect();
+            let want = sum(&part.values, added);
             case.expect(&format!("dw, part {number}"), part.tensor, want, allowed(F32, rows));
             first += part.values.len();
         }
@@ -111,7 +95,7 @@ fn check_all_three(sizes: &[u32], (out, cols): (u32, u32), element: Element, par
 }
 
 #[test]
-fn rows_meet_their_expert_s_matrix() {
+fn each_group_is_multiplied_by_its_expert_s_matrix() {
     for sizes in GROUPS {
         check_all_three(sizes, (31, 33), F32, &[sizes.len() as u32]);
     }
@@ -142,15 +126,15 @@ fn a_stack_in_parts_of_whole_experts() {
     }
 }
 
-/// Large tiles of the portable tier: at least 512 rows an expert.
+/// From 512 rows per expert on, the portable tier uses large tiles.
 #[test]
 fn many_rows() {
     check_all_three(&[700, 324], (33, 12), F32, &[2]);
 }
 
-/// Experts, tiles and grids as a loop on the host makes them.
+/// Compared with a loop on the host.
 #[test]
-fn the_work_list_is_every_tile_once() {
+fn the_work_list_has_every_tile_once() {
     let many: Vec<u32> = (0..130).map(|expert| expert % 5 * 9).collect();
     for sizes in GROUPS.into_iter().chain([&many[..], &[0, 0, 9]]) {
         check(&format!("work list {sizes:?}"), |case| {
@@ -165,11 +149,11 @@ fn the_work_list_is_every_tile_once() {
                 }
             }
             let count = want.len() as u32 / 4;
-            assert!(count <= work.tile_bound(), "{count} tiles, {} recorded", work.tile_bound());
+            assert!(count <= work.tile_bound(), "{count} tiles, bound {}", work.tile_bound());
             assert!(work.tile_bound() <= starts[sizes.len()] / height + sizes.len() as u32);
             let words = want.clone();
             case.expect_words("tiles", work.tiles, move |tiles| {
-                assert_eq!(tiles[..words.len()], words, "tiles in use");
+                assert_eq!(tiles[..words.len()], words, "the tiles in use");
             });
             case.expect_words("grids", work.grids, move |grids| {
                 for (number, grid) in grids.chunks(4).enumerate() {
@@ -180,9 +164,9 @@ fn the_work_list_is_every_tile_once() {
     }
 }
 
-/// With no rows at all nothing runs; rows behind the last expert's are left alone.
+/// Rows after the last group, or all rows if every group is empty, are not written.
 #[test]
-fn rows_of_nobody_stay_as_they_are() {
+fn rows_outside_the_groups_are_untouched() {
     const ROWS: u32 = 40;
     for (sizes, used) in [(&[0u32, 0, 0][..], 0), (&[3, 0, 18], 21)] {
         check(&format!("grouped {sizes:?} of {ROWS} rows"), |case| {
@@ -193,13 +177,12 @@ fn rows_of_nobody_stay_as_they_are() {
             grouped_matmul(&mut case.rec, x.tensor, &[stack.tensor], &work, y);
             case.expect_words("y", y, move |words| {
                 let (written, left) = words.split_at(used * 12);
-                assert!(written.iter().all(|&word| word != u32::MAX), "a row of an expert is not written");
-                assert!(left.iter().all(|&word| word == u32::MAX), "a row of nobody is written");
+                assert!(written.iter().all(|&word| word != u32::MAX), "a row of a group is not written");
+                assert!(left.iter().all(|&word| word == u32::MAX), "a row outside the groups is written");
             });
             let (dy, gradient) = (case.input(ROWS, 12, F32), case.output(3 * 12, 8, F32));
             grouped_matmul_backward_weight(&mut case.rec, dy.tensor, x.tensor, &work, &[gradient]);
-            // Added to NaN a sum is a NaN of other bits or the same; what nobody adds to keeps its bits, and here expert 1,
-            // or all, have no rows. Expert 1's matrix starts as NaN and stays as it was.
+            // The gradient starts as NaN. Additions may change a NaN's bits; expert 1 has no rows, so its NaN keeps them.
             case.expect_words("dw", gradient, move |words| {
                 assert!(words[96..192].iter().all(|&word| word == u32::MAX), "expert 1 has no rows");
             });
@@ -207,7 +190,7 @@ fn rows_of_nobody_stay_as_they_are() {
     }
 }
 
-/// An expert without rows keeps its gradient bit for bit, and two runs of all products agree bit for bit.
+/// An expert without rows keeps the bits of its gradient, and two runs of all products are bit-equal.
 #[test]
 fn empty_groups_are_untouched_and_runs_repeat() {
     for element in [F32, Bf16] {
@@ -216,31 +199,25 @@ fn empty_groups_are_untouched_and_runs_repeat() {
             let problem = Problem::new(case, &sizes, (out, cols), element, &[5]);
             let rows = problem.x.tensor.rows;
             let before: Vec<f64> = (0..5 * out * cols).map(|i| (i as f64).sin()).collect();
-            let seen: Rc<RefCell<Vec<Vec<u32>>>> = Rc::default();
+            let bits = Bits::default();
             for _ in 0..2 {
                 let (y, dx) = (case.output(rows, out, element), case.output(rows, cols, element));
                 let dw = case.input_of(&before, 5 * out, cols, F32);
-                let (tensors, work) = (problem.stack_tensors(), problem.work);
-                grouped_matmul(&mut case.rec, problem.x.tensor, &tensors, &work, y);
-                grouped_matmul_backward(&mut case.rec, problem.dy.tensor, &tensors, &work, dx, false);
+                let (stack, work) = (tensors(&problem.stack), problem.work);
+                grouped_matmul(&mut case.rec, problem.x.tensor, &stack, &work, y);
+                grouped_matmul_backward(&mut case.rec, problem.dy.tensor, &stack, &work, dx, false);
                 let (dy, x) = (problem.dy.tensor, problem.x.tensor);
                 grouped_matmul_backward_weight(&mut case.rec, dy, x, &work, &[dw.tensor]);
-                for tensor in [y, dx] {
-                    let seen = seen.clone();
-                    case.expect_words("rows", tensor, move |words| seen.borrow_mut().push(words.to_vec()));
+                for (name, tensor) in [("y", y), ("dx", dx), ("dw", dw.tensor)] {
+                    bits.expect(case, name, tensor);
                 }
-                let (seen, before) = (seen.clone(), before.clone());
+                let before = before.clone();
                 case.expect_words("dw", dw.tensor, move |words| {
                     let matrix = (out * cols) as usize;
                     for expert in [0, 3] {
                         let range = expert * matrix..(expert + 1) * matrix;
                         let kept = before[range.clone()].iter().map(|&value| (value as f32).to_bits());
                         assert!(kept.eq(words[range].iter().copied()), "expert {expert} has no rows");
-                    }
-                    seen.borrow_mut().push(words.to_vec());
-                    let seen = seen.borrow();
-                    if seen.len() == 6 {
-                        assert!(seen[..3] == seen[3..], "two runs differ");
                     }
                 });
             }

@@ -1,8 +1,9 @@
-//! Grouped products in the middle of a graph: an expert's whole feed-forward network against a loop over experts, rows
-//! of zeros that change nothing, frozen stacks, stacks that no binding can hold, and replay.
+//! Grouped products in the middle of a graph: an expert's whole feed-forward network against a loop over experts, rows of
+//! zeros, frozen stacks, stacks over the binding limit, and replay.
 
-mod lab;
-
+use crate::grouped::starts;
+use crate::lab::{Bits, Case, allowed, check, sum};
+use crate::packed::split_gate_up;
 use gristmill::config::{RunConfig, RunPlan};
 use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element::F32;
@@ -17,18 +18,17 @@ use gristmill::record::{Persistents, Recorder, Tensor};
 use gristmill::reference::grouped_matmul as reference;
 use gristmill::reference::swiglu;
 use gristmill::tape::{Parameter, Tape};
-use lab::{Case, allowed, check};
 use pollster::block_on;
-use std::cell::RefCell;
 use std::path::Path;
-use std::rc::Rc;
 
-/// Rows of each expert, width, inner width.
+/// Rows of each expert.
 const SIZES: [usize; 5] = [3, 0, 17, 1, 12];
+/// Width.
 const D: usize = 20;
+/// Inner width.
 const F: usize = 13;
 
-/// An expert's network on some rows: what goes in, and what comes out once it has run.
+/// The results of the experts' networks, forward and backward.
 struct Layers {
     y: Tensor,
     dx: Tensor,
@@ -36,7 +36,7 @@ struct Layers {
     d_down: Tensor,
 }
 
-/// The numbers of a case, rows without any of zeros.
+/// The operands of a case, without rows of zeros.
 struct Numbers {
     x: Vec<f64>,
     dy: Vec<f64>,
@@ -57,14 +57,14 @@ impl Numbers {
         let (mut gate_up, down) = (normal(SIZES.len() * wide * D), normal(SIZES.len() * D * F));
         for (row, values) in gate_up.chunks_mut(D).enumerate() {
             if row % (wide / 2) >= F {
-                values.fill(0.0); // between the halves, as `gate_up_cols` says
+                values.fill(0.0); // the pads of gate and up
             }
         }
         let (d_gate_up, d_down) = (normal(gate_up.len()), normal(down.len()));
         Self { x, dy, dx0, gate_up, down, d_gate_up, d_down }
     }
 
-    /// Rows of `values`, each group followed by as many rows of zeros.
+    /// The rows of `values`, each group followed by `zeros` rows of zeros.
     fn with_zeros(values: &[f64], zeros: usize) -> Vec<f64> {
         let mut rows = values.chunks(D);
         let mut all = Vec::new();
@@ -75,12 +75,9 @@ impl Numbers {
         all
     }
 
-    /// Records the network, forward and backward, with so many rows of zeros at the end of each group.
+    /// Records the networks, forward and backward, with `zeros` rows of zeros at the end of each group.
     fn record(&self, case: &mut Case, zeros: usize) -> Layers {
-        let mut starts = vec![0u32];
-        for size in SIZES {
-            starts.push(starts[starts.len() - 1] + (size + zeros) as u32);
-        }
+        let starts = starts(&SIZES.map(|size| (size + zeros) as u32));
         let rows = starts[SIZES.len()];
         let offsets = case.integers(&starts);
         let input = |case: &mut Case, values: &[f64]| {
@@ -113,24 +110,17 @@ impl Numbers {
     }
 }
 
-fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
-}
-
 #[test]
 fn an_expert_s_network_is_a_loop_over_experts() {
     check("grouped gate_up, swiglu, down", |case| {
         let numbers = Numbers::new(case);
         let layers = numbers.record(case, 0);
         let wide = gate_up_cols(F as u32) as usize;
-        let mut starts = vec![0];
-        SIZES.iter().for_each(|size| starts.push(starts[starts.len() - 1] + size));
+        let starts: Vec<usize> =
+            starts(&SIZES.map(|size| size as u32)).into_iter().map(|start| start as usize).collect();
 
         let both = reference::grouped_matmul(&numbers.x, &numbers.gate_up, &starts, wide, D);
-        let half = |first: usize| -> Vec<f64> {
-            both.chunks(wide).flat_map(|row| row[first..first + F].to_vec()).collect()
-        };
-        let (gate, up) = (half(0), half(wide / 2));
+        let [gate, up] = split_gate_up(&both, F as u32);
         let inner = swiglu::swiglu(&gate, &up);
         let y = reference::grouped_matmul(&inner, &numbers.down, &starts, D, F);
         let (d_inner, d_down) =
@@ -144,7 +134,7 @@ fn an_expert_s_network_is_a_loop_over_experts() {
         let (dx, d_gate_up) =
             reference::grouped_matmul_backward(&numbers.x, &numbers.gate_up, &starts, &d_both, wide, D);
 
-        // All products of the chain, one after the other.
+        // The products of the chain, one after the other.
         let allowed = 4.0 * allowed(F32, (2 * D + wide + F) as u32 + 17);
         case.expect("y", layers.y, y, allowed);
         case.expect("dx", layers.dx, sum(&dx, &numbers.dx0), allowed);
@@ -153,38 +143,31 @@ fn an_expert_s_network_is_a_loop_over_experts() {
     });
 }
 
-/// One more row for each expert, of zeros, the last of its group: what comes out is the same, bit for bit.
+/// A row of zeros at the end of each group changes no bit of the results.
 #[test]
 fn rows_of_zeros_change_nothing() {
     check("grouped with a row of zeros an expert", |case| {
         let numbers = Numbers::new(case);
-        let seen: Rc<RefCell<Vec<Vec<u32>>>> = Rc::default();
+        let bits = Bits::default();
         for zeros in [0, 1] {
             let Layers { y, dx, d_gate_up, d_down } = numbers.record(case, zeros);
-            for (number, tensor) in [y, dx, d_gate_up, d_down].into_iter().enumerate() {
-                let seen = seen.clone();
-                case.expect_words("bits", tensor, move |words| {
-                    let of_rows = number < 2;
-                    let words = if of_rows { without_zeros(words, zeros) } else { words.to_vec() };
-                    let mut seen = seen.borrow_mut();
-                    if zeros == 1 {
-                        assert!(seen[number] == words, "result {number} differs");
-                    }
-                    seen.push(words);
-                });
+            for (name, rows) in [("y", y), ("dx", dx)] {
+                bits.expect_part(case, name, rows, move |words| without_zeros(words, zeros));
             }
+            bits.expect(case, "d_gate_up", d_gate_up);
+            bits.expect(case, "d_down", d_down);
         }
     });
 }
 
-/// The words of all rows but those of zeros, which are zero indeed.
+/// The words of all rows except the rows of zeros, which must be zero.
 fn without_zeros(words: &[u32], zeros: usize) -> Vec<u32> {
     let mut rows = words.chunks(stride_of(D as u32) as usize);
     let mut kept = Vec::new();
     for size in SIZES {
         kept.extend(rows.by_ref().take(size).flatten());
         let of_zeros: Vec<u32> = rows.by_ref().take(zeros).flatten().copied().collect();
-        assert!(of_zeros.iter().all(|&word| word == 0), "a row of zeros is {of_zeros:?}");
+        assert!(of_zeros.iter().all(|&word| word == 0), "a row of zeros became {of_zeros:?}");
     }
     kept
 }
@@ -216,7 +199,7 @@ train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
 lr_schedule: { learning_rate: 1.0e-3 }
 ";
 
-/// Eight experts of 201 x 256: five of them fit a binding of 1 MiB.
+/// Eight experts of (201, 256); five of them fit into a binding of 1 MiB.
 #[test]
 fn a_stack_over_the_binding_limit_is_split_between_experts() {
     const EXPERTS: usize = 8;
@@ -236,7 +219,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         let places = &layout.parameters.blocks[0].wo.1;
         assert_eq!(places.iter().map(|part| part.rows).collect::<Vec<_>>(), [5 * out, 3 * out]);
         gpt.blocks[0].wo = refused;
-        assert!(ArenaLayout::new(gpt, &capabilities.limits).is_err(), "what may not be split is refused");
+        assert!(ArenaLayout::new(gpt, &capabilities.limits).is_err(), "a stack that may not be split was accepted");
 
         let values: Vec<f64> =
             (0..EXPERTS * out * cols).map(|_| (0.1 * case.normal() as f32) as f64).collect();
@@ -279,7 +262,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
     });
 }
 
-/// The values of one part of the stack, where they lie in their segment.
+/// A segment that holds the values of one part of the stack.
 fn segment(layout: &ArenaLayout, part: usize, values: &[f64]) -> Vec<f32> {
     let (spec, places) = &layout.parameters.blocks[0].wo;
     let place = &places[part];
@@ -290,9 +273,9 @@ fn segment(layout: &ArenaLayout, part: usize, values: &[f64]) -> Vec<f32> {
     all
 }
 
-/// Replay makes nothing; the buffer that a grid is read from lives until the last launch that reads it.
+/// Replay creates nothing, and the buffer of a grid lives until the last launch that reads it.
 #[test]
-fn an_indirect_launch_is_plain_data_and_replays() {
+fn an_indirect_launch_replays() {
     let gpu = block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"));
     let mut persistents = Persistents::new();
     let mut tensor = |rows, cols| persistents.tensor("x", rows, cols, F32);
@@ -320,5 +303,5 @@ fn an_indirect_launch_is_plain_data_and_replays() {
         gpu.counters()
     };
     let before = replay(); // with no rows at all: the offsets are zero
-    assert_eq!([replay(), replay()], [before; 2], "replay makes or drops something");
+    assert_eq!([replay(), replay()], [before; 2], "replay creates or drops objects");
 }

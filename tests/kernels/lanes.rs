@@ -1,4 +1,4 @@
-//! Lanes that share what they load: an adapter that can is known to, and asking can be answered with no.
+//! How the device finds out whether the lanes of a workgroup can share loads: llvmpipe can, and the answer can be no.
 
 use gristmill::device::{Gpu, GpuOptions, Guard, Reader, question_of_lanes};
 use gristmill::element::Element::F32;
@@ -8,23 +8,23 @@ fn gpu() -> Gpu {
     block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Without lanes every kernel is right, and half as fast: no other test would notice.
+/// Without shared loads every kernel is correct but half as fast, so no other test would notice.
 #[test]
 fn llvmpipe_has_lanes() {
     let gpu = gpu();
     let (name, lanes) = (&gpu.report().name, gpu.capabilities().lanes);
     println!("{name}: {lanes}");
     assert!(!name.contains("llvmpipe") || lanes > 1, "{name} was found to have no lanes");
-    assert!(gpu.report().is_software || lanes == 1, "lanes are for software adapters");
+    assert!(gpu.report().is_software || lanes == 1, "only software adapters use lanes");
 }
 
 #[test]
-fn lanes_that_hand_nothing_round_hear_themselves_only() {
+fn lanes_without_shuffles_count_only_themselves() {
     let gpu = gpu();
     let lanes = gpu.capabilities().lanes;
     for (is_shuffled, wanted) in [(false, 1), (true, lanes)] {
         if is_shuffled && lanes == 1 {
-            continue; // an adapter without subgroups does not know the kernel
+            continue; // without subgroups the adapter cannot run the kernel
         }
         let (persistents, recording, heard) = question_of_lanes(lanes.max(4), is_shuffled);
         let counts = block_on(async {

@@ -1,7 +1,6 @@
 //! linear_cross_entropy, grad_norm and adamw against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, Input, allowed, check, sum, tensors, values};
 use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, Segment, adamw};
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
@@ -11,16 +10,9 @@ use gristmill::ops::linear_cross_entropy::{
 use gristmill::record::Tensor;
 use gristmill::reference;
 use gristmill::reference::adamw::Correction;
-use lab::{Case, allowed, check};
+use gristmill::train::state::StepState;
 
 const SCALE: f32 = 8.0;
-
-fn step_state(case: &mut Case, global_step: u32) -> Tensor {
-    let mut words = [0u32; 12];
-    words[0] = SCALE.to_bits();
-    words[1] = global_step;
-    case.integers(&words)
-}
 
 #[test]
 fn linear_cross_entropy_matches_the_reference() {
@@ -36,14 +28,16 @@ fn linear_cross_entropy_matches_the_reference() {
             targets.iter_mut().skip(2).step_by(5).for_each(|t| *t = ignore);
             let counted = targets.iter().filter(|&&t| t != ignore).count();
             let seed = SCALE as f64 / 4.0 / counted.max(1) as f64;
-            let whole: Vec<f64> = head.iter().flat_map(|part| part.values.clone()).collect();
             let want = reference::linear_cross_entropy::linear_cross_entropy(
-                &h.values, &whole, &targets, ignore, seed,
+                &h.values,
+                &values(&head),
+                &targets,
+                ignore,
+                seed,
             );
 
-            let (dh, step) = (case.output(tokens, width, F32), step_state(case, 0));
+            let (dh, step) = (case.output(tokens, width, F32), case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }));
             let (loss, eval_loss) = (case.integers(&[0; 8]), case.integers(&[0; 8]));
-            let tensors = |inputs: &[lab::Input]| inputs.iter().map(|i| i.tensor).collect::<Vec<Tensor>>();
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
             let op = LinearCrossEntropy {
                 h: h.tensor,
@@ -58,15 +52,14 @@ fn linear_cross_entropy_matches_the_reference() {
             linear_cross_entropy(&mut case.rec, &op, dh, Some(&tensors(&dhead)));
             linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });
 
-            // Two products in a row, and the softmax between them.
+            // Two products with a softmax in between.
             let bound = 2.0 * allowed(F32, vocab.max(width));
             case.expect("dh", dh, want.dh, bound);
             let mut rest = &want.dw[..];
             for part in &dhead {
                 let (mine, others) = rest.split_at(part.values.len());
                 rest = others;
-                let want = mine.iter().zip(&part.values).map(|(a, b)| a + b).collect();
-                case.expect("dhead", part.tensor, want, 2.0 * allowed(F32, tokens.max(width)));
+                case.expect("dhead", part.tensor, sum(mine, &part.values), 2.0 * allowed(F32, tokens.max(width)));
             }
             for (name, tensor) in [("loss", loss), ("eval loss", eval_loss)] {
                 case.expect_words(name, tensor, move |words| {
@@ -83,7 +76,7 @@ fn linear_cross_entropy_matches_the_reference() {
     }
 }
 
-/// What varies between the optimizers: the corrections in the schedule, where eps is added, and whose rate counts.
+/// What varies between optimizers and groups: the bias correction, eps, and the column of the learning rate.
 #[derive(Clone, Copy)]
 struct Variation {
     correction: Correction,
@@ -101,7 +94,7 @@ struct Update {
     overflow: Option<f32>,
 }
 
-/// One whole update of two segments of different decay, against the reference and, on overflow, against doing nothing.
+/// One update of two segments with different decays, against the reference; after an overflow nothing may change.
 fn check_update(name: &str, update: &Update) {
     let Update { global_step, variation, norm, max_norm, overflow } = *update;
     let Variation { correction: kind, epsilon, group } = variation;
@@ -120,7 +113,7 @@ fn check_update(name: &str, update: &Update) {
             Correction::Absent => 1.0,
             _ => 1.0 / (1.0 - beta.powi(global_step as i32 + 1)),
         };
-        // Three groups: the other two have rates that would show.
+        // Three groups; the other two have rates whose use would show.
         let rows: Vec<f64> = (0..=global_step + 1)
             .flat_map(|i| {
                 let mut row = [99.0, correction(0.9f32 as f64), correction(0.95f32 as f64), 98.0, 97.0];
@@ -129,14 +122,14 @@ fn check_update(name: &str, update: &Update) {
             })
             .collect();
         let schedule = case.input_of(&rows, global_step + 2, 5, F32).tensor;
-        let (state, loss) = (step_state(case, global_step), case.integers(&[0; 8]));
+        let (state, loss) = (case.step_state(StepState { loss_scale: SCALE, global_step, ..StepState::default() }), case.integers(&[0; 8]));
         let mut raw: Vec<Vec<f64>> = counts.map(|n| (0..n).map(|_| case.normal()).collect()).to_vec();
         let length = raw.iter().flatten().map(|g| g * g).sum::<f64>().sqrt();
         raw.iter_mut().flatten().for_each(|g| *g *= SCALE as f64 * norm / length);
         if let Some(value) = overflow {
             raw[1][4321] = value as f64;
         }
-        let segments: Vec<[lab::Input; 4]> = counts
+        let segments: Vec<[Input; 4]> = counts
             .iter()
             .zip(&raw)
             .map(|(&n, g)| {
@@ -211,7 +204,7 @@ fn update_clips_and_steps() {
 
 #[test]
 fn update_of_every_optimizer_and_group() {
-    // An eps of the size of the moments, so that where it is added shows.
+    // An eps as large as the moments, so that the place where it is added matters.
     for (name, correction) in [
         ("uncorrected", Correction::Absent),
         ("eps corrected", Correction::WithEps),

@@ -1,9 +1,10 @@
-//! Dropout's masks are as random as they should be. They are the host's words here: tests/dropout.rs shows that the device
-//! draws the same, and tests/attention.rs that it drops by them.
+//! The statistics of dropout masks, on words of the host's generator: dropout.rs shows that the device draws the same words,
+//! attention.rs that it applies them.
 //!
-//! Each statistic is a sum of many, scaled to mean 0 and deviation 1, and must be within [`SIGMAS`] of 0: a generator without
-//! fault is outside once in a hundred thousand, one with a fault by far more. A sum of squares of K such numbers has mean K
-//! and variance K (2 + excess), where the excess (m - 3) / n of a scaled sum of n terms follows from their fourth moment m.
+//! Each statistic is a sum of many terms, scaled to mean 0 and standard deviation 1, and must lie within [`SIGMAS`] of 0. A
+//! correct generator fails about once in a hundred thousand, a faulty one by a wide margin. The sum of squares of K such
+//! statistics has mean K and variance K (2 + excess); the excess kurtosis of a scaled sum of n terms with fourth moment m is
+//! (m - 3) / n.
 
 use gristmill::element::Element::F32;
 use gristmill::ops::dropout::Dropout;
@@ -12,11 +13,11 @@ use gristmill::record::{BufferId, PersistentId, Tensor};
 
 const SIGMAS: f64 = 5.0;
 
-/// Tokens and channels of the masks; the channels are no multiple of a word's 4, as rows with a pad are.
+/// Tokens and channels of a mask. The channels are no multiple of 4, the words of a draw, so rows have a pad.
 const ROWS: usize = 384;
 const COLS: usize = 254;
 
-/// Which mask: a place of the model in a micro-batch of a run.
+/// What a mask is drawn from.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     seed: u64,
@@ -27,7 +28,7 @@ struct Place {
 
 const PLACE: Place = Place { seed: 7, op: 4, step: 9, micro_step: 1 };
 
-/// A mask, each element scaled: (1 where dropped, else 0, less p) / sqrt(p (1 - p)).
+/// A mask with scaled elements: (d - p) / sqrt(p (1 - p)), where d is 1 for a dropped element and 0 otherwise.
 struct Mask {
     values: Vec<f64>,
     /// The mean of an element's fourth power.
@@ -35,7 +36,7 @@ struct Mask {
 }
 
 impl Mask {
-    /// By the words `at` of a vector and a group of 4 of it.
+    /// `index` gives the counter of a row and a group of 4 columns.
     fn of(place: Place, probability: f32, index: impl Fn(usize, usize) -> [u32; 2]) -> Self {
         let Place { seed, op, step, micro_step } = place;
         let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, F32);
@@ -53,12 +54,12 @@ impl Mask {
         Self { values, fourth_moment }
     }
 
-    /// That of `dropout`, whose groups are numbered through all rows.
+    /// The mask of the kernel `dropout`, which numbers groups through all rows.
     fn of_elements(place: Place, probability: f32) -> Self {
         Self::of(place, probability, |row, group| [(row * COLS.div_ceil(4) + group) as u32, 0])
     }
 
-    /// That of attention's weights, where a row is a query and a column a key.
+    /// The mask of attention weights: rows are queries, columns are keys.
     fn of_attention(place: Place, probability: f32) -> Self {
         Self::of(place, probability, |row, group| [row as u32, group as u32])
     }
@@ -67,13 +68,13 @@ impl Mask {
         self.values[row * COLS + col]
     }
 
-    /// Correlation with another mask, element by element, scaled.
+    /// The scaled correlation with another mask.
     fn correlation(&self, other: &Self) -> f64 {
         scaled_sum(self.values.iter().zip(&other.values).map(|(a, b)| a * b))
     }
 }
 
-/// The sum of K numbers of mean 0 and deviation 1, over sqrt(K).
+/// The sum of K numbers of mean 0 and standard deviation 1, divided by sqrt(K).
 fn scaled_sum(values: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for value in values {
@@ -82,24 +83,24 @@ fn scaled_sum(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::sqrt(count)
 }
 
-/// Holds the squares of `values`, each of mean 0 and deviation 1 and made of `terms` terms of the fourth moment `fourth`, to
-/// what is stated above.
+/// Tests the sum of squares of `values`, which have mean 0 and standard deviation 1 and are scaled sums of `terms` terms with
+/// fourth moment `fourth`.
 #[track_caller]
-fn chi_square(what: &str, fourth: f64, terms: usize, values: impl IntoIterator<Item = f64>) {
+fn assert_chi_square(what: &str, fourth: f64, terms: usize, values: impl IntoIterator<Item = f64>) {
     let values: Vec<f64> = values.into_iter().collect();
     let count = values.len() as f64;
-    assert!(count >= 100.0, "{what}: {count} numbers are too few for a sum of squares to be normal");
+    assert!(count >= 100.0, "{what}: {count} numbers are too few for a normal sum of squares");
     let sum: f64 = values.iter().map(|z| z * z).sum();
     let off = (sum - count) / (count * (2.0 + (fourth - 3.0) / terms as f64)).sqrt();
     let largest = values.iter().fold(0.0, |most: f64, z| most.max(z.abs()));
-    println!("{what}: {count} numbers, {off:.2} standard deviations off, the largest is {largest:.2}");
+    println!("{what}: {count} numbers, {off:.2} standard deviations off, largest {largest:.2}");
     assert!(off.abs() < SIGMAS, "{what}: the squares of {count} numbers sum to {sum}");
 }
 
-/// Every channel and every row has its share, and neither its neighbours nor those a word, two words or half a row away
-/// have anything to do with it.
+/// Every channel and row drops its share, and is uncorrelated with those 1, 2, 3, 4, 8 and 127 further on: within a draw of 4
+/// words, one and two draws away, half a row away.
 #[test]
-fn every_channel_and_row_is_random_by_itself() {
+fn channels_and_rows_are_independent() {
     for (kind, mask) in
         [("elements", Mask::of_elements as fn(Place, f32) -> Mask), ("attention", Mask::of_attention)]
     {
@@ -109,42 +110,42 @@ fn every_channel_and_row_is_random_by_itself() {
             let column = |col: usize| scaled_sum((0..ROWS).map(|row| mask.at(row, col)));
             let row = |row: usize| scaled_sum((0..COLS).map(|col| mask.at(row, col)));
             let of_all = scaled_sum(mask.values.iter().copied());
-            assert!(of_all.abs() < SIGMAS, "{}: {of_all:.2} standard deviations off", name("the share"));
+            assert!(of_all.abs() < SIGMAS, "{}: {of_all:.2} standard deviations off", name("the dropped share"));
             let (one, two) = (mask.fourth_moment, mask.fourth_moment.powi(2));
-            chi_square(&name("channels"), one, ROWS, (0..COLS).map(column));
-            chi_square(&name("rows"), one, COLS, (0..ROWS).map(row));
+            assert_chi_square(&name("channels"), one, ROWS, (0..COLS).map(column));
+            assert_chi_square(&name("rows"), one, COLS, (0..ROWS).map(row));
             for apart in [1, 2, 3, 4, 8, 127] {
                 let columns = (0..COLS - apart).map(|col| {
                     scaled_sum((0..ROWS).map(|row| mask.at(row, col) * mask.at(row, col + apart)))
                 });
-                chi_square(&name(&format!("channels {apart} apart")), two, ROWS, columns);
+                assert_chi_square(&name(&format!("channels {apart} apart")), two, ROWS, columns);
                 let rows = (0..ROWS - apart).map(|row| {
                     scaled_sum((0..COLS).map(|col| mask.at(row, col) * mask.at(row + apart, col)))
                 });
-                chi_square(&name(&format!("rows {apart} apart")), two, COLS, rows);
+                assert_chi_square(&name(&format!("rows {apart} apart")), two, COLS, rows);
             }
         }
     }
 }
 
-/// Shares of many places, steps and micro-batches, each by itself.
+/// Each place of the model, step and micro-batch on its own.
 #[test]
 fn every_place_and_step_drops_its_share() {
     const COUNT: u32 = 128;
     let check = |what: &str, place: &dyn Fn(u32) -> Place| {
         let fourth = Mask::of_elements(PLACE, 0.1).fourth_moment;
         let share = |i| scaled_sum(Mask::of_elements(place(i), 0.1).values.into_iter());
-        chi_square(&format!("shares of {what}"), fourth, ROWS * COLS, (0..COUNT).map(share));
+        assert_chi_square(&format!("shares of {what}"), fourth, ROWS * COLS, (0..COUNT).map(share));
     };
     check("places", &|op| Place { op, ..PLACE });
     check("steps", &|step| Place { step, ..PLACE });
     check("micro-batches", &|micro_step| Place { micro_step, ..PLACE });
 }
 
-/// Neighbouring places (in a layer, and three apart: in two layers), steps, micro-batches and seeds, every one with every
-/// other, so that no step of the one undoes a step of another.
+/// All pairs of neighbouring places (in a layer and in the next), steps and micro-batches, and of seeds: no change in one of
+/// them may cancel a change in another.
 #[test]
-fn no_two_places_or_steps_share_a_mask() {
+fn masks_of_different_places_and_steps_are_uncorrelated() {
     for p in [0.1, 0.5] {
         let mut masks = Vec::new();
         for op in [3, 4, 5, 6] {
@@ -161,6 +162,6 @@ fn no_two_places_or_steps_share_a_mask() {
             .map(|(i, j)| masks[i].correlation(&masks[j]))
             .collect();
         let fourth = masks[0].fourth_moment.powi(2);
-        chi_square(&format!("pairs of masks at {p}"), fourth, ROWS * COLS, pairs);
+        assert_chi_square(&format!("pairs of masks at {p}"), fourth, ROWS * COLS, pairs);
     }
 }

@@ -1,13 +1,13 @@
-//! Every kernel, tier and element type against the f64 reference.
+//! matmul and its epilogues against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, allowed, check};
+use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::record::Tensor;
 use gristmill::reference;
-use lab::{Case, allowed, check};
 
-/// m, n, k: one, odd, tile edges, one past them.
+/// m, n, k: 1, odd, tile edges and one more.
 const MATMUL_SHAPES: [(u32, u32, u32); 12] = [
     (1, 1, 1),
     (1, 31, 7),
@@ -40,7 +40,7 @@ fn matmul_is_the_product() {
 }
 
 #[test]
-fn matmul_adds_bias_residual_and_what_was_there() {
+fn matmul_adds_bias_residual_and_the_previous_contents() {
     for element in [F32, Bf16] {
         check(&format!("matmul epilogue {element:?}"), |case| {
             let (m, n, k) = (33, 31, 20);
@@ -83,7 +83,7 @@ fn matmul_works_on_column_ranges() {
         let (m, n, k) = (9, 12, 20);
         let (a, b) = (case.input(m, 44, F32), case.input(n, k, F32));
         let y = case.input(m, 40, F32);
-        let part: Vec<f64> = a.values.chunks(44).flat_map(|row| row[8..28].to_vec()).collect();
+        let part = columns(&a.values, 44, 8..28);
         let product = reference::matmul::matmul_nt(&part, &b.values, m as usize, n as usize, k as usize);
         let mut want = y.values.clone();
         for (r, row) in product.chunks(n as usize).enumerate() {
@@ -95,6 +95,7 @@ fn matmul_works_on_column_ranges() {
     });
 }
 
+/// Random factors and their product.
 fn product(
     case: &mut Case,
     layout: Layout,
@@ -102,7 +103,7 @@ fn product(
     n: u32,
     k: u32,
     element: Element,
-) -> (gristmill::record::Tensor, gristmill::record::Tensor, Vec<f64>) {
+) -> (Tensor, Tensor, Vec<f64>) {
     let (a, b) = match layout {
         Layout::Nt => (case.input(m, k, element), case.input(n, k, element)),
         Layout::Nn => (case.input(m, k, element), case.input(k, n, element)),

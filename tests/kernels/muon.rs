@@ -1,22 +1,22 @@
 //! muon against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use gristmill::ops::muon::{Matrix, Muon, muon};
+use gristmill::record::Tensor;
 use gristmill::reference;
-use lab::{Case, Input, allowed, check};
+use gristmill::train::state::StepState;
 
 const SCALE: f32 = 8.0;
 const LR: f64 = 0.5;
 
-/// A small singular value's error grows by the first coefficient with every Newton-Schulz step.
+/// Each Newton-Schulz step multiplies the error of a small singular value by the first coefficient.
 fn bound(rows: u32, cols: u32, steps: u32) -> f64 {
     3.4445f64.powi(steps as i32) * allowed(F32, rows.max(cols))
 }
 
-/// Rows `first..first + rows` of a tensor of `of` rows are the matrix.
+/// The matrix is rows `first..first + rows` of a tensor of `of` rows.
 struct Problem {
     of: u32,
     first: u32,
@@ -44,10 +44,10 @@ fn check_muon(name: &str, problem: &Problem) {
         let weights: Vec<f64> = (0..of * cols).map(|_| 0.1 * case.normal()).collect();
         let (weights, moments) = (case.input_of(&weights, of, cols, F32), case.input(of, cols, F32));
         let step = step_tensors(case);
-        // As one flat segment, the way the trainer does; rows have no gaps.
+        // One flat segment, as in the trainer; rows have no gaps.
         let stride = gradients.tensor.stride;
         let flat =
-            gristmill::record::Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
+            Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
         grad_norm(&mut case.rec, &[flat], &step, Some(1.0));
         let [w, g, m] = [&weights, &gradients, &moments].map(|input| input.tensor.rows(first, rows));
         muon(&mut case.rec, &Matrix { weights: w, gradients: g, moments: m }, &step, &settings);
@@ -63,13 +63,11 @@ fn check_muon(name: &str, problem: &Problem) {
     });
 }
 
-/// A first step; group 1 has the rate that counts.
+/// The tensors of a first step; only the rate of group 1 is used.
 fn step_tensors(case: &mut Case) -> StepTensors {
-    let mut words = [0u32; 12];
-    words[0] = SCALE.to_bits();
     let row = [99.0, 98.0, 97.0, LR, 96.0];
     let schedule = case.input_of(&[row, [f64::NAN; 5]].concat(), 2, 5, F32).tensor;
-    StepTensors { state: case.integers(&words), loss: case.integers(&[0; 8]), schedule }
+    StepTensors { state: case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }), loss: case.integers(&[0; 8]), schedule }
 }
 
 fn expected(problem: &Problem, w: &Input, g: &Input, m: &Input) -> (Vec<f64>, Vec<f64>) {
@@ -100,13 +98,13 @@ fn matrices_of_all_shapes_match_the_reference() {
     }
 }
 
-/// After one step the bound is 140 times as tight as after five.
+/// The bound after one step is 140 times tighter than after five.
 #[test]
-fn every_setting_matches_the_reference() {
+fn all_settings_match_the_reference() {
     let one = Muon { steps: 1, ..SETTINGS };
     let settings = [
         ("one step", one),
-        ("without Nesterov's step", Muon { is_nesterov: false, ..one }),
+        ("without Nesterov momentum", Muon { is_nesterov: false, ..one }),
         ("without momentum and decay", Muon { momentum: 0.0, decay: 0.0, ..one }),
         ("another size", Muon { rms: 0.7, steps: 2, ..one }),
     ];
@@ -115,7 +113,7 @@ fn every_setting_matches_the_reference() {
     }
 }
 
-/// The third of three matrices stored as one, at a byte no binding can start at.
+/// A matrix inside a tensor, at an offset where no binding can start.
 #[test]
 fn a_piece_leaves_its_neighbours_alone() {
     check_muon("muon, a piece", &Problem { of: 40, first: 7, ..problem(20, 18) });

@@ -1,14 +1,12 @@
 //! rms_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::Saved;
 use gristmill::ops::{add, cast, column_sum, embedding, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 use gristmill::reference;
-use lab::{Case, allowed, check};
 
 const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
 
@@ -107,7 +105,7 @@ fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
         reference::layer_norm::layer_norm_backward(&x.values, &w.values, &dy.values, d, eps);
     let (want_more, bound) = (sum(&more.values, &want_dx), allowed(element, cols));
     if cols <= 4 {
-        // dx keeps D - 2 of D directions: of few columns most cancels.
+        // dx loses 2 of its D directions, so with few columns most of it cancels.
         let terms: Vec<f64> = want_rstd
             .iter()
             .zip(dy.values.chunks(d))
@@ -123,7 +121,7 @@ fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
     case.expect("db", db.tensor, sum(&db.values, &want_db), allowed(F32, rows));
 }
 
-/// A row far from zero: the variance must not be the difference of two large squares.
+/// Rows far from zero: the variance must not be computed as a difference of two large squares.
 #[test]
 fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
     check("layer_norm of 1000 ± 1", |case| {
@@ -135,13 +133,12 @@ fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
         let saved = layer_norm::Saved { x: x.tensor, w: w.tensor, mean, rstd };
         layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, 1e-5);
         let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, 64, 1e-5);
-        // The mean is rounded to half an ulp of 1000, 3e-5, after a sum that is rounded 64 times.
+        // The mean has an error of half an ulp of 1000, 3e-5, and the roundings of a sum of 64 terms.
         case.expect("y", y, want, 1000.0 * allowed(F32, 64));
     });
 }
 
-/// Query heads, key heads, head_dim, value_dim and tokens: one of each, odd counts, more tokens than a block of the
-/// weights' gradient.
+/// Query heads, key heads, head_dim, value_dim and tokens: 1, odd, more tokens than a block of the weight gradient.
 const HEADS: [(u32, u32, u32, u32, u32); 5] =
     [(1, 1, 4, 12, 1), (4, 2, 8, 8, 9), (3, 1, 32, 16, 33), (2, 2, 64, 64, 31), (6, 2, 128, 128, 70)];
 
@@ -217,20 +214,15 @@ fn embedding_gathers_and_scatters() {
         {
             check(&format!("embedding {tokens} of {vocab}x{cols} in {parts} parts {element:?}"), |case| {
                 let ids = case.ids_below(tokens as usize, vocab);
-                let mut order: Vec<u32> = (0..tokens).collect();
-                order.sort_by_key(|&n| ids[n as usize]);
-                let (ids_tensor, order_tensor) = (case.integers(&ids), case.integers(&order));
+                let (ids_tensor, order_tensor) = (case.integers(&ids), case.integers(&order_by_id(&ids)));
                 let rows = |part: u32| vocab / parts + if part == parts - 1 { vocab % parts } else { 0 };
                 let table: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, element)).collect();
                 let dtable: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, F32)).collect();
                 let (y, dy) = (case.output(tokens, cols, element), case.input(tokens, cols, element));
-                let tensors =
-                    |inputs: &[lab::Input]| inputs.iter().map(|i| i.tensor).collect::<Vec<Tensor>>();
                 embedding::embedding(&mut case.rec, ids_tensor, &tensors(&table), y);
                 let parts = tensors(&dtable);
                 embedding::embedding_backward(&mut case.rec, ids_tensor, order_tensor, dy.tensor, &parts);
-                let whole: Vec<f64> = table.iter().flat_map(|part| part.values.clone()).collect();
-                let rows = reference::embedding::embedding(&whole, &ids, cols as usize);
+                let rows = reference::embedding::embedding(&values(&table), &ids, cols as usize);
                 let more = case.input(tokens, cols, element);
                 embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), more.tensor);
                 case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
@@ -263,7 +255,7 @@ fn add_scales_and_accumulates() {
     }
 }
 
-/// Rounding, subnormals, overflow, infinity and NaN, bit for bit as the host rounds them.
+/// Rounding, subnormals, overflow and infinity, bit for bit as on the host; NaN stays NaN.
 #[test]
 fn cast_rounds_to_nearest_even() {
     let mut values: Vec<f32> = vec![
@@ -329,8 +321,4 @@ fn check_nan(element: Element) {
             assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "a NaN became {words:x?}");
         });
     });
-}
-
-fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
 }

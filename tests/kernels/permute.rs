@@ -1,46 +1,23 @@
-//! From tokens to the rows of experts and back, against the reference; both ways to compute it give the same bits.
+//! permute and combine against the f64 reference; the fused and the composed kernels give the same bits.
 
-mod lab;
-
+use crate::lab::{Bits, Case, allowed, check, sum};
+use crate::placement::reference_rule;
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::Tier;
 use gristmill::ops::add::add;
 use gristmill::ops::permute::{self, HotAndCold, NONE, Order, Placement, Routes, Rule, Saved, Slots, place};
 use gristmill::record::Tensor;
 use gristmill::reference;
 use gristmill::reference::permute as formula;
 use gristmill::tape::{Parameter, Tape};
-use lab::{Case, allowed, check};
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
 
-/// What came out before: a tensor of the same name on the same tier must have the same bits, whichever run, kernel or rule
-/// made it.
-#[derive(Clone, Default)]
-struct Bits(Rc<RefCell<Seen>>);
-
-type Seen = HashMap<(Tier, String), Vec<u32>>;
-
-impl Bits {
-    fn expect(&self, case: &mut Case, name: &str, tensor: Tensor) {
-        let (seen, key) = (self.0.clone(), (case.rec.capabilities().tier, name.to_string()));
-        case.expect_words(name, tensor, move |words| {
-            let mut seen = seen.borrow_mut();
-            let before = seen.entry(key.clone()).or_insert_with(|| words.to_vec());
-            assert!(before == words, "{}: other bits than before", key.1);
-        });
-    }
-}
-
-/// The same values between guard zones: a transient tensor may lie in a pool buffer that was larger before.
+/// A copy between guard zones, which a transient tensor in the pool does not have.
 fn copied(case: &mut Case, tensor: Tensor) -> Tensor {
     let copy = case.output(tensor.rows, tensor.cols, tensor.element);
     add(&mut case.rec, tensor, copy, 1.0, false);
     copy
 }
 
-/// Choices and where the reference puts them.
+/// Choices, and the rows the reference gives them.
 struct Placed {
     routes: Routes,
     ids: Tensor,
@@ -49,8 +26,8 @@ struct Placed {
 }
 
 impl Placed {
-    /// k different experts for each token.
-    fn any(case: &mut Case, routes: Routes) -> Self {
+    /// Random choices, k different experts for each token.
+    fn random(case: &mut Case, routes: Routes) -> Self {
         let mut ids = Vec::new();
         for _ in 0..routes.tokens {
             let first = case.ids_below(1, routes.experts)[0];
@@ -65,13 +42,7 @@ impl Placed {
             Rule::Capacity { slots: Slots::Equal(rows), .. } => vec![rows; routes.experts as usize],
             Rule::Capacity { slots: Slots::HotAndCold(two), .. } => two.initial(routes.experts),
         };
-        let rule = match routes.rule {
-            Rule::Dropless { safe_tokens } => formula::Rule::Dropless { extra: usize::from(safe_tokens) },
-            Rule::Capacity { order, .. } => formula::Rule::Capacity {
-                capacities: capacities.iter().map(|&rows| rows as usize).collect(),
-                by_choice: order == Order::Choice,
-            },
-        };
+        let rule = reference_rule(&routes, &capacities);
         let chosen: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
         let want = formula::place(&chosen, routes.chosen as usize, routes.experts as usize, &rule);
         let is_hot = matches!(routes.rule, Rule::Capacity { slots: Slots::HotAndCold(_), .. });
@@ -79,8 +50,8 @@ impl Placed {
         Self { routes, ids: case.integers(ids), capacities, want }
     }
 
-    /// s · dy / Σ of a token's kept gates: what is subtracted from one another in the gradient of renormalised gates. Of a
-    /// gate that is alone almost nothing remains.
+    /// s · dy / Σ of a token's kept gates: the operands of the subtraction in the gradient of renormalised gates, which cancels
+    /// almost completely for a token with a single kept gate.
     fn terms(&self, gates: &[f64], dy: &[f64], scaling: f64) -> Vec<f64> {
         let chosen = self.routes.chosen as usize;
         let is_kept = |choice: &usize| self.want.places[*choice].is_some();
@@ -97,7 +68,7 @@ impl Placed {
     }
 }
 
-/// Rules of which the capacities drop some.
+/// Every rule, with capacities that drop choices.
 fn rules(tokens: u32, chosen: u32, experts: u32) -> [Rule; 5] {
     let capacity = permute::capacity_slots(chosen, tokens, 0.8, experts, 1);
     let two = HotAndCold::new(experts / 2, capacity + 1, 0.5);
@@ -127,7 +98,7 @@ fn every_case(look: impl Fn(&mut Case, &Placed, u32, Element)) {
             for rule in rules(tokens, chosen, experts) {
                 let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
                 check(&format!("{routes:?} D {width} {element:?}"), |case| {
-                    let placed = Placed::any(case, routes);
+                    let placed = Placed::random(case, routes);
                     look(case, &placed, width, element);
                 });
             }
@@ -144,7 +115,7 @@ fn permute_and_its_backward() {
         let (k, d) = (chosen as usize, width as usize);
         let want_rows = formula::permute(&x.values, &placed.want, k, d);
         let want_dx = formula::permute_backward(&d_rows.values, &placed.want, k, d);
-        let sum: Vec<f64> = want_dx.iter().zip(&before.values).map(|(dx, before)| dx + before).collect();
+        let want_added = sum(&want_dx, &before.values);
         let bits = Bits::default();
         for is_fused in [true, false] {
             let placement = placed.place(case, is_fused);
@@ -156,7 +127,7 @@ fn permute_and_its_backward() {
             case.expect("dx", dx, want_dx.clone(), allowed(element, chosen));
             let added = case.input_of(&before.values, tokens, width, element).tensor;
             permute::permute_backward(&mut case.rec, &placement, d_rows.tensor, added, true);
-            case.expect("dx added", added, sum.clone(), allowed(element, chosen + 1));
+            case.expect("dx added", added, want_added.clone(), allowed(element, chosen + 1));
             for (name, tensor) in [("rows", rows), ("dx", dx), ("dx added", added)] {
                 bits.expect(case, name, tensor);
             }
@@ -174,7 +145,7 @@ fn combine_and_its_backward() {
         let residual = case.input(tokens, width, element);
         let dy = case.input(tokens, width, element);
         let want = formula::combine(&rows.values, &gates.values, &placed.want, k, d);
-        let sum: Vec<f64> = want.iter().zip(&residual.values).map(|(y, residual)| y + residual).collect();
+        let want_added = sum(&want, &residual.values);
         let (d_rows, d_gates) =
             formula::combine_backward(&rows.values, &gates.values, &placed.want, &dy.values, k, d);
         let saved = Saved { rows: rows.tensor, gates: gates.tensor };
@@ -189,7 +160,7 @@ fn combine_and_its_backward() {
             let into_gates = case.output(tokens, chosen, F32);
             permute::combine_backward(&mut case.rec, &placement, &saved, dy.tensor, into, into_gates);
             case.expect("y", y, want.clone(), allowed(element, chosen));
-            case.expect("y with residual", added, sum.clone(), allowed(element, chosen + 1));
+            case.expect("y with residual", added, want_added.clone(), allowed(element, chosen + 1));
             case.expect("d_rows", into, d_rows.clone(), allowed(element, 1));
             case.expect("d_gates", into_gates, d_gates.clone(), allowed(F32, width));
             for (name, tensor) in [("y", y), ("added", added), ("d_rows", into), ("d_gates", into_gates)] {
@@ -205,8 +176,8 @@ fn renormalised_gates_and_their_backward() {
         for rule in rules(tokens, chosen, experts) {
             let routes = Routes { tokens, chosen, experts, rule, is_fused: true };
             check(&format!("renormalise_gates {routes:?}"), |case| {
-                let placed = Placed::any(case, routes);
-                // As a router makes them: above 0.
+                let placed = Placed::random(case, routes);
+                // Positive, as a router makes them.
                 let values: Vec<f64> = (0..routes.choices()).map(|_| 0.01 + case.normal().abs()).collect();
                 let gates = case.input_of(&values, tokens, chosen, F32);
                 let dy = case.input(tokens, chosen, F32);
@@ -233,7 +204,7 @@ fn renormalised_gates_and_their_backward() {
     }
 }
 
-/// By hand. Expert 0 has one row; the second token's choices are both dropped. Gates stay what they are, unless asked.
+/// Worked by hand. Each expert has one row, and both choices of the second token are dropped. Gates change only if renormalised.
 #[test]
 fn dropped_choices_contribute_nothing() {
     let rule = Rule::Capacity { slots: Slots::Equal(1), order: Order::Choice };
@@ -259,9 +230,9 @@ fn dropped_choices_contribute_nothing() {
     }
 }
 
-/// By hand: of hot expert 1 all four rows count; cold expert 0 has trunc(4 · 0.25) = 1, and its second token gets nothing.
+/// Worked by hand: hot expert 1 has four rows; cold expert 0 has trunc(4 · 0.25) = 1, so its second token is dropped.
 #[test]
-fn overflow_of_cold_experts_contributes_nothing() {
+fn choices_over_a_cold_expert_s_capacity_contribute_nothing() {
     let two = HotAndCold::new(1, 4, 0.25);
     let rule = Rule::Capacity { slots: Slots::HotAndCold(two), order: Order::Token };
     let routes = Routes { tokens: 5, chosen: 1, experts: 2, rule, is_fused: true };
@@ -279,7 +250,7 @@ fn overflow_of_cold_experts_contributes_nothing() {
     });
 }
 
-/// Rows of zeros change nothing, and neither does another run: outputs and gradients have the same bits.
+/// Rows of zeros, composed kernels and a second run give outputs and gradients with the same bits.
 #[test]
 fn safe_tokens_and_runs_change_no_bit() {
     let bits = Bits::default();
@@ -288,7 +259,7 @@ fn safe_tokens_and_runs_change_no_bit() {
         check(&format!("safe tokens {safe_tokens}, fused: {is_fused}"), |case| {
             let rule = Rule::Dropless { safe_tokens };
             let routes = Routes { tokens: 67, chosen: 3, experts: 9, rule, is_fused };
-            let placed = Placed::any(case, routes);
+            let placed = Placed::random(case, routes);
             let (x, dy) = (case.input(67, 37, F32).tensor, case.input(67, 37, F32).tensor);
             let gates = case.input(67, 3, F32).tensor;
             let placement = placed.place(case, is_fused);
@@ -307,8 +278,8 @@ fn safe_tokens_and_runs_change_no_bit() {
     }
 }
 
-/// x + combine(W permute(x)) with renormalised gates, in the middle of a graph: x and the gates have gradients from
-/// elsewhere, x is the residual too; recomputed and not, fused and not, all the same bits.
+/// x + combine(W permute(x)) with renormalised gates, where x and the gates already have gradients and x is the residual too;
+/// recomputed or not, fused or not, the bits are the same.
 #[test]
 fn mid_graph() {
     for rule in rules(19, 3, 5) {
@@ -317,7 +288,7 @@ fn mid_graph() {
             check(&format!("tape {rule:?} fused: {is_fused}, recomputed: {recompute}"), |case| {
                 let (n, k, d) = (19, 3, 12);
                 let routes = Routes { tokens: n, chosen: k, experts: 5, rule, is_fused };
-                let placed = Placed::any(case, routes);
+                let placed = Placed::random(case, routes);
                 let placement = placed.place(case, is_fused);
                 let (x, dx0) = (case.input(n, d, F32), case.input(n, d, F32));
                 let (dy, w) = (case.input(n, d, F32), case.input(d, d, F32));
@@ -354,22 +325,21 @@ fn mid_graph() {
                 let rows = reference::matmul::matmul_nt(&rows, &w.values, count, d, d);
                 let sharp = formula::renormalise_gates(&gates.values, &placed.want, k, 1.5);
                 let want = formula::combine(&rows, &sharp, &placed.want, k, d);
-                let want: Vec<f64> = want.iter().zip(&x.values).map(|(y, x)| y + x).collect();
+                let want = sum(&want, &x.values);
                 let (d_rows, d_sharp) =
                     formula::combine_backward(&rows, &sharp, &placed.want, &dy.values, k, d);
                 let d_rows = reference::matmul::matmul_nn(&d_rows, &w.values, count, d, d);
                 let want_dx = formula::permute_backward(&d_rows, &placed.want, k, d);
-                let want_dx: Vec<f64> =
-                    (0..n * d).map(|i| want_dx[i] + dy.values[i] + dx0.values[i]).collect();
+                let want_dx = sum(&sum(&want_dx, &dy.values), &dx0.values);
                 let want_dg =
                     formula::renormalise_gates_backward(&gates.values, &placed.want, &d_sharp, k, 1.5);
                 let terms = placed.terms(&gates.values, &d_sharp, 1.5);
-                let want_dg: Vec<f64> = want_dg.iter().zip(&dg0.values).map(|(a, b)| a + b).collect();
+                let want_dg = sum(&want_dg, &dg0.values);
                 let bound = 4.0 * allowed(F32, 12 + 3);
                 case.expect("y", y.tensor, want, bound);
                 case.expect("dx", dx, want_dx, bound);
                 case.expect_difference("d_gates", d_gates, want_dg, bound, &terms);
-                // What comes from elsewhere is added last where the block was recomputed, first where it was not.
+                // The gradient that x had before is added last with recomputation and first without.
                 let of_x = format!("dx, recomputed: {recompute}");
                 for (name, tensor) in [("y", y.tensor), (&of_x, dx), ("d_gates", d_gates)] {
                     bits.expect(case, name, tensor);
@@ -379,13 +349,13 @@ fn mid_graph() {
     }
 }
 
-/// What the backward of a result does when only one of its inputs wants a gradient.
+/// Only the inputs that need a gradient get one.
 #[test]
 fn frozen_inputs_have_no_gradient() {
     for (x_needs, gates_need) in [(true, false), (false, true)] {
         check(&format!("tape, x needs {x_needs}, gates need {gates_need}"), |case| {
             let rule = Rule::Dropless { safe_tokens: false };
-            let placed = Placed::any(case, Routes { tokens: 9, chosen: 2, experts: 4, rule, is_fused: true });
+            let placed = Placed::random(case, Routes { tokens: 9, chosen: 2, experts: 4, rule, is_fused: true });
             let (x, gates, dy) = (case.input(9, 8, F32), case.input(9, 2, F32), case.input(9, 8, F32));
             let placement = placed.place(case, true);
             let mut tape = Tape::new(&mut case.rec);

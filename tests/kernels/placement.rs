@@ -1,7 +1,6 @@
-//! Which row each choice of a token gets: the device's counting sort against the reference, and by its properties.
+//! The row that each choice of a token gets: the device's counting sort against the reference, and its properties.
 
-mod lab;
-
+use crate::lab::{Case, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::permute::{
@@ -9,12 +8,12 @@ use gristmill::ops::permute::{
 };
 use gristmill::record::Tensor;
 use gristmill::reference::permute as reference;
-use lab::{Case, check};
+use gristmill::train::state::StepState;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What comes out, in the order of [`Placement`]'s fields.
+/// The contents of a [`Placement`].
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Placed {
     counts: Vec<u32>,
@@ -23,7 +22,7 @@ struct Placed {
     sources: Vec<u32>,
 }
 
-/// Places `ids` and hands everything that comes out to `look`.
+/// Places `ids` and lets `look` check the result.
 fn expect_placed(
     case: &mut Case,
     routes: &Routes,
@@ -48,17 +47,24 @@ fn expect_placed(
     placement
 }
 
-fn reference_of(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>) -> Placed {
-    let rule = match routes.rule {
+/// The reference's rule for `routes`, whose experts have these `capacities` unless they are dropless.
+pub fn reference_rule(routes: &Routes, capacities: &[u32]) -> reference::Rule {
+    match routes.rule {
         Rule::Dropless { safe_tokens } => reference::Rule::Dropless { extra: usize::from(safe_tokens) },
-        Rule::Capacity { slots, order } => {
-            let capacities = match slots {
-                Slots::Equal(capacity) => vec![capacity as usize; routes.experts as usize],
-                Slots::HotAndCold(_) => capacities.expect("capacities").iter().map(|&c| c as usize).collect(),
-            };
-            reference::Rule::Capacity { capacities, by_choice: order == Order::Choice }
-        }
+        Rule::Capacity { order, .. } => reference::Rule::Capacity {
+            capacities: capacities.iter().map(|&capacity| capacity as usize).collect(),
+            by_choice: order == Order::Choice,
+        },
+    }
+}
+
+fn reference_of(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>) -> Placed {
+    let capacities = match routes.rule {
+        Rule::Dropless { .. } => vec![],
+        Rule::Capacity { slots: Slots::Equal(capacity), .. } => vec![capacity; routes.experts as usize],
+        Rule::Capacity { .. } => capacities.expect("capacities").to_vec(),
     };
+    let rule = reference_rule(routes, &capacities);
     let ids: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
     let placed = reference::place(&ids, routes.chosen as usize, routes.experts as usize, &rule);
     let words = |values: &[usize]| values.iter().map(|&v| v as u32).collect();
@@ -71,14 +77,14 @@ fn reference_of(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>) -> Pla
     }
 }
 
-/// Who chooses whom.
+/// The distribution of choices.
 #[derive(Clone, Copy, Debug)]
 enum Choices {
-    /// k different experts, any.
+    /// k different experts.
     Random,
-    /// k different experts of even index as far as there are any: the others have empty groups.
+    /// k different experts with even indices as far as possible, so that the others have empty groups.
     Even,
-    /// k neighbours, the same for all tokens: the others have empty groups.
+    /// The same k neighbouring experts for all tokens, so that the others have empty groups.
     Same,
 }
 
@@ -103,7 +109,7 @@ fn choose(case: &mut Case, choices: Choices, tokens: u32, chosen: u32, experts: 
     ids
 }
 
-/// Every rule, for a capacity that drops some.
+/// Every rule, with capacities that drop choices.
 fn rules(tokens: u32, chosen: u32, experts: u32) -> Vec<Rule> {
     let capacity = capacity_slots(chosen, tokens, 0.9, experts, 1);
     let two = HotAndCold::new(experts.div_ceil(3), capacity + 1, 0.5);
@@ -116,7 +122,7 @@ fn rules(tokens: u32, chosen: u32, experts: u32) -> Vec<Rule> {
     rules
 }
 
-/// Capacities of hot and cold experts, the last ones hot.
+/// The capacities of hot and cold experts, of which the last ones are hot.
 fn capacities_of(routes: &Routes) -> Option<Vec<u32>> {
     let Rule::Capacity { slots: Slots::HotAndCold(two), .. } = routes.rule else { return None };
     Some(two.initial(routes.experts).into_iter().rev().collect())
@@ -133,7 +139,7 @@ fn placements_are_those_of_the_reference() {
                     let (ids, capacities) =
                         (choose(case, choices, tokens, chosen, experts), capacities_of(&routes));
                     let want = reference_of(&routes, &ids, capacities.as_deref());
-                    assert_eq!(want.sources.len(), routes.rows() as usize, "rows are foretold");
+                    assert_eq!(want.sources.len(), routes.rows() as usize, "the recording has another number of rows");
                     expect_placed(case, &routes, &ids, capacities.as_deref(), move |placed| {
                         assert!(*placed == want, "{placed:?}\ninstead of\n{want:?}");
                     });
@@ -143,7 +149,7 @@ fn placements_are_those_of_the_reference() {
     }
 }
 
-/// What any right placement is, whatever made it.
+/// The properties of any correct placement.
 fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, placed: &Placed) {
     let Placed { counts, offsets, places, sources } = placed;
     let experts = routes.experts as usize;
@@ -156,7 +162,7 @@ fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, p
     for expert in 0..experts {
         let mine = &sources[offsets[expert] as usize..offsets[expert + 1] as usize];
         let filled = mine.iter().take_while(|&&source| source != NONE).count();
-        assert!(mine[filled..].iter().all(|&source| source == NONE), "empty rows are the last of a group");
+        assert!(mine[filled..].iter().all(|&source| source == NONE), "an empty row is followed by a filled one");
         let claimed = &mine[..filled];
         assert!(claimed.windows(2).all(|two| position(two[0]) < position(two[1])), "not stable");
         assert!(claimed.iter().all(|&choice| ids[choice as usize] as usize == expert));
@@ -173,7 +179,7 @@ fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, p
                 assert_eq!((filled, mine.len()), (count.min(capacity as usize), capacity as usize));
             }
         }
-        // Those that stay come before those that do not.
+        // Kept choices come before dropped ones.
         if let Some(last) = claimed.last().filter(|_| filled < count) {
             let dropped = (0..ids.len() as u32)
                 .filter(|&choice| ids[choice as usize] as usize == expert && places[choice as usize] == NONE);
@@ -181,7 +187,7 @@ fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, p
         }
     }
     for (choice, &row) in places.iter().enumerate().filter(|(_, row)| **row != NONE) {
-        assert_eq!(sources[row as usize], choice as u32, "places and sources are inverse");
+        assert_eq!(sources[row as usize], choice as u32, "places and sources are not inverse");
     }
     let claimed = sources.iter().filter(|&&source| source != NONE).count();
     assert_eq!(claimed, places.iter().filter(|&&row| row != NONE).count());
@@ -209,7 +215,7 @@ proptest! {
     }
 }
 
-/// The longest micro-batch there may be, and an odd one: blocks become longer, not more.
+/// The largest micro-batch allowed, and an odd one: blocks become longer instead of more numerous.
 #[test]
 fn millions_of_choices() {
     for (tokens, chosen, rule) in [
@@ -248,7 +254,7 @@ fn millions_of_choices() {
     }
 }
 
-/// By hand: 4 tokens choose 2 of 3 experts, 2 rows each (k·N·f / E = 2 for f = 0.75).
+/// Worked by hand: 4 tokens choose 2 of 3 experts, which have 2 rows each (k·N·f / E = 2 for f = 0.75).
 #[test]
 fn choices_over_the_capacity_are_dropped_in_order() {
     let ids = [0u32, 1, 1, 0, 0, 2, 0, 1];
@@ -262,7 +268,7 @@ fn choices_over_the_capacity_are_dropped_in_order() {
         });
     };
     let (counts, offsets) = (vec![4, 3, 1], vec![0, 2, 4, 6]);
-    // First choices are 0, 1, 0, 0: the third token's finds a row, the last one's does not; nor do second choices.
+    // First choices are 0, 1, 0, 0: the third token's gets a row, the last one's does not, nor does a second choice of expert 0.
     place(
         Order::Choice,
         Placed {
@@ -284,7 +290,7 @@ fn choices_over_the_capacity_are_dropped_in_order() {
     );
 }
 
-/// By hand: offsets after the first are the cumulative counts that a grouped product takes, one more each with safe tokens.
+/// Worked by hand: the offsets are cumulative counts, each group one row longer with safe tokens.
 #[test]
 fn safe_tokens_are_the_last_rows_of_their_groups() {
     for (safe_tokens, offsets, sources) in [
@@ -303,7 +309,7 @@ fn safe_tokens_are_the_last_rows_of_their_groups() {
     }
 }
 
-/// By hand: hot experts have all 4 rows, cold ones trunc(4 · 0.4) = 1; expert 2 overflows after its first choice.
+/// Worked by hand: the hot expert has 4 rows, cold ones have trunc(4 · 0.4) = 1; expert 2 is full after its first choice.
 #[test]
 fn cold_experts_have_fewer_rows() {
     let two = HotAndCold::new(1, 4, 0.4);
@@ -326,19 +332,17 @@ fn the_busiest_experts_become_hot_at_their_steps() {
     let two = HotAndCold { hot: 3, capacity: 8, cold_capacity: 2 };
     for step in (1..=21).chain([40, 41]) {
         check(&format!("hot experts after step {step}"), |case| {
-            let mut state = [0u32; 12];
-            state[11] = step;
-            let state = case.integers(&state);
-            // In the middle of a longer row, as counts may be.
+            let state = case.step_state(StepState { step, ..StepState::default() });
+            // Counts may be part of a longer row.
             let row = case.integers(&[&[u32::MAX; 8][..], &counts, &[u32::MAX; 3]].concat());
             let row = Tensor { offset: row.offset + 32, cols: 5, stride: 8, ..row };
             let initial = two.initial(5);
             assert_eq!(initial, [8, 8, 8, 2, 2]);
             let capacities = case.integers(&initial);
             hot_experts(&mut case.rec, row, state, capacities, &two, &steps);
-            let is_time = reference::chooses_hot_experts(step.into(), 10, Some(13));
-            assert_eq!(is_time, [1, 2, 4, 8, 10, 13, 20, 40].contains(&step));
-            let want = if is_time { vec![8, 8, 2, 8, 2] } else { initial };
+            let is_due = reference::chooses_hot_experts(step.into(), 10, Some(13));
+            assert_eq!(is_due, [1, 2, 4, 8, 10, 13, 20, 40].contains(&step));
+            let want = if is_due { vec![8, 8, 2, 8, 2] } else { initial };
             let hot = reference::hot_experts(&counts.map(|c| c as usize), 3);
             assert_eq!(hot, [0, 1, 3]);
             case.expect_words("capacities", capacities, move |words| assert_eq!(words[..5], want));
@@ -346,15 +350,13 @@ fn the_busiest_experts_become_hot_at_their_steps() {
     }
 }
 
-/// Of 512 experts, with many equal counts, exactly so many are hot.
+/// Exactly the configured number of experts is hot, although many counts are equal.
 #[test]
 fn ties_go_to_the_lower_index() {
     for (experts, hot) in [(1, 0), (1, 1), (257, 31), (512, 512), (512, 100)] {
         check(&format!("{hot} of {experts} experts"), |case| {
             let counts = case.ids_below(experts, 9);
-            let mut state = [0u32; 12];
-            state[11] = 1;
-            let (state, tensor) = (case.integers(&state), case.integers(&counts));
+            let (state, tensor) = (case.step_state(StepState { step: 1, ..StepState::default() }), case.integers(&counts));
             let capacities = case.output(1, experts as u32, F32);
             let two = HotAndCold { hot, capacity: 7, cold_capacity: 3 };
             let steps = HotSteps { update_step: 1 << 40, checkpoint_step: None };

@@ -1,7 +1,6 @@
-//! The router and what keeps its experts busy, against the f64 reference.
+//! The router, its balance losses, tallies and selection bias, against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, Input, allowed, check, sum};
 use gristmill::element::Element::F32;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::route::{GroupScore, Groups, Route, Routed, Score, route, route_backward};
@@ -10,12 +9,12 @@ use gristmill::record::Tensor;
 use gristmill::reference;
 use gristmill::reference::balance::{Factors, losses, losses_backward, updated_bias};
 use gristmill::tape::{RouteLosses, Tape};
-use lab::{Case, Input, allowed, check};
+use gristmill::train::state::StepState;
 
 const SCALE: f32 = 8.0;
 const ACCUMULATION: u32 = 4;
 
-/// B sequences of T tokens, and how they are routed.
+/// B sequences of T tokens and their routing.
 #[derive(Clone, Copy)]
 struct Shape {
     sequences: u32,
@@ -80,7 +79,7 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// The same in f64.
+/// The route as the reference takes it.
 fn formula(route: &Route) -> reference::route::Route {
     reference::route::Route {
         experts: route.experts as usize,
@@ -96,13 +95,7 @@ fn formula(route: &Route) -> reference::route::Route {
     }
 }
 
-fn step_state(case: &mut Case) -> Tensor {
-    let mut words = [0u32; 12];
-    words[0] = SCALE.to_bits();
-    case.integers(&words)
-}
-
-/// Tensors that start as NaN, where the router writes.
+/// The tensors that the router writes, NaN at the start.
 fn outputs(case: &mut Case, shape: &Shape, keeps_unbiased: bool) -> Routed {
     let (rows, Route { experts, chosen, .. }) = (shape.rows(), shape.route);
     let gates = case.output(rows, chosen, F32);
@@ -120,16 +113,12 @@ fn bias_of(case: &mut Case, shape: &Shape) -> Option<Input> {
 fn expect_ids(case: &mut Case, label: &'static str, ids: Tensor, want: Vec<u32>) {
     case.expect_words(label, ids, move |words| {
         let wrong = words.iter().zip(&want).position(|(got, want)| got != want);
-        assert!(wrong.is_none(), "{label}: choice {wrong:?} of {words:?} should be as in {want:?}");
+        assert!(wrong.is_none(), "{label}: choice {wrong:?} of {words:?} differs from {want:?}");
         assert!(words.len() >= want.len());
     });
 }
 
-fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
-}
-
-/// The gradient through the gates, and the size of what is subtracted to get it.
+/// The gradient through the gates, and the operands of the subtraction in it.
 fn gates_gradient(logits: &[f64], ids: &[u32], d_gates: &[f64], shape: &Shape) -> (Vec<f64>, Vec<f64>) {
     let route = formula(&shape.route);
     let d_scores = reference::route::gates_backward(logits, ids, d_gates, &route);
@@ -141,12 +130,12 @@ fn gates_gradient(logits: &[f64], ids: &[u32], d_gates: &[f64], shape: &Shape) -
     (reference::route::scores_backward(logits, &d_scores, &route), terms)
 }
 
-/// An exponential, a quotient by a sum of E terms.
+/// An exponential, divided by a sum of E terms.
 fn score_bound(shape: &Shape) -> f64 {
     2.0 * allowed(F32, shape.route.experts)
 }
 
-/// A score, a sum over E terms with it, a difference, a product.
+/// A score, a sum over E terms, a difference and a product.
 fn gradient_bound(shape: &Shape) -> f64 {
     4.0 * allowed(F32, shape.route.experts)
 }
@@ -179,8 +168,7 @@ fn routes_and_their_backward() {
             case.expect("scores", out.scores, scores.clone(), bound);
             if let Some(unbiased) = out.unbiased {
                 let want = reference::route::choose(&scores, None, &r);
-                // A test in which the bias decides nothing would show nothing.
-                assert_ne!(want, ids, "the bias changed no choice");
+                assert_ne!(want, ids, "the bias changes no choice, so it is not tested");
                 expect_ids(case, "unbiased", unbiased, want);
             }
 
@@ -195,7 +183,7 @@ fn routes_and_their_backward() {
     }
 }
 
-/// What the losses have to do with each other: nothing; each is checked alone, and all with the gates.
+/// Each loss alone and all together, with and without a gradient through the gates.
 #[test]
 fn balance_losses_and_their_gradient() {
     for shape in shapes() {
@@ -212,20 +200,20 @@ fn balance_losses_and_their_gradient() {
 
             let d_gates = case.input(rows, k, F32);
             let (through_gates, gate_terms) = gates_gradient(&logits.values, &ids, &d_gates.values, &shape);
-            let (step, columns) = (step_state(case), TallyColumns::of(e));
+            let (step, columns) = (case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }), TallyColumns::of(e));
             let seed = f64::from(SCALE) / f64::from(ACCUMULATION);
             let tally_row = case.integers(&vec![0; tally_columns(e) as usize]);
-            // Of a size with the gates' gradient.
+            // Factors that make these gradients as large as the one through the gates.
             let n = rows as f32;
             for (i, [expert, sequence, z]) in
                 [[n, 0.0, 0.0], [0.0, n, 0.0], [0.0, 0.0, n], [0.5 * n, n, 0.25 * n]].into_iter().enumerate()
             {
                 let values =
                     Balance { expert, sequence, z, tokens: shape.tokens, accumulation: ACCUMULATION };
-                // Two of the step's micro-batches are tallied.
+                // Two of the step's four micro-batches are tallied.
                 let tally = (i < 2).then_some(tally_row);
                 let pull = balance(&mut case.rec, &shape.route, &values, &routed, tally);
-                assert_eq!(pull.is_some(), i != 2, "only choices pull");
+                assert_eq!(pull.is_some(), i != 2, "a pull exists exactly for losses on choices");
                 let gradient = BalanceGradient { balance: values, pull, step };
                 let [alone, both] = [0; 2].map(|_| case.output(rows, e, F32));
                 for (d_gates, d_logits) in [(None, alone), (Some(d_gates.tensor), both)] {
@@ -245,7 +233,7 @@ fn balance_losses_and_their_gradient() {
                 let tokens = shape.tokens as usize;
                 let want = losses_backward(&logits.values, &counted, tokens, &r, &factors);
                 let want_both = sum(&want, &through_gates);
-                // What is subtracted from one another: f · E / N · p, at most E / N times the factors.
+                // The operands of the subtraction are f · E / N · p, at most E / N times the factors.
                 let most = (expert + sequence) * f64::from(e) / f64::from(rows);
                 let terms: Vec<f64> = scores.iter().zip(&want).map(|(s, d)| most * s + d.abs()).collect();
                 let bound = gradient_bound(&shape);
@@ -271,9 +259,9 @@ fn balance_losses_and_their_gradient() {
     }
 }
 
-/// Scores of few values: nearly every choice is among equals, of experts and of groups.
+/// Scores with few distinct values: almost every choice is a tie, between experts and between groups.
 #[test]
-fn of_equals_the_lower_index_is_chosen() {
+fn ties_go_to_the_lower_index() {
     let plain = shape(1, 33, 40, 7);
     for shape in [
         plain,
@@ -300,9 +288,9 @@ fn of_equals_the_lower_index_is_chosen() {
     });
 }
 
-/// What overflowed is seen in the gates, and whoever follows the ids stays inside.
+/// Non-finite logits show in the gates, and the ids stay valid indices.
 #[test]
-fn logits_that_are_no_numbers() {
+fn non_finite_logits() {
     let plain = shape(1, 6, 9, 4);
     for shape in [plain, plain.sigmoid(), plain.groups(3, 2, GroupScore::BestTwo)] {
         check(&format!("not finite, {}", shape.name()), |case| {
@@ -319,12 +307,12 @@ fn logits_that_are_no_numbers() {
                     let mut row = row.to_vec();
                     row.sort_unstable();
                     row.dedup();
-                    assert!(row.len() == 4 && row[3] < 9, "four different experts, not {words:?}");
+                    assert!(row.len() == 4 && row[3] < 9, "not four different experts: {words:?}");
                 }
             });
             let is_finite = |bits: &u32| bits & 0x7f80_0000 != 0x7f80_0000;
             case.expect_words("gates", out.gates, move |words| {
-                assert!(words.chunks(4).take(1).flatten().all(is_finite), "the first token is sound");
+                assert!(words.chunks(4).take(1).flatten().all(is_finite), "the gates of the finite token are not finite");
                 for row in words.chunks(4).skip(1).take(2) {
                     assert!(!row.iter().all(is_finite), "a NaN does not show in {row:?}");
                 }
@@ -373,9 +361,8 @@ fn the_bias_follows_the_load() {
                 let experts = chosen.len() as u32;
                 let mut words = vec![0; tally_columns(experts) as usize];
                 words[..chosen.len()].copy_from_slice(chosen);
-                let mut state = [0u32; 12];
-                (state[2], state[9]) = (is_overflow, is_halted);
-                let (row, state) = (case.integers(&words), case.integers(&state));
+                let state = StepState { is_overflow, is_halted, ..StepState::default() };
+                let (row, state) = (case.integers(&words), case.step_state(state));
                 let bias = case.input(1, experts, F32);
                 let rate = 0.125;
                 update_bias(&mut case.rec, row, bias.tensor, rate, state);
@@ -390,7 +377,7 @@ fn the_bias_follows_the_load() {
     }
 }
 
-/// How a tape is asked to route in the middle of a graph.
+/// How the tape routes in the middle of a graph.
 #[derive(Clone, Copy, PartialEq)]
 enum Graph {
     Plain,
@@ -399,8 +386,8 @@ enum Graph {
     GatesUnused,
 }
 
-/// The logits have a second user, the gates a gradient that is not one; with losses their gradient comes along, whether the
-/// gates have one or not, and they are tallied once, whether their block runs again or not.
+/// The logits have a second user, and the gates' gradient is not 1. Balance losses add their gradient whether or not the gates
+/// have one, and are tallied once whether or not the block is recomputed.
 #[test]
 fn routes_on_the_tape() {
     for graph in [Graph::Plain, Graph::Losses, Graph::Recomputed, Graph::GatesUnused] {
@@ -419,9 +406,9 @@ fn routes_on_the_tape() {
 fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
     let (rows, e, k) = (shape.rows(), shape.route.experts, shape.route.chosen);
     let logits = case.input(rows, e, F32);
-    let bias = bias_of(case, shape).expect("it has one");
+    let bias = bias_of(case, shape).expect("a bias");
     let (d_gates, before) = (case.input(rows, k, F32), case.input(rows, e, F32));
-    let (step, tally) = (step_state(case), case.integers(&vec![0; tally_columns(e) as usize]));
+    let (step, tally) = (case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }), case.integers(&vec![0; tally_columns(e) as usize]));
     let counts = case.integers(&[7; 6]);
     let [expert, sequence, z] = [3.0, 2.0, 0.5];
     let balance = Balance { expert, sequence, z, tokens: shape.tokens, accumulation: ACCUMULATION };

@@ -1,16 +1,10 @@
-//! The gate of a row against the f64 reference.
+//! row_gate against the f64 reference.
 
-mod lab;
-
+use crate::lab::{Case, allowed, check, sum};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::row_gate::{row_gate, row_gate_backward};
 use gristmill::reference;
 use gristmill::tape::Tape;
-use lab::{Case, allowed, check};
-
-fn sum(a: &[f64], b: &[f64]) -> Vec<f64> {
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
-}
 
 fn check_row_gate(case: &mut Case, rows: u32, cols: u32, element: Element) {
     let (x, g, residual) =
@@ -44,7 +38,7 @@ fn row_gates_and_their_backward() {
     }
 }
 
-/// A sigmoid far from zero is 0 or 1, and nothing is infinite on the way.
+/// Where the sigmoid saturates at 0 or 1, no intermediate result overflows.
 #[test]
 fn row_gates_far_from_zero() {
     check("row_gate, saturated", |case| {
@@ -75,7 +69,7 @@ fn row_gates_on_the_tape() {
         let y = tape.row_gate(leaves[0], leaves[1], Some(leaves[2]));
         tape.give(y, dy.tensor);
         tape.backward();
-        let gradients = leaves.map(|leaf| tape.gradient(leaf).expect("it needs one"));
+        let gradients = leaves.map(|leaf| tape.gradient(leaf).expect("a gradient"));
         let (dx, dg) = reference::row_gate::row_gate_backward(&x.values, &g.values, &dy.values);
         let wants = [sum(&dx0.values, &dx), sum(&dg0.values, &dg), sum(&dr0.values, &dy.values)];
         for ((label, gradient), want) in ["dx", "dg", "dr"].into_iter().zip(gradients).zip(wants) {

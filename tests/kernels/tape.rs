@@ -1,21 +1,21 @@
-//! Every op of the tape in the middle of a graph: its result gets an incoming gradient that is not one, its input has a
-//! second user, and the gradients are the reference's.
+//! Every op of the tape in the middle of a graph: the incoming gradient is not 1, the input has a second user, and the
+//! gradients are the reference's.
 
-mod lab;
-
+use crate::lab::{Case, Input, allowed, check, order_by_id, sum};
+use crate::packed::{columns, pack_gate_up, pack_qkv, split_gate_up, split_qkv};
 use gristmill::element::Element::F32;
 use gristmill::ops::attention::{Attention, Segments};
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
+use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::reference;
 use gristmill::tape::{Parameter, Tape, Var};
-use lab::{Case, Input, allowed, check};
 
 const N: u32 = 10;
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 8 };
 
-/// A parameter and what its gradient holds before.
+/// A parameter, and the contents of its gradient before the backward pass.
 struct Weight {
     parameter: Parameter,
     values: Vec<f64>,
@@ -29,13 +29,13 @@ fn weight(case: &mut Case, rows: u32, cols: u32) -> Weight {
 }
 
 fn expect_weight(case: &mut Case, label: &str, weight: &Weight, gradient: &[f64], terms: u32) {
-    let want = weight.before.iter().zip(gradient).map(|(before, g)| before + g).collect();
+    let want = sum(&weight.before, gradient);
     let tensor = weight.parameter.gradient().expect("it trains");
     case.expect(label, tensor, want, allowed(F32, terms));
 }
 
-/// Runs `op` on a leaf x that a residual uses too, gives its result the gradient `dy` and the leaf `dx0`, and expects
-/// x's gradient to be dx0 plus the reference's.
+/// Runs `op` on a leaf x, gives the result a gradient `dy` and the leaf, as if by a residual, a gradient `dx0`, and expects x's
+/// gradient to be dx0 plus the reference's.
 fn mid_graph(
     case: &mut Case,
     x: &Input,
@@ -54,8 +54,7 @@ fn mid_graph(
     tape.backward();
     let gradient = tape.gradient(leaf).expect("x needs a gradient");
     let (dx, dw) = backward(&dy.values);
-    let want: Vec<f64> = dx.iter().zip(&dx0.values).map(|(a, b)| a + b).collect();
-    case.expect("dx", gradient, want, 4.0 * allowed(F32, terms));
+    case.expect("dx", gradient, sum(&dx, &dx0.values), 4.0 * allowed(F32, terms));
     for (i, (weight, dw)) in weights.iter().zip(&dw).enumerate() {
         expect_weight(case, &format!("dw {i}"), weight, dw, terms);
     }
@@ -154,15 +153,9 @@ fn gelu() {
 fn swiglu() {
     for width in [12u32, 7] {
         check(&format!("tape swiglu {width}"), |case| {
-            let half = width.next_multiple_of(4) as usize;
-            let f = width as usize;
-            let packed: Vec<f64> =
-                (0..N as usize * 2 * half).map(|i| if i % half < f { case.normal() } else { 0.0 }).collect();
-            let x = case.input_of(&packed, N, 2 * half as u32, F32);
-            let split = |part: usize| -> Vec<f64> {
-                x.values.chunks(2 * half).flat_map(|r| r[part * half..part * half + f].to_vec()).collect()
-            };
-            let (gate, up) = (split(0), split(1));
+            let [gate, up] = [0; 2].map(|_| (0..N * width).map(|_| case.normal()).collect::<Vec<f64>>());
+            let x = case.input_of(&pack_gate_up(&gate, &up, width), N, gate_up_cols(width), F32);
+            let [gate, up] = split_gate_up(&x.values, width);
             mid_graph(
                 case,
                 &x,
@@ -172,32 +165,11 @@ fn swiglu() {
                 &[],
                 |dy| {
                     let (d_gate, d_up) = reference::swiglu::swiglu_backward(&gate, &up, dy);
-                    let mut dx = vec![0.0; N as usize * 2 * half];
-                    for r in 0..N as usize {
-                        dx[r * 2 * half..][..f].copy_from_slice(&d_gate[r * f..][..f]);
-                        dx[r * 2 * half + half..][..f].copy_from_slice(&d_up[r * f..][..f]);
-                    }
-                    (dx, vec![])
+                    (pack_gate_up(&d_gate, &d_up, width), vec![])
                 },
             );
         });
     }
-}
-
-/// q, k and v of packed rows.
-fn unpack(packed: &[f64], layout: &HeadLayout) -> [Vec<f64>; 3] {
-    let (q, k, v) = (layout.q_cols() as usize, layout.k_cols() as usize, layout.v_cols() as usize);
-    let take = |first: usize, count: usize| -> Vec<f64> {
-        packed.chunks(q + k + v).flat_map(|row| row[first..first + count].to_vec()).collect()
-    };
-    [take(0, q), take(q, k), take(q + k, v)]
-}
-
-fn pack(parts: &[Vec<f64>; 3], layout: &HeadLayout) -> Vec<f64> {
-    let widths = [layout.q_cols() as usize, layout.k_cols() as usize, layout.v_cols() as usize];
-    (0..N as usize)
-        .flat_map(|r| parts.iter().zip(widths).flat_map(move |(part, w)| part[r * w..(r + 1) * w].to_vec()))
-        .collect()
 }
 
 #[test]
@@ -208,8 +180,7 @@ fn rope() {
         let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
         let positions = case.integers(&ids);
         let table: Vec<f64> = cos_sin_table(16, &settings).into_iter().map(f64::from).collect();
-        let table: Vec<f64> = table.chunks(8).flat_map(|row| row[..6].to_vec()).collect();
-        let cos_sin = case.input_of(&table, 16, 6, F32).tensor;
+        let cos_sin = case.input_of(&columns(&table, 8, 0..6), 16, 6, F32).tensor;
         mid_graph(
             case,
             &x,
@@ -225,10 +196,10 @@ fn rope() {
                     interleaved: false,
                     scaling: reference::rope_scaling::Scaling::None,
                 };
-                let mut parts = unpack(dy, &LAYOUT);
+                let mut parts = split_qkv(dy, &LAYOUT);
                 reference::rope::rope_backward(&mut parts[0], &ids, 4, &settings);
                 reference::rope::rope_backward(&mut parts[1], &ids, 2, &settings);
-                (pack(&parts, &LAYOUT), vec![])
+                (pack_qkv(&parts, &LAYOUT), vec![])
             },
         );
     });
@@ -271,9 +242,9 @@ fn attention() {
                     starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
                     factors: None,
                 };
-                let [q, k, v] = unpack(&values, &LAYOUT);
+                let [q, k, v] = split_qkv(&values, &LAYOUT);
                 let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
-                (pack(&[dq, dk, dv], &LAYOUT), vec![])
+                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![])
             },
         );
     });
@@ -285,8 +256,8 @@ fn qk_norm() {
         let x = case.input(N, LAYOUT.cols(), F32);
         let weights = [weight(case, 1, 8), weight(case, 1, 8)];
         let (values, wq, wk) = (x.values.clone(), weights[0].values.clone(), weights[1].values.clone());
-        let [q, k, v] = unpack(&values, &LAYOUT);
-        let want = pack(
+        let [q, k, v] = split_qkv(&values, &LAYOUT);
+        let want = pack_qkv(
             &[
                 reference::rms_norm::rms_norm(&q, &wq, 8, 1e-6),
                 reference::rms_norm::rms_norm(&k, &wk, 8, 1e-6),
@@ -307,10 +278,10 @@ fn qk_norm() {
             },
             &weights,
             |dy| {
-                let [dq, dk, dv] = unpack(dy, &LAYOUT);
+                let [dq, dk, dv] = split_qkv(dy, &LAYOUT);
                 let (dq, dwq) = reference::rms_norm::rms_norm_backward(&q, &wq, &dq, 8, 1e-6);
                 let (dk, dwk) = reference::rms_norm::rms_norm_backward(&k, &wk, &dk, 8, 1e-6);
-                (pack(&[dq, dk, dv], &LAYOUT), vec![dwq, dwk])
+                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![dwq, dwk])
             },
         );
         case.expect("y", result.get().expect("recorded"), want, allowed(F32, 8));
@@ -333,18 +304,16 @@ fn embedding_adds_to_its_table() {
     });
 }
 
-/// Positions repeat and start again within a row; x passes its gradient on.
+/// Positions repeat and restart; x passes its gradient on unchanged.
 #[test]
 fn embedding_added_in_place() {
     check("tape add_embedding", |case| {
         let positions = [0u32, 1, 2, 0, 1, 0, 1, 2, 3, 4];
-        let mut order: Vec<u32> = (0..N).collect();
-        order.sort_by_key(|&n| positions[n as usize]);
         let x = case.input(N, 6, F32);
         let weights = [weight(case, 6, 6)];
-        let (ids, order) = (case.integers(&positions), case.integers(&order));
+        let (ids, order) = (case.integers(&positions), case.integers(&order_by_id(&positions)));
         let rows = reference::embedding::embedding(&weights[0].values, &positions, 6);
-        let want: Vec<f64> = x.values.iter().zip(&rows).map(|(x, row)| x + row).collect();
+        let want = sum(&x.values, &rows);
         mid_graph(
             case,
             &x,
@@ -358,8 +327,7 @@ fn embedding_added_in_place() {
     });
 }
 
-/// x + W rms_norm(x): the residual's gradient passes through the branch's in-place additions unharmed, with the block
-/// recomputed and without; and both ways are equal to the last bit.
+/// x + W rms_norm(x): the branch adds to the residual's gradient in place, with the block recomputed and without.
 #[test]
 fn residual_and_checkpoint() {
     for recompute in [false, true] {
@@ -387,15 +355,14 @@ fn residual_and_checkpoint() {
             let h = reference::rms_norm::rms_norm(&x.values, &norm.values, d, 1e-5);
             let (dh, dw, _) = reference::matmul::linear_backward(&h, &w.values, &dy.values, n, d, d);
             let (dx, dnorm) = reference::rms_norm::rms_norm_backward(&x.values, &norm.values, &dh, d, 1e-5);
-            let want = dx.iter().zip(&dy.values).map(|(a, b)| a + b).collect();
-            case.expect("dx", gradient, want, 4.0 * allowed(F32, 24));
+            case.expect("dx", gradient, sum(&dx, &dy.values), 4.0 * allowed(F32, 24));
             expect_weight(case, "dw", &w, &dw, 24);
             expect_weight(case, "dnorm", &norm, &dnorm, 24);
         });
     }
 }
 
-/// A frozen weight costs no gradient, and what lies before it still gets its own.
+/// A frozen weight gets no gradient, but its input does.
 #[test]
 fn frozen_weights_have_no_gradient() {
     check("tape frozen", |case| {

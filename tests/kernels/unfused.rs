@@ -1,15 +1,13 @@
-//! The compositions that benches compare with compute what the fused kernels compute.
+//! The unfused compositions that benches compare with give the results of the fused kernels.
 
-mod lab;
-
+use crate::lab::{allowed, check};
+use crate::packed::{pack_gate_up, split_gate_up, split_qkv};
 use gristmill::element::Element::{Bf16, F32};
-use gristmill::element::stride_of;
 use gristmill::ops::attention::Attention;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::ops::unfused;
 use gristmill::reference;
-use lab::{allowed, check};
 
 #[test]
 fn swiglu_in_two_passes() {
@@ -17,19 +15,12 @@ fn swiglu_in_two_passes() {
         for (n, f) in [(1, 1), (3, 31), (7, 257)] {
             check(&format!("swiglu in two passes {n}x{f} {element:?}"), |case| {
                 let [gate, up] = [0; 2].map(|_| (0..n * f).map(|_| case.normal()).collect::<Vec<f64>>());
-                // Pads between the halves are zero, as the product that makes them leaves them.
-                let pad = vec![0.0; (stride_of(f) - f) as usize];
-                let rows = gate.chunks(f as usize).zip(up.chunks(f as usize));
-                let packed: Vec<f64> = rows.flat_map(|(gate, up)| [gate, &pad, up, &pad].concat()).collect();
-                let packed = case.input_of(&packed, n, gate_up_cols(f), element);
-                let half = |first: u32| -> Vec<f64> {
-                    let rows = packed.values.chunks(gate_up_cols(f) as usize);
-                    rows.flat_map(|row| row[first as usize..(first + f) as usize].to_vec()).collect()
-                };
-                let want = reference::swiglu::swiglu(&half(0), &half(stride_of(f)));
+                let packed = case.input_of(&pack_gate_up(&gate, &up, f), n, gate_up_cols(f), element);
+                let [gate, up] = split_gate_up(&packed.values, f);
+                let want = reference::swiglu::swiglu(&gate, &up);
                 let out = case.output(n, f, element);
                 unfused::swiglu(&mut case.rec, packed.tensor, out);
-                // Rounded to storage twice: after the activation, and at the end.
+                // Rounded to storage twice: after the activation and at the end.
                 case.expect("out", out, want, 2.0 * allowed(element, 2));
             });
         }
@@ -75,15 +66,7 @@ fn attention_with_a_matrix_of_scores() {
             let shape =
                 Attention { layout, tokens, is_causal: true, scale: 0.3, window: None, dropout: None };
             let qkv = case.input(batch * tokens, layout.cols(), F32);
-            let part = |first: u32, cols: u32| -> Vec<f64> {
-                let rows = qkv.values.chunks(layout.cols() as usize);
-                rows.flat_map(|row| row[first as usize..(first + cols) as usize].to_vec()).collect()
-            };
-            let [q, k, v] = [
-                part(0, layout.q_cols()),
-                part(layout.k_start(), layout.k_cols()),
-                part(layout.v_start(), layout.v_cols()),
-            ];
+            let [q, k, v] = split_qkv(&qkv.values, &layout);
             let sizes = reference::attention::Attention {
                 tokens: tokens as usize,
                 heads: heads as usize,

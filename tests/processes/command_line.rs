@@ -1,13 +1,10 @@
-//! `train_gpt` as a newcomer meets it: help, usage, and the shaders it can show.
+//! The command lines: help, usage, errors, and the shaders that `train_gpt` writes out.
 
-mod launch;
-mod runs;
-
-use gristmill::kernels::Tier;
-use launch::{at_home, run, train_gpt};
-use runs::Setup;
+use crate::launch::{gristmill, run, train_gpt, without_adapter};
+use crate::runs::Setup;
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::train::recordings::Recordings;
 use std::collections::HashSet;
-use std::process::Command;
 
 #[test]
 fn help_says_how_to_override_and_what_the_exit_codes_are() {
@@ -26,11 +23,11 @@ fn help_says_how_to_override_and_what_the_exit_codes_are() {
             "2 ",
         ];
         for text in expected {
-            assert!(help.contains(text), "{argument} says nothing of {text}:\n{help}");
+            assert!(help.contains(text), "{argument} does not mention {text}:\n{help}");
         }
         assert!(help.lines().all(|line| line.len() <= 110), "lines too long for a terminal");
     }
-    // Wherever it stands, also behind overrides.
+    // Also after overrides.
     assert!(
         run(&mut train_gpt(["configs/tiny.yaml", "--batch_size=4", "--help"]))
             .succeeded()
@@ -53,7 +50,7 @@ fn no_arguments_print_the_usage() {
     );
 }
 
-/// What the parser of command lines finds wrong has the form of every other error.
+/// Errors of the argument parser have the form of every other error.
 #[test]
 fn a_wrong_command_line_is_one_line() {
     let cases: [(&[&str], &[&str]); 7] = [
@@ -75,10 +72,7 @@ fn a_wrong_command_line_is_one_line() {
         (&["tokenize"], &["required arguments were not provided", "usage: gristmill tokenize"]),
     ];
     for (arguments, expected) in cases {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
-        command.args(arguments);
-        at_home(&mut command);
-        let ended = run(&mut command);
+        let ended = run(&mut gristmill(arguments));
         println!("{}", ended.stderr.trim_end());
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{arguments:?}: {}", ended.stderr);
         assert_eq!(ended.stderr.lines().count(), 1, "{arguments:?}: {}", ended.stderr);
@@ -89,7 +83,7 @@ fn a_wrong_command_line_is_one_line() {
     }
 }
 
-/// Every kernel of a run's recordings, composed, in a file of its own; with a tier named, without an adapter.
+/// Each kernel of a run's recordings is written to its own file, composed; with `--tier` this needs no adapter.
 #[test]
 fn the_shaders_of_a_run_can_be_written_out() {
     let place = tempfile::tempdir().expect("a folder");
@@ -100,13 +94,11 @@ fn the_shaders_of_a_run_can_be_written_out() {
         let output_dir = format!("--output_dir={}", place.path().display());
         let mut command = train_gpt([config.as_os_str()]);
         command.args(["--tier", tier.name(), &output_dir, "--dump-wgsl"]).arg(&folder);
-        command.env("VK_ICD_FILENAMES", "/dev/null").env("VK_DRIVER_FILES", "/dev/null");
-        run(&mut command).succeeded();
-        assert!(!place.path().join("dumped").exists(), "nothing was trained");
+        run(without_adapter(&mut command)).succeeded();
+        assert!(!place.path().join("dumped").exists(), "dumping shaders started a run");
 
-        let capabilities = gristmill::kernels::Capabilities::software().with_tier(tier);
-        let recordings =
-            gristmill::train::recordings::Recordings::new(&setup.plan(), capabilities, 1).expect("a plan");
+        let capabilities = Capabilities::software().with_tier(tier);
+        let recordings = Recordings::new(&setup.plan(), capabilities, 1).expect("a plan");
         let kernels: HashSet<_> =
             recordings.all().iter().flat_map(|r| r.dispatches.iter().map(|d| d.kernel.clone())).collect();
         let files: Vec<_> = std::fs::read_dir(&folder)
@@ -127,7 +119,7 @@ fn the_shaders_of_a_run_can_be_written_out() {
             let kernel = kernels
                 .iter()
                 .find(|kernel| first == format!("// {kernel}"))
-                .expect("the kernel's name in front");
+                .expect("the kernel's name in the first line");
             assert!(shader.contains(&format!("fn {}(", kernel.entry)), "{name} lacks its entry point");
             assert!(!shader.contains("@if(") && !shader.contains("import "), "{name} is not composed");
         }

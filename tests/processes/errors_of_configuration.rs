@@ -1,17 +1,11 @@
-//! What a user can get wrong before a run starts, in the file or on the command line, each as the process shows it: exit code 2
-//! and one line with the culprit and the remedy.
+//! Errors of a configuration, in the file or on the command line: exit code 2 and one line with the culprit and the remedy.
 
-mod launch;
-#[path = "launch/place.rs"]
-mod place;
-mod runs;
-
-use launch::{refused, train_gpt};
-use place::Place;
+use crate::launch::{assert_refused, run, train_gpt, without_adapter};
+use crate::place::Place;
 use std::path::Path;
 
 #[test]
-fn what_the_configuration_gets_wrong() {
+fn errors_on_the_command_line() {
     let place = Place::new();
     let empty = place.path("empty");
     std::fs::create_dir(&empty).expect("a folder");
@@ -45,7 +39,7 @@ fn what_the_configuration_gets_wrong() {
             &["--model.model_config.num_heads: 5 heads do not divide hidden_size 48; change one of them"],
         ),
         (
-            "tokens further ahead of an odd width",
+            "multi-token prediction at an odd width",
             &[
                 "--model.model_config.hidden_size=50",
                 "--model.model_config.head_dim=12",
@@ -122,14 +116,14 @@ fn what_the_configuration_gets_wrong() {
         place.refuses(name, extra, expected);
     }
     assert!(
-        !place.run().exists(),
-        "a run that never started left a folder, which would refuse the next start"
+        !place.folder().exists(),
+        "a run that never started left a folder, which would block the next start"
     );
 }
 
-/// The same by the file, which is named with the line.
+/// Errors in a file name the file and the line.
 #[test]
-fn what_the_file_gets_wrong() {
+fn errors_in_the_file() {
     let place = Place::new();
     let yaml = place.setup.yaml();
     let cases: &[(&str, &str, &str, &[&str])] = &[
@@ -151,17 +145,17 @@ fn what_the_file_gets_wrong() {
         let path = place.path("config.yaml");
         assert!(yaml.contains(from), "{name}: nothing to replace");
         std::fs::write(&path, yaml.replace(from, to)).expect("a file");
-        refused(name, &launch::run(&mut train_gpt([&path])), expected);
+        assert_refused(name, &run(&mut train_gpt([&path])), expected);
     }
-    let missing = launch::run(&mut train_gpt([place.path("nowhere.yaml")]));
-    refused(
+    let missing = run(&mut train_gpt([place.path("nowhere.yaml")]));
+    assert_refused(
         "a missing file",
         &missing,
         &["nowhere.yaml: no such file; name a configuration, such as configs/tiny.yaml"],
     );
-    refused(
+    assert_refused(
         "a folder",
-        &launch::run(&mut train_gpt([place.home.path()])),
+        &run(&mut train_gpt([place.home.path()])),
         &["no such file; name a configuration"],
     );
 }
@@ -169,13 +163,10 @@ fn what_the_file_gets_wrong() {
 #[test]
 fn no_adapter() {
     let place = Place::new();
-    // The Vulkan loader's two names for the list of drivers; a list of none.
-    let mut command = place.command(&[]);
-    command.env("VK_ICD_FILENAMES", "/dev/null").env("VK_DRIVER_FILES", "/dev/null");
-    refused(
+    assert_refused(
         "no adapter",
-        &launch::run(&mut command),
+        &run(without_adapter(&mut place.command(&[]))),
         &["no usable GPU adapter: Vulkan, Metal and DX12 were tried", "run ./setup.sh"],
     );
-    assert!(!place.run().exists());
+    assert!(!place.folder().exists());
 }

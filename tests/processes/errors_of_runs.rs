@@ -1,13 +1,8 @@
-//! What can be wrong with the folders, checkpoints and disks of a run, each as the process shows it: exit code 2 and one line
-//! with the culprit and the remedy; and what was there before is unharmed.
+//! Errors in the folders, checkpoints and disks of a run: exit code 2 and one line with the culprit and the remedy, while
+//! existing files stay intact.
 
-mod launch;
-#[path = "launch/place.rs"]
-mod place;
-mod runs;
-
-use launch::refused;
-use place::Place;
+use crate::launch::{assert_refused, in_repository, program, run};
+use crate::place::Place;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,7 +22,7 @@ fn folders_that_cannot_be_used() {
         &["--resume_training=True", "--run_name=other"],
         &["other: --resume_training=True, but no run folder is here"],
     );
-    // A path below a file is unwritable for root too.
+    // Not even root can create a folder below a file.
     let config = place.path("small.yaml");
     let below = format!("--output_dir={}", config.display());
     place.refuses(
@@ -47,7 +42,7 @@ fn folders_that_cannot_be_used() {
             "choose another summary_dir of SummaryMonitor",
         ],
     );
-    let busy = std::fs::File::open(place.run().join("run.lock")).expect("the lock");
+    let busy = std::fs::File::open(place.folder().join("run.lock")).expect("the lock");
     busy.lock().expect("the lock");
     place.refuses(
         "a folder in use",
@@ -82,9 +77,9 @@ fn checkpoints_that_are_damaged() {
                 &["step_0000002/model.safetensors: ", remedy],
             );
         }
-        // The second remedy works.
+        // The second remedy of the message works.
         std::fs::remove_dir_all(place.newest().1).expect("a folder");
-        launch::run(&mut place.command(&["--resume_training=True"])).succeeded();
+        run(&mut place.command(&["--resume_training=True"])).succeeded();
         assert_eq!(place.newest().0, 4);
     }
 }
@@ -166,30 +161,30 @@ fn checkpoints_of_another_model() {
     );
 }
 
-/// A disk with room for half a checkpoint, as far as a process without privileges can have one: a limit on the size of
-/// files, and where the system allows it a file system of its own.
+/// A disk with room for half a checkpoint, as far as an unprivileged process can have one: a limit on file sizes, and where
+/// the system allows it a file system of its own.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_during_a_checkpoint() {
     let size = |folder: &Path, name: &str| folder.join(name).metadata().expect("a file").len();
     let want = Place::with_run();
-    launch::run(&mut want.command(&["--resume_training=True"])).succeeded();
+    run(&mut want.command(&["--resume_training=True"])).succeeded();
 
-    // The signal that a too large write sends must be ignored for the write to fail; exec keeps that.
+    // The signal of an oversized write must be ignored for the write to fail instead; exec preserves that.
     let limited = Place::with_run();
     let kib = size(&limited.newest().1, "optimizer.safetensors") / 2 / 1024;
     let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$@\"");
     let mut cases = vec![("a limit on file sizes", limited, script, "the file would pass the size limit")];
 
-    // A file system is gone when the process that mounted it for itself ends, so what it holds is copied out first.
+    // The file system disappears with the process that mounted it, so its contents are copied out first.
     let full = Place::with_run();
-    let room = folder_bytes(&full.run()) + size(&full.newest().1, "model.safetensors") * 3 / 2;
+    let room = folder_bytes(&full.folder()) + size(&full.newest().1, "model.safetensors") * 3 / 2;
     let disk = full.path("disk");
     std::fs::create_dir(&disk).expect("a folder");
     let script = format!(
         "mount -t tmpfs -o size={room} none {1} && cp -r {0} {1} || exit 99; \"$@\" --output_dir={1}; code=$?; \
          rm -r {0} && cp -r {1}/small {0} && exit $code",
-        full.run().display(),
+        full.folder().display(),
         disk.display()
     );
     let may_mount = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
@@ -202,7 +197,7 @@ fn a_full_disk_during_a_checkpoint() {
         ));
     } else {
         println!(
-            "a full disk: only the size limit is tried, since this system lets no user mount a file system"
+            "a full disk: only the size limit is tested, because this system lets no user mount a file system"
         );
     }
 
@@ -216,21 +211,21 @@ fn a_full_disk_during_a_checkpoint() {
         }
         shell
             .args(["-c", &script, "sh"])
-            .arg(launch::program())
+            .arg(program())
             .args(place.arguments(&["--resume_training=True"]));
-        launch::at_home(&mut shell);
-        refused(
+        in_repository(&mut shell);
+        assert_refused(
             name,
-            &launch::run(&mut shell),
+            &run(&mut shell),
             &["checkpoint/step_0000003.tmp/", "cannot write: ", expected],
         );
         let (step, _) = place.newest();
         assert_eq!(step, 2, "{name}: the previous checkpoint is gone");
-        launch::run(&mut place.command(&["--resume_training=True"])).succeeded();
+        run(&mut place.command(&["--resume_training=True"])).succeeded();
         let (got, want) = (place.newest().1, want.newest().1);
         for file in ["model.safetensors", "optimizer.safetensors"] {
             let [got, want] = [&got, &want].map(|folder| std::fs::read(folder.join(file)).expect("a file"));
-            assert!(got == want, "{name}: {file} differs from that of a run whose disk never was full");
+            assert!(got == want, "{name}: {file} differs from that of a run on a disk with room");
         }
     }
 }
@@ -240,6 +235,6 @@ fn folder_bytes(folder: &Path) -> u64 {
     let bytes = |path: PathBuf| {
         if path.is_dir() { folder_bytes(&path) } else { path.metadata().map_or(0, |d| d.len()) }
     };
-    // Whole pages, which is what a file in memory takes.
+    // A file in memory takes whole pages.
     entries.map(|entry| bytes(entry.path()).next_multiple_of(4096)).sum()
 }

@@ -1,15 +1,14 @@
-//! The program as a user starts it: a process of its own, its exit code and what it wrote.
-#![allow(dead_code)] // each test binary uses its own part
+//! Starts the programs as a user does, and holds their exit codes and output.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::SystemTime;
 
-/// The example `train_gpt`, which `cargo test` builds into the folder `examples` beside that of this test.
+/// The example `train_gpt`, which `cargo test` builds into the folder `examples` next to this test's folder.
 ///
 /// # Panics
-/// Where it is missing or older than the sources: `cargo test --test NAME` does not build examples.
+/// If it is missing or older than the sources, because `cargo test --test NAME` does not build examples.
 pub fn program() -> PathBuf {
     let test = std::env::current_exe().expect("this test's own path");
     let folder = test.parent().and_then(Path::parent).expect("PROFILE/deps/TEST");
@@ -26,22 +25,35 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// `train_gpt` with `arguments`, run from the repository's root.
+/// `train_gpt` with `arguments`, in the repository's root.
 pub fn train_gpt(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(program());
     command.args(arguments);
-    at_home(&mut command);
+    in_repository(&mut command);
     command
 }
 
-/// Lets `command` run as tests want it: from the repository's root, asking for backtraces that must not come.
-pub fn at_home(command: &mut Command) {
+/// `gristmill` with `arguments`, in the repository's root.
+pub fn gristmill(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
+    command.args(arguments);
+    in_repository(&mut command);
+    command
+}
+
+/// Sets the working directory to the repository's root, and asks for the backtraces that must not appear.
+pub fn in_repository(command: &mut Command) {
     command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
-    // Where this is not set, as on most servers, the Wayland library below the Vulkan loader complains on stderr.
+    // If this is unset, as on most servers, the Wayland library below the Vulkan loader complains on stderr.
     command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
 }
 
-/// What a process that ended left.
+/// Hides all Vulkan drivers: both of the loader's variables name an empty list.
+pub fn without_adapter(command: &mut Command) -> &mut Command {
+    command.env("VK_ICD_FILENAMES", "/dev/null").env("VK_DRIVER_FILES", "/dev/null")
+}
+
+/// The exit code and output of a process.
 pub struct Ended {
     /// The exit code; `None` after a signal.
     pub code: Option<i32>,
@@ -64,9 +76,9 @@ impl Ended {
     }
 }
 
-/// Holds the process to the promise: `error: ` once, at the last line, with everything in `expected`; no panic.
+/// Asserts a refusal: exit code 2, one line `error: `, which comes last and contains every text in `expected`, and no panic.
 #[track_caller]
-pub fn refused(name: &str, ended: &Ended, expected: &[&str]) {
+pub fn assert_refused(name: &str, ended: &Ended, expected: &[&str]) {
     let Ended { code, stderr, .. } = ended;
     let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
     println!("{name}: {}", lines.join("\n"));
@@ -89,7 +101,7 @@ pub fn run(command: &mut Command) -> Ended {
     command.output().expect("the process starts").into()
 }
 
-/// Starts a process whose output is taken by [`end`].
+/// Starts a process whose output [`end`] collects.
 pub fn start(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the process starts")
 }
@@ -102,7 +114,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     path.metadata().and_then(|data| data.modified()).ok()
 }
 
-/// When the newest file at or below `path` was changed.
+/// The latest modification at or below `path`.
 fn newest(path: &Path) -> Option<SystemTime> {
     match std::fs::read_dir(path) {
         Ok(entries) => entries.flatten().filter_map(|entry| newest(&entry.path())).max(),

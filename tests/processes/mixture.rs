@@ -1,33 +1,28 @@
-//! A mixture trained by the program as a user starts it: what it logs, measures and writes, and what is drawn of that.
+//! A mixture trained by the program: its log, metrics and files agree, and `token-distribution` draws them.
 
-mod launch;
-mod mixtures;
-mod runs;
-
+use crate::launch::{Ended, assert_refused, gristmill, run, train_gpt};
+use crate::runs::{Setup, metrics};
 use gristmill::ops::permute::capacity_slots;
-use gristmill::train::metrics::StepMetrics;
 use gristmill::train::npy;
-use launch::{Ended, at_home, refused, run, train_gpt};
-use mixtures::experts;
-use runs::Setup;
 use std::path::Path;
-use std::process::Command;
 
 const STEPS: u64 = 6;
 
-/// E, k and the capacity factor.
+/// E.
 const EXPERTS: usize = 5;
+/// k.
 const CHOSEN: u32 = 2;
+/// The capacity factor.
 const FACTOR: f64 = 0.9;
 
-/// One micro-batch of 3·24 tokens a step, so that a step's counts are a micro-batch's; the first layer is dense.
+/// One micro-batch of 3·24 tokens per step, so a step's counts are those of a micro-batch; the first layer is dense.
 fn setup(dispatch: &str) -> Setup {
     let routing = format!(
         "expert_num: {EXPERTS}, num_experts_chosen: {CHOSEN}, {dispatch}, first_k_dense_replace: 1, \
          aux_loss_types: [expert], aux_loss_factors: [0.01], z_loss_factor: 0.001, callback_moe_droprate: True, \
          save_token_distribution: True"
     );
-    experts("process", &routing, "mtp_depth: 1, mtp_loss_factor: 0.3")
+    Setup::experts("process", &routing, "mtp_depth: 1, mtp_loss_factor: 0.3")
         .with(&["--gradient_accumulation_steps=1"])
 }
 
@@ -46,21 +41,16 @@ fn train(setup: &Setup, home: &Path, expert_num: usize) -> Ended {
     run(&mut train_gpt(arguments.iter().chain(&setup.overrides)))
 }
 
-fn metrics(home: &Path) -> Vec<StepMetrics> {
-    let text = std::fs::read_to_string(home.join("process/metrics.jsonl")).expect("metrics");
-    text.lines().map(|line| serde_json::from_str(line).expect("a line of metrics")).collect()
-}
-
-/// The layers with experts: the second, and the one that predicts further ahead.
+/// The layers with experts: the second one and the multi-token prediction block.
 const LAYERS: [usize; 2] = [1, 2];
 
-/// How often each expert was chosen, as the files of the distribution have it.
+/// How often each expert was chosen, according to the token distribution's file.
 fn counts(home: &Path, layer: usize, step: u64) -> Vec<f64> {
     let file = home.join(format!("summary/export_process/tensor/layer-{layer}_{step}.npy"));
     npy::read(&file).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The rates that were logged, step by step: two layers each.
+/// The drop rates in the log: (layer, rate), for two layers in each step.
 fn logged(ended: &Ended) -> Vec<(usize, String)> {
     let text = format!("{}{}", ended.stdout, ended.stderr);
     let lines = text.lines().filter_map(|line| line.split_once("layer: "));
@@ -71,16 +61,16 @@ fn logged(ended: &Ended) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn drop_rates_follow_from_the_counts_that_are_written() {
+fn logged_drop_rates_follow_from_the_saved_counts() {
     let home = tempfile::tempdir().expect("a folder");
     let setup = setup(&format!("capacity_factor: {FACTOR}"));
     let ended = train(&setup, home.path(), EXPERTS).succeeded();
-    let (metrics, logged) = (metrics(home.path()), logged(&ended));
+    let (metrics, logged) = (metrics(&home.path().join("process")), logged(&ended));
     assert_eq!((metrics.len() as u64, logged.len() as u64), (STEPS, STEPS * 2), "{}", ended.stderr);
     let plan = setup.plan();
     let tokens = (plan.batch_size * plan.model.seq_length) as u32;
     let slots = f64::from(capacity_slots(CHOSEN, tokens, FACTOR, EXPERTS as u32, 1));
-    assert_eq!(slots, 26.0, "144 choices, 0.9 of an equal share of five");
+    assert_eq!(slots, 26.0, "144 choices, 0.9 of an equal share for five experts");
     let choices = f64::from(tokens * CHOSEN);
     let mut dropped = 0.0;
     for (step, line) in (1..).zip(&metrics) {
@@ -98,7 +88,7 @@ fn drop_rates_follow_from_the_counts_that_are_written() {
             assert_eq!((counts.len(), counts.iter().sum::<f64>()), (EXPERTS, choices), "step {step}");
             let over = |most: f64| counts.iter().map(|n| (n - most).max(0.0)).sum::<f64>() / choices;
             let close = |name: &str, got: f32, want: f64| {
-                // A rounding to f32 and one of a quotient.
+                // The rounding of a quotient and of the conversion to f32.
                 assert!(
                     (f64::from(got) - want).abs() <= 2e-7 * want.max(1.0),
                     "step {step}: {name} {got}, not {want}"
@@ -127,14 +117,13 @@ fn drop_rates_follow_from_the_counts_that_are_written() {
             assert!(loss.is_some_and(|loss| loss > 0.0 && loss.is_finite()), "step {step}: {name} {loss:?}");
         }
     }
-    assert!(dropped > 0.0, "nothing was dropped, so nothing was shown");
+    assert!(dropped > 0.0, "nothing was dropped, so the rates were not tested");
 
     let plots = home.path().join("plots/");
-    let mut draw = Command::new(env!("CARGO_BIN_EXE_gristmill"));
-    draw.args(["token-distribution", "--num_layers=3", "--first_layer=1", "--hot_expert_num=2"])
-        .arg(format!("--npy_files_load_path={}", home.path().join("summary").display()))
+    let mut draw =
+        gristmill(["token-distribution", "--num_layers=3", "--first_layer=1", "--hot_expert_num=2"]);
+    draw.arg(format!("--npy_files_load_path={}", home.path().join("summary").display()))
         .arg(format!("--save_path_prefix={}/", plots.display()));
-    at_home(&mut draw);
     let drawn = run(&mut draw).succeeded().stdout;
     assert!(drawn.contains("layer-2 token_distribution generate successful"), "{drawn}");
     let hot: Vec<Vec<usize>> = LAYERS
@@ -148,7 +137,7 @@ fn drop_rates_follow_from_the_counts_that_are_written() {
         .to_vec();
     assert!(
         drawn.contains(&format!("hot_expert_index:  {hot:?}")),
-        "{drawn}, by the last step's counts {hot:?}"
+        "{drawn}; the last step's counts give {hot:?}"
     );
     for layer in LAYERS {
         for kind in ["svg", "png"] {
@@ -158,20 +147,20 @@ fn drop_rates_follow_from_the_counts_that_are_written() {
     }
 }
 
-/// Where nothing can be dropped it says so, and a callback that is about another model is refused.
+/// A dropless run logs rates of zero; a callback for another model is refused.
 #[test]
-fn grouped_experts_report_zero_and_other_models_are_refused() {
+fn dropless_runs_report_zero_and_other_models_are_refused() {
     let home = tempfile::tempdir().expect("a folder");
     let grouped = setup("use_gmm: True");
     let ended = train(&grouped, home.path(), EXPERTS).succeeded();
     let logged = logged(&ended);
     assert_eq!(logged.len() as u64, STEPS * 2, "{}", ended.stderr);
     assert!(logged.iter().all(|(_, rate)| rate == "0.00000"), "{logged:?}");
-    for line in metrics(home.path()) {
+    for line in metrics(&home.path().join("process")) {
         let zeros = Some(vec![0.0; 2]);
         assert_eq!((&line.drop_rate, &line.drop_rate_estimate), (&zeros, &zeros), "step {}", line.step);
     }
     let other = tempfile::tempdir().expect("a folder");
     let ended = train(&grouped, other.path(), EXPERTS + 1);
-    refused("another model", &ended, &["callbacks: `expert_num` is `6`, but the model's is `5`"]);
+    assert_refused("another model", &ended, &["callbacks: `expert_num` is `6`, but the model's is `5`"]);
 }

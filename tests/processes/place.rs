@@ -1,9 +1,7 @@
-//! A small configuration in a folder of its own, and what `train_gpt` makes of it there.
-#![allow(dead_code)] // each test binary uses its own part
+//! A small configuration in a folder of its own, trained by `train_gpt`.
 
-use crate::launch::{self, refused, train_gpt};
-use crate::runs::Setup;
-use gristmill::train::checkpoint_folder::CheckpointFolder;
+use crate::launch::{assert_refused, run, train_gpt};
+use crate::runs::{Setup, newest_checkpoint};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -24,11 +22,11 @@ impl Place {
     }
 
     /// The run's folder.
-    pub fn run(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         self.path("small")
     }
 
-    /// What follows the program's name; a checkpoint is written after every step.
+    /// The arguments of `train_gpt`, which writes a checkpoint after every step.
     pub fn arguments(&self, extra: &[&str]) -> Vec<String> {
         let config = self.setup.write(self.home.path()).display().to_string();
         let output_dir = format!("--output_dir={}", self.home.path().display());
@@ -45,10 +43,10 @@ impl Place {
 
     #[track_caller]
     pub fn refuses(&self, name: &str, extra: &[&str], expected: &[&str]) {
-        refused(name, &launch::run(&mut self.command(extra)), expected);
+        assert_refused(name, &run(&mut self.command(extra)), expected);
     }
 
-    /// With the checkpoints of steps 1 and 2 in it, as a run leaves them that was stopped there.
+    /// A place with a run that was stopped after step 2 and left the checkpoints of steps 1 and 2.
     pub fn with_run() -> Self {
         static TRAINED: OnceLock<Place> = OnceLock::new();
         let trained = TRAINED.get_or_init(|| {
@@ -63,15 +61,13 @@ impl Place {
             place
         });
         let place = Self::new();
-        copy(&trained.run(), &place.run());
+        copy(&trained.folder(), &place.folder());
         place
     }
 
+    /// The newest checkpoint and its step.
     pub fn newest(&self) -> (u64, PathBuf) {
-        CheckpointFolder::new(self.run().join("checkpoint"), 0)
-            .latest()
-            .expect("a folder")
-            .expect("a checkpoint")
+        newest_checkpoint(&self.folder()).expect("a checkpoint")
     }
 }
 

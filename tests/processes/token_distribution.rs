@@ -1,31 +1,26 @@
-//! `gristmill token-distribution` as a user starts it: what it prints, what it draws, and what it refuses.
-//! `UPDATE_GOLDEN=1 cargo test --test token_distribution` writes the plot anew.
+//! `gristmill token-distribution`: its output, its plots and its errors.
+//!
+//! `UPDATE_GOLDEN=1 cargo test --release --test processes token_distribution::` writes the golden plot again.
 
-mod launch;
-
+use crate::launch::{Ended, gristmill, run};
 use gristmill::train::npy;
-use launch::{Ended, at_home, run};
 use std::path::Path;
-use std::process::Command;
 
 fn token_distribution(arguments: &[&str]) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
-    command.arg("token-distribution").args(arguments);
-    at_home(&mut command);
-    run(&mut command)
+    run(gristmill(["token-distribution"]).args(arguments))
 }
 
-/// Two layers with three experts at three steps, in the folders that a summary has.
+/// Two layers with three experts at three steps, in the folders of a summary.
 fn write_counts(folder: &Path) {
     let tensors = folder.join("export_small/tensor");
     std::fs::create_dir_all(&tensors).expect("a folder");
-    // Of layer 1 the last step's counts differ by one beyond 2048, where 16 bits know no odd numbers.
+    // The last counts of layer 1 differ by one above 2048, where f16 has no odd numbers.
     let counts: [[[f32; 3]; 3]; 2] = [
         [[40.0, 30.0, 30.0], [20.0, 60.0, 20.0], [50.0, 10.0, 40.0]],
         [[9.0, 1.0, 1.0], [9.0, 1.0, 1.0], [2048.0, 2049.0, 5.0]],
     ];
     for (layer, counts) in counts.iter().enumerate() {
-        // By name step 10 stands before step 5.
+        // Sorted by name, step 10 comes before step 5.
         for (step, counts) in [1, 5, 10].into_iter().zip(counts) {
             npy::write(&tensors.join(format!("layer-{layer}_{step}.npy")), counts).expect("a file");
         }
@@ -73,14 +68,14 @@ fn a_folder_becomes_plots_and_hot_experts() {
         "the plot differs from {}; if that is meant, set UPDATE_GOLDEN=1",
         golden.display()
     );
-    // Drawn again it is the same, byte for byte.
+    // A second run draws the same bytes.
     let first = plot("1_token_distribution.png");
     token_distribution(&flags).succeeded();
-    assert!(plot("1_token_distribution.png") == first, "a second run draws something else");
+    assert!(plot("1_token_distribution.png") == first, "a second run draws another plot");
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_one_line() {
+fn errors_are_one_line_and_no_plot() {
     let home = tempfile::tempdir().expect("a folder");
     write_counts(home.path());
     let load = home.path().display().to_string();

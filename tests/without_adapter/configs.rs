@@ -1,6 +1,6 @@
-//! Every file in `configs/` becomes recordings, without an adapter; the listings are golden.
+//! Every file in `configs/` records without an adapter; the listings are golden.
 //!
-//! `UPDATE_GOLDEN=1 cargo test --test configs` writes them anew.
+//! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter configs::` writes them again.
 
 use gristmill::config::{RunConfig, RunPlan};
 use gristmill::kernels::{Capabilities, Tier};
@@ -23,14 +23,14 @@ fn every_configuration_records() {
             for recording in recordings.all() {
                 listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));
             }
-            compare(&root.join(format!("tests/golden/{}_{}.txt", plan.name, tier.name())), &listing);
+            assert_golden(&root.join(format!("tests/golden/{}_{}.txt", plan.name, tier.name())), &listing);
             count += 1;
         }
     }
     assert!(count > 0, "no configuration was found");
 }
 
-/// A listing in which a layer that does what the one before it did is one line.
+/// A listing in which each layer that equals the one before it is a single line.
 fn folded(listing: &str) -> String {
     let mut text = String::new();
     let mut last: Option<(usize, String)> = None;
@@ -48,7 +48,7 @@ fn folded(listing: &str) -> String {
     text
 }
 
-/// Neighbouring lines of one layer, or of none.
+/// Runs of consecutive lines that belong to one layer, or to none.
 fn layers_of(listing: &str) -> Vec<Vec<&str>> {
     let mut groups: Vec<Vec<&str>> = Vec::new();
     for line in listing.lines() {
@@ -64,7 +64,7 @@ fn layer_of(line: &str) -> Option<usize> {
     line.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }
 
-fn compare(golden: &Path, listing: &str) {
+fn assert_golden(golden: &Path, listing: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(golden.parent().expect("a folder")).expect("a folder for goldens");
         fs::write(golden, listing).expect("a golden file");

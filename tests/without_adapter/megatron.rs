@@ -1,11 +1,11 @@
-//! Megatron's `.bin` and `.idx`: read, written, and refused where they lie.
+//! Megatron's `.bin` and `.idx` files: read, written, and refused if inconsistent.
 
-use gristmill::config::{Override, RunConfig, RunPlan};
+use crate::configuration;
 use gristmill::data::megatron::{MegatronDataset, MegatronWriter};
 use gristmill::data::{Dataset, TokenEncoding};
 use std::path::Path;
 
-/// An index as the format describes it, byte by byte, apart from any code of the crate.
+/// An index written from the description of the format, without the crate's code.
 #[derive(Clone)]
 struct Idx {
     magic: [u8; 9],
@@ -64,7 +64,7 @@ fn write(folder: &Path, name: &str, bin: &[u8], idx: &[u8]) -> String {
     prefix
 }
 
-/// Reads a pair of files and writes every sequence of it into another.
+/// Reads a pair of files and writes its sequences to another pair.
 fn copy(from: &str, to: &str) -> [Vec<u8>; 2] {
     let dataset = MegatronDataset::open(from).unwrap_or_else(|e| panic!("{e}"));
     let mut writer = MegatronWriter::create(to, dataset.encoding(), false).unwrap_or_else(|e| panic!("{e}"));
@@ -117,7 +117,7 @@ fn sequences_may_lie_anywhere() {
     let mut idx = Idx::new(8, 2, &[3, 2, 2], &[0, 1, 3]);
     idx.pointers = vec![14, 2, 6];
     let prefix = write(folder.path(), "order", &bin, &idx.bytes());
-    // Either name of the pair will do.
+    // The prefix or either file name will do.
     for prefix in [prefix.clone(), format!("{prefix}.bin"), format!("{prefix}.idx")] {
         let stream = MegatronDataset::open(&prefix).unwrap_or_else(|e| panic!("{e}")).stream();
         let mut tokens = vec![0; stream.len() as usize];
@@ -127,7 +127,7 @@ fn sequences_may_lie_anywhere() {
 }
 
 #[test]
-fn an_index_that_lies_is_refused() {
+fn an_inconsistent_index_is_refused() {
     let folder = place();
     let good = Idx::new(8, 2, &[3, 2, 2], &[0, 1, 3]);
     let with = |change: &dyn Fn(&mut Idx)| {
@@ -204,7 +204,7 @@ fn a_writer_refuses_what_it_cannot_store() {
     assert_eq!(
         std::fs::read_dir(&folder).expect("a folder").count(),
         0,
-        "what is not finished leaves nothing"
+        "an unfinished writer left a file"
     );
     std::fs::write(format!("{prefix}.idx"), "old").expect("a file");
     assert!(error(MegatronWriter::create(&prefix, TokenEncoding::U8, false)).contains("pair.idx: exists; "));
@@ -214,9 +214,9 @@ fn a_writer_refuses_what_it_cannot_store() {
     );
 }
 
-/// The data of a run on `loader`, dealt in order unless it says otherwise.
+/// The data of `loader`, unshuffled by default, or the error's line.
 fn load(loader: &str, others: &str) -> Result<Dataset, String> {
-    let text = format!(
+    configuration::load(&format!(
         "
 model:
   model_config: {{ vocab_size: 200, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 4 }}
@@ -226,14 +226,10 @@ train_dataset:
   data_loader: {{ type: BlendedMegatronDatasetDataLoader, datasets_type: GPTDataset, shuffle: False, {loader} }}
 {others}
 "
-    );
-    let none = Override::parse_all(Vec::<String>::new()).expect("no overrides");
-    let plan =
-        RunConfig::parse(&text, Path::new("x.yaml"), &none).and_then(|config| RunPlan::resolve(&config));
-    plan.and_then(|plan| plan.load_data()).map_err(|error| error.to_string())
+    ))
 }
 
-/// Ten documents of five tokens, the last of which is the end 9; the others count up from `first`.
+/// Ten documents of five tokens: four that count up from `first`, and the end of the document, 9.
 fn ten_documents(folder: &Path, name: &str, first: u16) -> String {
     let tokens = (0..50).map(|i| if i % 5 == 4 { 9 } else { first + i });
     let bin: Vec<u8> = tokens.flat_map(u16::to_le_bytes).collect();
@@ -250,14 +246,14 @@ fn samples_span_documents_and_documents_are_split() {
     let eval = data.eval.as_ref().expect("a part for evaluation");
     assert_eq!([data.train.ranges(), eval.ranges()].concat(), [0..40, 40..50]);
     assert_eq!(data.summary[1], "evaluation data: the last 10 of these 50 tokens");
-    // Windows of 4 + 1 tokens, whose targets are the inputs shifted, across the ends of documents.
+    // Windows of 4 + 1 tokens across the ends of documents; targets are the tokens shifted by one.
     let first = data.train.batch(1).expect("a batch");
     assert_eq!((first.tokens, first.targets), (vec![9, 15, 16, 17], vec![15, 16, 17, 18]));
     let third =
         load(&format!("config: {{ data_path: '{prefix}', split: '0.5, 0.2, 0.3' }}"), "").expect("data");
     assert_eq!([third.train.ranges(), third.eval.expect("a part").ranges()].concat(), [0..25, 25..35]);
     let sized = load(&format!("sizes: [30, 0, 0], config: {{ data_path: '{prefix}' }}"), "").expect("data");
-    assert_eq!(sized.train.steps_per_epoch(), 30, "samples of an epoch, though there are 12 windows");
+    assert_eq!(sized.train.steps_per_epoch(), 30, "an epoch has 30 samples although there are 12 windows");
     assert!(sized.eval.is_none());
 }
 
@@ -295,7 +291,7 @@ fn blends_and_ids_outside_the_vocabulary() {
         .filter(|step| data.train.batch(*step).expect("a batch").tokens.iter().any(|token| *token >= 100));
     assert_eq!(of_b.count(), 6);
 
-    // -1 is no token id, unless it never is read.
+    // -1 is no token id; loading checks every token that would be read.
     let bin: Vec<u8> = (0..20i32).map(|i| if i == 7 { -1 } else { i }).flat_map(i32::to_le_bytes).collect();
     let prefix = write(folder.path(), "negative", &bin, &Idx::new(4, 4, &[20], &[0, 1]).bytes());
     let error = load(&format!("config: {{ data_path: '{prefix}' }}"), "")
@@ -309,7 +305,7 @@ fn blends_and_ids_outside_the_vocabulary() {
 }
 
 proptest::proptest! {
-    /// Whatever an index says, the answer is a data set that can be read through or one line.
+    /// Any index gives either a data set that can be read completely or an error of one line.
     #[test]
     fn no_index_panics(
         at in 0usize..96,

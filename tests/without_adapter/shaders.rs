@@ -1,9 +1,8 @@
-//! Every shader variant that a run can ask for, without an adapter: it composes, naga validates it, and its params
-//! struct is the one that Rust writes.
+//! Every shader variant that a run can ask for: it composes, naga validates it, and its params struct is the one that Rust
+//! writes.
 
-mod variants;
-
-use gristmill::config::{Override, RunConfig, RunPlan};
+use crate::configuration::plan;
+use crate::variants::{grouped_products, permutations, routers};
 use gristmill::device::question_of_lanes;
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
@@ -17,7 +16,6 @@ use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};
 use std::mem::{offset_of, size_of};
 use std::path::Path;
-use variants::{grouped_products, permutations, routers};
 
 /// A model that uses every kernel.
 const EVERYTHING: &str = "
@@ -30,15 +28,12 @@ sample: { prompt: a, tokens: 1 }
 ";
 
 fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
-    let overrides = Override::parse_all(overrides.iter().copied()).expect("overrides");
-    let config =
-        RunConfig::parse(EVERYTHING, Path::new("everything.yaml"), &overrides).expect("a configuration");
-    let plan = RunPlan::resolve(&config).expect("a plan");
+    let plan = plan(EVERYTHING, overrides).unwrap_or_else(|e| panic!("{e}"));
     let recordings = Recordings::new(&plan, capabilities, 10).expect("recordings");
     recordings.all().into_iter().flat_map(|recording| recording.dispatches.clone()).collect()
 }
 
-/// What only benches record.
+/// The compositions that only benches record.
 fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 8 };
     let shape = Attention { layout, tokens: 5, is_causal: true, scale: 1.0, window: None, dropout: None };
@@ -52,7 +47,7 @@ fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Attention within documents, with everything else that narrows it, and what only tests ask for.
+/// Attention within documents, with window and dropout, and the kernel that only tests use.
 fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("packed documents", capabilities);
     let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
@@ -136,7 +131,7 @@ fn every_variant_composes_and_its_params_are_those_of_rust() {
     }
 }
 
-/// Names and offsets of the uniform struct's fields, and its size.
+/// The fields of the uniform struct, as names and offsets, and its size.
 fn uniform_fields(kernel: &Kernel, composed: &Composed) -> (Vec<(String, u32)>, u32) {
     let uniform =
         composed.module.global_variables.iter().find(|(_, g)| g.space == naga::AddressSpace::Uniform);
@@ -184,9 +179,9 @@ fn unknown_conditions_and_missing_entry_points_are_errors() {
     assert!(error.contains("rms_norm:layer_norm f32"), "{error}");
 }
 
-/// The embedded list is the folder, and every file starts with a comment that says what it is.
+/// The embedded list equals the folder, and every file starts with a header comment.
 #[test]
-fn every_shader_file_is_embedded_and_introduced() {
+fn every_shader_file_is_embedded_and_has_a_header() {
     let mut files = BTreeSet::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
     let mut folders = vec![root.clone()];
@@ -206,7 +201,7 @@ fn every_shader_file_is_embedded_and_introduced() {
     assert_eq!(files, embedded);
     for (path, source) in SOURCES {
         assert!(source.starts_with("// "), "shaders/{path}.wgsl starts without a header");
-        // DX12 does not know it where the grid is read from a buffer.
+        // DX12 does not provide it in indirect launches.
         assert!(!source.contains("num_workgroups"), "shaders/{path}.wgsl reads the size of its grid");
     }
 }

@@ -1,9 +1,9 @@
-//! The architecture's invariants, read off the source text.
+//! The architecture's invariants, checked on the source text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rust files below `folder`: path from the repository's root, and text.
+/// The Rust files below `folder`: path from the repository's root, and text.
 fn files(folder: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders: Vec<PathBuf> = vec![root.join(folder)];
@@ -44,7 +44,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("device", &["element", "error", "kernels", "record"]),
     // `train` holds the plain settings of schedule and optimizer that a configuration fills in.
     ("config", &["data", "error", "kernels", "model", "train"]),
-    // The binaries: they may ask anyone.
+    // The binaries may import everything.
     ("main", &["cli"]),
     (
         "cli",
@@ -79,7 +79,7 @@ fn modules_import_only_what_they_may() {
     for (file, text) in files("src").iter().filter(|(file, _)| file != "src/lib.rs") {
         let module = module_of(file);
         let (_, allowed) = MAY_IMPORT.iter().find(|(name, _)| *name == module).unwrap_or_else(|| {
-            panic!("{file}: the module `{module}` is not in the list of tests/tidy.rs");
+            panic!("{file}: the module `{module}` is not in the list of tests/without_adapter/tidy.rs");
         });
         for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
             for used in line.split("crate::").skip(1) {
@@ -104,7 +104,7 @@ fn config_takes_only_settings_from_train() {
 
 #[test]
 fn only_binaries_block() {
-    // One core for terminals and browsers: whatever waits for the device is a future.
+    // A browser must not block, so whatever waits for the device is a future.
     let inner = |file: &str| !file.ends_with("tests.rs") && !file.starts_with("src/cli/");
     for (file, text) in files("src").iter().filter(|(file, _)| inner(file)) {
         let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -122,7 +122,7 @@ fn only_in(needle: &str, home: &str, why: &str) {
 }
 
 #[test]
-fn one_place_for_each_foreign_library() {
+fn each_foreign_library_has_one_home() {
     only_in("wgpu::", "src/device/", "recordings must work without an adapter");
     only_in("serde_yaml", "src/config/document.rs", "one file knows the YAML library");
     only_in("tokenizers::", "src/data/tokenizer.rs", "one file knows the tokenizer library");
@@ -141,7 +141,7 @@ fn no_shader_text_in_rust() {
 #[test]
 fn nothing_unfinished_is_called_done() {
     for folder in ["src", "tests", "examples", "benches"] {
-        for (file, text) in files(folder).iter().filter(|(file, _)| file != "tests/tidy.rs") {
+        for (file, text) in files(folder).iter().filter(|(file, _)| file != "tests/without_adapter/tidy.rs") {
             for mark in ["todo!(", "unimplemented!(", "#[ignore", "dbg!("] {
                 assert!(!text.contains(mark), "{file} holds {mark}");
             }
@@ -153,6 +153,6 @@ fn nothing_unfinished_is_called_done() {
 fn files_are_one_noun_each() {
     for (file, text) in files("src") {
         let lines = text.lines().count();
-        assert!(lines <= 350, "{file} has {lines} lines: two nouns in one room?");
+        assert!(lines <= 350, "{file} has {lines} lines; split it into two nouns");
     }
 }

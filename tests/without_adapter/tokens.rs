@@ -1,6 +1,6 @@
 //! From text to token ids: tokenizers, `tokenize`, and text that training encodes itself.
 
-use gristmill::config::{Override, RunConfig, RunPlan};
+use crate::configuration::load;
 use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
 use gristmill::data::tokenizer::{END_OF_TEXT, Tokenizer};
 use gristmill::data::{Batch, Codec, Dataset, DocumentFormat, TokenizerConfig};
@@ -34,9 +34,9 @@ impl Place {
         (path, tokenizer)
     }
 
-    /// What `loader` and the keys beside it load, or the one line that refuses them.
+    /// The data of `loader` and the other keys of `train_dataset`, or the error's line.
     fn load(&self, loader: &str, others: &str) -> Result<Dataset, String> {
-        let text = format!(
+        load(&format!(
             "
 model:
   model_config: {{ vocab_size: 300, hidden_size: 16, num_layers: 1, num_heads: 2, seq_length: 8 }}
@@ -45,15 +45,11 @@ runner_config: {{ batch_size: 2 }}
 train_dataset:
   data_loader: {{ {loader} }}
 {others}"
-        );
-        let none = Override::parse_all(Vec::<String>::new()).expect("no overrides");
-        let plan =
-            RunConfig::parse(&text, Path::new("x.yaml"), &none).and_then(|config| RunPlan::resolve(&config));
-        plan.and_then(|plan| plan.load_data()).map_err(|error| error.to_string())
+        ))
     }
 }
 
-/// All tokens of a data set that is dealt in order.
+/// All tokens of an unshuffled data set.
 fn tokens(data: &Dataset) -> Vec<u32> {
     let steps = 0..data.train.micro_steps_per_epoch();
     steps.flat_map(|step| data.train.batch(step).expect("a batch").tokens).collect()
@@ -70,21 +66,21 @@ fn training_twice_gives_the_same_file() {
     assert_eq!((tokenizer.vocab_size(), tokenizer.token_id(END_OF_TEXT)), (300, Some(0)));
     let read = Tokenizer::load(&path).expect("a tokenizer");
     assert_eq!(read.to_json().expect("JSON"), files[0]);
-    // Merges were learnt, and any text survives the way there and back.
+    // Merges were learnt, and any text survives encoding and decoding.
     let mill = std::fs::read_to_string(MILL).expect("the text");
     assert!(read.encode(&mill).expect("tokens").len() < mill.len() * 4 / 5);
     for text in [mill.as_str(), "", " two  spaces\r\n\ttabs ", "ünïcödé 🌾 \u{0}", "<|endoftext|>"] {
         assert_eq!(read.decode(&read.encode(text).expect("tokens")), text);
     }
-    assert_eq!(read.encode("a<|endoftext|>").expect("tokens")[1..], [0], "special tokens may be spelt out");
-    // An id that is no token, as a model with a padded vocabulary may draw, is left out.
+    assert_eq!(read.encode("a<|endoftext|>").expect("tokens")[1..], [0], "special tokens are recognised in text");
+    // Ids that are no tokens, which a model with a padded vocabulary may draw, are skipped.
     let mut ids = read.encode("mill").expect("tokens");
     ids.push(9999);
     assert_eq!(read.decode(&ids), "mill");
 }
 
 #[test]
-fn documents_are_neither_cut_nor_filled_up() {
+fn documents_are_neither_truncated_nor_padded() {
     let place = Place::new();
     let (path, tokenizer) = place.tokenizer();
     let text = "The mill grinds, and grinds, and grinds.";
@@ -201,7 +197,7 @@ fn tokenizing_and_loading_agree_with_encoding_while_training() {
         4 * (16 + 47)
     );
     assert_eq!(data.summary, [sentence]);
-    // Without the tokenizer the same lines are bytes.
+    // Without a tokenizer the same lines are read as bytes.
     let data = place.load(&loader, "").unwrap_or_else(|e| panic!("{e}"));
     assert!(matches!(data.codec, Codec::Bytes { eod: 0 }));
     assert!(data.codec.decode(&tokens(&data)).starts_with("The mill grinds.\0The miller rests, "));
@@ -229,7 +225,7 @@ fn outputs_are_whole_or_absent() {
         "{error}"
     );
 
-    // A failure in the second file leaves the old output and no temporary one.
+    // A failure in the second file leaves the old output and no temporary file.
     place.write("texts/zz.txt", b"stone\nb\xffd");
     let forced = TokenizeConfig { force: true, ..config.clone() };
     let error = tokenize(&forced, |_, _| ()).expect_err("no UTF-8").to_string();
@@ -257,7 +253,7 @@ fn outputs_are_whole_or_absent() {
         let inputs: Vec<String> = inputs.iter().map(|input| input.to_string()).collect();
         let output = place.path("out/none.json");
         let error = train_tokenizer(&inputs, &output, 300, 2, false).expect_err("no text").to_string();
-        assert!(!output.exists(), "a tokenizer of nothing was written");
+        assert!(!output.exists(), "a tokenizer was written although there was no text");
         error
     };
     let remedy = "hold no text to learn from; name files with text";
@@ -304,7 +300,7 @@ fn a_tokenizer_that_does_not_fit_is_refused() {
     let error = place.load(&format!("type: TextDataLoader, dataset_files: {}", broken.display()), &of_path);
     let expected = "is not UTF-8 text at byte 7; convert the file to UTF-8";
     assert_eq!(error.expect_err("no UTF-8"), format!("{}: {expected}", broken.display()));
-    // The registry's sources can be encoded, too.
+    // The cargo registry can be tokenized too.
     assert!(place.load("type: CargoRegistryDataLoader, max_bytes: 9000", &of_path).is_ok());
 }
 
@@ -405,12 +401,12 @@ fn the_ends_of_documents_reach_the_batches() {
     assert_eq!((&reset.tokens, &reset.targets), (&plain.tokens, &plain.targets));
     let masked = batch("  eod_mask_loss: True");
     assert_eq!((masked.targets[3], masked.targets[2], masked.positions[4]), (u32::MAX, 0, 4));
-    // Any other token may end documents, too.
+    // Any other token can end documents too.
     let other = batch(&format!("  eod_token_id: {}\n  reset_position_ids: True", b'd'));
     assert_eq!(other.positions[..8], [0, 1, 2, 3, 4, 0, 1, 2]);
     let tokens =
         format!("type: TokenDataLoader, dataset_files: {}", place.write("x.bin", [0; 400]).display());
-    let error = place.load(&tokens, "  eod_mask_loss: True").expect_err("an end is not known");
+    let error = place.load(&tokens, "  eod_mask_loss: True").expect_err("no token that ends a document");
     assert!(error.contains("write `eod_token_id` under train_dataset"), "{error}");
 }
 

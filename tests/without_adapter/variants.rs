@@ -1,4 +1,4 @@
-//! Recordings that use every variant of the kernels of a mixture of experts, for the tests that look at shaders.
+//! Recordings that use every variant of the kernels of mixtures of experts.
 
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::Capabilities;
@@ -14,7 +14,7 @@ use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Dispatch, Recorder};
 
-/// Every way to choose experts and to keep them busy.
+/// Routers, their balance losses, tallies, biases and row gates.
 pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("routers", capabilities);
     let words = |rec: &mut Recorder, rows, cols| rec.tensor("words", rows, cols, F32);
@@ -58,7 +58,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Rows of experts by every rule, fused and composed.
+/// Placement and permutation under every rule, fused and composed.
 pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("permutations", capabilities);
     let [ids, capacities, state] = [32, 4, 12].map(|cols| rec.tensor("integers", 1, cols, F32));
@@ -92,7 +92,7 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// The products of a mixture of experts, small groups and large.
+/// Grouped products of small and large groups.
 pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("grouped products", capabilities);
     for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
