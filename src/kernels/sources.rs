@@ -1,4 +1,4 @@
-//! The shader files, embedded. `tests/tidy.rs` checks that none is missing.
+//! The shader files, embedded. `tests/without_adapter/shaders.rs` checks that none is missing.
 
 macro_rules! shaders {
     ($($path:literal),* $(,)?) => {

@@ -40,7 +40,9 @@ fn the_device_draws_the_host_s_words() {
         random_words(&mut case.rec, words, &place);
         let want: Vec<u32> =
             (0..rows * cols / 4).flat_map(|group| words_of(&place, STEP, MICRO_STEP).at(group, 0)).collect();
-        case.expect_words("words", words, move |words| assert!(words == want, "the words differ from the host's"));
+        case.expect_words("words", words, move |words| {
+            assert!(words == want, "the words differ from the host's")
+        });
     });
 }
 
@@ -75,8 +77,7 @@ fn dropout_is_the_mask_times_its_input() {
 #[test]
 fn micro_batches_are_counted() {
     check("count_micro_step", |case| {
-        let [sixth, seventh] =
-            [5, 6].map(|step| case.step_state(StepState { step, ..StepState::default() }));
+        let [sixth, seventh] = [5, 6].map(|step| case.step_state(StepState { step, ..StepState::default() }));
         let state = case.integers(&[0, 0, 0, 0]);
         let place = Dropout { probability: 0.5, seed: 3, op: 0, state };
         for (step, number, micro_step) in

@@ -7,7 +7,6 @@ use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::work_list::WorkList;
-use gristmill::record::Tensor;
 use gristmill::reference::grouped_matmul as reference;
 
 /// Rows of each expert: around tiles of 16 and 64 rows, a single expert, all rows on one expert, mostly empty experts.

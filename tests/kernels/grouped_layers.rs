@@ -219,7 +219,10 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         let places = &layout.parameters.blocks[0].wo.1;
         assert_eq!(places.iter().map(|part| part.rows).collect::<Vec<_>>(), [5 * out, 3 * out]);
         gpt.blocks[0].wo = refused;
-        assert!(ArenaLayout::new(gpt, &capabilities.limits).is_err(), "a stack that may not be split was accepted");
+        assert!(
+            ArenaLayout::new(gpt, &capabilities.limits).is_err(),
+            "a stack that may not be split was accepted"
+        );
 
         let values: Vec<f64> =
             (0..EXPERTS * out * cols).map(|_| (0.1 * case.normal() as f32) as f64).collect();

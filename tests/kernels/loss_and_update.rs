@@ -1,6 +1,6 @@
 //! linear_cross_entropy, grad_norm and adamw against the f64 reference.
 
-use crate::lab::{Case, Input, allowed, check, sum, tensors, values};
+use crate::lab::{Input, allowed, check, sum, tensors, values};
 use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, Segment, adamw};
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
@@ -36,7 +36,10 @@ fn linear_cross_entropy_matches_the_reference() {
                 seed,
             );
 
-            let (dh, step) = (case.output(tokens, width, F32), case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }));
+            let (dh, step) = (
+                case.output(tokens, width, F32),
+                case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+            );
             let (loss, eval_loss) = (case.integers(&[0; 8]), case.integers(&[0; 8]));
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
             let op = LinearCrossEntropy {
@@ -59,7 +62,12 @@ fn linear_cross_entropy_matches_the_reference() {
             for part in &dhead {
                 let (mine, others) = rest.split_at(part.values.len());
                 rest = others;
-                case.expect("dhead", part.tensor, sum(mine, &part.values), 2.0 * allowed(F32, tokens.max(width)));
+                case.expect(
+                    "dhead",
+                    part.tensor,
+                    sum(mine, &part.values),
+                    2.0 * allowed(F32, tokens.max(width)),
+                );
             }
             for (name, tensor) in [("loss", loss), ("eval loss", eval_loss)] {
                 case.expect_words(name, tensor, move |words| {
@@ -122,7 +130,10 @@ fn check_update(name: &str, update: &Update) {
             })
             .collect();
         let schedule = case.input_of(&rows, global_step + 2, 5, F32).tensor;
-        let (state, loss) = (case.step_state(StepState { loss_scale: SCALE, global_step, ..StepState::default() }), case.integers(&[0; 8]));
+        let (state, loss) = (
+            case.step_state(StepState { loss_scale: SCALE, global_step, ..StepState::default() }),
+            case.integers(&[0; 8]),
+        );
         let mut raw: Vec<Vec<f64>> = counts.map(|n| (0..n).map(|_| case.normal()).collect()).to_vec();
         let length = raw.iter().flatten().map(|g| g * g).sum::<f64>().sqrt();
         raw.iter_mut().flatten().for_each(|g| *g *= SCALE as f64 * norm / length);

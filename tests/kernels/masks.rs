@@ -110,7 +110,11 @@ fn channels_and_rows_are_independent() {
             let column = |col: usize| scaled_sum((0..ROWS).map(|row| mask.at(row, col)));
             let row = |row: usize| scaled_sum((0..COLS).map(|col| mask.at(row, col)));
             let of_all = scaled_sum(mask.values.iter().copied());
-            assert!(of_all.abs() < SIGMAS, "{}: {of_all:.2} standard deviations off", name("the dropped share"));
+            assert!(
+                of_all.abs() < SIGMAS,
+                "{}: {of_all:.2} standard deviations off",
+                name("the dropped share")
+            );
             let (one, two) = (mask.fourth_moment, mask.fourth_moment.powi(2));
             assert_chi_square(&name("channels"), one, ROWS, (0..COLS).map(column));
             assert_chi_square(&name("rows"), one, COLS, (0..ROWS).map(row));

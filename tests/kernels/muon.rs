@@ -46,8 +46,7 @@ fn check_muon(name: &str, problem: &Problem) {
         let step = step_tensors(case);
         // One flat segment, as in the trainer; rows have no gaps.
         let stride = gradients.tensor.stride;
-        let flat =
-            Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
+        let flat = Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
         grad_norm(&mut case.rec, &[flat], &step, Some(1.0));
         let [w, g, m] = [&weights, &gradients, &moments].map(|input| input.tensor.rows(first, rows));
         muon(&mut case.rec, &Matrix { weights: w, gradients: g, moments: m }, &step, &settings);
@@ -67,7 +66,11 @@ fn check_muon(name: &str, problem: &Problem) {
 fn step_tensors(case: &mut Case) -> StepTensors {
     let row = [99.0, 98.0, 97.0, LR, 96.0];
     let schedule = case.input_of(&[row, [f64::NAN; 5]].concat(), 2, 5, F32).tensor;
-    StepTensors { state: case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }), loss: case.integers(&[0; 8]), schedule }
+    StepTensors {
+        state: case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+        loss: case.integers(&[0; 8]),
+        schedule,
+    }
 }
 
 fn expected(problem: &Problem, w: &Input, g: &Input, m: &Input) -> (Vec<f64>, Vec<f64>) {

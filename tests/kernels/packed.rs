@@ -13,9 +13,7 @@ pub fn split_qkv(rows: &[f64], layout: &HeadLayout) -> [Vec<f64>; 3] {
 pub fn pack_qkv(parts: &[Vec<f64>; 3], layout: &HeadLayout) -> Vec<f64> {
     let widths = [layout.q_cols(), layout.k_cols(), layout.v_cols()].map(|width| width as usize);
     (0..parts[0].len() / widths[0])
-        .flat_map(|r| {
-            parts.iter().zip(widths).flat_map(move |(part, w)| part[r * w..(r + 1) * w].to_vec())
-        })
+        .flat_map(|r| parts.iter().zip(widths).flat_map(move |(part, w)| part[r * w..(r + 1) * w].to_vec()))
         .collect()
 }
 

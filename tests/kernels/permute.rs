@@ -319,7 +319,7 @@ fn mid_graph() {
                 tape.backward();
                 let [dx, d_gates] = [leaf, gate_leaf].map(|var| tape.gradient(var).expect("a gradient"));
 
-                let (n, k, d) = (n as usize, k as usize, d as usize);
+                let (k, d) = (k as usize, d as usize);
                 let count = placed.want.sources.len();
                 let rows = formula::permute(&x.values, &placed.want, k, d);
                 let rows = reference::matmul::matmul_nt(&rows, &w.values, count, d, d);
@@ -355,7 +355,8 @@ fn frozen_inputs_have_no_gradient() {
     for (x_needs, gates_need) in [(true, false), (false, true)] {
         check(&format!("tape, x needs {x_needs}, gates need {gates_need}"), |case| {
             let rule = Rule::Dropless { safe_tokens: false };
-            let placed = Placed::random(case, Routes { tokens: 9, chosen: 2, experts: 4, rule, is_fused: true });
+            let placed =
+                Placed::random(case, Routes { tokens: 9, chosen: 2, experts: 4, rule, is_fused: true });
             let (x, gates, dy) = (case.input(9, 8, F32), case.input(9, 2, F32), case.input(9, 8, F32));
             let placement = placed.place(case, true);
             let mut tape = Tape::new(&mut case.rec);

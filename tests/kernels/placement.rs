@@ -139,7 +139,11 @@ fn placements_are_those_of_the_reference() {
                     let (ids, capacities) =
                         (choose(case, choices, tokens, chosen, experts), capacities_of(&routes));
                     let want = reference_of(&routes, &ids, capacities.as_deref());
-                    assert_eq!(want.sources.len(), routes.rows() as usize, "the recording has another number of rows");
+                    assert_eq!(
+                        want.sources.len(),
+                        routes.rows() as usize,
+                        "the recording has another number of rows"
+                    );
                     expect_placed(case, &routes, &ids, capacities.as_deref(), move |placed| {
                         assert!(*placed == want, "{placed:?}\ninstead of\n{want:?}");
                     });
@@ -162,7 +166,10 @@ fn assert_properties(routes: &Routes, ids: &[u32], capacities: Option<&[u32]>, p
     for expert in 0..experts {
         let mine = &sources[offsets[expert] as usize..offsets[expert + 1] as usize];
         let filled = mine.iter().take_while(|&&source| source != NONE).count();
-        assert!(mine[filled..].iter().all(|&source| source == NONE), "an empty row is followed by a filled one");
+        assert!(
+            mine[filled..].iter().all(|&source| source == NONE),
+            "an empty row is followed by a filled one"
+        );
         let claimed = &mine[..filled];
         assert!(claimed.windows(2).all(|two| position(two[0]) < position(two[1])), "not stable");
         assert!(claimed.iter().all(|&choice| ids[choice as usize] as usize == expert));
@@ -356,7 +363,8 @@ fn ties_go_to_the_lower_index() {
     for (experts, hot) in [(1, 0), (1, 1), (257, 31), (512, 512), (512, 100)] {
         check(&format!("{hot} of {experts} experts"), |case| {
             let counts = case.ids_below(experts, 9);
-            let (state, tensor) = (case.step_state(StepState { step: 1, ..StepState::default() }), case.integers(&counts));
+            let (state, tensor) =
+                (case.step_state(StepState { step: 1, ..StepState::default() }), case.integers(&counts));
             let capacities = case.output(1, experts as u32, F32);
             let two = HotAndCold { hot, capacity: 7, cold_capacity: 3 };
             let steps = HotSteps { update_step: 1 << 40, checkpoint_step: None };

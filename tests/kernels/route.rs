@@ -200,7 +200,10 @@ fn balance_losses_and_their_gradient() {
 
             let d_gates = case.input(rows, k, F32);
             let (through_gates, gate_terms) = gates_gradient(&logits.values, &ids, &d_gates.values, &shape);
-            let (step, columns) = (case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }), TallyColumns::of(e));
+            let (step, columns) = (
+                case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+                TallyColumns::of(e),
+            );
             let seed = f64::from(SCALE) / f64::from(ACCUMULATION);
             let tally_row = case.integers(&vec![0; tally_columns(e) as usize]);
             // Factors that make these gradients as large as the one through the gates.
@@ -312,7 +315,10 @@ fn non_finite_logits() {
             });
             let is_finite = |bits: &u32| bits & 0x7f80_0000 != 0x7f80_0000;
             case.expect_words("gates", out.gates, move |words| {
-                assert!(words.chunks(4).take(1).flatten().all(is_finite), "the gates of the finite token are not finite");
+                assert!(
+                    words.chunks(4).take(1).flatten().all(is_finite),
+                    "the gates of the finite token are not finite"
+                );
                 for row in words.chunks(4).skip(1).take(2) {
                     assert!(!row.iter().all(is_finite), "a NaN does not show in {row:?}");
                 }
@@ -408,7 +414,10 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
     let logits = case.input(rows, e, F32);
     let bias = bias_of(case, shape).expect("a bias");
     let (d_gates, before) = (case.input(rows, k, F32), case.input(rows, e, F32));
-    let (step, tally) = (case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }), case.integers(&vec![0; tally_columns(e) as usize]));
+    let (step, tally) = (
+        case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+        case.integers(&vec![0; tally_columns(e) as usize]),
+    );
     let counts = case.integers(&[7; 6]);
     let [expert, sequence, z] = [3.0, 2.0, 0.5];
     let balance = Balance { expert, sequence, z, tokens: shape.tokens, accumulation: ACCUMULATION };

@@ -209,16 +209,9 @@ fn a_full_disk_during_a_checkpoint() {
         if script.starts_with("mount") {
             shell.args(["-rm", "sh"]);
         }
-        shell
-            .args(["-c", &script, "sh"])
-            .arg(program())
-            .args(place.arguments(&["--resume_training=True"]));
+        shell.args(["-c", &script, "sh"]).arg(program()).args(place.arguments(&["--resume_training=True"]));
         in_repository(&mut shell);
-        assert_refused(
-            name,
-            &run(&mut shell),
-            &["checkpoint/step_0000003.tmp/", "cannot write: ", expected],
-        );
+        assert_refused(name, &run(&mut shell), &["checkpoint/step_0000003.tmp/", "cannot write: ", expected]);
         let (step, _) = place.newest();
         assert_eq!(step, 2, "{name}: the previous checkpoint is gone");
         run(&mut place.command(&["--resume_training=True"])).succeeded();

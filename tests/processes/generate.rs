@@ -50,7 +50,11 @@ fn text_is_streamed() {
         let mut stdout = child.stdout.take().expect("a pipe");
         let mut printed = vec![0; "The mill".len() + 1];
         stdout.read_exact(&mut printed).expect("the prompt and the start of its continuation");
-        assert!(child.try_wait().expect("a process").is_none(), "{}: the whole text came at once", tier.name());
+        assert!(
+            child.try_wait().expect("a process").is_none(),
+            "{}: the whole text came at once",
+            tier.name()
+        );
         stdout.read_to_end(&mut printed).expect("the rest");
         end(child).succeeded();
         let settings = Settings { tokens: TOKENS, ..GREEDY };

@@ -79,7 +79,8 @@ fn every_command_has_help() {
         let help = run(&mut gristmill([command, "--help"])).succeeded().stdout;
         assert!(help.contains(&format!("Usage: gristmill {command}")), "{help}");
     }
-    let after_overrides = run(&mut gristmill(["train", "configs/tiny.yaml", "--batch_size=4", "--help"])).succeeded();
+    let after_overrides =
+        run(&mut gristmill(["train", "configs/tiny.yaml", "--batch_size=4", "--help"])).succeeded();
     assert!(after_overrides.stdout.contains("--SECTION.KEY=VALUE"), "{}", after_overrides.stdout);
     assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
 }

@@ -46,7 +46,12 @@ fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
         let (step, folder) = newest_folder(&run).expect("a folder");
         let is_hit = !folder.join("trainer_state.json").exists();
         hits += u32::from(is_hit);
-        println!("killed after `{}`: step {step} is complete: {}, newest: {:?}", moment.0, !is_hit, run.newest());
+        println!(
+            "killed after `{}`: step {step} is complete: {}, newest: {:?}",
+            moment.0,
+            !is_hit,
+            run.newest()
+        );
         assert!(run.newest() >= before, "a complete checkpoint is gone");
     }
     // A kill between two checkpoints is valid too, but some must come while one is being written.

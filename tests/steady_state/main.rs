@@ -110,8 +110,10 @@ fn a_mixture_creates_nothing_after_the_second_step() {
                    shared_expert_num: 1";
     let hot = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.2, enable_cold_hot_expert: True, \
                hot_expert_num: 2, cold_token_percent: 0.5, update_step: 100, routing_policy: TopkRouterV1";
-    let setups =
-        [Setup::experts("grouped", grouped, "mtp_depth: 1, mtp_loss_factor: 0.3"), Setup::experts("hot", hot, "")];
+    let setups = [
+        Setup::experts("grouped", grouped, "mtp_depth: 1, mtp_loss_factor: 0.3"),
+        Setup::experts("hot", hot, ""),
+    ];
     for setup in setups {
         let setup = setup.with(&["--train_dataset.eval_fraction=0.3"]);
         let schedule = Schedule { steps: 30, evaluation_at: 12, checkpoint_at: 21 };

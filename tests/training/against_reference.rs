@@ -72,8 +72,7 @@ fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, us
         .filter(|(spec, plain)| spec.group > 0 || spec.decays != plain.decays)
         .flat_map(|(spec, _)| names(spec).into_iter().map(move |name| (name, decay(spec))))
         .collect();
-    reference.frozen =
-        pairs().filter(|(spec, _)| !spec.trains).flat_map(|(spec, _)| names(spec)).collect();
+    reference.frozen = pairs().filter(|(spec, _)| !spec.trains).flat_map(|(spec, _)| names(spec)).collect();
     if let OptimizerKind::Muon(muon) = plan.optimizer.kind {
         let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms } = muon;
         reference.muon = Some(MuonSettings { momentum, nesterov, steps, rms });

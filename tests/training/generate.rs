@@ -53,7 +53,8 @@ fn shapes() -> Vec<Setup> {
 fn cached_tokens_are_those_of_the_reference() {
     let home = tempfile::tempdir().expect("a folder");
     let prompts = ["the mill", "a", "stones that grind slowly grind fine, says the miller"];
-    for trained in shapes().into_iter().map(trained_model).chain([trained_model_with_tokenizer(home.path())]) {
+    for trained in shapes().into_iter().map(trained_model).chain([trained_model_with_tokenizer(home.path())])
+    {
         let name = trained.setup.name;
         let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
         for tier in Tier::ALL {

@@ -32,7 +32,11 @@ fn the_pool_grows_no_faster_than_the_window() {
         });
         let growth = [1, 2].map(|i| pool[i] as f64 / pool[i - 1] as f64);
         println!("{}: pool {pool:?} bytes at T = 512, 1024, 2048: x {growth:.3?}", tier.name());
-        assert!(growth.iter().all(|g| *g <= ALLOWED_GROWTH), "{}: grows by factors of {growth:?}", tier.name());
+        assert!(
+            growth.iter().all(|g| *g <= ALLOWED_GROWTH),
+            "{}: grows by factors of {growth:?}",
+            tier.name()
+        );
         assert!(growth.iter().all(|g| *g > 1.0), "{}: the pool does not depend on the window", tier.name());
     }
 }

@@ -40,7 +40,11 @@ fn scaled_rotations_follow_the_reference() {
         };
         let (scaled, plain) = (loss(reference_shape(&plan.model).rope.scaling), loss(Scaling::None));
         let difference = (scaled - plain).abs() / plain;
-        assert!(difference > 10.0 * ALLOWED, "{}: scaling changes the loss by only {difference:.1e}", setup.name);
+        assert!(
+            difference > 10.0 * ALLOWED,
+            "{}: scaling changes the loss by only {difference:.1e}",
+            setup.name
+        );
     }
 }
 

@@ -201,11 +201,7 @@ fn a_writer_refuses_what_it_cannot_store() {
     let error_of = writer.sequence(&[3, 256]).expect_err("too large").to_string();
     assert!(error_of.ends_with("token 256 does not fit U8; write the file with a wider type"), "{error_of}");
     drop(writer);
-    assert_eq!(
-        std::fs::read_dir(&folder).expect("a folder").count(),
-        0,
-        "an unfinished writer left a file"
-    );
+    assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 0, "an unfinished writer left a file");
     std::fs::write(format!("{prefix}.idx"), "old").expect("a file");
     assert!(error(MegatronWriter::create(&prefix, TokenEncoding::U8, false)).contains("pair.idx: exists; "));
     assert_eq!(

@@ -72,7 +72,11 @@ fn training_twice_gives_the_same_file() {
     for text in [mill.as_str(), "", " two  spaces\r\n\ttabs ", "ünïcödé 🌾 \u{0}", "<|endoftext|>"] {
         assert_eq!(read.decode(&read.encode(text).expect("tokens")), text);
     }
-    assert_eq!(read.encode("a<|endoftext|>").expect("tokens")[1..], [0], "special tokens are recognised in text");
+    assert_eq!(
+        read.encode("a<|endoftext|>").expect("tokens")[1..],
+        [0],
+        "special tokens are recognised in text"
+    );
     // Ids that are no tokens, which a model with a padded vocabulary may draw, are skipped.
     let mut ids = read.encode("mill").expect("tokens");
     ids.push(9999);

@@ -24,7 +24,13 @@ type Look = Box<dyn Fn(&[u32])>;
 
 pub(super) enum Want {
     /// Values within an error of `allowed`, relative to their own size plus `rms`.
-    Near { values: Vec<f64>, columns: Range<u32>, allowed: f64, rms: f64, has_pads: bool },
+    Near {
+        values: Vec<f64>,
+        columns: Range<u32>,
+        allowed: f64,
+        rms: f64,
+        has_pads: bool,
+    },
     Words(Look),
 }
 

@@ -37,7 +37,9 @@ fn largest_difference(got: &[f32], want: &[f32]) -> f64 {
 fn assert_close(name: &str, got: &Trained, want: &Trained) {
     let loss = largest_difference(&losses(got), &losses(want));
     let weights = relative_distance(&got.weights, &want.weights);
-    println!("{name}: losses differ by {loss:.1e}, final weights by {weights:.1e}; allowed are {ALLOWED:.0e}");
+    println!(
+        "{name}: losses differ by {loss:.1e}, final weights by {weights:.1e}; allowed are {ALLOWED:.0e}"
+    );
     assert!(loss <= ALLOWED, "{name}: losses {:?} and {:?}", losses(got), losses(want));
     assert!(weights <= ALLOWED, "{name}: the final weights differ by {weights:.2e} in norm");
 }
@@ -98,7 +100,8 @@ fn one_expert_is_the_dense_layer() {
         .map(|(name, values)| (name.replace("experts.0.", ""), values))
         .collect();
     assert_close("one expert", &one, &dense);
-    let [got, want] = [&one, &dense].map(|run| run.states.iter().map(|state| state.grad_norm).collect::<Vec<_>>());
+    let [got, want] =
+        [&one, &dense].map(|run| run.states.iter().map(|state| state.grad_norm).collect::<Vec<_>>());
     let norm = largest_difference(&got, &want);
     assert!(norm <= ALLOWED, "gradient norms {got:?} and {want:?}: the router has a gradient");
 }

@@ -98,10 +98,7 @@ fn an_evaluation_leaves_no_trace_and_is_the_references_loss() {
         assert_eq!((none.len(), losses.len() as u64), (0, STEPS));
         assert_eq!(with.reports.len() as u64, STEPS);
         assert_eq!(with.reports, without.reports, "{name}: an evaluation was added to a tally");
-        assert!(
-            with == without,
-            "{name}: an evaluation changed weights, biases, moments or capacities"
-        );
+        assert!(with == without, "{name}: an evaluation changed weights, biases, moments or capacities");
 
         let (plan, data, _) = setup.data();
         let eval = data.eval.as_ref().expect("evaluation data");
