@@ -1,0 +1,334 @@
+//! Attention, forward and backward, against the f64 reference.
+
+use crate::lab::{Bits, Case, allowed, check};
+use crate::packed::{document_bounds, split_qkv};
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::kernels::Capabilities;
+use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
+use gristmill::ops::dropout::Dropout;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::random::DropoutWords;
+use gristmill::record::{Recorder, Tensor};
+use gristmill::reference::attention as reference;
+
+const BASE: Row = Row {
+    batch: 2,
+    tokens: 33,
+    heads: (2, 2),
+    dims: (32, 32),
+    causal: true,
+    window: None,
+    documents: &[],
+    dropout: 0.0,
+    element: F32,
+};
+
+/// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes are
+/// combined with small ones, because a software driver takes seconds to compile the largest kernels.
+const ROWS: [Row; 20] = [
+    BASE,
+    Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
+    Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
+    Row { tokens: 31, heads: (5, 1), dims: (36, 4), ..BASE },
+    Row { batch: 1, tokens: 130, heads: (4, 2), dims: (12, 12), element: Bf16, ..BASE },
+    Row { batch: 1, tokens: 130, heads: (6, 2), dims: (4, 12), causal: false, element: Bf16, ..BASE },
+    Row { tokens: 64, heads: (4, 4), dims: (4, 12), element: F16, ..BASE },
+    Row { batch: 1, tokens: 65, heads: (4, 2), dims: (64, 4), ..BASE },
+    Row { batch: 1, tokens: 31, heads: (2, 1), dims: (128, 4), causal: false, element: Bf16, ..BASE },
+    Row { batch: 1, tokens: 33, heads: (1, 1), dims: (256, 4), ..BASE },
+    Row { batch: 1, tokens: 31, heads: (1, 1), dims: (4, 64), element: Bf16, ..BASE },
+    // Blocks, tiles and loop steps are powers of 2; these windows and documents are not.
+    Row { tokens: 130, heads: (2, 1), dims: (8, 12), window: Some(7), ..BASE },
+    Row { batch: 1, tokens: 257, heads: (1, 1), dims: (32, 8), window: Some(100), element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (12, 8), documents: &[1, 40, 3, 86], ..BASE },
+    Row {
+        tokens: 65,
+        heads: (4, 2),
+        dims: (4, 8),
+        window: Some(5),
+        documents: &[31, 1, 33],
+        element: Bf16,
+        ..BASE
+    },
+    Row { tokens: 5, heads: (1, 1), dims: (4, 4), window: Some(1), ..BASE },
+    Row { tokens: 130, heads: (4, 2), dims: (8, 12), dropout: 0.25, ..BASE },
+    Row { tokens: 35, heads: (2, 1), dims: (12, 4), causal: false, dropout: 0.5, element: F16, ..BASE },
+    Row { tokens: 130, heads: (2, 1), dims: (4, 8), window: Some(50), dropout: 0.1, element: Bf16, ..BASE },
+    EVERYTHING,
+];
+
+/// Values of another size than keys, a window, packed documents and dropout.
+const EVERYTHING: Row = Row {
+    tokens: 130,
+    heads: (4, 2),
+    dims: (12, 20),
+    window: Some(30),
+    documents: &[1, 40, 3, 86],
+    dropout: 0.2,
+    ..BASE
+};
+
+/// The step and micro-batch from which [`Row::dropout`] draws.
+const STEP: u32 = 3;
+const MICRO_STEP: u32 = 1;
+
+#[derive(Clone, Copy)]
+struct Row {
+    batch: u32,
+    tokens: u32,
+    /// Query heads, key and value heads.
+    heads: (u32, u32),
+    /// Elements of a query or key, elements of a value.
+    dims: (u32, u32),
+    causal: bool,
+    window: Option<u32>,
+    /// Lengths of the documents in a sequence; empty if the sequence is one document.
+    documents: &'static [u32],
+    /// Share of the weights that are dropped.
+    dropout: f32,
+    element: Element,
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { batch, tokens, heads, dims, causal, window, documents, dropout, element } = self;
+        let mask = if *causal { "causal" } else { "full" };
+        write!(f, "{batch}x{tokens} heads {heads:?} of {dims:?} {mask} {element:?}")?;
+        window.iter().try_for_each(|window| write!(f, " window {window}"))?;
+        if *dropout > 0.0 {
+            write!(f, " dropout {dropout}")?;
+        }
+        if documents.is_empty() { Ok(()) } else { write!(f, " documents {documents:?}") }
+    }
+}
+
+impl Row {
+    fn shape(&self) -> Attention {
+        Attention {
+            layout: HeadLayout {
+                heads: self.heads.0,
+                kv_heads: self.heads.1,
+                head_dim: self.dims.0,
+                value_dim: self.dims.1,
+            },
+            tokens: self.tokens,
+            is_causal: self.causal,
+            scale: 1.0 / (self.dims.0 as f32).sqrt(),
+            window: self.window,
+            dropout: None,
+        }
+    }
+
+    fn reference<'a>(&self, starts: &'a [usize], factors: &'a [f64]) -> reference::Attention<'a> {
+        reference::Attention {
+            tokens: self.tokens as usize,
+            heads: self.heads.0 as usize,
+            kv_heads: self.heads.1 as usize,
+            head_dim: self.dims.0 as usize,
+            value_dim: self.dims.1 as usize,
+            causal: self.causal,
+            scale: f64::from(self.shape().scale),
+            window: self.window.map(|window| window as usize),
+            starts: (!self.documents.is_empty()).then_some(starts),
+            factors: (!factors.is_empty()).then_some(factors),
+        }
+    }
+
+    /// The document bounds of all sequences.
+    fn bounds(&self) -> [Vec<u32>; 2] {
+        let length: u32 = self.documents.iter().sum();
+        assert!(self.documents.is_empty() || length == self.tokens, "documents must fill a sequence");
+        document_bounds(self.documents).map(|bounds| bounds.repeat(self.batch as usize))
+    }
+
+    fn dropout(&self, case: &mut Case) -> Option<Dropout> {
+        let state = case.integers(&[STEP, MICRO_STEP]);
+        (self.dropout > 0.0).then_some(Dropout {
+            probability: self.dropout,
+            seed: 5 << 40 | 77,
+            site: 9,
+            state,
+        })
+    }
+
+    /// The factor of each weight under dropout, from the host's copy of the generator.
+    fn factors(&self, dropout: Option<Dropout>) -> Vec<f64> {
+        let Some(dropout) = dropout else { return Vec::new() };
+        let Dropout { seed, site, .. } = dropout;
+        let words = DropoutWords { seed, site, step: STEP, micro_step: MICRO_STEP };
+        let mut factors = Vec::new();
+        for vector in 0..self.batch * self.tokens * self.heads.0 {
+            for key in 0..self.tokens {
+                let word = words.at(vector, key / 4)[(key % 4) as usize];
+                let is_kept = word >= dropout.threshold();
+                factors.push(if is_kept { 1.0 / (1.0 - f64::from(self.dropout)) } else { 0.0 });
+            }
+        }
+        factors
+    }
+
+    fn starts(&self) -> Vec<usize> {
+        self.bounds()[0].iter().map(|start| *start as usize).collect()
+    }
+
+    fn document_bounds(&self, case: &mut Case) -> Option<DocumentBounds> {
+        let [starts, ends] = self.bounds();
+        (!self.documents.is_empty())
+            .then(|| DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) })
+    }
+
+    /// The longest chain of sums behind a result: a score, then the sum over the keys (or queries of the group).
+    fn terms(&self) -> u32 {
+        self.dims.0 + self.dims.1 + self.tokens * self.heads.0 / self.heads.1
+    }
+}
+
+#[test]
+fn attention_is_the_weighted_mean_of_the_values() {
+    for row in &ROWS {
+        check(&format!("attention {row}"), |case| forward(case, row, 1.0));
+    }
+}
+
+#[test]
+fn attention_with_large_scores_does_not_overflow() {
+    // Scores of several hundred, so all weights except one are zero.
+    check("attention of large scores", |case| forward(case, &BASE, 10.0));
+}
+
+fn forward(case: &mut Case, row: &Row, size: f64) {
+    let n = row.batch * row.tokens;
+    let qkv = input(case, n, &row.shape().layout, size, row.element);
+    let [q, k, v] = split_qkv(&qkv.1, &row.shape().layout);
+    let out = case.output(n, row.shape().layout.out_cols(), row.element);
+    let lse = case.output(n, row.heads.0, F32);
+    let (bounds, dropout) = (row.document_bounds(case), row.dropout(case));
+    let factors = row.factors(dropout);
+    attention(&mut case.rec, qkv.0, out, lse, bounds, &Attention { dropout, ..row.shape() });
+    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&row.starts(), &factors));
+    // A score of size s has an absolute error of some f32 roundings of s; so has its weight, relative to its size.
+    case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
+    case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
+}
+
+#[test]
+#[should_panic(expected = "a window and document bounds need causal attention")]
+fn a_window_of_full_attention_is_refused() {
+    let mut rec = Recorder::new("case", Capabilities::software());
+    let shape = Attention { window: Some(4), is_causal: false, ..BASE.shape() };
+    let qkv = rec.tensor("qkv", 33, shape.layout.cols(), F32);
+    let out = rec.tensor("out", 33, shape.layout.out_cols(), F32);
+    let lse = rec.tensor("lse", 33, 2, F32);
+    attention(&mut rec, qkv, out, lse, None, &shape);
+}
+
+/// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a single
+/// document per sequence, must give the bits of plain causal attention.
+#[test]
+fn a_window_of_everything_changes_no_bit() {
+    let row = Row { tokens: 130, heads: (2, 1), dims: (12, 8), ..BASE };
+    check("attention window of everything", |case| {
+        let (n, layout) = (row.batch * row.tokens, row.shape().layout);
+        let qkv = input(case, n, &layout, 1.0, F32).0;
+        let dout = case.input(n, layout.out_cols(), F32).tensor;
+        let bits = Bits::default();
+        let whole = Row { documents: &[130], ..row };
+        for (row, window) in
+            [(row, None), (row, Some(130)), (row, Some(u32::MAX)), (whole, None), (whole, Some(131))]
+        {
+            let (out, lse) = (case.output(n, layout.out_cols(), F32), case.output(n, layout.heads, F32));
+            let dqkv = case.output(n, layout.cols(), F32);
+            let (segments, shape) = (row.document_bounds(case), Attention { window, ..row.shape() });
+            attention(&mut case.rec, qkv, out, lse, segments, &shape);
+            attention_backward(&mut case.rec, qkv, out, dout, lse, dqkv, segments, &shape);
+            for (name, tensor) in [("out", out), ("lse", lse), ("dqkv", dqkv)] {
+                bits.expect(case, name, tensor);
+            }
+        }
+    });
+}
+
+#[test]
+fn attention_backward_is_the_gradient() {
+    for row in &ROWS {
+        check(&format!("attention_backward {row}"), |case| backward(case, row));
+    }
+}
+
+fn backward(case: &mut Case, row: &Row) {
+    let (n, layout) = (row.batch * row.tokens, row.shape().layout);
+    let qkv = input(case, n, &layout, 1.0, row.element);
+    let [q, k, v] = split_qkv(&qkv.1, &layout);
+    let (starts, bounds) = (row.starts(), row.document_bounds(case));
+    let dropout = row.dropout(case);
+    let factors = row.factors(dropout);
+    let (out, lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
+    let out = case.input_of(&out, n, layout.out_cols(), row.element);
+    let lse = case.input_of(&lse, n, layout.heads, F32);
+    let dout = case.input(n, layout.out_cols(), row.element);
+    let dqkv = case.output(n, layout.cols(), row.element);
+    let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
+    attention_backward(rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, bounds, &shape);
+    let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
+    if row.element == F32 {
+        // The saved values are nearly exact, so the gradient must be the reference's own.
+        let (a, b, c) =
+            reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts, &factors));
+        for (ours, theirs) in [(&dq, a), (&dk, b), (&dv, c)] {
+            let worst = ours.iter().zip(&theirs).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
+        }
+    }
+    // Each relative to its own size, because the three can differ by orders of magnitude.
+    let starts = [0, layout.k_start(), layout.v_start(), layout.cols()];
+    for (i, (label, want)) in [("dq", dq), ("dk", dk), ("dv", dv)].into_iter().enumerate() {
+        let bound = allowed(row.element, row.terms());
+        case.expect_columns(label, dqkv, starts[i]..starts[i + 1], want, bound);
+    }
+}
+
+/// The gradient as the kernel computes it: weights from the saved log-sum-exp, delta from the saved, rounded output.
+fn from_saved(
+    [q, k, v]: [&[f64]; 3],
+    out: &[f64],
+    dout: &[f64],
+    lse: &[f64],
+    (row, factors): (&Row, &[f64]),
+) -> [Vec<f64>; 3] {
+    let reference::Attention { tokens, heads, kv_heads, head_dim, value_dim, causal, scale, window, .. } =
+        row.reference(&[], &[]);
+    let starts = row.starts();
+    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let add = |y: &mut [f64], a: f64, x: &[f64]| y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
+    for i in 0..lse.len() / heads {
+        for head in 0..heads {
+            let query = (i * heads + head) * head_dim..(i * heads + head + 1) * head_dim;
+            let output = (i * heads + head) * value_dim..(i * heads + head + 1) * value_dim;
+            let delta = dot(&out[output.clone()], &dout[output.clone()]);
+            let start = i - i % tokens;
+            let document = start + starts.get(i).copied().unwrap_or(0);
+            let first = window.map_or(document, |window| document.max((i + 1).saturating_sub(window)));
+            for j in first..if causal { i + 1 } else { start + tokens } {
+                let kv = j * kv_heads + head / (heads / kv_heads);
+                let key = kv * head_dim..(kv + 1) * head_dim;
+                let value = kv * value_dim..(kv + 1) * value_dim;
+                let p = (scale * dot(&q[query.clone()], &k[key.clone()]) - lse[i * heads + head]).exp();
+                let m = factors.get((i * heads + head) * tokens + j % tokens).copied().unwrap_or(1.0);
+                let ds = p * (m * dot(&dout[output.clone()], &v[value.clone()]) - delta);
+                add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);
+                add(&mut dk[key], scale * ds, &q[query.clone()]);
+                add(&mut dv[value], p * m, &dout[output.clone()]);
+            }
+        }
+    }
+    [dq, dk, dv]
+}
+
+/// Random rows scaled by `size`.
+fn input(case: &mut Case, rows: u32, layout: &HeadLayout, size: f64, element: Element) -> (Tensor, Vec<f64>) {
+    let cols = layout.cols();
+    let values: Vec<f64> = (0..rows * cols).map(|_| size * case.normal()).collect();
+    let input = case.input_of(&values, rows, cols, element);
+    (input.tensor, input.values)
+}

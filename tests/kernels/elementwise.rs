@@ -1,0 +1,303 @@
+//! swiglu, gelu and rope against the f64 reference.
+
+use crate::lab::{Case, Input, allowed, check};
+use crate::packed::{columns, pack_gate_up, split_gate_up};
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::element::stride_of;
+use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward, scaled_cos_sin_table};
+use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
+use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
+use gristmill::record::Tensor;
+use gristmill::reference;
+
+/// Rows and features: 1, odd, one more than a workgroup.
+const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];
+
+#[test]
+fn swiglu_is_the_gated_activation() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("swiglu {n}x{f} {element:?}"), |case| {
+                let (gate_up, gate, up) = gate_and_up(case, n, f, element);
+                let out = case.output(n, f, element);
+                swiglu(&mut case.rec, gate_up, out);
+                case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(element, 2));
+            });
+        }
+    }
+}
+
+#[test]
+fn swiglu_backward_writes_both_gradients() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("swiglu_backward {n}x{f} {element:?}"), |case| {
+                let (gate_up, gate, up) = gate_and_up(case, n, f, element);
+                let dout = case.input(n, f, element);
+                let d_gate_up = case.output(n, gate_up_cols(f), element);
+                swiglu_backward(&mut case.rec, gate_up, dout.tensor, d_gate_up);
+                let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &dout.values);
+                case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, f), allowed(element, 4));
+            });
+        }
+    }
+}
+
+#[test]
+fn swiglu_takes_two_tensors() {
+    for element in [F32, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("swiglu of two {n}x{f} {element:?}"), |case| {
+                let (gate, up, dout) =
+                    (case.input(n, f, element), case.input(n, f, element), case.input(n, f, element));
+                let [out, d_gate, d_up] = [0; 3].map(|_| case.output(n, f, element));
+                let halves = [gate.tensor, up.tensor];
+                swiglu_of_two(&mut case.rec, halves, out);
+                swiglu_of_two_backward(&mut case.rec, halves, dout.tensor, [d_gate, d_up]);
+                let want = reference::swiglu::swiglu(&gate.values, &up.values);
+                case.expect("out", out, want, allowed(element, 2));
+                let (want_gate, want_up) =
+                    reference::swiglu::swiglu_backward(&gate.values, &up.values, &dout.values);
+                case.expect("d_gate", d_gate, want_gate, allowed(element, 4));
+                case.expect("d_up", d_up, want_up, allowed(element, 4));
+            });
+        }
+    }
+}
+
+#[test]
+fn swiglu_survives_extreme_gates() {
+    check("swiglu of extremes", |case| {
+        let gate = [-3e38, -1e4, -200.0, -89.0, -80.0, -0.0, 80.0, 200.0, 1e4];
+        let up = [1.0; 9];
+        let gate_up = case.input_of(&pack_gate_up(&gate, &up, 9), 1, gate_up_cols(9), F32);
+        let (out, d_gate_up) = (case.output(1, 9, F32), case.output(1, gate_up_cols(9), F32));
+        let dout = case.input_of(&[1.0; 9], 1, 9, F32);
+        swiglu(&mut case.rec, gate_up.tensor, out);
+        swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up);
+        case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(F32, 2));
+        let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &[1.0; 9]);
+        case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, 9), allowed(F32, 4));
+    });
+}
+
+#[test]
+fn swiglu_works_on_ranges() {
+    check("swiglu on ranges of larger tensors", |case| {
+        let (n, f) = (5, 12);
+        let whole = case.input(9, 40, Bf16);
+        let half = |first| columns(&whole.values[3 * 40..8 * 40], 40, first..first + 12);
+        let out = case.output(n, f, Bf16);
+        swiglu(&mut case.rec, whole.tensor.rows(3, n).columns(8, 24), out);
+        case.expect("out", out, reference::swiglu::swiglu(&half(8), &half(20)), allowed(Bf16, 2));
+    });
+}
+
+const GELUS: [(Gelu, reference::gelu::Gelu); 2] =
+    [(Gelu::Exact, reference::gelu::Gelu::Exact), (Gelu::Tanh, reference::gelu::Gelu::Tanh)];
+
+#[test]
+fn gelu_and_its_backward() {
+    for (kind, formula) in GELUS {
+        for element in [F32, F16, Bf16] {
+            for (n, f) in SWIGLU_SHAPES {
+                check(&format!("gelu {kind:?} {n}x{f} {element:?}"), |case| {
+                    let values: Vec<f64> = (0..n * f).map(|_| 2.0 * case.normal()).collect();
+                    let (x, dy) = (case.input_of(&values, n, f, element), case.input(n, f, element));
+                    let [y, dx] = [0; 2].map(|_| case.output(n, f, element));
+                    gelu(&mut case.rec, x.tensor, y, kind);
+                    gelu_backward(&mut case.rec, x.tensor, dy.tensor, dx, kind);
+                    case.expect("y", y, reference::gelu::gelu(&x.values, formula), allowed(element, 2));
+                    let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
+                    case.expect("dx", dx, want, allowed(element, 4));
+                });
+            }
+        }
+    }
+}
+
+/// Values from -5 to 5 in steps of 0.01, each within 16 ulps of its own size, including the lower tail.
+#[test]
+fn gelu_is_as_precise_as_f32() {
+    for (kind, formula) in GELUS {
+        check(&format!("gelu {kind:?}, relative"), |case| {
+            let values: Vec<f64> = (-500..500).map(|i| i as f64 / 100.0).collect();
+            let x = case.input_of(&values, 1, 1000, F32);
+            let y = case.output(1, 1000, F32);
+            gelu(&mut case.rec, x.tensor, y, kind);
+            let want = reference::gelu::gelu(&x.values, formula);
+            case.expect_words("y", y, move |words| {
+                for ((word, want), x) in words.iter().zip(&want).zip(&x.values) {
+                    let got = f32::from_bits(*word) as f64;
+                    // The relative error of e^-a is a times the rounding of a: x²/2 for the exact form, 2u for tanh.
+                    let exponent = (0.5 * x * x).max(1.6 * x.abs() * (1.0 + 0.045 * x * x));
+                    let ulps = (got - want).abs() / (want.abs() * 2f64.powi(-24) + f64::MIN_POSITIVE);
+                    assert!(ulps <= 16.0 + 2.0 * exponent, "gelu({x}) is {got}, not {want}: {ulps:.1} ulps");
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn gelu_survives_extremes() {
+    for (kind, formula) in GELUS {
+        check(&format!("gelu {kind:?} of extremes"), |case| {
+            let values = [-3e38, -1e4, -200.0, -13.0, -10.0, -0.0, 10.0, 200.0, 3e38];
+            let x = case.input_of(&values, 1, 9, F32);
+            let dy = case.input_of(&[1.0; 9], 1, 9, F32);
+            let [y, dx] = [0; 2].map(|_| case.output(1, 9, F32));
+            gelu(&mut case.rec, x.tensor, y, kind);
+            gelu_backward(&mut case.rec, x.tensor, dy.tensor, dx, kind);
+            case.expect_words("y", y, |words| {
+                let y: Vec<f32> = words[..9].iter().map(|&w| f32::from_bits(w)).collect();
+                assert!(y[..6].iter().all(|y| y.abs() < 1e-20), "{y:?}");
+                assert_eq!(y[6..], [10.0, 200.0, 3e38]);
+            });
+            let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
+            case.expect("dx", dx, want, allowed(F32, 4));
+            // A NaN stays NaN, so that an overflow is not hidden.
+            let bad = case.integers(&[0x7fc0_0000, 0x7f80_0001, 0xffc0_0000, 0x7fc0_0000]);
+            let [y, dx] = [0; 2].map(|_| case.output(1, 4, F32));
+            gelu(&mut case.rec, bad, y, kind);
+            gelu_backward(&mut case.rec, bad, bad, dx, kind);
+            for (label, tensor) in [("NaN", y), ("gradient of NaN", dx)] {
+                case.expect_words(label, tensor, |words| {
+                    assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "{words:x?}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn gelu_works_on_ranges() {
+    check("gelu on ranges of larger tensors", |case| {
+        let whole = case.input(9, 40, Bf16);
+        let part = columns(&whole.values[3 * 40..8 * 40], 40, 8..20);
+        let y = case.output(5, 12, Bf16);
+        gelu(&mut case.rec, whole.tensor.rows(3, 5).columns(8, 12), y, Gelu::Exact);
+        case.expect("y", y, reference::gelu::gelu(&part, reference::gelu::Gelu::Exact), allowed(Bf16, 2));
+    });
+}
+
+/// A packed tensor, and its gate and up.
+fn gate_and_up(case: &mut Case, n: u32, f: u32, element: Element) -> (Tensor, Vec<f64>, Vec<f64>) {
+    let values: Vec<f64> = (0..2 * n * f).map(|_| 2.0 * case.normal()).collect();
+    let (gate, up) = values.split_at((n * f) as usize);
+    let Input { tensor, values } = case.input_of(&pack_gate_up(gate, up, f), n, gate_up_cols(f), element);
+    let [gate, up] = split_gate_up(&values, f);
+    (tensor, gate, up)
+}
+
+/// A scaled table has a magnitude above 1, which multiplies the forward and the backward rotation.
+#[test]
+fn rope_follows_a_scaled_table() {
+    let yarn = Yarn {
+        factor: 4.0,
+        original: 64.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        mscale: 1.0,
+        mscale_all_dim: 0.0,
+    };
+    let (layout, rotation, scaling) =
+        (HeadLayout { heads: 1, kv_heads: 1, head_dim: 8, value_dim: 8 }, HALF, RopeScaling::Yarn(yarn));
+    let frequencies = scaling.frequencies(&rotation);
+    assert!(scaling.magnitude() > 1.1);
+    for direction in [1.0, -1.0] {
+        check(&format!("rope scaled, direction {direction}"), |case| {
+            let ids = [0u32, 99, 17, 40, 64];
+            let (qkv, positions) = (case.input(5, layout.cols(), F32), case.integers(&ids));
+            let table: Vec<f64> =
+                scaled_cos_sin_table(100, &rotation, &scaling).into_iter().map(f64::from).collect();
+            let cos_sin = case.input_of(&table, 100, 8, F32).tensor;
+            match direction > 0.0 {
+                true => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+                false => rope_backward(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+            }
+            let mut want = qkv.values;
+            for (row, id) in want.chunks_mut(layout.cols() as usize).zip(ids) {
+                for head in row[..16].chunks_mut(8) {
+                    for (pair, frequency) in frequencies.iter().enumerate() {
+                        let (sin, cos) = (direction * id as f64 * frequency).sin_cos();
+                        let (a, b) = (head[pair], head[pair + 4]);
+                        head[pair] = scaling.magnitude() * (a * cos - b * sin);
+                        head[pair + 4] = scaling.magnitude() * (a * sin + b * cos);
+                    }
+                }
+            }
+            case.expect("qkv", qkv.tensor, want, allowed(F32, 2));
+        });
+    }
+}
+
+const HALF: Rope = Rope { rotary_dim: 8, theta: 10000.0, is_interleaved: false };
+
+/// Query heads, key heads, head_dim and rotation.
+const ROPES: [(u32, u32, u32, Rope); 9] = [
+    (4, 4, 32, Rope { rotary_dim: 32, ..HALF }),
+    (4, 2, 64, Rope { rotary_dim: 32, ..HALF }),
+    (3, 1, 128, Rope { rotary_dim: 128, theta: 1e6, ..HALF }),
+    (2, 1, 8, Rope { rotary_dim: 6, ..HALF }),
+    (2, 2, 12, Rope { rotary_dim: 12, ..HALF }),
+    (1, 1, 4, Rope { rotary_dim: 2, ..HALF }),
+    (2, 1, 16, Rope { rotary_dim: 16, is_interleaved: true, ..HALF }),
+    (5, 1, 12, Rope { rotary_dim: 6, is_interleaved: true, ..HALF }),
+    (33, 11, 4, Rope { rotary_dim: 4, is_interleaved: true, ..HALF }),
+];
+
+#[test]
+fn rope_rotates_queries_and_keys_in_place() {
+    for element in [F32, Bf16] {
+        for row in &ROPES {
+            check_rope(row, element);
+        }
+    }
+    check_rope(&ROPES[1], F16);
+    check_rope(&ROPES[3], F16);
+    check_rope(&ROPES[7], F16);
+}
+
+fn check_rope(row: &(u32, u32, u32, Rope), element: Element) {
+    for is_backward in [false, true] {
+        let name = if is_backward { "rope_backward" } else { "rope" };
+        check(&format!("{name} {row:?} {element:?}"), |case| turn(case, row, element, is_backward));
+    }
+}
+
+fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backward: bool) {
+    let &(heads, kv_heads, head_dim, rotation) = row;
+    let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: 8 };
+    let (tokens, rows) = (9, 100);
+    let qkv = case.input(tokens, layout.cols(), element);
+    let mut ids = case.ids_below(tokens as usize, rows);
+    ids[3] = rows - 1;
+    let positions = case.integers(&ids);
+    let stride = stride_of(rotation.rotary_dim);
+    let table: Vec<f64> = cos_sin_table(rows, &rotation).into_iter().map(f64::from).collect();
+    let table = columns(&table, stride, 0..rotation.rotary_dim as usize);
+    let cos_sin = case.input_of(&table, rows, rotation.rotary_dim, F32).tensor;
+    match is_backward {
+        false => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+        true => rope_backward(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
+    }
+    let rotation = reference::rope::Rope {
+        head_dim: head_dim as usize,
+        rotary_dim: rotation.rotary_dim as usize,
+        theta: rotation.theta,
+        interleaved: rotation.is_interleaved,
+        scaling: reference::rope_scaling::Scaling::None,
+    };
+    let mut want = qkv.values;
+    for (token, row) in want.chunks_mut(layout.cols() as usize).enumerate() {
+        let (turned, position) = (&mut row[..layout.v_start() as usize], &ids[token..token + 1]);
+        match is_backward {
+            false => reference::rope::rope(turned, position, (heads + kv_heads) as usize, &rotation),
+            true => reference::rope::rope_backward(turned, position, (heads + kv_heads) as usize, &rotation),
+        }
+    }
+    case.expect("qkv", qkv.tensor, want, allowed(element, 2));
+}

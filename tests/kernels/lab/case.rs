@@ -1,0 +1,205 @@
+//! A case under construction.
+
+use super::{GUARD, unpadded};
+use gristmill::element::Element;
+use gristmill::kernels::Capabilities;
+use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
+use gristmill::train::state::StepState;
+use std::ops::Range;
+
+/// An input with the same rounded values for the kernel and for the reference.
+pub struct Input {
+    pub tensor: Tensor,
+    pub values: Vec<f64>,
+}
+
+pub(super) struct Expectation {
+    pub label: String,
+    pub tensor: Tensor,
+    pub want: Want,
+}
+
+/// Panics if the words of a tensor are wrong.
+type Look = Box<dyn Fn(&[u32])>;
+
+pub(super) enum Want {
+    /// Values within an error of `allowed`, relative to their own size plus `rms`.
+    Near {
+        values: Vec<f64>,
+        columns: Range<u32>,
+        allowed: f64,
+        rms: f64,
+        has_pads: bool,
+    },
+    Words(Look),
+}
+
+/// A case under construction: its tensors, its recording, and what must come out.
+pub struct Case {
+    pub(super) persistents: Persistents,
+    /// The initial bytes of persistent buffers.
+    pub(super) contents: Vec<(PersistentId, Vec<u8>)>,
+    pub rec: Recorder,
+    pub(super) expectations: Vec<Expectation>,
+    /// The state of the random number generator.
+    random: u64,
+}
+
+impl Case {
+    pub(super) fn new(capabilities: Capabilities) -> Self {
+        Self {
+            persistents: Persistents::new(),
+            contents: Vec::new(),
+            rec: Recorder::new("case", capabilities),
+            expectations: Vec::new(),
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    /// The next value of a fixed random sequence, roughly normal.
+    pub fn normal(&mut self) -> f64 {
+        let mut uniform = || {
+            self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.random >> 11) as f64 / (1u64 << 53) as f64
+        };
+        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    }
+
+    /// Random ids below `bound`.
+    pub fn ids_below(&mut self, count: usize, bound: u32) -> Vec<u32> {
+        (0..count).map(|_| ((self.normal().abs() * 1e6) as u64 % bound as u64) as u32).collect()
+    }
+
+    /// A tensor of random values, rounded to `element`.
+    pub fn input(&mut self, rows: u32, cols: u32, element: Element) -> Input {
+        let values: Vec<f64> = (0..rows * cols).map(|_| self.normal()).collect();
+        self.input_of(&values, rows, cols, element)
+    }
+
+    /// A tensor of these values, rounded to `element`.
+    pub fn input_of(&mut self, values: &[f64], rows: u32, cols: u32, element: Element) -> Input {
+        let mut bytes = Vec::new();
+        for row in values.chunks(cols as usize) {
+            let row: Vec<f32> = row.iter().map(|&v| v as f32).collect();
+            element.encode_row(&row, &mut bytes);
+        }
+        let tensor = self.placed(rows, cols, element, &bytes);
+        let values = unpadded(&element.decode(&bytes), &tensor);
+        Input { tensor, values }
+    }
+
+    /// A row of integers, as words of 32 bits.
+    pub fn integers(&mut self, values: &[u32]) -> Tensor {
+        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        self.placed(1, values.len() as u32, Element::F32, &bytes)
+    }
+
+    /// The state of a step on the device.
+    pub fn step_state(&mut self, state: StepState) -> Tensor {
+        self.integers(bytemuck::cast_slice(&[state]))
+    }
+
+    /// Lets a model `add` its own tables to the persistent buffers; `fill` names one of them and gives its values.
+    pub fn persistent<T>(
+        &mut self,
+        add: impl FnOnce(&mut Persistents) -> T,
+        fill: impl Fn(&T) -> (Tensor, Vec<f32>),
+    ) -> T {
+        let added = add(&mut self.persistents);
+        let (table, values) = fill(&added);
+        if let BufferId::Persistent(id) = table.buffer {
+            self.contents.push((id, values.iter().flat_map(|value| value.to_le_bytes()).collect()));
+        }
+        added
+    }
+
+    /// A tensor that is NaN at the start.
+    pub fn output(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
+        let bytes = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, rows, cols, element).bytes();
+        self.placed(rows, cols, element, &vec![0xff; bytes as usize])
+    }
+
+    fn placed(&mut self, rows: u32, cols: u32, element: Element, bytes: &[u8]) -> Tensor {
+        let total = bytes.len() as u64 + 2 * GUARD;
+        let id = self.persistents.add("case", total);
+        let mut contents = vec![0xff; total as usize];
+        contents[GUARD as usize..GUARD as usize + bytes.len()].copy_from_slice(bytes);
+        self.contents.push((id, contents));
+        Tensor::new(BufferId::Persistent(id), GUARD, rows, cols, element)
+    }
+
+    /// Expects every element within `allowed` of the reference, relative to its own size plus the tensor's root mean square.
+    pub fn expect(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
+        let rms = root_mean_square(&want);
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, true));
+    }
+
+    /// The same for differences that may cancel almost completely: the error is relative to `terms`, the operands of the
+    /// subtraction, because f32 arithmetic cannot do better.
+    pub fn expect_difference(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        want: Vec<f64>,
+        allowed: f64,
+        terms: &[f64],
+    ) {
+        let rms = root_mean_square(terms).max(root_mean_square(&want));
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, true));
+    }
+
+    /// The same for a range of columns that is a result of its own: the error is relative to the range's root mean square, so
+    /// that large neighbours in the row cannot hide it. Guard zones and pads are those of the whole tensor.
+    pub fn expect_columns(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        columns: Range<u32>,
+        want: Vec<f64>,
+        allowed: f64,
+    ) {
+        let rms = root_mean_square(&want);
+        self.expect_near(label, tensor, columns, want, allowed, (rms, true));
+    }
+
+    /// The same for a vector of scalars, which has no pad.
+    pub fn expect_vector(&mut self, label: &str, tensor: Tensor, want: Vec<f64>, allowed: f64) {
+        let rms = root_mean_square(&want);
+        self.expect_near(label, tensor, 0..tensor.cols, want, allowed, (rms, false));
+    }
+
+    fn expect_near(
+        &mut self,
+        label: &str,
+        tensor: Tensor,
+        columns: Range<u32>,
+        want: Vec<f64>,
+        allowed: f64,
+        (rms, has_pads): (f64, bool),
+    ) {
+        assert!(columns.end <= tensor.cols, "{label}: the tensor has fewer columns");
+        assert_eq!(
+            want.len(),
+            tensor.rows as usize * columns.len(),
+            "{label}: the reference has the wrong size"
+        );
+        self.rec.keep(tensor);
+        let want = Want::Near { values: want, columns, allowed, rms, has_pads };
+        self.expectations.push(Expectation { label: label.to_string(), tensor, want });
+    }
+
+    /// Lets `look` check the raw words that come out.
+    pub fn expect_words(&mut self, label: &str, tensor: Tensor, look: impl Fn(&[u32]) + 'static) {
+        self.rec.keep(tensor);
+        self.expectations.push(Expectation {
+            label: label.to_string(),
+            tensor,
+            want: Want::Words(Box::new(look)),
+        });
+    }
+}
+
+fn root_mean_square(values: &[f64]) -> f64 {
+    (values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64).sqrt()
+}

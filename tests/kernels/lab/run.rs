@@ -1,0 +1,120 @@
+//! Runs a case on the device and compares what comes out.
+
+use super::case::{Case, Expectation, Want};
+use super::{GUARD, unpadded};
+use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared, Reader};
+use gristmill::kernels::{Capabilities, Tier};
+use std::sync::OnceLock;
+
+/// Runs a case on every tier, checked and unchecked.
+pub fn check(name: &str, build: impl Fn(&mut Case)) {
+    Tier::ALL.into_iter().for_each(|tier| check_tier(name, tier, &build));
+}
+
+/// Runs a case on one tier, checked and unchecked; if its kernels share loads between lanes, also without sharing.
+///
+/// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
+pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
+    let name = format!("{name} [{}]", tier.name());
+    let capabilities = gpus()[0].capabilities().with_tier(tier);
+    let [checked, unchecked] = gpus().each_ref().map(|gpu| run(&name, gpu, capabilities, build));
+    assert!(checked == unchecked, "{name}: checked and unchecked shaders differ");
+    if shares_loads(capabilities, build) {
+        let alone = run(&format!("{name} without lanes"), &gpus()[1], capabilities.with_lanes(1), build);
+        assert!(alone == unchecked, "{name}: sharing loads between lanes changes the result");
+    }
+}
+
+/// One device with the shaders' run-time checks and one without, shared by all tests.
+fn gpus() -> &'static [Gpu; 2] {
+    static GPUS: OnceLock<[Gpu; 2]> = OnceLock::new();
+    GPUS.get_or_init(|| {
+        [true, false].map(|checked_shaders| {
+            let options = GpuOptions { checked_shaders, ..GpuOptions::default() };
+            pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"))
+        })
+    })
+}
+
+fn shares_loads(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> bool {
+    let mut case = Case::new(capabilities);
+    build(&mut case);
+    let dispatches = case.rec.finish().dispatches;
+    dispatches.iter().any(|dispatch| dispatch.kernel.features().any(|feature| feature == "shuffled"))
+}
+
+fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
+    let mut case = Case::new(capabilities);
+    build(&mut case);
+    let Case { persistents, contents, rec, expectations, .. } = case;
+    let recording = rec.finish();
+    let buffers =
+        pollster::block_on(gpu.make_persistent(&persistents)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for (id, bytes) in &contents {
+        gpu.write(&buffers, *id, 0, bytes);
+    }
+    let prepared = pollster::block_on(async {
+        let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;
+        let mut encoder = gpu.encoder();
+        encoder.replay(&prepared.programs[0]).await?;
+        encoder.submit().await?;
+        gpu.wait().await?;
+        Ok::<_, gristmill::error::Error>(prepared)
+    });
+    let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
+    let reader = Reader::new(gpu, 1 << 20);
+    expectations.iter().map(|e| compare(name, gpu, &buffers, &prepared, &reader, e)).collect()
+}
+
+fn compare(
+    name: &str,
+    gpu: &Gpu,
+    buffers: &Buffers,
+    prepared: &Prepared,
+    reader: &Reader,
+    expectation: &Expectation,
+) -> Vec<u8> {
+    let Expectation { label, tensor, want } = expectation;
+    let around = pollster::block_on(reader.around(gpu, buffers, prepared, 0, tensor, GUARD));
+    let around = around.unwrap_or_else(|e| panic!("{name} {label}: {e}"));
+    let (before, rest) = around.split_at(GUARD as usize);
+    let (bytes, after) = rest.split_at(tensor.bytes() as usize);
+    assert!(before.iter().chain(after).all(|&b| b == 0xff), "{name} {label}: wrote outside its tensor");
+    let (want, columns, allowed, rms, has_pads) = match want {
+        Want::Near { values, columns, allowed, rms, has_pads } => (values, columns, allowed, rms, has_pads),
+        Want::Words(look) => {
+            let words: Vec<u32> =
+                bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            look(&words);
+            return bytes.to_vec();
+        }
+    };
+    let padded = tensor.element.decode(bytes);
+    for (r, row) in padded.chunks(tensor.stride as usize).enumerate() {
+        let pad = &row[tensor.cols as usize..];
+        assert!(!*has_pads || pad.iter().all(|&v| v == 0.0), "{name} {label}: the pad of row {r} is {pad:?}");
+    }
+    let got = unpadded(&padded, tensor);
+    let got: Vec<f64> = got
+        .chunks(tensor.cols as usize)
+        .flat_map(|row| row[columns.start as usize..columns.end as usize].iter().copied())
+        .collect();
+    let mut worst = (0.0, 0);
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let share = (g - w).abs() / (allowed * (w.abs() + rms) + f64::MIN_POSITIVE);
+        if share.is_nan() || share > worst.0 {
+            worst = (if share.is_nan() { f64::INFINITY } else { share }, i);
+        }
+    }
+    let (share, at) = worst;
+    println!("{name} {label}: {:.1} % of the allowed error {allowed:.1e}", 100.0 * share);
+    assert!(
+        share <= 1.0,
+        "{name} {label}: element {at} (row {}, column {}) is {}, the reference says {}",
+        at / columns.len(),
+        columns.start as usize + at % columns.len(),
+        got[at],
+        want[at]
+    );
+    bytes.to_vec()
+}

@@ -1,0 +1,41 @@
+//! How the device finds out whether the lanes of a workgroup can share loads: llvmpipe can, and the answer can be no.
+
+use gristmill::device::{Gpu, GpuOptions, Guard, Reader, lane_probe};
+use gristmill::element::Element::F32;
+use pollster::block_on;
+
+fn gpu() -> Gpu {
+    block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Without shared loads every kernel is correct but half as fast, so no other test would notice.
+#[test]
+fn llvmpipe_has_lanes() {
+    let gpu = gpu();
+    let (name, lanes) = (&gpu.report().name, gpu.capabilities().lanes);
+    println!("{name}: {lanes}");
+    assert!(!name.contains("llvmpipe") || lanes > 1, "{name} was found to have no lanes");
+    assert!(gpu.report().is_software || lanes == 1, "only software adapters use lanes");
+}
+
+#[test]
+fn lanes_without_shuffles_count_only_themselves() {
+    let gpu = gpu();
+    let lanes = gpu.capabilities().lanes;
+    for (is_shuffled, wanted) in [(false, 1), (true, lanes)] {
+        if is_shuffled && lanes == 1 {
+            continue; // without subgroups the adapter cannot run the kernel
+        }
+        let (persistents, recording, heard) = lane_probe(lanes.max(4), is_shuffled);
+        let counts = block_on(async {
+            let buffers = gpu.make_persistent(&persistents).await?;
+            let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;
+            let mut encoder = gpu.encoder();
+            encoder.replay(&prepared.programs[0]).await?;
+            encoder.submit().await?;
+            Reader::new(&gpu, heard.bytes()).tensor(&gpu, &buffers, &prepared, 0, &heard).await
+        });
+        let counts = F32.decode(&counts.unwrap_or_else(|e| panic!("{e}")));
+        assert!(counts.iter().all(|&count| count == wanted as f32), "{is_shuffled}: {counts:?}");
+    }
+}

@@ -1,0 +1,24 @@
+//! The kernels and the tape's ops against the f64 reference, on every tier and in every element type they take.
+
+mod lab;
+mod packed;
+
+mod attention;
+mod decode;
+mod documents;
+mod dropout;
+mod elementwise;
+mod grouped;
+mod grouped_layers;
+mod lanes;
+mod loss_and_update;
+mod masks;
+mod matmul;
+mod muon;
+mod norms_and_sums;
+mod permute;
+mod placement;
+mod route;
+mod row_gate;
+mod tape;
+mod unfused;

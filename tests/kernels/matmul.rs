@@ -1,0 +1,119 @@
+//! matmul and its epilogues against the f64 reference.
+
+use crate::lab::{Case, allowed, check};
+use crate::packed::columns;
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::record::Tensor;
+use gristmill::reference;
+
+/// m, n, k: 1, odd, tile edges and one more.
+const MATMUL_SHAPES: [(u32, u32, u32); 12] = [
+    (1, 1, 1),
+    (1, 31, 7),
+    (33, 1, 31),
+    (8, 64, 16),
+    (9, 65, 33),
+    (16, 128, 16),
+    (17, 129, 33),
+    (24, 64, 5),
+    (33, 65, 3),
+    (64, 64, 257),
+    (130, 257, 12),
+    (257, 31, 1),
+];
+
+#[test]
+fn matmul_is_the_product() {
+    for element in [F32, F16, Bf16] {
+        for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+            for (m, n, k) in MATMUL_SHAPES {
+                check(&format!("matmul {layout:?} {m}x{n}x{k} {element:?}"), |case| {
+                    let (a, b, want) = product(case, layout, m, n, k, element);
+                    let y = case.output(m, n, element);
+                    matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                    case.expect("y", y, want, allowed(element, k));
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn matmul_adds_bias_residual_and_the_previous_contents() {
+    for element in [F32, Bf16] {
+        check(&format!("matmul epilogue {element:?}"), |case| {
+            let (m, n, k) = (33, 31, 20);
+            let (a, b, mut want) = product(case, Layout::Nt, m, n, k, element);
+            let (bias, residual, y) =
+                (case.input(1, n, element), case.input(m, n, element), case.input(m, n, element));
+            for (i, w) in want.iter_mut().enumerate() {
+                *w += bias.values[i % n as usize] + residual.values[i] + y.values[i];
+            }
+            let epilogue =
+                Epilogue { bias: Some(bias.tensor), residual: Some(residual.tensor), accumulate: true };
+            matmul(&mut case.rec, Layout::Nt, a, b, y.tensor, epilogue);
+            case.expect("y", y.tensor, want, allowed(element, k));
+        });
+    }
+}
+
+#[test]
+fn matmul_accumulates_gradients_in_f32() {
+    check("matmul gradient of bf16 factors", |case| {
+        let (m, n, k) = (31, 33, 40);
+        let (a, b, mut want) = product(case, Layout::Tn, m, n, k, Bf16);
+        let y = case.input(m, n, F32);
+        want.iter_mut().zip(&y.values).for_each(|(w, y)| *w += y);
+        matmul(
+            &mut case.rec,
+            Layout::Tn,
+            a,
+            b,
+            y.tensor,
+            Epilogue { accumulate: true, ..Default::default() },
+        );
+        case.expect("y", y.tensor, want, allowed(F32, k));
+    });
+}
+
+#[test]
+fn matmul_works_on_column_ranges() {
+    check("matmul on ranges of wider tensors", |case| {
+        let (m, n, k) = (9, 12, 20);
+        let (a, b) = (case.input(m, 44, F32), case.input(n, k, F32));
+        let y = case.input(m, 40, F32);
+        let part = columns(&a.values, 44, 8..28);
+        let product = reference::matmul::matmul_nt(&part, &b.values, m as usize, n as usize, k as usize);
+        let mut want = y.values.clone();
+        for (r, row) in product.chunks(n as usize).enumerate() {
+            want[r * 40 + 16..r * 40 + 28].copy_from_slice(row);
+        }
+        let (a, out) = (a.tensor.columns(8, k), y.tensor.columns(16, n));
+        matmul(&mut case.rec, Layout::Nt, a, b.tensor, out, Epilogue::default());
+        case.expect("y", y.tensor, want, allowed(F32, k));
+    });
+}
+
+/// Random factors and their product.
+fn product(
+    case: &mut Case,
+    layout: Layout,
+    m: u32,
+    n: u32,
+    k: u32,
+    element: Element,
+) -> (Tensor, Tensor, Vec<f64>) {
+    let (a, b) = match layout {
+        Layout::Nt => (case.input(m, k, element), case.input(n, k, element)),
+        Layout::Nn => (case.input(m, k, element), case.input(k, n, element)),
+        Layout::Tn => (case.input(k, m, element), case.input(k, n, element)),
+    };
+    let (m, n, k) = (m as usize, n as usize, k as usize);
+    let want = match layout {
+        Layout::Nt => reference::matmul::matmul_nt(&a.values, &b.values, m, n, k),
+        Layout::Nn => reference::matmul::matmul_nn(&a.values, &b.values, m, n, k),
+        Layout::Tn => reference::matmul::matmul_tn(&a.values, &b.values, m, n, k),
+    };
+    (a.tensor, b.tensor, want)
+}

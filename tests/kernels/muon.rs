@@ -1,0 +1,133 @@
+//! muon against the f64 reference.
+
+use crate::lab::{Case, Input, allowed, check};
+use gristmill::element::Element::F32;
+use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use gristmill::ops::muon::{Matrix, Muon, muon};
+use gristmill::record::Tensor;
+use gristmill::reference;
+use gristmill::train::state::StepState;
+
+const SCALE: f32 = 8.0;
+const LR: f64 = 0.5;
+
+/// Each Newton-Schulz step multiplies the error of a small singular value by the first coefficient.
+fn bound(rows: u32, cols: u32, steps: u32) -> f64 {
+    3.4445f64.powi(steps as i32) * allowed(F32, rows.max(cols))
+}
+
+/// The matrix is rows `first..first + rows` of a tensor of `of` rows.
+struct Problem {
+    of: u32,
+    first: u32,
+    rows: u32,
+    cols: u32,
+    settings: Muon,
+    overflow: Option<f32>,
+}
+
+const SETTINGS: Muon =
+    Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: rate_column(1) };
+
+fn problem(rows: u32, cols: u32) -> Problem {
+    Problem { of: rows, first: 0, rows, cols, settings: SETTINGS, overflow: None }
+}
+
+fn check_muon(name: &str, problem: &Problem) {
+    let Problem { of, first, rows, cols, settings, overflow } = *problem;
+    check(name, |case| {
+        let mut raw: Vec<f64> = (0..of * cols).map(|_| SCALE as f64 * case.normal()).collect();
+        if let Some(value) = overflow {
+            raw[(of * cols) as usize / 2] = value as f64;
+        }
+        let gradients = case.input_of(&raw, of, cols, F32);
+        let weights: Vec<f64> = (0..of * cols).map(|_| 0.1 * case.normal()).collect();
+        let (weights, moments) = (case.input_of(&weights, of, cols, F32), case.input(of, cols, F32));
+        let step = step_tensors(case);
+        // One flat segment, as in the trainer; rows have no gaps.
+        let stride = gradients.tensor.stride;
+        let flat = Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
+        grad_norm(&mut case.rec, &[flat], &step, Some(1.0));
+        let [w, g, m] = [&weights, &gradients, &moments].map(|input| input.tensor.rows(first, rows));
+        muon(&mut case.rec, &Matrix { weights: w, gradients: g, moments: m }, &step, &settings);
+
+        let (want_w, want_m) = match overflow {
+            Some(_) => (weights.values.clone(), moments.values.clone()),
+            None => expected(problem, &weights, &gradients, &moments),
+        };
+        let exact = overflow.is_some();
+        let of_weights = if exact { 0.0 } else { bound(rows, cols, settings.steps) };
+        case.expect("w", weights.tensor, want_w, of_weights);
+        case.expect("m", moments.tensor, want_m, if exact { 0.0 } else { allowed(F32, 16) });
+    });
+}
+
+/// The tensors of a first step; only the rate of group 1 is used.
+fn step_tensors(case: &mut Case) -> StepTensors {
+    let row = [99.0, 98.0, 97.0, LR, 96.0];
+    let schedule = case.input_of(&[row, [f64::NAN; 5]].concat(), 2, 5, F32).tensor;
+    StepTensors {
+        state: case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+        loss: case.integers(&[0; 8]),
+        schedule,
+    }
+}
+
+fn expected(problem: &Problem, w: &Input, g: &Input, m: &Input) -> (Vec<f64>, Vec<f64>) {
+    let Problem { first, rows, cols, settings, .. } = *problem;
+    let g: Vec<f64> = g.values.iter().map(|g| g / SCALE as f64).collect();
+    let norm = reference::grad_norm::grad_norm([g.as_slice()].into_iter());
+    let coefficient = reference::grad_norm::clip_coefficient(norm, 1.0);
+    let g: Vec<f64> = g.iter().map(|g| g * coefficient).collect();
+    let settings = reference::muon::Muon {
+        lr: LR,
+        momentum: settings.momentum as f64,
+        nesterov: settings.is_nesterov,
+        steps: settings.steps,
+        rms: settings.rms as f64,
+        weight_decay: settings.decay as f64,
+    };
+    let (mut w, mut m) = (w.values.clone(), m.values.clone());
+    let (start, end) = ((first * cols) as usize, ((first + rows) * cols) as usize);
+    let (rows, cols) = (rows as usize, cols as usize);
+    reference::muon::muon(&settings, &mut w[start..end], &g[start..end], &mut m[start..end], rows, cols);
+    (w, m)
+}
+
+#[test]
+fn matrices_of_all_shapes_match_the_reference() {
+    for (rows, cols) in [(1, 1), (1, 31), (31, 1), (33, 31), (31, 33), (48, 48), (12, 257), (257, 12)] {
+        check_muon(&format!("muon {rows}x{cols}"), &problem(rows, cols));
+    }
+}
+
+/// The bound after one step is 140 times tighter than after five.
+#[test]
+fn all_settings_match_the_reference() {
+    let one = Muon { steps: 1, ..SETTINGS };
+    let settings = [
+        ("one step", one),
+        ("without Nesterov momentum", Muon { is_nesterov: false, ..one }),
+        ("without momentum and decay", Muon { momentum: 0.0, decay: 0.0, ..one }),
+        ("another size", Muon { rms: 0.7, steps: 2, ..one }),
+    ];
+    for (name, settings) in settings {
+        check_muon(&format!("muon, {name}"), &Problem { settings, ..problem(37, 22) });
+    }
+}
+
+/// A matrix inside a tensor, at an offset where no binding can start.
+#[test]
+fn a_piece_leaves_its_neighbours_alone() {
+    check_muon("muon, a piece", &Problem { of: 40, first: 7, ..problem(20, 18) });
+}
+
+#[test]
+fn does_nothing_on_overflow() {
+    for value in [f32::INFINITY, f32::NAN] {
+        check_muon(
+            &format!("muon, {value} in the gradient"),
+            &Problem { overflow: Some(value), ..problem(33, 20) },
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! rms_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
+
+use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::rms_norm::RmsNormSaved;
+use gristmill::ops::{add, cast, column_sum, embedding, layer_norm, qk_norm, rms_norm};
+use gristmill::record::Tensor;
+use gristmill::reference;
+
+const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
+
+#[test]
+fn rms_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("rms_norm {rows}x{cols} {element:?}"), |case| {
+                let (x, w) = (case.input(rows, cols, element), case.input(1, cols, element));
+                let (y, rstd) = (case.output(rows, cols, element), case.output(1, rows, F32));
+                rms_norm::rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, 1e-5);
+                let want = reference::rms_norm::rms_norm(&x.values, &w.values, cols as usize, 1e-5);
+                case.expect("y", y, want, allowed(element, cols));
+                let inverse = |row: &[f64]| {
+                    1.0 / (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + 1e-5).sqrt()
+                };
+                let want_rstd: Vec<f64> = x.values.chunks(cols as usize).map(inverse).collect();
+                case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+                let dy = case.input(rows, cols, element);
+                let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
+                let dw = case.input(1, cols, F32);
+                let saved = RmsNormSaved { x: x.tensor, w: w.tensor, rstd };
+                rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
+                rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
+                rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
+                let (want_dx, want_dw) = reference::rms_norm::rms_norm_backward(
+                    &x.values,
+                    &w.values,
+                    &dy.values,
+                    cols as usize,
+                    1e-5,
+                );
+                let want_more = sum(&more.values, &want_dx);
+                // dx = rstd · (h − x · pull): with one column all but a millionth cancels.
+                let terms: Vec<f64> = want_rstd
+                    .iter()
+                    .zip(dy.values.chunks(cols as usize))
+                    .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
+                    .collect();
+                let bound = allowed(element, cols);
+                if cols == 1 {
+                    case.expect_difference("dx", dx, want_dx, bound, &terms);
+                    case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
+                } else {
+                    case.expect("dx", dx, want_dx, bound);
+                    case.expect("dx on top", more.tensor, want_more, bound);
+                }
+                case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+            });
+        }
+    }
+}
+
+#[test]
+fn layer_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("layer_norm {rows}x{cols} {element:?}"), |case| {
+                check_layer_norm(case, rows, cols, element);
+            });
+        }
+    }
+}
+
+fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
+    let (d, eps) = (cols as usize, 1e-5);
+    let x = case.input(rows, cols, element);
+    let [w, b] = [0; 2].map(|_| case.input(1, cols, element));
+    let y = case.output(rows, cols, element);
+    let [mean, rstd] = [0; 2].map(|_| case.output(1, rows, F32));
+    let saved = layer_norm::LayerNormSaved { x: x.tensor, w: w.tensor, mean, rstd };
+    layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, eps as f32);
+    let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, d, eps);
+    case.expect("y", y, want, allowed(element, cols));
+    let mean_of = |row: &[f64]| row.iter().sum::<f64>() / d as f64;
+    let want_mean: Vec<f64> = x.values.chunks(d).map(mean_of).collect();
+    let want_rstd: Vec<f64> = x
+        .values
+        .chunks(d)
+        .zip(&want_mean)
+        .map(|(row, mean)| {
+            1.0 / (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / d as f64 + eps).sqrt()
+        })
+        .collect();
+    case.expect_vector("mean", mean, want_mean, allowed(F32, cols));
+    case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+    let dy = case.input(rows, cols, element);
+    let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
+    let [dw, db] = [0; 2].map(|_| case.input(1, cols, F32));
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
+    layer_norm::layer_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor, db.tensor);
+    let (want_dx, want_dw, want_db) =
+        reference::layer_norm::layer_norm_backward(&x.values, &w.values, &dy.values, d, eps);
+    let (want_more, bound) = (sum(&more.values, &want_dx), allowed(element, cols));
+    if cols <= 4 {
+        // dx loses 2 of its D directions, so with few columns most of it cancels.
+        let terms: Vec<f64> = want_rstd
+            .iter()
+            .zip(dy.values.chunks(d))
+            .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
+            .collect();
+        case.expect_difference("dx", dx, want_dx, bound, &terms);
+        case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
+    } else {
+        case.expect("dx", dx, want_dx, bound);
+        case.expect("dx on top", more.tensor, want_more, bound);
+    }
+    case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+    case.expect("db", db.tensor, sum(&db.values, &want_db), allowed(F32, rows));
+}
+
+/// Rows far from zero: the variance must not be computed as a difference of two large squares.
+#[test]
+fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
+    check("layer_norm of 1000 ± 1", |case| {
+        let values: Vec<f64> = (0..3 * 64).map(|_| 1000.0 + case.normal()).collect();
+        let x = case.input_of(&values, 3, 64, F32);
+        let [w, b] = [0; 2].map(|_| case.input(1, 64, F32));
+        let y = case.output(3, 64, F32);
+        let [mean, rstd] = [0; 2].map(|_| case.output(1, 3, F32));
+        let saved = layer_norm::LayerNormSaved { x: x.tensor, w: w.tensor, mean, rstd };
+        layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, 1e-5);
+        let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, 64, 1e-5);
+        // The mean has an error of half an ulp of 1000, 3e-5, and the roundings of a sum of 64 terms.
+        case.expect("y", y, want, 1000.0 * allowed(F32, 64));
+    });
+}
+
+/// Query heads, key heads, head_dim, value_dim and tokens: 1, odd, more tokens than a block of the weight gradient.
+const HEADS: [(u32, u32, u32, u32, u32); 5] =
+    [(1, 1, 4, 12, 1), (4, 2, 8, 8, 9), (3, 1, 32, 16, 33), (2, 2, 64, 64, 31), (6, 2, 128, 128, 70)];
+
+#[test]
+fn qk_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
+            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+            check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
+                check_qk_norm(case, layout, tokens, element);
+            });
+        }
+    }
+}
+
+fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Element) {
+    let (head_dim, normalised) = (layout.head_dim as usize, layout.heads + layout.kv_heads);
+    let (x, dy) = (case.input(tokens, layout.cols(), element), case.input(tokens, layout.cols(), element));
+    let [wq, wk] = [0; 2].map(|_| case.input(1, layout.head_dim, element));
+    let [dwq, dwk] = [0; 2].map(|_| case.input(1, layout.head_dim, F32));
+    let (y, rstd) = (case.output(tokens, layout.cols(), element), case.output(tokens, normalised, F32));
+    let saved = qk_norm::QkNormSaved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
+    qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, 1e-6);
+    let gradients = [Some(dwq.tensor), Some(dwk.tensor)];
+    qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
+    qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout); // in place
+
+    let (mut want_y, mut want_dx) = (x.values.clone(), dy.values.clone());
+    let [mut want_dwq, mut want_dwk] = [dwq.values, dwk.values];
+    for at in (0..x.values.len()).step_by(layout.cols() as usize) {
+        for head in 0..normalised {
+            let start = at + (head * layout.head_dim) as usize;
+            let range = start..start + head_dim;
+            let (w, dw) = match head < layout.heads {
+                true => (&wq.values, &mut want_dwq),
+                false => (&wk.values, &mut want_dwk),
+            };
+            let (x, dy) = (&x.values[range.clone()], &dy.values[range.clone()]);
+            want_y[range.clone()].copy_from_slice(&reference::rms_norm::rms_norm(x, w, head_dim, 1e-6));
+            let (dx, more) = reference::rms_norm::rms_norm_backward(x, w, dy, head_dim, 1e-6);
+            want_dx[range].copy_from_slice(&dx);
+            *dw = sum(dw, &more);
+        }
+    }
+    case.expect("y", y, want_y, allowed(element, layout.head_dim));
+    case.expect("dx", dy.tensor, want_dx, allowed(element, layout.head_dim));
+    case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * layout.heads));
+    case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * layout.kv_heads));
+}
+
+#[test]
+fn column_sum_adds_rows() {
+    for element in [F32, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("column_sum {rows}x{cols} {element:?}"), |case| {
+                let (x, y) = (case.input(rows, cols, element), case.input(1, cols, F32));
+                column_sum::column_sum(&mut case.rec, x.tensor, y.tensor);
+                let mut want = y.values.clone();
+                for row in x.values.chunks(cols as usize) {
+                    want = sum(&want, row);
+                }
+                case.expect("y", y.tensor, want, allowed(F32, rows));
+            });
+        }
+    }
+}
+
+#[test]
+fn embedding_gathers_and_scatters() {
+    for element in [F32, F16, Bf16] {
+        for (tokens, vocab, cols, parts) in
+            [(1, 1, 1, 1), (33, 7, 31, 1), (129, 40, 36, 2), (64, 257, 130, 3)]
+        {
+            check(&format!("embedding {tokens} of {vocab}x{cols} in {parts} parts {element:?}"), |case| {
+                let ids = case.ids_below(tokens as usize, vocab);
+                let (ids_tensor, order_tensor) = (case.integers(&ids), case.integers(&order_by_id(&ids)));
+                let rows = |part: u32| vocab / parts + if part == parts - 1 { vocab % parts } else { 0 };
+                let table: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, element)).collect();
+                let dtable: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, F32)).collect();
+                let (y, dy) = (case.output(tokens, cols, element), case.input(tokens, cols, element));
+                embedding::embedding(&mut case.rec, ids_tensor, &tensors(&table), y);
+                let parts = tensors(&dtable);
+                embedding::embedding_backward(&mut case.rec, ids_tensor, order_tensor, dy.tensor, &parts);
+                let rows = reference::embedding::embedding(&values(&table), &ids, cols as usize);
+                let more = case.input(tokens, cols, element);
+                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), more.tensor);
+                case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
+                case.expect("y", y, rows, 0.0);
+                let want =
+                    reference::embedding::embedding_backward(&dy.values, &ids, vocab as usize, cols as usize);
+                let mut rest = &want[..];
+                for part in &dtable {
+                    let (mine, others) = rest.split_at(part.values.len());
+                    rest = others;
+                    case.expect("dtable", part.tensor, sum(&part.values, mine), allowed(F32, tokens));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn add_scales_and_accumulates() {
+    for element in [F32, Bf16] {
+        check(&format!("add {element:?}"), |case| {
+            let (x, y) = (case.input(31, 33, element), case.input(31, 33, element));
+            let z = case.output(31, 33, element);
+            add::add(&mut case.rec, x.tensor, z, -0.5, false);
+            add::add(&mut case.rec, x.tensor, y.tensor, 2.0, true);
+            case.expect("z", z, x.values.iter().map(|v| -0.5 * v).collect(), allowed(element, 1));
+            let want = x.values.iter().zip(&y.values).map(|(x, y)| y + 2.0 * x).collect();
+            case.expect("y", y.tensor, want, allowed(element, 1));
+        });
+    }
+}
+
+/// Rounding, subnormals, overflow and infinity, bit for bit as on the host; NaN stays NaN.
+#[test]
+fn cast_rounds_to_nearest_even() {
+    let mut values: Vec<f32> = vec![
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        65504.0,
+        65519.0,
+        65520.0,
+        -65520.0,
+        1e30,
+        3.4e38,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        5.96e-8,
+        2.98e-8,
+        2.981e-8,
+        6.1e-5,
+        6.097e-5,
+        1.0009766,
+        1.0014648,
+        1.0039063,
+        1.0117188,
+        0.1,
+        -0.3,
+    ];
+    values.extend((0..1001).map(|i| (i as f32 - 500.0) * 1.2345e-3));
+    for element in [F16, Bf16] {
+        let values = values.clone();
+        check(&format!("cast {element:?}"), move |case| {
+            let cols = values.len() as u32;
+            let wide: Vec<f64> = values.iter().map(|&v| v as f64).collect();
+            let x = case.input_of(&wide, 1, cols, F32);
+            let (narrow, back) = (case.output(1, cols, element), case.output(1, cols, F32));
+            cast::cast(&mut case.rec, x.tensor, narrow);
+            cast::cast(&mut case.rec, narrow, back);
+            let mut bytes = Vec::new();
+            element.encode_row(&values, &mut bytes);
+            let same = |want: Vec<u8>| {
+                move |words: &[u32]| {
+                    let got: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+                    assert!(got == want, "the device rounds differently from the host");
+                }
+            };
+            let widened: Vec<u8> = element.decode(&bytes).iter().flat_map(|v| v.to_le_bytes()).collect();
+            case.expect_words("narrowed", narrow, same(bytes));
+            case.expect_words("widened", back, same(widened));
+        });
+    }
+    check_nan(F16);
+    check_nan(Bf16);
+}
+
+fn check_nan(element: Element) {
+    check(&format!("cast of NaN {element:?}"), |case| {
+        let x = case.integers(&[0x7f80_0001, 0xffff_ffff, 0x7fc0_0000, 0xff80_0001]);
+        let x = Tensor { element: F32, ..x };
+        let (narrow, back) = (case.output(1, 4, element), case.output(1, 4, F32));
+        cast::cast(&mut case.rec, x, narrow);
+        cast::cast(&mut case.rec, narrow, back);
+        case.expect_words("back", back, |words| {
+            assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "a NaN became {words:x?}");
+        });
+    });
+}

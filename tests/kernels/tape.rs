@@ -1,0 +1,380 @@
+//! Every op of the tape in the middle of a graph: the incoming gradient is not 1, the input has a second user, and the
+//! gradients are the reference's.
+
+use crate::lab::{Case, Input, allowed, check, order_by_id, sum};
+use crate::packed::{columns, pack_gate_up, pack_qkv, split_gate_up, split_qkv};
+use gristmill::element::Element::F32;
+use gristmill::ops::attention::{Attention, DocumentBounds};
+use gristmill::ops::gelu::Gelu;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::rope::{Rope, cos_sin_table};
+use gristmill::ops::swiglu::gate_up_cols;
+use gristmill::reference;
+use gristmill::tape::{Parameter, Tape, Var};
+
+const N: u32 = 10;
+const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 8 };
+
+/// A parameter, and the contents of its gradient before the backward pass.
+struct Weight {
+    parameter: Parameter,
+    values: Vec<f64>,
+    before: Vec<f64>,
+}
+
+fn weight(case: &mut Case, rows: u32, cols: u32) -> Weight {
+    let (values, gradient) = (case.input(rows, cols, F32), case.input(rows, cols, F32));
+    let parameter = Parameter { weight: vec![values.tensor], gradient: Some(vec![gradient.tensor]) };
+    Weight { parameter, values: values.values, before: gradient.values }
+}
+
+fn expect_weight(case: &mut Case, label: &str, weight: &Weight, gradient: &[f64], terms: u32) {
+    let want = sum(&weight.before, gradient);
+    let tensor = weight.parameter.gradient().expect("it trains");
+    case.expect(label, tensor, want, allowed(F32, terms));
+}
+
+/// Runs `op` on a leaf x, gives the result a gradient `dy` and the leaf, as if by a residual, a gradient `dx0`, and expects x's
+/// gradient to be dx0 plus the reference's.
+fn mid_graph(
+    case: &mut Case,
+    x: &Input,
+    cols: u32,
+    terms: u32,
+    op: impl for<'a> Fn(&mut Tape<'_, 'a>, Var, &'a [Weight]) -> Var,
+    weights: &[Weight],
+    backward: impl Fn(&[f64]) -> (Vec<f64>, Vec<Vec<f64>>),
+) {
+    let (dy, dx0) = (case.input(N, cols, F32), case.input(N, x.tensor.cols, F32));
+    let mut tape = Tape::new(&mut case.rec);
+    let leaf = tape.leaf(x.tensor, true);
+    tape.give(leaf, dx0.tensor);
+    let y = op(&mut tape, leaf, weights);
+    tape.give(y, dy.tensor);
+    tape.backward();
+    let gradient = tape.gradient(leaf).expect("x needs a gradient");
+    let (dx, dw) = backward(&dy.values);
+    case.expect("dx", gradient, sum(&dx, &dx0.values), 4.0 * allowed(F32, terms));
+    for (i, (weight, dw)) in weights.iter().zip(&dw).enumerate() {
+        expect_weight(case, &format!("dw {i}"), weight, dw, terms);
+    }
+}
+
+#[test]
+fn linear() {
+    check("tape linear", |case| {
+        let (k, m) = (12u32, 9u32);
+        let x = case.input(N, k, F32);
+        let weights = [weight(case, m, k), weight(case, 1, m)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            m,
+            m + N,
+            |tape, x, w| tape.linear(x, &w[0].parameter, Some(&w[1].parameter), None),
+            &weights,
+            |dy| {
+                let (n, m, k) = (N as usize, m as usize, k as usize);
+                let (dx, dw, db) = reference::matmul::linear_backward(&values, &w, dy, n, m, k);
+                (dx, vec![dw, db])
+            },
+        );
+    });
+}
+
+#[test]
+fn rms_norm() {
+    check("tape rms_norm", |case| {
+        let d = 13;
+        let x = case.input(N, d, F32);
+        let weights = [weight(case, 1, d)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            d,
+            d + N,
+            |tape, x, w| tape.rms_norm(x, &w[0].parameter, 1e-5),
+            &weights,
+            |dy| {
+                let (dx, dw) = reference::rms_norm::rms_norm_backward(&values, &w, dy, d as usize, 1e-5);
+                (dx, vec![dw])
+            },
+        );
+    });
+}
+
+#[test]
+fn layer_norm() {
+    check("tape layer_norm", |case| {
+        let d = 13;
+        let x = case.input(N, d, F32);
+        let weights = [weight(case, 1, d), weight(case, 1, d)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            d,
+            d + N,
+            |tape, x, w| tape.layer_norm(x, &w[0].parameter, &w[1].parameter, 1e-5),
+            &weights,
+            |dy| {
+                let (dx, dw, db) =
+                    reference::layer_norm::layer_norm_backward(&values, &w, dy, d as usize, 1e-5);
+                (dx, vec![dw, db])
+            },
+        );
+    });
+}
+
+#[test]
+fn gelu() {
+    for (kind, formula) in
+        [(Gelu::Exact, reference::gelu::Gelu::Exact), (Gelu::Tanh, reference::gelu::Gelu::Tanh)]
+    {
+        check(&format!("tape gelu {kind:?}"), |case| {
+            let x = case.input(N, 7, F32);
+            let values = x.values.clone();
+            mid_graph(
+                case,
+                &x,
+                7,
+                8,
+                |tape, x, _| tape.gelu(x, kind),
+                &[],
+                |dy| (reference::gelu::gelu_backward(&values, dy, formula), vec![]),
+            );
+        });
+    }
+}
+
+#[test]
+fn swiglu() {
+    for width in [12u32, 7] {
+        check(&format!("tape swiglu {width}"), |case| {
+            let [gate, up] = [0; 2].map(|_| (0..N * width).map(|_| case.normal()).collect::<Vec<f64>>());
+            let x = case.input_of(&pack_gate_up(&gate, &up, width), N, gate_up_cols(width), F32);
+            let [gate, up] = split_gate_up(&x.values, width);
+            mid_graph(
+                case,
+                &x,
+                width,
+                8,
+                |tape, x, _| tape.swiglu(x, width),
+                &[],
+                |dy| {
+                    let (d_gate, d_up) = reference::swiglu::swiglu_backward(&gate, &up, dy);
+                    (pack_gate_up(&d_gate, &d_up, width), vec![])
+                },
+            );
+        });
+    }
+}
+
+#[test]
+fn rope() {
+    check("tape rope", |case| {
+        let settings = Rope { rotary_dim: 6, theta: 100.0, is_interleaved: false };
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
+        let positions = case.integers(&ids);
+        let table: Vec<f64> = cos_sin_table(16, &settings).into_iter().map(f64::from).collect();
+        let cos_sin = case.input_of(&columns(&table, 8, 0..6), 16, 6, F32).tensor;
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.cols(),
+            4,
+            |tape, x, _| tape.rope(x, positions, cos_sin, LAYOUT, settings),
+            &[],
+            |dy| {
+                let settings = reference::rope::Rope {
+                    head_dim: 8,
+                    rotary_dim: 6,
+                    theta: 100.0,
+                    interleaved: false,
+                    scaling: reference::rope_scaling::Scaling::None,
+                };
+                let mut parts = split_qkv(dy, &LAYOUT);
+                reference::rope::rope_backward(&mut parts[0], &ids, 4, &settings);
+                reference::rope::rope_backward(&mut parts[1], &ids, 2, &settings);
+                (pack_qkv(&parts, &LAYOUT), vec![])
+            },
+        );
+    });
+}
+
+#[test]
+fn attention() {
+    check("tape attention", |case| {
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let settings = Attention {
+            layout: LAYOUT,
+            tokens: 5,
+            is_causal: true,
+            scale: 0.4,
+            window: Some(4),
+            dropout: None,
+        };
+        let documents = DocumentBounds {
+            starts: case.integers(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+            ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
+        };
+        let values = x.values.clone();
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.q_cols(),
+            16,
+            |tape, x, _| tape.attention(x, Some(documents), settings),
+            &[],
+            |dy| {
+                let settings = reference::attention::Attention {
+                    tokens: 5,
+                    heads: 4,
+                    kv_heads: 2,
+                    head_dim: 8,
+                    value_dim: 8,
+                    causal: true,
+                    scale: 0.4f32 as f64,
+                    window: Some(4),
+                    starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+                    factors: None,
+                };
+                let [q, k, v] = split_qkv(&values, &LAYOUT);
+                let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
+                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![])
+            },
+        );
+    });
+}
+
+#[test]
+fn qk_norm() {
+    check("tape qk_norm", |case| {
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let weights = [weight(case, 1, 8), weight(case, 1, 8)];
+        let (values, wq, wk) = (x.values.clone(), weights[0].values.clone(), weights[1].values.clone());
+        let [q, k, v] = split_qkv(&values, &LAYOUT);
+        let want = pack_qkv(
+            &[
+                reference::rms_norm::rms_norm(&q, &wq, 8, 1e-6),
+                reference::rms_norm::rms_norm(&k, &wk, 8, 1e-6),
+                v.clone(),
+            ],
+            &LAYOUT,
+        );
+        let result = std::cell::Cell::new(None);
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.cols(),
+            8 + N * 4,
+            |tape, x, w| {
+                let y = tape.qk_norm(x, &w[0].parameter, &w[1].parameter, LAYOUT, 1e-6);
+                result.set(Some(y.tensor));
+                y
+            },
+            &weights,
+            |dy| {
+                let [dq, dk, dv] = split_qkv(dy, &LAYOUT);
+                let (dq, dwq) = reference::rms_norm::rms_norm_backward(&q, &wq, &dq, 8, 1e-6);
+                let (dk, dwk) = reference::rms_norm::rms_norm_backward(&k, &wk, &dk, 8, 1e-6);
+                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![dwq, dwk])
+            },
+        );
+        case.expect("y", result.get().expect("recorded"), want, allowed(F32, 8));
+    });
+}
+
+#[test]
+fn embedding_adds_to_its_table() {
+    check("tape embedding", |case| {
+        let (ids, order) = ([3u32, 1, 3, 0, 3, 1, 2, 0, 3, 3], [3u32, 7, 1, 5, 6, 0, 2, 4, 8, 9]);
+        let table = weight(case, 5, 6);
+        let dy = case.input(N, 6, F32);
+        let (ids_tensor, order) = (case.integers(&ids), case.integers(&order));
+        let mut tape = Tape::new(&mut case.rec);
+        let y = tape.embedding(ids_tensor, order, &table.parameter, F32);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let want = reference::embedding::embedding_backward(&dy.values, &ids, 5, 6);
+        expect_weight(case, "dtable", &table, &want, N);
+    });
+}
+
+/// Positions repeat and restart; x passes its gradient on unchanged.
+#[test]
+fn embedding_added_in_place() {
+    check("tape add_embedding", |case| {
+        let positions = [0u32, 1, 2, 0, 1, 0, 1, 2, 3, 4];
+        let x = case.input(N, 6, F32);
+        let weights = [weight(case, 6, 6)];
+        let (ids, order) = (case.integers(&positions), case.integers(&order_by_id(&positions)));
+        let rows = reference::embedding::embedding(&weights[0].values, &positions, 6);
+        let want = sum(&x.values, &rows);
+        mid_graph(
+            case,
+            &x,
+            6,
+            N,
+            |tape, x, w| tape.add_embedding(x, ids, order, &w[0].parameter),
+            &weights,
+            |dy| (dy.to_vec(), vec![reference::embedding::embedding_backward(dy, &positions, 6, 6)]),
+        );
+        case.expect("y", x.tensor, want, allowed(F32, 1));
+    });
+}
+
+/// x + W rms_norm(x): the branch adds to the residual's gradient in place, with the block recomputed and without.
+#[test]
+fn residual_and_checkpoint() {
+    for recompute in [false, true] {
+        check(&format!("tape block, recomputed: {recompute}"), |case| {
+            let d = 12;
+            let (x, dy) = (case.input(N, d, F32), case.input(N, d, F32));
+            let (norm, w) = (weight(case, 1, d), weight(case, d, d));
+            let mut tape = Tape::new(&mut case.rec);
+            let leaf = tape.leaf(x.tensor, true);
+            let (p, q) = (&norm.parameter, &w.parameter);
+            let y = match recompute {
+                true => tape.checkpoint(leaf, |tape, x| {
+                    let h = tape.rms_norm(x, p, 1e-5);
+                    tape.linear(h, q, None, Some(x))
+                }),
+                false => {
+                    let h = tape.rms_norm(leaf, p, 1e-5);
+                    tape.linear(h, q, None, Some(leaf))
+                }
+            };
+            tape.give(y, dy.tensor);
+            tape.backward();
+            let gradient = tape.gradient(leaf).expect("x needs a gradient");
+            let (n, d) = (N as usize, d as usize);
+            let h = reference::rms_norm::rms_norm(&x.values, &norm.values, d, 1e-5);
+            let (dh, dw, _) = reference::matmul::linear_backward(&h, &w.values, &dy.values, n, d, d);
+            let (dx, dnorm) = reference::rms_norm::rms_norm_backward(&x.values, &norm.values, &dh, d, 1e-5);
+            case.expect("dx", gradient, sum(&dx, &dy.values), 4.0 * allowed(F32, 24));
+            expect_weight(case, "dw", &w, &dw, 24);
+            expect_weight(case, "dnorm", &norm, &dnorm, 24);
+        });
+    }
+}
+
+/// A frozen weight gets no gradient, but its input does.
+#[test]
+fn frozen_weights_have_no_gradient() {
+    check("tape frozen", |case| {
+        let (x, w, dy) = (case.input(N, 8, F32), case.input(6, 8, F32), case.input(N, 6, F32));
+        let frozen = Parameter { weight: vec![w.tensor], gradient: None };
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x.tensor, true);
+        let y = tape.linear(leaf, &frozen, None, None);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        let want = reference::matmul::matmul_nn(&dy.values, &w.values, N as usize, 8, 6);
+        case.expect("dx", gradient, want, allowed(F32, 6));
+    });
+}

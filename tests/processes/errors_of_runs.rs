@@ -1,0 +1,233 @@
+//! Errors in the folders, checkpoints and disks of a run: exit code 2 and one line with the culprit and the remedy, while
+//! existing files stay intact.
+
+use crate::launch::{assert_refused, in_repository, program, run};
+use crate::place::Place;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[test]
+fn folders_that_cannot_be_used() {
+    let place = Place::with_run();
+    place.refuses(
+        "an existing run",
+        &[],
+        &[
+            "small: a run is here already",
+            "continue it with --resume_training=True, or choose another --output_dir or --run_name",
+        ],
+    );
+    place.refuses(
+        "nothing to resume",
+        &["--resume_training=True", "--run_name=other"],
+        &["other: --resume_training=True, but no run folder is here"],
+    );
+    // Not even root can create a folder below a file.
+    let config = place.path("small.yaml");
+    let below = format!("--output_dir={}", config.display());
+    place.refuses(
+        "an unwritable place",
+        &[&below],
+        &[
+            "small.yaml/small: cannot create the folder: a part of this path is a file",
+            "choose another --output_dir",
+        ],
+    );
+    let summary = format!("--callbacks=[{{type: SummaryMonitor, summary_dir: {}}}]", config.display());
+    place.refuses(
+        "an unwritable place for what experts chose",
+        &["--moe_config={expert_num: 2, save_token_distribution: True}", &summary, "--run_name=summarised"],
+        &[
+            "cannot create the folder: a part of this path is a file, not a folder",
+            "choose another summary_dir of SummaryMonitor",
+        ],
+    );
+    let busy = std::fs::File::open(place.folder().join("run.lock")).expect("the lock");
+    busy.lock().expect("the lock");
+    place.refuses(
+        "a folder in use",
+        &["--resume_training=True"],
+        &["is training into this folder: wait for it, or choose another"],
+    );
+}
+
+#[test]
+fn checkpoints_that_are_damaged() {
+    for file in ["model.safetensors", "optimizer.safetensors", "trainer_state.json"] {
+        let place = Place::with_run();
+        let path = place.newest().1.join(file);
+        let length = path.metadata().expect("a file").len();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|f| f.set_len(length / 2))
+            .expect("a file");
+        let remedy =
+            "use another checkpoint, or delete the folder of this one to resume from the one before it";
+        place.refuses(
+            &format!("{file} cut in half"),
+            &["--resume_training=True"],
+            &[&format!("step_0000002/{file}: "), remedy],
+        );
+        if file == "model.safetensors" {
+            let load = format!("--load_checkpoint={}", path.display());
+            place.refuses(
+                "loading half a file",
+                &[&load, "--run_name=new"],
+                &["step_0000002/model.safetensors: ", remedy],
+            );
+        }
+        // The second remedy of the message works.
+        std::fs::remove_dir_all(place.newest().1).expect("a folder");
+        run(&mut place.command(&["--resume_training=True"])).succeeded();
+        assert_eq!(place.newest().0, 4);
+    }
+}
+
+#[test]
+fn checkpoints_of_another_model() {
+    let other = "--model.model_config.hidden_size=64";
+    let place = Place::with_run();
+    let resumed: &[(&str, &str, &str)] = &[
+        ("resuming another model", other, "hidden_size is 48 there, 64 here, "),
+        (
+            "with another rate",
+            "--lr_schedule.learning_rate=1e-2",
+            "lr_schedule.learning_rate is 0.003 there, 0.01 here: ",
+        ),
+        ("with other data", "--train_dataset.eval_fraction=0.3", "data fingerprint is "),
+        (
+            "with documents apart",
+            "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, \
+             eod_token_id: 32, eod_reset: True, eod_mask_loss: True}",
+            "eod_mask_loss is false there, true here, reset_attention_mask is false there, true here, \
+             reset_position_ids is false there, true here, eod_token_id is absent there, 32 here: ",
+        ),
+        (
+            "with another loss scale",
+            "--runner_wrapper.scale_sense=2048",
+            "scale_sense is 1024.0 there, 2048.0 here: ",
+        ),
+        (
+            "with another optimizer",
+            "--optimizer.type=FP32StateAdamWeightDecay",
+            "optimizer.type is absent there, \"FP32StateAdamWeightDecay\" here: ",
+        ),
+        (
+            "with frozen parameters",
+            "--model.model_config.freeze=[embedding]",
+            "freeze is absent there, [\"embedding\"] here: ",
+        ),
+        (
+            "with groups",
+            "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, lr_end: 3.e-4, \
+             warmup_steps: 3, total_steps: 40}, grouped: [{params: [head], type: linear, learning_rate: 1.e-3}]}",
+            "grouped_lr_schedule.grouped.0 is absent there, {",
+        ),
+        (
+            "in another order",
+            "--train_dataset.data_loader.shuffle=False",
+            "shuffle is true there, false here: ",
+        ),
+    ];
+    for (name, change, difference) in resumed {
+        let remedy =
+            "continue with the configuration and data of the checkpoint, or start a new run in another";
+        place.refuses(name, &["--resume_training=True", change], &["step_0000002: ", difference, remedy]);
+    }
+    let checkpoint = format!("--load_checkpoint={}", place.newest().1.display());
+    let remedy = "give model.model_config the shape of the checkpoint, or load another";
+    let cases: &[(&str, &str, &[&str])] = &[
+        (
+            "a wider model's weights",
+            other,
+            &["`model.embed_tokens.weight` is F32 [256, 48] there, F32 [256, 64] in this model", remedy],
+        ),
+        (
+            "weights without biases",
+            "--model.model_config.qkv_has_bias=True",
+            &["model.safetensors: holds no tensor `model.layers.0.self_attn.q_proj.bias`", remedy],
+        ),
+    ];
+    for (name, change, expected) in cases {
+        place.refuses(name, &[&checkpoint, change, "--run_name=new"], expected);
+        assert!(!place.path("new").exists(), "{name}: a run that never started left a folder");
+    }
+    let missing = format!("--load_checkpoint={}", place.path("nowhere").display());
+    place.refuses(
+        "no weights at all",
+        &[&missing, "--run_name=new"],
+        &["nowhere: cannot open: no such file or folder"],
+    );
+}
+
+/// A disk with room for half a checkpoint, as far as an unprivileged process can have one: a limit on file sizes, and where
+/// the system allows it a file system of its own.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_during_a_checkpoint() {
+    let size = |folder: &Path, name: &str| folder.join(name).metadata().expect("a file").len();
+    let want = Place::with_run();
+    run(&mut want.command(&["--resume_training=True"])).succeeded();
+
+    // The signal of an oversized write must be ignored for the write to fail instead; exec preserves that.
+    let limited = Place::with_run();
+    let kib = size(&limited.newest().1, "optimizer.safetensors") / 2 / 1024;
+    let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$@\"");
+    let mut cases = vec![("a limit on file sizes", limited, script, "the file would pass the size limit")];
+
+    // The file system disappears with the process that mounted it, so its contents are copied out first.
+    let full = Place::with_run();
+    let room = folder_bytes(&full.folder()) + size(&full.newest().1, "model.safetensors") * 3 / 2;
+    let disk = full.path("disk");
+    std::fs::create_dir(&disk).expect("a folder");
+    let script = format!(
+        "mount -t tmpfs -o size={room} none {1} && cp -r {0} {1} || exit 99; \"$@\" --output_dir={1}; code=$?; \
+         rm -r {0} && cp -r {1}/small {0} && exit $code",
+        full.folder().display(),
+        disk.display()
+    );
+    let may_mount = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if may_mount.is_ok_and(|output| output.status.success()) {
+        cases.push((
+            "a full disk",
+            full,
+            script,
+            "disk full: free space there, or choose another --output_dir",
+        ));
+    } else {
+        println!(
+            "a full disk: only the size limit is tested, because this system lets no user mount a file system"
+        );
+    }
+
+    for (name, place, script, expected) in cases {
+        let mut shell = match script.starts_with("mount") {
+            true => Command::new("unshare"),
+            false => Command::new("sh"),
+        };
+        if script.starts_with("mount") {
+            shell.args(["-rm", "sh"]);
+        }
+        shell.args(["-c", &script, "sh"]).arg(program()).args(place.arguments(&["--resume_training=True"]));
+        in_repository(&mut shell);
+        assert_refused(name, &run(&mut shell), &["checkpoint/step_0000003.tmp/", "cannot write: ", expected]);
+        let (step, _) = place.newest();
+        assert_eq!(step, 2, "{name}: the previous checkpoint is gone");
+        run(&mut place.command(&["--resume_training=True"])).succeeded();
+        let (got, want) = (place.newest().1, want.newest().1);
+        for file in ["model.safetensors", "optimizer.safetensors"] {
+            let [got, want] = [&got, &want].map(|folder| std::fs::read(folder.join(file)).expect("a file"));
+            assert!(got == want, "{name}: {file} differs from that of a run on a disk with room");
+        }
+    }
+}
+
+fn folder_bytes(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+    let bytes = |path: PathBuf| {
+        if path.is_dir() { folder_bytes(&path) } else { path.metadata().map_or(0, |d| d.len()) }
+    };
+    // A file in memory takes whole pages.
+    entries.map(|entry| bytes(entry.path()).next_multiple_of(4096)).sum()
+}

@@ -1,0 +1,113 @@
+//! `gristmill generate`: what it prints, when it prints it, and how it ends.
+
+use crate::launch::{end, gristmill, run, start};
+use crate::runs::{GREEDY, Setup, open_gpu_of, trained_model, trained_model_with_tokenizer};
+use gristmill::data::Codec;
+use gristmill::generate::Settings;
+use gristmill::kernels::Tier;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn generate(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = gristmill(["generate"]);
+    command.arg(folder).args(arguments);
+    command
+}
+
+#[test]
+fn the_command_prints_prompt_and_continuation() {
+    let trained = trained_model(Setup::new("command", ""));
+    let greedy = ["--prompt", "the mill", "--tokens", "60", "--temperature", "0", "--ignore-eod"];
+    let printed = run(&mut generate(&trained.folder(), &greedy)).succeeded().stdout;
+    let want = trained.generate(&trained.setup.gpu(), &["the mill"], &GREEDY).remove(0);
+    assert_eq!(printed, format!("the mill{}\n", Codec::Bytes { eod: 0 }.decode(&want)));
+
+    let several =
+        ["--prompt", "a", "--prompt", "b", "--samples", "2", "--top-k=5", "--top-p=0.9", "--seed=3"];
+    let several = run(&mut generate(&trained.folder(), &several)).succeeded().stdout;
+    assert!(
+        ["--- 1\na", "--- 2\na", "--- 3\nb", "--- 4\nb"].iter().all(|text| several.contains(text)),
+        "{several}"
+    );
+
+    let checkpoint = trained.folder().join("checkpoint/step_0000015");
+    run(&mut generate(&checkpoint, &["--tokens=3"])).succeeded();
+}
+
+/// Text is printed before generation is complete, and adds up to the text of all tokens: on each tier, through a tokenizer.
+#[test]
+fn text_is_streamed() {
+    const TOKENS: usize = 400;
+    let home = tempfile::tempdir().expect("a folder");
+    let trained = trained_model_with_tokenizer(home.path());
+    let codec = trained.open().codec;
+    for tier in Tier::ALL {
+        let count = TOKENS.to_string();
+        let greedy = ["--prompt=The mill", "--tokens", &count, "--temperature=0", "--ignore-eod"];
+        let mut child = start(generate(&trained.folder(), &greedy).args(["--tier", tier.name()]));
+        let mut stdout = child.stdout.take().expect("a pipe");
+        let mut printed = vec![0; "The mill".len() + 1];
+        stdout.read_exact(&mut printed).expect("the prompt and the start of its continuation");
+        assert!(
+            child.try_wait().expect("a process").is_none(),
+            "{}: the whole text came at once",
+            tier.name()
+        );
+        stdout.read_to_end(&mut printed).expect("the rest");
+        end(child).succeeded();
+        let settings = Settings { tokens: TOKENS, ..GREEDY };
+        let tokens = trained.generate(&open_gpu_of(tier), &["The mill"], &settings).remove(0);
+        assert_eq!(String::from_utf8_lossy(&printed), format!("The mill{}\n", codec.decode(&tokens)));
+    }
+}
+
+/// As behind `| head`: when the reader closes the pipe the program ends silently.
+#[test]
+fn a_closed_output_ends_it_quietly() {
+    let trained = trained_model(Setup::new("closed", ""));
+    let endless = ["--prompt=the mill", "--tokens=100000000", "--ignore-eod"];
+    let mut child = start(&mut generate(&trained.folder(), &endless));
+    let mut stdout = child.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut [0; 20]).expect("the start of the text");
+    drop(stdout);
+    let patience = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().expect("a process").is_none() {
+        if Instant::now() > patience {
+            child.kill().expect("a process");
+            panic!("it keeps writing into a closed pipe");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = end(child).succeeded();
+    assert_eq!(ended.stderr, "");
+
+    let config = trained.setup.write(trained.home.path());
+    let mut child = start(gristmill(["plan"]).arg(config));
+    drop(child.stdout.take());
+    let ended = end(child).succeeded();
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let trained = trained_model(Setup::new("wrong", ""));
+    let folder = trained.folder();
+    let small = trained_model(Setup::new("small", "").with(&["--model.model_config.vocab_size=128"]));
+    let small = small.folder();
+    let cases: [(&Path, &[&str], &str); 6] = [
+        (&small, &["--prompt=\u{e9}"], "error: the prompt `\u{e9}` has the token 195, outside"),
+        (Path::new("/nowhere"), &[], "error: /nowhere: neither the folder of a run"),
+        (&folder, &["--temperature=-1"], "error: --temperature: expected a number from 0 up"),
+        (&folder, &["--top-p", "0"], "error: --top-p: expected a number above 0, at most 1"),
+        (&folder, &["--tier", "warp"], "error: --tier: expected one of software, portable, found `warp`"),
+        (&folder, &["--samples", "0"], "error: --samples: expected a whole number from 1 to 4096, found `0`"),
+    ];
+    for (folder, arguments, expected) in cases {
+        let refused = run(&mut generate(folder, arguments));
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        let line = refused.stderr.lines().last().unwrap_or_default().to_string();
+        assert!(line.starts_with(expected), "{line}");
+    }
+}

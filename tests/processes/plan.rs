@@ -1,0 +1,86 @@
+//! `gristmill plan`, `gristmill doctor` and the help of every command.
+
+use crate::launch::{gristmill, run, without_adapter};
+
+#[test]
+fn plan_needs_no_adapter() {
+    let planned =
+        run(without_adapter(&mut gristmill(["plan", "configs/tiny.yaml", "--batch_size", "4"]))).succeeded();
+    println!("{}", planned.stdout);
+    for text in [
+        "918,656 parameters",
+        "1 x 4 windows of 128 tokens: 512 tokens",
+        "200 steps",
+        "weights 0",
+        "micro_step",
+    ] {
+        assert!(planned.stdout.contains(text), "`{text}` is missing:\n{}", planned.stdout);
+    }
+}
+
+/// Without the data the number of steps stays open; a memory cap that is too small is an error before anything runs.
+#[test]
+fn plan_says_what_is_missing_and_what_is_too_large() {
+    let text = "--train_dataset.data_loader.type=TextDataLoader";
+    let missing = run(&mut gristmill(["plan", "configs/tiny.yaml", text, "--train_dataset_dir=/nowhere"]));
+    let missing = missing.succeeded().stdout;
+    assert!(missing.contains("not known without the data: /nowhere"), "{missing}");
+    assert!(missing.contains("918,656 parameters"), "{missing}");
+
+    let refused = run(&mut gristmill(["plan", "configs/tiny.yaml", "--context.max_device_memory=2MB"]));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.starts_with("error: the run takes "), "{}", refused.stderr);
+    assert_eq!(refused.stderr.matches(" MiB,").count(), 5, "{}", refused.stderr);
+}
+
+#[test]
+fn doctor_tests_the_kernels() {
+    let report = run(&mut gristmill(["doctor", "--memory=8"])).succeeded().stdout;
+    println!("{report}");
+    for text in ["adapters", "<- this one", "self-test  tier portable", "GFLOP/s", "fits: "] {
+        assert!(report.contains(text), "`{text}` is missing:\n{report}");
+    }
+    // The self-test covers the backward kernels too.
+    let tested: Vec<&str> = report.lines().filter(|line| line.starts_with("self-test")).collect();
+    assert_eq!(tested.len(), 2, "{report}");
+    for text in [
+        "rms_norm dw",
+        "layer_norm dx",
+        "gelu dx",
+        "swiglu dx",
+        "attention dqkv",
+        "cross_entropy dh",
+        "route dlogits",
+        " permute dx",
+        "fused permute dx",
+        " combine dgates",
+        "fused combine dgates",
+        "grouped_matmul dw",
+    ] {
+        assert!(tested.iter().all(|line| line.contains(text)), "`{text}` was not tested:\n{report}");
+    }
+    let none = run(without_adapter(&mut gristmill(["doctor"])));
+    assert_eq!(none.code, Some(2));
+    assert!(none.stderr.starts_with("error: no usable GPU adapter: "), "{}", none.stderr);
+}
+
+#[test]
+fn every_command_has_help() {
+    for command in [
+        "train",
+        "plan",
+        "doctor",
+        "generate",
+        "tokenize",
+        "train-tokenizer",
+        "token-distribution",
+        "dump-wgsl",
+    ] {
+        let help = run(&mut gristmill([command, "--help"])).succeeded().stdout;
+        assert!(help.contains(&format!("Usage: gristmill {command}")), "{help}");
+    }
+    let after_overrides =
+        run(&mut gristmill(["train", "configs/tiny.yaml", "--batch_size=4", "--help"])).succeeded();
+    assert!(after_overrides.stdout.contains("--SECTION.KEY=VALUE"), "{}", after_overrides.stdout);
+    assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
+}

@@ -1,0 +1,107 @@
+//! A run that was killed or interrupted and then resumed equals, bit for bit, the run that was never stopped.
+#![cfg(unix)] // other systems treat signals, killed processes and renamed folders differently
+
+use crate::launch::{end, start, train_gpt};
+use crate::runs::{FolderRun, STEPS, resumable, uninterrupted};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// Starts a run, or resumes it from its newest checkpoint, in a process of its own.
+fn start_run(run: &FolderRun) -> Child {
+    let config = run.setup.write(run.home.path());
+    let arguments = [config.display().to_string()].into_iter().chain(run.arguments(STEPS));
+    start(&mut train_gpt(arguments))
+}
+
+/// The files of a checkpoint in the order in which they are written. A run is killed when the first of a pair exists and the
+/// second does not, whatever the folder is called at that moment.
+const KILLED_BETWEEN: [(&str, &str); 5] = [
+    ("", "model.safetensors"),
+    ("model.safetensors", "optimizer.safetensors"),
+    ("optimizer.safetensors", "config.json"),
+    ("config.json", "trainer_state.json"),
+    ("trainer_state.json", "a file that is never written"), // while it is synchronised and renamed
+];
+
+#[test]
+fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
+    let want = uninterrupted();
+    let run = resumable(1, &[]);
+    let mut hits = 0;
+    for moment in KILLED_BETWEEN {
+        let before = run.newest();
+        // Not in the very first checkpoint, because then there is nothing to resume, and some steps later each time.
+        let from = before.map_or(2, |step| step + 3);
+        let mut child = start_run(&run);
+        while child.try_wait().expect("the process").is_none() {
+            if newest_folder(&run).is_some_and(|(step, folder)| step >= from && is_between(&folder, moment)) {
+                child.kill().expect("the process");
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let ended = end(child);
+        assert!(ended.code.is_none_or(|code| code == 0), "{}", ended.stderr);
+        let (step, folder) = newest_folder(&run).expect("a folder");
+        let is_hit = !folder.join("trainer_state.json").exists();
+        hits += u32::from(is_hit);
+        println!(
+            "killed after `{}`: step {step} is complete: {}, newest: {:?}",
+            moment.0,
+            !is_hit,
+            run.newest()
+        );
+        assert!(run.newest() >= before, "a complete checkpoint is gone");
+    }
+    // A kill between two checkpoints is valid too, but some must come while one is being written.
+    assert!(hits >= 2, "only {hits} kills came while a checkpoint was being written");
+    assert!(run.newest() < Some(STEPS), "nothing is left to resume");
+    end(start_run(&run)).succeeded();
+    run.left().assert_equals("killed five times", &want);
+}
+
+/// The step and folder of the newest checkpoint, complete or not, under any name.
+fn newest_folder(run: &FolderRun) -> Option<(u64, PathBuf)> {
+    let entries = std::fs::read_dir(run.folder().join("checkpoint")).ok()?;
+    let step = |path: &Path| path.file_name()?.to_str()?.get(5..12)?.parse().ok();
+    entries.flatten().filter_map(|entry| Some((step(&entry.path())?, entry.path()))).max()
+}
+
+fn is_between(folder: &Path, (present, missing): (&str, &str)) -> bool {
+    folder.join(present).exists() && !folder.join(missing).exists()
+}
+
+#[test]
+fn interrupts_finish_the_step_and_save() {
+    let want = uninterrupted();
+    for signal in ["INT", "TERM"] {
+        // No checkpoint is due before the end, so the one there is comes from the interrupt.
+        let run = resumable(1000, &[]);
+        let mut child = start_run(&run);
+        while !has_lines(&run.folder().join("metrics.jsonl"))
+            && child.try_wait().expect("the process").is_none()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
+        let ended = end(child).succeeded();
+        let step = run.newest().expect("a checkpoint");
+        println!("SIG{signal} ended the run after step {step}");
+        assert!(step < STEPS, "the signal came after the last step");
+        assert!(
+            ended
+                .stderr
+                .contains(&format!("interrupted after step {step}: continue with --resume_training=True")),
+            "{}",
+            ended.stderr
+        );
+        end(start_run(&run)).succeeded();
+        run.left().assert_equals(signal, &want);
+    }
+}
+
+fn has_lines(path: &Path) -> bool {
+    path.metadata().is_ok_and(|data| data.len() > 0)
+}

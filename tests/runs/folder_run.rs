@@ -1,0 +1,96 @@
+//! A run through `gristmill::train::run`, in a folder of its own.
+
+use super::{Setup, metrics, newest_checkpoint};
+use gristmill::report::metrics::StepMetrics;
+use gristmill::train::trained::TrainedRun;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A run in a folder of its own, which disappears with it.
+pub struct FolderRun {
+    pub home: tempfile::TempDir,
+    pub setup: Setup,
+}
+
+impl FolderRun {
+    /// A run before its first step.
+    pub fn new(setup: Setup) -> Self {
+        let home = tempfile::tempdir().expect("a folder");
+        let output_dir = format!("--output_dir={}", home.path().display());
+        Self { home, setup: setup.with(&[&output_dir]) }
+    }
+
+    pub fn folder(&self) -> PathBuf {
+        self.home.path().join(self.setup.name)
+    }
+
+    /// The step of the newest checkpoint.
+    pub fn newest(&self) -> Option<u64> {
+        newest_checkpoint(&self.folder()).map(|(step, _)| step)
+    }
+
+    /// The command line behind the configuration: resumes where there is a checkpoint.
+    pub fn arguments(&self, stop_step: u64) -> Vec<String> {
+        let mut arguments = self.setup.overrides.clone();
+        arguments.push(format!("--stop_step={stop_step}"));
+        if self.newest().is_some() {
+            arguments.push("--resume_training=True".into());
+        }
+        arguments
+    }
+
+    /// Trains to `stop_step` in this process: from the start, or from the newest checkpoint.
+    pub fn train(&self, stop_step: u64) -> &Self {
+        let config = self.setup.write(self.home.path());
+        let arguments = self.arguments(stop_step);
+        let run = gristmill::train::run(&config, &arguments, Arc::default());
+        let summary = pollster::block_on(run).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
+        self
+    }
+
+    /// The trained model.
+    pub fn open(&self) -> TrainedRun {
+        TrainedRun::open(&self.folder(), &[]).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// What the run left in its folder so far.
+    pub fn left(&self) -> Left {
+        let (_, newest) = newest_checkpoint(&self.folder()).expect("a checkpoint");
+        let files = std::fs::read_dir(newest).expect("a checkpoint").map(|entry| {
+            let path = entry.expect("a file").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            (name, std::fs::read(path).expect("a file"))
+        });
+        Left { checkpoint: files.collect(), metrics: metrics(&self.folder()) }
+    }
+}
+
+/// What a run left in its folder, except for what depends on the clock.
+#[derive(PartialEq)]
+pub struct Left {
+    /// Every file of the newest checkpoint: weights, moments, counters.
+    pub checkpoint: BTreeMap<String, Vec<u8>>,
+    pub metrics: Vec<StepMetrics>,
+}
+
+impl Left {
+    /// Panics unless every file and every line of metrics equals that of `want`, a run that was never interrupted.
+    #[track_caller]
+    pub fn assert_equals(&self, name: &str, want: &Self) {
+        for (file, bytes) in &want.checkpoint {
+            assert!(
+                self.checkpoint.get(file) == Some(bytes),
+                "{name}: {file} differs from the uninterrupted run's"
+            );
+        }
+        assert!(self.checkpoint.keys().eq(want.checkpoint.keys()), "{name}: {:?}", self.checkpoint.keys());
+        for (got, want) in self.metrics.iter().zip(&want.metrics) {
+            assert_eq!(got, want, "{name}");
+        }
+        assert_eq!(self.metrics.len(), want.metrics.len(), "{name}");
+        let bytes: usize = want.checkpoint.values().map(Vec::len).sum();
+        println!("{name}: {bytes} bytes of checkpoint and {} lines of metrics are equal", want.metrics.len());
+    }
+}

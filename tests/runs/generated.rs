@@ -1,0 +1,48 @@
+//! Trained models and the tokens they generate.
+
+use super::{FolderRun, Setup};
+use gristmill::data::tokenize::train_tokenizer;
+use gristmill::device::Gpu;
+use gristmill::generate::{Sampling, Settings};
+use gristmill::train::trained::TrainedModel;
+use pollster::block_on;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// 60 tokens are more than two windows of 24, so the caches are refilled on the way.
+pub const GREEDY: Settings = Settings { tokens: 60, sampling: Sampling::GREEDY, seed: 0, stop: None };
+
+/// A model after 30 steps at a high rate, which separates its likeliest tokens.
+pub fn trained_model(setup: Setup) -> FolderRun {
+    let run = FolderRun::new(setup.with(&[
+        "--lr_schedule.learning_rate=1.e-2",
+        "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 15}]",
+    ]));
+    run.train(30);
+    run
+}
+
+/// A trained model whose tokenizer lies in `home`.
+pub fn trained_model_with_tokenizer(home: &Path) -> FolderRun {
+    let file = home.join("tokenizer.json");
+    train_tokenizer(&["tests/data/mill.txt".into()], &file, 300, 2, false).unwrap_or_else(|e| panic!("{e}"));
+    let tokenizer = format!("--train_dataset.tokenizer={}", file.display());
+    trained_model(Setup::new("tokens", "").with(&["--model.model_config.vocab_size=300", &tokenizer]))
+}
+
+impl FolderRun {
+    /// The tokens of each prompt.
+    pub fn encode(&self, prompts: &[&str]) -> Vec<Vec<u32>> {
+        let codec = self.open().codec;
+        prompts.iter().map(|prompt| codec.encode(prompt).expect("tokens")).collect()
+    }
+
+    /// Continuations of `prompts`, generated as one batch.
+    pub fn generate(&self, gpu: &Gpu, prompts: &[&str], settings: &Settings) -> Vec<Vec<u32>> {
+        let prompts = self.encode(prompts);
+        let model = block_on(TrainedModel::load(gpu, &self.open(), prompts.len() as u32));
+        let model = model.unwrap_or_else(|e| panic!("{e}"));
+        block_on(model.generate(&prompts, settings, |_, _| ControlFlow::Continue(())))
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+}

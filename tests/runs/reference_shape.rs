@@ -1,0 +1,111 @@
+//! The shape of a model as the f64 reference takes it.
+
+use gristmill::model::config::{
+    Activation, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
+    TokenDispatch, Yarn,
+};
+use gristmill::ops::gelu::Gelu;
+use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
+use gristmill::reference;
+use gristmill::reference::rope_scaling::Scaling;
+
+pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
+    let architecture = match (model.positions, model.activation) {
+        (Positions::Learned, Activation::Gelu(kind)) => reference::gpt::Architecture::Gpt2 {
+            positions: model.max_positions,
+            activation: match kind {
+                Gelu::Exact => reference::gelu::Gelu::Exact,
+                Gelu::Tanh => reference::gelu::Gelu::Tanh,
+            },
+        },
+        (Positions::Rotary, Activation::SwiGlu) => reference::gpt::Architecture::Llama,
+        other => panic!("the reference has no model of {other:?}"),
+    };
+    reference::gpt::Shape {
+        architecture,
+        vocab_size: model.vocab_size,
+        hidden_size: model.hidden_size,
+        num_layers: model.num_layers,
+        num_heads: model.num_heads,
+        num_kv_heads: model.num_kv_heads,
+        head_dim: model.head_dim,
+        intermediate_size: model.intermediate_size,
+        norm_eps: model.norm_eps,
+        rope: reference::rope::Rope {
+            head_dim: model.head_dim,
+            rotary_dim: model.rotary_dim,
+            theta: model.rope_theta,
+            interleaved: model.rotary_interleaved,
+            scaling: reference_scaling(&model.rope_scaling),
+        },
+        tie_word_embeddings: model.tie_word_embeddings,
+        qkv_bias: model.qkv_bias,
+        qk_norm: model.qk_norm,
+        window: model.sliding_window,
+        mixture: model.mixture.as_ref().map(reference_mixture),
+        multi_token: model.multi_token.map(|ahead| reference::multi_token::MultiToken {
+            depth: ahead.depth,
+            loss_factor: ahead.loss_factor,
+        }),
+    }
+}
+
+fn reference_mixture(config: &MixtureConfig) -> reference::mixture::Mixture {
+    let hot = |hot: HotExperts| reference::mixture::Hot {
+        count: hot.count,
+        cold_token_share: hot.cold_token_share,
+        update_step: hot.update_step as u32,
+        checkpoint_step: hot.checkpoint_step.map(|step| step as u32),
+    };
+    reference::mixture::Mixture {
+        experts: config.experts(),
+        chosen: config.chosen(),
+        score: match config.route.score {
+            Score::Softmax => reference::mixture::Score::Softmax,
+            Score::Sigmoid => reference::mixture::Score::Sigmoid,
+        },
+        groups: config.route.groups.map(|ExpertGroups { count, chosen, score }| {
+            reference::mixture::ExpertGroups {
+                count: count as usize,
+                chosen: chosen as usize,
+                best: if score == GroupScore::BestTwo { 2 } else { 1 },
+            }
+        }),
+        norm_top_k: config.route.norm_top_k,
+        scaling: f64::from(config.route.scaling),
+        bias_update_rate: if config.has_bias { config.bias_update_rate } else { 0.0 },
+        intermediate_size: config.intermediate_size,
+        first_dense_layers: config.first_dense_layers,
+        shared: config.shared.map(|shared| reference::mixture::Shared {
+            intermediate_size: shared.intermediate_size,
+            is_gated: shared.is_gated,
+        }),
+        losses: reference::mixture::Losses {
+            expert: config.losses.expert,
+            sequence: config.losses.sequence,
+            z: config.losses.z,
+        },
+        capacity: match config.dispatch {
+            TokenDispatch::Dropless { .. } => None,
+            TokenDispatch::Capacity(capacity) => Some(reference::mixture::Capacity {
+                factor: capacity.factor,
+                is_token_major: capacity.order == DropOrder::Token,
+                renormalises: capacity.renormalises,
+                hot: capacity.hot.map(hot),
+            }),
+        },
+    }
+}
+
+fn reference_scaling(scaling: &RopeScaling) -> Scaling {
+    match *scaling {
+        RopeScaling::None => Scaling::None,
+        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => {
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }
+        }
+        RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => {
+            Scaling::Llama3 { factor, original, low_freq_factor, high_freq_factor }
+        }
+        other => panic!("the reference has no scaling like {other:?}"),
+    }
+}

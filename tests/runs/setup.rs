@@ -1,0 +1,134 @@
+//! The configuration of a small run.
+
+use super::Weights;
+use gristmill::data::Dataset;
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::kernels::Tier;
+use gristmill::model::init::initial_row;
+use gristmill::model::parameters::Gpt;
+use gristmill::settings::{Override, RunConfig, RunPlan};
+use gristmill::train::Trainer;
+use gristmill::train::length::RunLength;
+use std::path::{Path, PathBuf};
+
+/// A configuration of a small run.
+pub struct Setup {
+    pub name: &'static str,
+    kind: &'static str,
+    model: String,
+    pub overrides: Vec<String>,
+    pub gpu_options: GpuOptions,
+}
+
+impl Setup {
+    /// A 2-layer Llama, 48 wide; `model` adds keys to its section.
+    pub fn new(name: &'static str, model: &str) -> Self {
+        Self {
+            name,
+            kind: "LlamaConfig",
+            model: model.to_string(),
+            overrides: Vec::new(),
+            gpu_options: GpuOptions::default(),
+        }
+    }
+
+    /// A GPT-2 of the same width and depth.
+    pub fn gpt2(name: &'static str, model: &str) -> Self {
+        Self { kind: "GPT2Config", ..Self::new(name, model) }
+    }
+
+    /// The same model with experts of an odd width; `routing` adds keys to `moe_config`.
+    pub fn experts(name: &'static str, routing: &str, model: &str) -> Self {
+        let moe_config = format!("--moe_config={{{routing}, moe_intermediate_size: 37}}");
+        Self::new(name, model).with(&[&moe_config])
+    }
+
+    /// With `overrides` of the form `--key=value`.
+    pub fn with(mut self, overrides: &[&str]) -> Self {
+        self.overrides.extend(overrides.iter().map(|o| o.to_string()));
+        self
+    }
+
+    /// The configuration file.
+    pub fn yaml(&self) -> String {
+        let intermediate =
+            if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };
+        format!(
+            "
+model:
+  model_config: {{ type: {}, vocab_size: 256, hidden_size: 48, num_layers: 2, num_heads: 4, {intermediate}\
+             seq_length: 24, init_method_std: 0.1, {} }}
+train_dataset:
+  data_loader: {{ type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True }}
+runner_config: {{ epochs: 100, batch_size: 3, gradient_accumulation_steps: 2 }}
+optimizer: {{ type: AdamW, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1 }}
+lr_schedule: {{ type: CosineWithWarmUpLR, learning_rate: 3.0e-3, lr_end: 3.0e-4, warmup_steps: 3, total_steps: 40 }}
+runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1024.0 }}
+seed: 7
+",
+            self.kind, self.model
+        )
+    }
+
+    /// Writes the configuration file, without the overrides, into `folder`.
+    pub fn write(&self, folder: &Path) -> PathBuf {
+        let path = folder.join(format!("{}.yaml", self.name));
+        std::fs::write(&path, self.yaml()).expect("a configuration");
+        path
+    }
+
+    /// The plan of the configuration with its overrides.
+    pub fn plan(&self) -> RunPlan {
+        let overrides = Override::parse_all(&self.overrides).expect("overrides");
+        let config = RunConfig::parse(&self.yaml(), Path::new("test.yaml"), &overrides)
+            .unwrap_or_else(|e| panic!("{e}"));
+        config.plan
+    }
+
+    /// The plan, the data it names, and the steps that follow from both.
+    pub fn data(&self) -> (RunPlan, Dataset, RunLength) {
+        let plan = self.plan();
+        let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
+        let length = RunLength::new(&plan, data.train.steps_per_epoch());
+        (plan, data, length)
+    }
+
+    pub fn gpu(&self) -> Gpu {
+        open_gpu_with(&self.gpu_options)
+    }
+
+    /// The weights a run starts with.
+    pub fn initial_weights(&self) -> Weights {
+        let plan = self.plan();
+        let mut weights = Weights::new();
+        for (index, spec) in Gpt::describe(&plan.model).iter().enumerate() {
+            for piece in &spec.pieces {
+                let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
+                    initial_row(spec, index, row, plan.settings.run.seed)[first..first + columns].to_vec()
+                });
+                let values = spec.to_file(piece, rows.collect());
+                weights.insert(piece.name.clone(), values.into_iter().map(f64::from).collect());
+            }
+        }
+        weights
+    }
+}
+
+/// A device with the default options.
+pub fn open_gpu() -> Gpu {
+    open_gpu_with(&GpuOptions::default())
+}
+
+/// A device that runs the kernels of `tier`.
+pub fn open_gpu_of(tier: Tier) -> Gpu {
+    open_gpu_with(&GpuOptions { tier: Some(tier), ..GpuOptions::default() })
+}
+
+/// A trainer before its first step.
+pub fn new_trainer<'gpu>(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Trainer<'gpu> {
+    pollster::block_on(Trainer::new(gpu, plan, length)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn open_gpu_with(options: &GpuOptions) -> Gpu {
+    pollster::block_on(Gpu::request(options)).unwrap_or_else(|e| panic!("{e}"))
+}

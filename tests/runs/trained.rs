@@ -1,0 +1,61 @@
+//! What a run in this process leaves.
+
+use super::{Setup, Weights, new_trainer, tensors};
+use gristmill::report::expert_load::MixtureReport;
+use gristmill::settings::RunPlan;
+use gristmill::train::FinishedStep;
+use gristmill::train::length::RunLength;
+use gristmill::train::state::StepState;
+use pollster::block_on;
+use std::path::Path;
+
+/// What a run leaves: the state after each step, and for mixtures what the experts did in it; weights and the last step's
+/// gradients.
+#[derive(Debug, PartialEq)]
+pub struct Trained {
+    pub states: Vec<StepState>,
+    pub reports: Vec<MixtureReport>,
+    pub weights: Weights,
+    pub gradients: Weights,
+}
+
+impl Trained {
+    /// The choices that were dropped in the whole run.
+    pub fn dropped(&self) -> u32 {
+        self.reports.iter().flat_map(|report| &report.layers).map(|layer| layer.dropped).sum()
+    }
+}
+
+impl Setup {
+    /// Trains `steps` steps.
+    pub fn train(&self, steps: u64) -> Trained {
+        self.train_plan(&self.plan(), None, steps)
+    }
+
+    /// Trains `steps` steps of `plan`, which may differ from this setup's own, from the weights in the file `load` where one
+    /// is given.
+    pub fn train_plan(&self, plan: &RunPlan, load: Option<&Path>, steps: u64) -> Trained {
+        let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
+        let length = RunLength::new(&plan, data.train.steps_per_epoch());
+        let gpu = self.gpu();
+        let mut trainer = new_trainer(&gpu, plan, &length);
+        if let Some(path) = load {
+            trainer.load_weights(path).unwrap_or_else(|e| panic!("{e}"));
+        }
+        let mut finished: Vec<FinishedStep> = Vec::new();
+        for step in 0..steps {
+            let first = step * plan.settings.runner.gradient_accumulation_steps as u64;
+            block_on(trainer.step(step + 1, &data.train, first)).unwrap_or_else(|e| panic!("{e}"));
+            finished.extend(trainer.finished_steps().expect("states"));
+        }
+        block_on(trainer.wait()).expect("the device");
+        finished.extend(trainer.finished_steps().expect("states"));
+        assert_eq!(finished.len() as u64, steps, "each step gives one state");
+        Trained {
+            states: finished.iter().map(|step| step.state).collect(),
+            reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
+            weights: tensors(&trainer, |arenas| &arenas.weights),
+            gradients: tensors(&trainer, |arenas| &arenas.gradients),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! After the second step a run creates nothing: replay only encodes, and the host waits for no result.
+//!
+//! A binary of its own, because it measures how far the host runs ahead of the device: tests beside it in one process would
+//! compete with both. For the same reason its tests run one at a time.
+
+#[path = "../runs/mod.rs"]
+mod runs;
+
+use gristmill::device::{Gpu, GpuCounters};
+use gristmill::train::{FinishedStep, Trainer};
+use pollster::block_on;
+use runs::{Setup, new_trainer, save_checkpoint};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The host may be 3 submissions ahead of the device, and a step has at least 2, so a result is at most 2 steps late.
+const MOST_STEPS_LATE: u64 = 2;
+
+/// A run with one evaluation and one checkpoint.
+struct Schedule {
+    steps: u64,
+    evaluation_at: u64,
+    checkpoint_at: u64,
+}
+
+/// What was seen of a run.
+struct Observed {
+    /// By how many steps the newest result was behind after each step.
+    lags: Vec<u64>,
+    finished: Vec<FinishedStep>,
+}
+
+/// Keeps the tests of this binary from running at the same time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Trains, and asserts after every step from the second on that no wgpu object was created or dropped.
+fn observe(setup: &Setup, gpu: &Gpu, schedule: &Schedule, look: impl Fn(&Trainer<'_>)) -> Observed {
+    let (plan, data, length) = setup.data();
+    let eval = data.eval.as_ref().expect("evaluation data");
+    let mut trainer = new_trainer(gpu, &plan, &length);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut counters: Option<GpuCounters> = None;
+    let (mut lags, mut finished, mut evaluations) = (Vec::new(), Vec::new(), Vec::new());
+    for step in 1..=schedule.steps {
+        let first = (step - 1) * plan.settings.runner.gradient_accumulation_steps as u64;
+        block_on(trainer.step(step, &data.train, first)).expect("a step");
+        if step == schedule.evaluation_at {
+            let evaluation = trainer.evaluate(step, eval, eval.micro_steps_per_epoch(), |_| Ok(()));
+            block_on(evaluation).expect("an evaluation");
+        }
+        finished.extend(trainer.finished_steps().expect("states"));
+        evaluations.extend(trainer.finished_evaluations().expect("evaluations"));
+        lags.push(step - finished.len() as u64);
+        if step == schedule.checkpoint_at {
+            save_checkpoint(&trainer, step, folder.path());
+        }
+        if step == 2 {
+            // wgpu drops unused objects when it is polled.
+            block_on(trainer.wait()).expect("the device");
+            counters = Some(gpu.counters());
+        }
+        // Compared while steps are in flight, so that objects which live for a single step count too.
+        if let Some(before) = counters {
+            let name = setup.name;
+            assert_eq!(gpu.counters(), before, "{name}, step {step}: objects were created or dropped");
+        }
+    }
+    let tags: Vec<u64> = evaluations.iter().map(|evaluation| evaluation.tag).collect();
+    assert_eq!(tags, [schedule.evaluation_at], "evaluations that arrived without waiting");
+    block_on(trainer.wait()).expect("the device");
+    finished.extend(trainer.finished_steps().expect("states"));
+    for (number, FinishedStep { step, state, .. }) in (1..).zip(&finished) {
+        assert_eq!(*step, number, "results must come in order, each once");
+        assert!(state.loss.is_finite() && state.step as u64 == number, "step {number}: {state:?}");
+    }
+    assert_eq!(finished.len() as u64, schedule.steps);
+    let counters = counters.expect("two steps");
+    println!("{}: after each of the steps 2 to {}: {counters:?}", setup.name, schedule.steps);
+    // Counters that are not built into wgpu would all be 0.
+    assert!(counters.pipelines > 10 && counters.bind_groups > 50 && counters.buffers > 10, "{counters:?}");
+    assert!(counters.buffer_bytes as u64 > trainer.persistent_bytes() + trainer.pool_bytes(), "{counters:?}");
+    look(&trainer);
+    Observed { lags, finished }
+}
+
+#[test]
+fn nothing_is_created_and_nothing_waited_for_after_the_second_step() {
+    let _alone = alone();
+    let mut setup = Setup::new("steady", "").with(&["--train_dataset.eval_fraction=0.3"]);
+    setup.gpu_options.ahead = Some(3); // as on a GPU
+    let schedule = Schedule { steps: 100, evaluation_at: 40, checkpoint_at: 70 };
+    let Observed { lags, .. } = observe(&setup, &setup.gpu(), &schedule, |_| ());
+    let late = lags.iter().filter(|&&lag| lag > 0).count() as u64;
+    let most = lags.iter().max().expect("steps");
+    let mean = lags.iter().sum::<u64>() as f64 / schedule.steps as f64;
+    println!("results came {mean:.2} steps late on average, at most {most}");
+    // A host that waits for results has each of them at once.
+    assert!(late >= schedule.steps / 2, "only {late} of {} results were not waited for", schedule.steps);
+    assert!(*most <= MOST_STEPS_LATE, "results are up to {most} steps late");
+}
+
+/// With grouped products launched indirectly, and with capacities that change from step to step.
+#[test]
+fn a_mixture_creates_nothing_after_the_second_step() {
+    let _alone = alone();
+    let grouped = "expert_num: 6, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
+                   topk_bias_update_rate: 0.01, aux_loss_types: [expert], aux_loss_factors: [0.01], \
+                   shared_expert_num: 1";
+    let hot = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.2, enable_cold_hot_expert: True, \
+               hot_expert_num: 2, cold_token_percent: 0.5, update_step: 100, routing_policy: TopkRouterV1";
+    let setups = [
+        Setup::experts("grouped", grouped, "mtp_depth: 1, mtp_loss_factor: 0.3"),
+        Setup::experts("hot", hot, ""),
+    ];
+    for setup in setups {
+        let setup = setup.with(&["--train_dataset.eval_fraction=0.3"]);
+        let schedule = Schedule { steps: 30, evaluation_at: 12, checkpoint_at: 21 };
+        let Observed { finished, .. } = observe(&setup, &setup.gpu(), &schedule, |trainer| {
+            let launches = &trainer.recordings().micro_step.dispatches;
+            let indirect = launches.iter().filter(|launch| launch.arguments.is_some()).count();
+            // Two products in each layer with experts, forward and back to the rows.
+            let layers = trainer.recordings().experts.expect("experts").layers().len();
+            assert_eq!(indirect, 4 * layers, "{}: indirect launches of {}", setup.name, launches.len());
+        });
+        assert!(finished.iter().all(|step| step.mixture.is_some()), "{}: no report", setup.name);
+    }
+}

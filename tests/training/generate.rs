@@ -1,0 +1,104 @@
+//! Text from a trained model: cached keys and values give the tokens of the f64 reference, and a batch the tokens of each
+//! prompt alone.
+
+use crate::runs::{
+    FolderRun, GREEDY, Setup, Weights, newest_checkpoint, open_gpu_of, read_tensors, reference_shape,
+    trained_model, trained_model_with_tokenizer,
+};
+use gristmill::generate::{Sampling, Settings};
+use gristmill::kernels::Tier;
+use gristmill::reference;
+
+/// The greedy continuation of `prompt` by `count` tokens without a cache: `next` reads the whole window for every token. A
+/// prompt longer than the window is cut to its last tokens; a text that outgrows the window goes on from the last half of it.
+pub fn uncached(prompt: &[u32], window: usize, count: usize, next: impl Fn(&[u32]) -> u32) -> Vec<u32> {
+    let mut text = prompt[prompt.len().saturating_sub(window)..].to_vec();
+    let (prompt, mut start) = (text.len(), 0);
+    for _ in 0..count {
+        if text.len() - start > window {
+            start = text.len() - window.div_ceil(2);
+        }
+        text.push(next(&text[start..]));
+    }
+    text.split_off(prompt)
+}
+
+/// The greedy continuation by the f64 reference.
+fn by_reference(trained: &FolderRun, prompt: &str) -> Vec<u32> {
+    let plan = trained.setup.plan();
+    let (_, checkpoint) = newest_checkpoint(&trained.folder()).expect("a checkpoint");
+    let tensors = read_tensors(&checkpoint.join("model.safetensors"));
+    let weights: Weights = tensors.into_iter().map(|(name, tensor)| (name, tensor.floats())).collect();
+    let (shape, vocab) = (reference_shape(&plan.model), plan.model.vocab_size);
+    let prompt = trained.encode(&[prompt]).remove(0);
+    uncached(&prompt, plan.model.seq_length, GREEDY.tokens, |seen| {
+        let positions: Vec<u32> = (0..seen.len() as u32).collect();
+        let logits = reference::gpt::logits(&shape, &weights, seen, &positions, seen.len());
+        let last = &logits[logits.len() - vocab..];
+        (0..vocab).max_by(|&a, &b| last[a].total_cmp(&last[b])).expect("tokens") as u32
+    })
+}
+
+/// Shapes that differ in how positions enter or in what a layer caches.
+fn shapes() -> Vec<Setup> {
+    vec![
+        Setup::new("llama", ""),
+        Setup::new("qwen", "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True"),
+        Setup::new("window", "sliding_window: 7"),
+        Setup::gpt2("gpt2", ""),
+    ]
+}
+
+#[test]
+fn cached_tokens_are_those_of_the_reference() {
+    let home = tempfile::tempdir().expect("a folder");
+    let prompts = ["the mill", "a", "stones that grind slowly grind fine, says the miller"];
+    for trained in shapes().into_iter().map(trained_model).chain([trained_model_with_tokenizer(home.path())])
+    {
+        let name = trained.setup.name;
+        let wanted = prompts.map(|prompt| by_reference(&trained, prompt));
+        for tier in Tier::ALL {
+            let gpu = open_gpu_of(tier);
+            for (prompt, want) in prompts.iter().zip(&wanted) {
+                let got = trained.generate(&gpu, &[prompt], &GREEDY).remove(0);
+                assert_eq!(got.len(), GREEDY.tokens);
+                assert_eq!(got, *want, "{name}, {}: {prompt}", tier.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn four_at_once_write_what_each_writes_alone() {
+    for trained in shapes().into_iter().map(trained_model) {
+        Tier::ALL.into_iter().for_each(|tier| together_and_alone(&trained, tier));
+    }
+}
+
+fn together_and_alone(trained: &FolderRun, tier: Tier) {
+    let gpu = open_gpu_of(tier);
+    let prompts = ["the mill", "a", "stones that grind slowly", "water "];
+    let drawn =
+        Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..GREEDY };
+    for settings in [GREEDY, drawn] {
+        let together = trained.generate(&gpu, &prompts, &settings);
+        for (number, prompt) in prompts.iter().enumerate() {
+            // The seed of a text is the batch's plus its index, so alone it is drawn with that sum.
+            let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
+            let alone = trained.generate(&gpu, &[prompt], &alone).remove(0);
+            assert_eq!(together[number], alone, "{}, {}: {prompt}", trained.setup.name, tier.name());
+        }
+    }
+}
+
+#[test]
+fn a_text_ends_where_it_is_told_to() {
+    let trained = trained_model(Setup::new("ends", ""));
+    let gpu = trained.setup.gpu();
+    let whole = trained.generate(&gpu, &["the mill"], &GREEDY).remove(0);
+    let stop = whole[5];
+    let first = whole.iter().position(|token| *token == stop).expect("the sixth token");
+    let ended = trained.generate(&gpu, &["the mill"], &Settings { stop: Some(stop), ..GREEDY }).remove(0);
+    assert_eq!(ended, whole[..=first]);
+    assert!(trained.generate(&gpu, &["the mill"], &Settings { tokens: 0, ..GREEDY }).remove(0).is_empty());
+}

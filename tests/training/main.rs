@@ -1,0 +1,19 @@
+//! Whole training runs in this process, dense models and mixtures of experts: against an f64 run of the trainer, against each
+//! other, stopped and resumed, and what they generate.
+
+#[path = "../runs/mod.rs"]
+mod runs;
+
+mod accumulation;
+mod against_reference;
+mod blend;
+mod document_steps;
+mod dropout;
+mod forecast;
+mod generate;
+mod memory;
+mod mixtures;
+mod resume;
+mod segments;
+mod submissions;
+mod trainer;

@@ -1,0 +1,193 @@
+//! The memory of a run according to its recordings; needs no adapter.
+
+use crate::runs::Setup;
+use gristmill::error::Error;
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::model::parameters::{Role, Spec};
+use gristmill::record::{BufferId, MemoryPlan};
+use gristmill::settings::{Bytes, RunPlan};
+use gristmill::train::forecast::Forecast;
+use gristmill::train::recordings::Recordings;
+
+/// Growth allowed to the pool when the window doubles. A (T, T) matrix anywhere would make it grow by a factor of 4.
+const ALLOWED_GROWTH: f64 = 2.1;
+
+const MIB: u64 = 1 << 20;
+
+/// Narrow and shallow, so that a (T, T) matrix would dominate: at T = 2048 it takes 16 MiB per head.
+fn plan_with_window(window: u32) -> RunPlan {
+    let window = format!("--model.model_config.seq_length={window}");
+    Setup::new("window", "").with(&["--batch_size=1", "--gradient_accumulation_steps=1", &window]).plan()
+}
+
+fn record(plan: &RunPlan, capabilities: Capabilities) -> Result<Recordings, Error> {
+    Recordings::new(plan, capabilities, 10)
+}
+
+#[test]
+fn the_pool_grows_no_faster_than_the_window() {
+    for tier in Tier::ALL {
+        let pool = [512, 1024, 2048].map(|window| {
+            let recordings = record(&plan_with_window(window), Capabilities::software().with_tier(tier));
+            MemoryPlan::new(&recordings.expect("a plan").all()).bytes()
+        });
+        let growth = [1, 2].map(|i| pool[i] as f64 / pool[i - 1] as f64);
+        println!("{}: pool {pool:?} bytes at T = 512, 1024, 2048: x {growth:.3?}", tier.name());
+        assert!(
+            growth.iter().all(|g| *g <= ALLOWED_GROWTH),
+            "{}: grows by factors of {growth:?}",
+            tier.name()
+        );
+        assert!(growth.iter().all(|g| *g > 1.0), "{}: the pool does not depend on the window", tier.name());
+    }
+}
+
+/// Muon's matrices have one moment, frozen parameters neither gradients nor moments.
+#[test]
+fn moments_are_kept_for_what_uses_them() {
+    let persistent = |overrides: &[&str]| {
+        let plan = Setup::new("arenas", "").with(overrides).plan();
+        let recordings = record(&plan, Capabilities::software()).expect("a plan");
+        let bytes = |name: &str| -> u64 {
+            let of_name = |(label, _): &&(String, u64)| label.starts_with(name);
+            recordings.persistents.buffers().iter().filter(of_name).map(|(_, bytes)| bytes).sum()
+        };
+        ["weights", "gradients", "first moments", "second moments"].map(bytes)
+    };
+    // The matrices of two layers, 48 wide: wqkv, wo, gate and up, down. Every size is a multiple of 128 elements.
+    let matrices = 4 * 2 * (3 * 48 * 48 + 48 * 48 + 2 * 64 * 48 + 48 * 64);
+    let plain = persistent(&[]);
+    assert_eq!(plain, [plain[0]; 4]);
+    let [w, g, m, v] = persistent(&["--optimizer={type: Muon}"]);
+    assert_eq!([w, g, m, v], [plain[0], plain[0], plain[0], plain[0] - matrices]);
+    let frozen = persistent(&["--model.model_config.freeze=['layers.*(attention.w|feed_forward)']"]);
+    let rest = plain[0] - matrices;
+    assert_eq!(frozen, [plain[0], rest, rest, rest]);
+}
+
+#[test]
+fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
+    let capped = |cap: &str| {
+        let cap = format!("--context.max_device_memory={cap}");
+        record(&Setup::new("capped", "").with(&[&cap]).plan(), Capabilities::software())
+    };
+    let line = capped("1MB").err().expect("1 MB is too little").to_string();
+    println!("{line}");
+    assert_eq!(line.lines().count(), 1);
+    assert!(line.contains("over context.max_device_memory of 1.0 MiB"), "{line}");
+    assert!(line.contains("lower runner_config.batch_size or raise the cap"), "{line}");
+    let consumers = line.split("consumers: ").nth(1).and_then(|rest| rest.split(';').next()).expect("a list");
+    let sizes: Vec<f64> = consumers
+        .split(", ")
+        .map(|consumer| consumer.trim_end_matches(" MiB").rsplit(' ').next().expect("a size"))
+        .map(|size| size.parse().expect("a size in MiB"))
+        .collect();
+    assert_eq!(sizes.len(), 5, "{consumers}");
+    assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[4] > 0.0, "{consumers}");
+
+    // The cap is exact: the forecast passes, one byte less does not.
+    let mut plan = Setup::new("capped", "").plan();
+    let needed = Forecast::new(&capped("64MB").expect("64 MB is plenty")).bytes();
+    plan.settings.context.max_device_memory = Some(Bytes(needed));
+    assert!(record(&plan, Capabilities::software()).is_ok());
+    plan.settings.context.max_device_memory = Some(Bytes(needed - 1));
+    assert!(record(&plan, Capabilities::software()).is_err());
+}
+
+#[test]
+fn tensors_over_the_binding_limit_are_split_at_whole_rows() {
+    let limit = MIB;
+    // (8192, 64) is 2 MiB, so embedding and head take at least two parts each.
+    let wide = ["--model.model_config.vocab_size=8192", "--model.model_config.hidden_size=64"];
+    for tied in ["False", "True"] {
+        let tied = format!("--model.model_config.tie_word_embeddings={tied}");
+        let plan = Setup::new("wide", "").with(&wide).with(&[&tied]).plan();
+        let recordings = record(&plan, Capabilities::software().with_binding_bytes(limit)).expect("a plan");
+        let is_wide = |spec: &Spec| matches!(spec.role, Role::Embedding | Role::Head);
+        for (spec, parts) in recordings.layout.parameters.iter().filter(|(spec, _)| is_wide(spec)) {
+            let rows: Vec<usize> = parts.iter().map(|part| part.rows).collect();
+            println!("{}: {} rows in parts of {:?}", spec.path, spec.rows, rows);
+            assert!(parts.len() >= 2, "{} is not split", spec.path);
+            let mut next = 0;
+            for part in parts {
+                assert_eq!(part.first_row, next, "{} has a gap or an overlap", spec.path);
+                next += part.rows;
+            }
+            assert_eq!(next, spec.rows, "{}: rows are missing", spec.path);
+        }
+        for recording in recordings.all() {
+            for dispatch in &recording.dispatches {
+                for (index, binding) in &dispatch.bindings {
+                    let (path, bytes) = (&dispatch.path, binding.bytes);
+                    assert!(bytes <= limit, "{path}: binding {index} covers {bytes} bytes");
+                    let whole = match binding.buffer {
+                        BufferId::Persistent(id) => recordings.persistents.buffers()[id.0 as usize].1,
+                        BufferId::Transient(id) => recording.transient(id).bytes,
+                    };
+                    assert!(
+                        binding.offset + bytes <= whole,
+                        "{path}: binding {index} passes its buffer's end"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tensors_that_cannot_be_split_are_named_in_the_error() {
+    let cases: &[(&[&str], &[&str])] = &[
+        // The first matrix over the limit is wqkv, (3 x 512, 512).
+        (
+            &["--model.model_config.hidden_size=512"],
+            &[
+                "layers.0.attention.wqkv (1536 x 512, 3 MiB) does not fit",
+                "largest binding of 1 MiB; make the model narrower",
+            ],
+        ),
+        // A row of logits takes 80 kB, and a chunk has at least 16 rows.
+        (
+            &["--model.model_config.vocab_size=20000"],
+            &[
+                "a chunk of logits over 20000 tokens takes 2 MiB, over",
+                "largest binding of 1 MiB; lower model.model_config.vocab_size",
+            ],
+        ),
+        (
+            &["--batch_size=100"],
+            &[
+                "an activation of 100 x 24 tokens x 144 takes 2 MiB, over",
+                "largest binding of 1 MiB; lower runner_config.batch_size",
+            ],
+        ),
+    ];
+    for (change, expected) in cases {
+        let plan = Setup::new("unsplittable", "").with(change).plan();
+        let refused = record(&plan, Capabilities::software().with_binding_bytes(MIB));
+        let line = refused.err().expect("an error").to_string();
+        println!("{line}");
+        assert_eq!(line.lines().count(), 1);
+        for text in *expected {
+            assert!(line.contains(text), "`{text}` is not in: {line}");
+        }
+    }
+}
+
+/// A grid has at most 65,535 tiles of 16 rows along an axis, and each choice of each token is a row.
+#[test]
+fn more_rows_of_experts_than_a_grid_can_have_are_refused() {
+    let moe = "--moe_config={expert_num: 8, num_experts_chosen: 8, use_gmm: True, moe_intermediate_size: 4}";
+    let recorded = |batch_size: u32| {
+        let batch_size = format!("--batch_size={batch_size}");
+        let plan = Setup::new("too many rows", "")
+            .with(&[moe, &batch_size, "--gradient_accumulation_steps=1"])
+            .plan();
+        record(&plan, Capabilities::software().with_binding_bytes(1 << 30))
+    };
+    // 24 tokens a window.
+    let line = recorded(65_535 * 16 / 8 / 24 + 1).err().expect("an error").to_string();
+    println!("{line}");
+    assert!(line.contains("rows of 8 experts are more than a launch can have"), "{line}");
+    assert!(line.contains("lower runner_config.batch_size"), "{line}");
+    recorded(65_535 * 16 / 8 / 24 - 10).unwrap_or_else(|error| panic!("{error}"));
+}

@@ -1,0 +1,7 @@
+//! Whole runs of mixtures of experts.
+
+mod equivalence;
+mod evaluation;
+mod generate;
+mod reference;
+mod resume;

@@ -1,0 +1,162 @@
+//! The trainer on dense models against an f64 run of it: every optimizer, parameter group and frozen parameter.
+
+use crate::against_reference::{ALLOWED, follows_the_reference};
+use crate::runs::{Setup, reference_shape};
+use gristmill::data::Batch;
+use gristmill::reference;
+use gristmill::reference::rope_scaling::Scaling;
+
+/// Ten steps of a 2-layer model, with accumulation, clipping, weight decay and warm-up.
+fn follows(setup: &Setup) {
+    follows_the_reference(setup, 10);
+}
+
+#[test]
+fn llama_shape_follows_the_reference() {
+    follows(&Setup::new("llama", ""));
+}
+
+#[test]
+fn a_sliding_window_follows_the_reference() {
+    follows(&Setup::new("window", "n_kv_heads: 2, sliding_window: 7"));
+}
+
+/// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some blended.
+#[test]
+fn scaled_rotations_follow_the_reference() {
+    let yarn = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01}";
+    let llama3 = "rope_scaling: {rope_type: llama3, factor: 4, original_max_position_embeddings: 16, \
+                  low_freq_factor: 0.05, high_freq_factor: 1}";
+    for setup in [Setup::new("yarn", yarn), Setup::new("llama3", llama3)] {
+        follows(&setup);
+        let (plan, data, _) = setup.data();
+        let batch = data.train.batch(0).expect("a batch");
+        let loss = |scaling: Scaling| {
+            let mut shape = reference_shape(&plan.model);
+            shape.rope.scaling = scaling;
+            let (weights, length) = (setup.initial_weights(), plan.model.seq_length);
+            let Batch { tokens, targets, positions, .. } = &batch;
+            reference::gpt::loss(&shape, &weights, tokens, targets, positions, length, u32::MAX).0
+        };
+        let (scaled, plain) = (loss(reference_shape(&plan.model).rope.scaling), loss(Scaling::None));
+        let difference = (scaled - plain).abs() / plain;
+        assert!(
+            difference > 10.0 * ALLOWED,
+            "{}: scaling changes the loss by only {difference:.1e}",
+            setup.name
+        );
+    }
+}
+
+#[test]
+fn tied_biased_normalised_grouped_shape_follows_the_reference() {
+    let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \
+                 rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37";
+    follows(&Setup::new("qwen", model));
+}
+
+#[test]
+fn uncorrected_moments_follow_the_reference() {
+    // An eps so large that the first updates are more than the signs of the gradients.
+    let optimizer = "--optimizer={type: FP32StateAdamWeightDecay, beta1: 0.9, beta2: 0.95, eps: 1.e-3, weight_decay: 0.1}";
+    follows(&Setup::new("uncorrected", "").with(&[optimizer]));
+}
+
+#[test]
+fn corrected_eps_follows_the_reference() {
+    let optimizer =
+        "--optimizer={type: AdamWeightDecayX, beta1: 0.9, beta2: 0.95, eps: 1.e-3, weight_decay: 0.1}";
+    follows(&Setup::new("eps", "").with(&[optimizer]));
+}
+
+/// Three groups with their own schedules and decays, some matrices exempt from decay, the matrices of one layer frozen.
+#[test]
+fn groups_and_frozen_parameters_follow_the_reference() {
+    let groups = "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}, \
+                  grouped: [{params: ['embedding.*', 'output_layer.weight'], type: polynomial, learning_rate: 1.e-3, \
+                  weight_decay: 0.5}, {params: [norm], type: constant_with_warmup, learning_rate: 5.e-3}]}";
+    let overrides = [
+        groups,
+        "--no_decay_params=[w_down]",
+        "--model.model_config.freeze=['layers.0.(attention.w|feed_forward)', k_norm]",
+        "--model.model_config.freeze_exclude=['layers.0.attention.wo']",
+    ];
+    follows(&Setup::new("groups", "use_qk_norm: True").with(&overrides));
+}
+
+#[test]
+fn muon_follows_the_reference() {
+    let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, intermediate_size: 37";
+    let optimizer = "--optimizer={type: Muon, weight_decay: 0.1}";
+    follows(&Setup::new("muon", model).with(&[optimizer]));
+}
+
+/// Muon with everything that can vary: settings, groups, exemptions, frozen matrices.
+#[test]
+fn muon_in_groups_follows_the_reference() {
+    let overrides = [
+        "--optimizer={type: Muon, momentum: 0.8, nesterov: False, ns_steps: 4, matched_adamw_rms: 0.3, \
+         adamw_betas: [0.9, 0.99], adamw_eps: 1.e-6, weight_decay: 0.2}",
+        "--grouped_lr_schedule={default: {type: linear, learning_rate: 3.e-3}, grouped: [{params: ['layers.1', norm], \
+         type: constant_with_warmup, learning_rate: 1.e-3, weight_decay: 0.5}]}",
+        "--no_decay_params=[w_down]",
+        "--model.model_config.freeze=['layers.0.attention.wo']",
+    ];
+    follows(&Setup::new("muon in groups", "").with(&overrides));
+}
+
+/// Frozen weights keep their bits, and the other gradients have the bits of a run without frozen parameters.
+#[test]
+fn freezing_leaves_the_other_gradients_alone() {
+    let freeze = ["embedding", "layers.1.attention.w", "layers.0.ffn_norm", "q_norm", "^norm$"];
+    let list =
+        format!("--model.model_config.freeze=[{}]", freeze.map(|pattern| format!("'{pattern}'")).join(", "));
+    let model = "use_qk_norm: True, qkv_has_bias: True";
+    let (all, some) = (Setup::new("all", model), Setup::new("some", model).with(&[&list]));
+    let (all, some, before) = (all.train(1), some.train(1), some.initial_weights());
+    let is_frozen = |name: &str| {
+        let layer_1 =
+            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|of| format!("layers.1.self_attn.{of}.weight"));
+        layer_1.iter().any(|of| name.ends_with(of))
+            || [
+                "model.embed_tokens.weight",
+                "model.layers.0.post_attention_layernorm.weight",
+                "model.norm.weight",
+            ]
+            .contains(&name)
+            || name.ends_with("q_norm.weight")
+    };
+    let trained: Vec<&String> = all.gradients.keys().filter(|name| !is_frozen(name)).collect();
+    assert!(some.gradients.keys().eq(trained), "{:?}", some.gradients.keys());
+    assert_eq!(all.gradients.len() - some.gradients.len(), 9);
+    for (name, gradient) in &some.gradients {
+        assert!(gradient == &all.gradients[name], "{name}: the gradient differs");
+        assert!(gradient.iter().any(|g| *g != 0.0), "{name}: the gradient is zero");
+    }
+    let steps = Setup::new("two steps", model).with(&[&list]).train(2); // the first step has a learning rate of 0
+    for (name, weight) in &steps.weights {
+        assert_eq!(weight == &before[name], is_frozen(name), "{name}");
+    }
+}
+
+/// Only the layer next to the loss trains; and everything except a tied embedding table.
+#[test]
+fn a_head_alone_and_all_but_a_tied_table_follow_the_reference() {
+    let head = ["--model.model_config.freeze=['.*']", "--model.model_config.freeze_exclude=[head]"];
+    follows(&Setup::new("head alone", "").with(&head));
+    let table = "--model.model_config.freeze=[embedding]";
+    follows(&Setup::new("no table", "tie_word_embeddings: True").with(&[table]));
+}
+
+#[test]
+fn gpt2_shape_follows_the_reference() {
+    follows(&Setup::gpt2("gpt2", ""));
+}
+
+/// More positions than the window, an odd feed-forward width, and an untied head.
+#[test]
+fn untied_exact_gpt2_shape_follows_the_reference() {
+    let model =
+        "max_position_embeddings: 31, hidden_act: gelu, intermediate_size: 37, tie_word_embeddings: False";
+    follows(&Setup::gpt2("gpt2 untied", model));
+}

@@ -1,0 +1,85 @@
+//! Every file in `configs/` records without an adapter; the listings are golden.
+//!
+//! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter configs::` writes them again.
+
+use gristmill::kernels::{Capabilities, Tier};
+use gristmill::settings::RunConfig;
+use gristmill::train::recordings::Recordings;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn every_configuration_records() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for entry in fs::read_dir(root.join("configs")).expect("the folder of configurations") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|ending| ending != "yaml") {
+            continue;
+        }
+        let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
+        let plan = config.plan;
+        for tier in Tier::ALL {
+            let capabilities = Capabilities::software().with_tier(tier);
+            let recordings = Recordings::new(&plan, capabilities, 100).unwrap_or_else(|e| panic!("{e}"));
+            let mut listing = format!("{} bytes\n", recordings.bytes());
+            for recording in recordings.all() {
+                listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));
+            }
+            assert_golden(
+                &root.join(format!("tests/golden/{}_{}.txt", plan.settings.run.run_name, tier.name())),
+                &listing,
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 0, "no configuration was found");
+}
+
+/// A listing in which each layer that equals the one before it is a single line.
+fn folded(listing: &str) -> String {
+    let mut text = String::new();
+    let mut last: Option<(usize, String)> = None;
+    for lines in layers_of(listing) {
+        let layer = layer_of(lines[0]);
+        let plain = |layer: usize| lines.join("\n").replace(&format!("layers.{layer}."), "layers._.");
+        match (layer, &last) {
+            (Some(layer), Some((before, done))) if plain(layer) == *done => {
+                text += &format!("layers.{layer}: as layers.{before}\n");
+            }
+            _ => lines.iter().for_each(|line| text += &format!("{line}\n")),
+        }
+        last = layer.map(|layer| (layer, plain(layer)));
+    }
+    text
+}
+
+/// Runs of consecutive lines that belong to one layer, or to none.
+fn layers_of(listing: &str) -> Vec<Vec<&str>> {
+    let mut groups: Vec<Vec<&str>> = Vec::new();
+    for line in listing.lines() {
+        match groups.last_mut().filter(|group| layer_of(group[0]) == layer_of(line)) {
+            Some(group) => group.push(line),
+            None => groups.push(vec![line]),
+        }
+    }
+    groups
+}
+
+fn layer_of(line: &str) -> Option<usize> {
+    line.strip_prefix("layers.")?.split('.').next()?.parse().ok()
+}
+
+fn assert_golden(golden: &Path, listing: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(golden.parent().expect("a folder")).expect("a folder for goldens");
+        fs::write(golden, listing).expect("a golden file");
+    }
+    let expected = fs::read_to_string(golden).unwrap_or_default();
+    let first_difference = expected.lines().zip(listing.lines()).find(|(a, b)| a != b);
+    assert!(
+        expected == listing,
+        "{} differs from the recording, first in {first_difference:?}; if that is meant, run UPDATE_GOLDEN=1 cargo test",
+        golden.display()
+    );
+}

@@ -1,0 +1,152 @@
+//! The architecture's invariants, checked on the source text.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The Rust files below `folder`: path from the repository's root, and text.
+fn files(folder: &str) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders: Vec<PathBuf> = vec![root.join(folder)];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of the repository") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let name =
+                    path.strip_prefix(root).expect("below the root").to_string_lossy().replace('\\', "/");
+                files.push((name, fs::read_to_string(&path).expect("a readable file")));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn module_of(file: &str) -> &str {
+    let inside = file.trim_start_matches("src/");
+    inside.split('/').next().unwrap_or(inside).trim_end_matches(".rs")
+}
+
+/// What each module may import. Data flows from left to right: a module never imports one that imports it.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("element", &[]),
+    ("error", &[]),
+    ("random", &[]),
+    ("reference", &[]),
+    ("kernels", &["element", "error"]),
+    ("record", &["element", "kernels", "error"]),
+    ("ops", &["element", "kernels", "record"]),
+    ("tape", &["element", "ops", "record"]),
+    ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
+    ("data", &["error", "random"]),
+    ("device", &["element", "error", "kernels", "record"]),
+    // `train` holds the plain settings of schedule and optimizer that a configuration fills in.
+    ("config", &["data", "error", "kernels", "model", "train"]),
+    // The binaries may import everything.
+    ("main", &["cli"]),
+    (
+        "cli",
+        &[
+            "data",
+            "device",
+            "element",
+            "error",
+            "generate",
+            "kernels",
+            "model",
+            "ops",
+            "random",
+            "record",
+            "reference",
+            "report",
+            "settings",
+            "store",
+            "train",
+        ],
+    ),
+    ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
+    ("store", &["element", "error", "model", "ops", "record"]),
+    ("report", &["error", "store"]),
+    (
+        "train",
+        &[
+            "data", "device", "element", "error", "generate", "kernels", "model", "ops", "record", "report",
+            "settings", "store", "tape",
+        ],
+    ),
+];
+
+#[test]
+fn modules_import_only_what_they_may() {
+    for (file, text) in files("src").iter().filter(|(file, _)| file != "src/lib.rs") {
+        let module = module_of(file);
+        let (_, allowed) = MAY_IMPORT.iter().find(|(name, _)| *name == module).unwrap_or_else(|| {
+            panic!("{file}: the module `{module}` is not in the list of tests/without_adapter/tidy.rs");
+        });
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for used in line.split("crate::").skip(1) {
+                let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let known = MAY_IMPORT.iter().any(|(name, _)| *name == used);
+                let fine = !known || used == module || allowed.contains(&used.as_str());
+                assert!(fine, "{file} imports crate::{used}, which `{module}` may not:\n{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_binaries_block() {
+    // A browser must not block, so whatever waits for the device is a future.
+    let inner = |file: &str| !file.ends_with("tests.rs") && !file.starts_with("src/cli/");
+    for (file, text) in files("src").iter().filter(|(file, _)| inner(file)) {
+        let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        assert!(code.all(|line| !line.contains("block_on")), "{file} blocks on a future; only binaries may");
+    }
+}
+
+fn only_in(needle: &str, home: &str, why: &str) {
+    for (file, text) in files("src").iter().filter(|(file, _)| !file.starts_with(home)) {
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in code {
+            assert!(!line.contains(needle), "{file} names {needle}; only {home} may: {why}\n{line}");
+        }
+    }
+}
+
+#[test]
+fn each_foreign_library_has_one_home() {
+    only_in("wgpu::", "src/device/", "recordings must work without an adapter");
+    only_in("serde_yaml", "src/settings/engine/document.rs", "one file knows the YAML library");
+    only_in("tokenizers::", "src/data/tokenizer.rs", "one file knows the tokenizer library");
+    only_in("wesl::", "src/kernels/compose.rs", "one file knows how shaders are composed");
+}
+
+#[test]
+fn no_shader_text_in_rust() {
+    for (file, text) in files("src") {
+        for mark in ["@compute", "@group(", "var<storage"] {
+            assert!(!text.contains(mark), "{file} holds shader text ({mark}); shaders live under shaders/");
+        }
+    }
+}
+
+#[test]
+fn nothing_unfinished_is_called_done() {
+    for folder in ["src", "tests", "examples", "benches"] {
+        for (file, text) in files(folder).iter().filter(|(file, _)| file != "tests/without_adapter/tidy.rs") {
+            for mark in ["todo!(", "unimplemented!(", "#[ignore", "dbg!("] {
+                assert!(!text.contains(mark), "{file} holds {mark}");
+            }
+        }
+    }
+}
+
+#[test]
+fn files_are_one_noun_each() {
+    for (file, text) in files("src") {
+        let lines = text.lines().count();
+        assert!(lines <= 350, "{file} has {lines} lines; split it into two nouns");
+    }
+}

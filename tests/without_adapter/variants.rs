@@ -1,0 +1,112 @@
+//! Recordings that use every variant of the kernels of mixtures of experts.
+
+use gristmill::element::Element::{self, F32};
+use gristmill::kernels::Capabilities;
+use gristmill::ops::balance::{Balance, BalanceGradient, balance};
+use gristmill::ops::grouped_matmul::{
+    grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
+};
+use gristmill::ops::hot_experts::{HotSteps, hot_experts};
+use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
+use gristmill::ops::route::{
+    ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
+};
+use gristmill::ops::row_gate;
+use gristmill::ops::tally::{self, tally_columns};
+use gristmill::ops::work_list::WorkList;
+use gristmill::record::{Dispatch, Recorder};
+
+/// Routers, their balance losses, tallies, biases and row gates.
+pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("routers", capabilities);
+    let words = |rec: &mut Recorder, rows, cols| rec.tensor("words", rows, cols, F32);
+    let (tally, step) = (words(&mut rec, 1, tally_columns(8)), words(&mut rec, 1, 12));
+    let limited = Some(ExpertGroups { count: 4, chosen: 2, score: GroupScore::BestTwo });
+    for (score, groups, has_bias) in [
+        (Score::Softmax, None, false),
+        (Score::Softmax, limited, true),
+        (Score::Sigmoid, None, true),
+        (Score::Sigmoid, limited, false),
+    ] {
+        let shape = RouterConfig { experts: 8, chosen: 2, score, groups, norm_top_k: true, scaling: 1.0 };
+        let (logits, bias) = (words(&mut rec, 6, 8), words(&mut rec, 1, 8));
+        let routed = RouterOutput::new(&mut rec, &shape, 6, has_bias);
+        route(&mut rec, &shape, logits, has_bias.then_some(bias), &routed);
+        for (expert, z) in [(0.1, 0.0), (0.1, 0.1), (0.0, 0.1)] {
+            let losses = Balance { expert, sequence: 0.0, z, tokens: 3, accumulation: 1 };
+            balance(&mut rec, &shape, &losses, &routed, None);
+            let pull = balance(&mut rec, &shape, &losses, &routed, Some(tally));
+            let gradient = BalanceGradient { balance: losses, pull, step };
+            let (d_gates, d_logits) = (words(&mut rec, 6, 2), words(&mut rec, 6, 8));
+            for (d_gates, balance) in
+                [(Some(d_gates), None), (Some(d_gates), Some(&gradient)), (None, Some(&gradient))]
+            {
+                route_backward(&mut rec, &shape, &routed, logits, d_gates, balance, d_logits);
+            }
+        }
+        let counts = words(&mut rec, 1, 8);
+        tally::tally(&mut rec, counts, None, tally);
+        tally::update_bias(&mut rec, tally, bias, 0.1, step);
+    }
+    for element in [F32, Element::F16, Element::Bf16] {
+        let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 6, cols, element);
+        let [x, y, residual] = [12; 3].map(|cols| tensor(&mut rec, cols));
+        let [g, dg] = [1; 2].map(|cols| tensor(&mut rec, cols));
+        for residual in [None, Some(residual)] {
+            row_gate::row_gate(&mut rec, x, g, residual, y);
+            row_gate::row_gate_backward(&mut rec, x, g, y, residual.unwrap_or(y), residual.is_some(), dg);
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// Placement and permutation under every allocation, fused and composed.
+pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("permutations", capabilities);
+    let [ids, capacities, state] = [32, 4, 12].map(|cols| rec.tensor("integers", 1, cols, F32));
+    let two = HotAndCold { hot: 1, capacity: 9, cold_capacity: 5 };
+    let steps = HotSteps { update_step: 10, checkpoint_step: None };
+    for element in [Element::F32, Element::F16, Element::Bf16] {
+        for slots in [Some(Slots::HotAndCold(two)), Some(Slots::Equal(9)), None] {
+            let allocation = slots.map(|slots| RowAllocation::Capacity { slots, order: DropOrder::Choice });
+            let allocation = allocation.unwrap_or(RowAllocation::Dropless { safe_tokens: true });
+            for is_fused in [true, false] {
+                let routes = PlacementConfig { tokens: 16, chosen: 2, experts: 4, allocation, is_fused };
+                let is_hot = matches!(slots, Some(Slots::HotAndCold(_)));
+                let placement = permute::place(&mut rec, &routes, ids, is_hot.then_some(capacities));
+                let mut tensor = |rows, element| rec.tensor("x", rows, 9, element);
+                let (x, y) = (tensor(16, element), tensor(16, element));
+                let (rows, d_rows) = (tensor(routes.rows(), element), tensor(routes.rows(), element));
+                let [gates, d_gates] = [0; 2].map(|_| rec.tensor("gates", 16, 2, F32));
+                permute::permute(&mut rec, &placement, x, rows);
+                for residual in [None, Some(x)] {
+                    permute::combine(&mut rec, &placement, rows, gates, residual, y);
+                    permute::permute_backward(&mut rec, &placement, d_rows, x, residual.is_some());
+                }
+                let saved = permute::CombineSaved { rows, gates };
+                permute::combine_backward(&mut rec, &placement, &saved, y, d_rows, d_gates);
+                permute::renormalise_gates(&mut rec, &placement, gates, d_gates, 1.0);
+                permute::renormalise_gates_backward(&mut rec, &placement, gates, gates, d_gates, 1.0);
+                hot_experts(&mut rec, placement.counts, state, capacities, &two, &steps);
+            }
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// Grouped products of small and large groups.
+pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("grouped products", capabilities);
+    for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
+        let offsets = rec.tensor("offsets", 1, 3, F32);
+        let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
+        let (stack, gradient) = (rec.tensor("stack", 24, 20, element), rec.tensor("gradient", 24, 20, F32));
+        let work = WorkList::new(&mut rec, offsets, rows);
+        grouped_matmul(&mut rec, x, &[stack], &work, dy);
+        for accumulate in [false, true] {
+            grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, accumulate);
+        }
+        grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
+    }
+    rec.finish().dispatches
+}
