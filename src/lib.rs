@@ -1,5 +1,5 @@
-//! Hand-written WGSL kernels that train language models on any GPU wgpu reaches: Vulkan, Metal, DX12, or a CPU that
-//! plays one. No CUDA, no Python.
+//! Hand-written WGSL kernels that train language models on any adapter wgpu reaches: Vulkan, Metal, DX12, or a software
+//! adapter (llvmpipe, WARP). No CUDA, no Python.
 //!
 //! Three ways in:
 //!
@@ -8,20 +8,20 @@
 //! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu`] prepares the
 //!   recording and replays it.
 //!
-//! Models are Llama's and GPT-2's. Llama's layers may hold mixtures of experts: [`model::config::MixtureConfig`] says what
-//! they are made of and which keys of a configuration select what, [`ops::route`], [`ops::permute`] and
-//! [`ops::grouped_matmul`] are their kernels, [`reference::mixture`] is the same in f64. [`model::config::MultiToken`]
-//! describes blocks that predict tokens further ahead.
+//! The models are Llama and GPT-2. Llama's layers may be mixtures of experts: [`model::config::MixtureConfig`] describes
+//! them and the configuration keys that select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`]
+//! are their kernels, [`reference::mixture`] is the f64 reference. [`model::config::MultiToken`] configures multi-token
+//! prediction.
 //!
-//! What to run is plain data; where it runs is separate, and only one module knows wgpu:
+//! What runs is plain data; where it runs is separate, and only one module uses wgpu:
 //!
 //! ```text
-//! config -> data                                 what is asked for, and the tokens
-//!           model -> tape -> ops -> record -> kernels     what runs: written recordings, no adapter needed
-//! generate -> model, device                      text from a model, its keys and values kept
-//! train  -> device -> record, kernels            where it runs: adapter, pool, pipelines, replay
+//! settings -> data                               the configuration, and the tokens
+//!             model -> tape -> ops -> record -> kernels   what runs: recordings, which need no adapter
+//! generate -> model, device                      text generation with a KV cache
+//! train  -> device -> record, kernels            where it runs: adapter, memory pool, pipelines, replay
 //!        -> report -> store                      what a run reports, and what it keeps on disk
-//! cli                                            the command lines: they may ask anyone
+//! cli                                            the command lines, which may use every module
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```
 //!
