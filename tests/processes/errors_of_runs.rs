@@ -89,7 +89,7 @@ fn checkpoints_of_another_model() {
     let other = "--model.model_config.hidden_size=64";
     let place = Place::with_run();
     let resumed: &[(&str, &str, &str)] = &[
-        ("resuming another model", other, "hidden_size is 48 there, 64 here, "),
+        ("resuming another model", other, "hidden_size is 48 there, 64 here"),
         (
             "with another rate",
             "--lr_schedule.learning_rate=1e-2",

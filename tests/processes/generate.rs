@@ -99,7 +99,7 @@ fn what_is_wrong_is_one_line() {
     let cases: [(&Path, &[&str], &str); 6] = [
         (&small, &["--prompt=\u{e9}"], "error: the prompt `\u{e9}` has the token 195, outside"),
         (Path::new("/nowhere"), &[], "error: /nowhere: neither the folder of a run"),
-        (&folder, &["--temperature=-1"], "error: --temperature: expected a number from 0 up"),
+        (&folder, &["--temperature=-1"], "error: --temperature: expected a number of at least 0"),
         (&folder, &["--top-p", "0"], "error: --top-p: expected a number above 0, at most 1"),
         (&folder, &["--tier", "warp"], "error: --tier: expected one of software, portable, found `warp`"),
         (&folder, &["--samples", "0"], "error: --samples: expected a whole number from 1 to 4096, found `0`"),

@@ -82,7 +82,10 @@ fn a_blend_resumes_exactly_and_its_sample_is_text() {
     assert!(sample.starts_with("The mill") && sample.len() > "The mill".len(), "{sample}");
 
     let error = blend.train(blend.setup("parts", [0.5, 0.5], &resume), STEPS + 1).expect_err("another blend");
-    assert!(error.contains("weights of data_path is [0.7,0.3] there, [0.5,0.5] here: "), "{error}");
+    assert!(
+        error.contains("train_dataset.data_loader.data_path is [0.7,0.3] there, [0.5,0.5] here: "),
+        "{error}"
+    );
     let file = blend.path("tokenizer.json").display().to_string();
     let small = ["--model.model_config.vocab_size=319"];
     let error = blend.train(blend.setup("small", weights, &small), 1).expect_err("too many tokens");

@@ -42,8 +42,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
     ("data", &["error", "random"]),
     ("device", &["element", "error", "kernels", "record"]),
-    // `train` holds the plain settings of schedule and optimizer that a configuration fills in.
-    ("config", &["data", "error", "kernels", "model", "train"]),
+    ("settings", &["data", "error", "kernels", "model"]),
     // The binaries may import everything.
     ("main", &["cli"]),
     (

@@ -50,7 +50,7 @@ rows! {
     /// `tokenizer` of a data set, as a section.
     pub struct Tokenizer {
         /// Hugging Face's `tokenizer.json`.
-        tokenizer_file: String = Host.required(),
+        tokenizer_file: String = Host.optional().example("./tokenizer.json"),
         /// The token that ends each document of a text.
         eos_token: String = Host.default(END_OF_TEXT.to_string()).example("</s>"),
     }
@@ -242,7 +242,10 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
         }
     };
     if tokenizer.tokenizer_file.is_empty() && reader.is_sound(key) {
-        reader.fault(key, "is empty; name a tokenizer.json, or remove the key");
+        reader.fault(
+            key,
+            "`tokenizer_file` is missing; give it the path of a tokenizer.json, or remove the section",
+        );
     }
     (!tokenizer.tokenizer_file.is_empty()).then_some(Some(tokenizer))
 }

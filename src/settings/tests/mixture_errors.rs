@@ -68,7 +68,7 @@ fn what_cannot_be_is_one_line() {
         ),
         (
             "router_dense_type: foo",
-            "moe_config.router_dense_type: expected float32, float16, bfloat16 or fp32, found `foo`",
+            "moe_config.router_dense_type: expected float32, fp32, float16 or bfloat16, found `foo`",
         ),
         (
             "topk_method: noaux_tc, n_group: 4",
