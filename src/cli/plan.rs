@@ -24,7 +24,7 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     let length = match plan.load_data() {
         Ok(data) => {
             data.summary.iter().for_each(|line| say!("{line}"));
-            Some(RunLength::new(&plan, data.train.steps_per_epoch()))
+            Some(RunLength::new(plan, data.train.steps_per_epoch()))
         }
         Err(error) => {
             say!("The number of steps is not known without the data: {error}");
@@ -33,8 +33,8 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     };
     let tier = plan.settings.context.tier.unwrap_or(Tier::Portable);
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
-    let recordings = Recordings::new(&plan, Capabilities::software().with_tier(tier), steps)?;
-    let _ = output::print(&report(&plan, length.as_ref(), tier, &Forecast::new(&recordings)));
+    let recordings = Recordings::new(plan, Capabilities::software().with_tier(tier), steps)?;
+    let _ = output::print(&report(plan, length.as_ref(), tier, &Forecast::new(&recordings)));
     Ok(())
 }
 

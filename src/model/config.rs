@@ -206,9 +206,10 @@ impl ModelConfig {
 }
 
 /// The published family that a checkpoint can be loaded as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
     /// Llama and Qwen (Touvron et al., 2023).
+    #[default]
     Llama,
     /// GPT-2 (Radford et al., 2019).
     Gpt2,

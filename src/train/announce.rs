@@ -41,6 +41,6 @@ pub(super) fn announce_entropy(data: &Batches, batches: u64) {
 }
 
 fn frozen_parameters(trainer: &Trainer<'_>) -> usize {
-    let parameters = trainer.recordings.layout.parameters.iter().into_iter();
+    let parameters = trainer.recordings.layout.parameters.iter();
     parameters.filter(|(spec, _)| !spec.trains).map(|(spec, _)| spec.count()).sum()
 }

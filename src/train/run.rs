@@ -55,8 +55,8 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
         check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
     }
     let length = RunLength::new(plan, data.train.steps_per_epoch());
-    let gpu = open_device(&plan).await?;
-    let mut trainer = Trainer::new(&gpu, &plan, &length).await?;
+    let gpu = open_device(plan).await?;
+    let mut trainer = Trainer::new(&gpu, plan, &length).await?;
     if plan.settings.run.resume_training == Resume::No
         && let Some(path) = &plan.settings.run.weights()
     {

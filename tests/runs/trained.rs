@@ -36,7 +36,7 @@ impl Setup {
     /// is given.
     pub fn train_plan(&self, plan: &RunPlan, load: Option<&Path>, steps: u64) -> Trained {
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
-        let length = RunLength::new(&plan, data.train.steps_per_epoch());
+        let length = RunLength::new(plan, data.train.steps_per_epoch());
         let gpu = self.gpu();
         let mut trainer = new_trainer(&gpu, plan, &length);
         if let Some(path) = load {

@@ -7,9 +7,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The first words seen under each name on each tier; all later ones must equal them.
+/// The first words seen under each name on each tier.
+type FirstWords = HashMap<(Tier, String), Vec<u32>>;
+
+/// The first words seen under each name; all later ones must equal them.
 #[derive(Clone, Default)]
-pub struct Bits(Rc<RefCell<HashMap<(Tier, String), Vec<u32>>>>);
+pub struct Bits(Rc<RefCell<FirstWords>>);
 
 impl Bits {
     /// Expects `tensor` to have the bits of the first tensor of this name on this tier, whichever run, kernel or rule made it.

@@ -6,12 +6,6 @@ use crate::settings::engine::*;
 /// The section of the model.
 pub(crate) const PATH: &str = "model.model_config";
 
-impl Default for Family {
-    fn default() -> Self {
-        Self::Llama
-    }
-}
-
 impl Words for Family {
     const WORDS: &'static [(&'static str, Self)] =
         &[("LlamaConfig", Self::Llama), ("GPT2Config", Self::Gpt2)];
