@@ -1,7 +1,7 @@
 //! The model: a decoder shaped like Llama or GPT-2, read from top to bottom.
 //!
 //! The weights and their shapes are in [`parameters`](super::parameters), what a pass is given besides them in
-//! [`ForwardContext`](super::ForwardContext), the ops in [`tape`](crate::tape).
+//! [`ForwardContext`], the ops in [`tape`](crate::tape).
 //!
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
