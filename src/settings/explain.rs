@@ -21,13 +21,17 @@ pub fn explain(name: Option<&str>) -> Result<String> {
         return Ok(section_text(path, table));
     }
     let (section, key) = name.rsplit_once('.').map_or((None, name), |(section, key)| (Some(section), key));
-    let in_section =
-        |path: &str| section.is_none_or(|section| path == section || path.ends_with(&format!(".{section}")));
-    let found: Vec<String> = tables
-        .iter()
-        .filter(|(path, _)| in_section(path))
-        .filter_map(|(path, table)| key_text(path, table, key))
-        .collect();
+    let section = section.map(described_as);
+    let in_section = |path: &str| section.as_ref().is_none_or(|section| path.starts_with(section.as_str()));
+    let find = |is_meant: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let meant = tables.iter().filter(|(path, _)| is_meant(path));
+        meant.filter_map(|(path, table)| key_text(path, table, key)).collect()
+    };
+    let mut found = find(&in_section);
+    if found.is_empty() {
+        // The keys of a mixture may be written among those of the model, for example.
+        found = find(&|_| true);
+    }
     if !found.is_empty() {
         return Ok(found.join("\n"));
     }
@@ -64,6 +68,17 @@ pub fn reference() -> String {
     }
     text.truncate(text.trim_end().len());
     text + "\n"
+}
+
+/// The section under which the keys of `section`, a path as messages print it, are described.
+fn described_as(section: &str) -> String {
+    let parts = section.split('.').filter(|part| part.parse::<usize>().is_err());
+    let path = parts.collect::<Vec<_>>().join(".").replacen("eval_dataset", "train_dataset", 1);
+    match path.as_str() {
+        "grouped_lr_schedule.default" | "lr_schedule.base_lr" => "lr_schedule".to_string(),
+        "callback" => "callbacks".to_string(),
+        _ => path,
+    }
 }
 
 fn section_text(path: &str, table: &Table) -> String {
@@ -111,6 +126,7 @@ fn default_text(row: &RowText) -> String {
         _ if row.is_required => "must be written".to_string(),
         None => "none".to_string(),
         Some(Node::Text(text)) if text.is_empty() => "none".to_string(),
+        Some(Node::List(items)) if items.is_empty() => "none".to_string(),
         Some(Node::Bool(value)) => format!("`{}`", if *value { "True" } else { "False" }),
         Some(node) => format!("`{}`", to_json(node)),
     }

@@ -52,12 +52,13 @@ impl Settings {
     /// Reads every section of `source`, which afterwards knows what is wrong.
     pub(super) fn read(source: &Source<'_>) -> Self {
         let run = run::read(source);
-        let (of_model, model) = model::read(source, &Moe::table());
-        let moe = moe::read(source, of_model, &model);
+        let (of_model, mut model) = model::read(source, &Moe::table());
+        let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
+        let moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
         unused::check(source);
         let runner = runner::read(source);
         let wrapper = wrapper::read(source);
-        let optimizer = optimizer::read(source);
+        let mut optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
         let train_dataset = dataset::read(source, "train_dataset");
         let eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
@@ -66,6 +67,8 @@ impl Settings {
         let sample = sample::read(source);
         let context = context::read(source);
         context::note_parallel(source);
+        // Said by the data sets and by the schedule now.
+        (model.eod_token_id, optimizer.learning_rate) = (None, None);
         let train_dataset = train_dataset.unwrap_or_default();
         Self {
             run,

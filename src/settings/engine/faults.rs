@@ -1,4 +1,4 @@
-//! What is said about a configuration: the faults that must be mended, and notices about one that is otherwise fine.
+//! What is said about a configuration: the faults to correct, and notices.
 
 use crate::error::Error;
 
@@ -16,7 +16,7 @@ pub(crate) struct Fault {
 /// Everything found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// What must be mended, in the order it was found.
+    /// The faults, in the order they were found.
     pub list: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,

@@ -1,6 +1,7 @@
 //! Rows of keys that are known but not used: without meaning here, computed differently, or not built.
 
 use super::node::Node;
+use super::setting::Setting;
 
 /// Keys with one fate and the sentence that says why. Names of one key are joined by `|`.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +34,6 @@ pub(crate) enum Passes {
     Off,
     /// `Off`, or 1.
     UpToOne,
-    /// `Off`, or a number below 0.
-    UpToZero,
     /// True.
     On,
     /// One of these words.
@@ -74,10 +73,9 @@ impl Passes {
     /// Whether `node` passes.
     pub fn allows(&self, node: &Node) -> bool {
         match self {
-            Self::Off => node.is_off(),
+            Self::Off => node.is_off() || bool::from_node(node) == Some(false),
             Self::UpToOne => node.is_off() || matches!(node, Node::Int(1)) || *node == Node::Float(1.0),
-            Self::UpToZero => node.is_off() || matches!(node, Node::Int(..=0)),
-            Self::On => *node == Node::Bool(true),
+            Self::On => bool::from_node(node) == Some(true),
             Self::Words(known) => node.word().is_some_and(|word| words(known).any(|one| one == word)),
             Self::Never => false,
         }
@@ -88,7 +86,6 @@ impl Passes {
         match self {
             Self::Off => "`False`, 0 or nothing".to_string(),
             Self::UpToOne => "`False`, 0 or 1".to_string(),
-            Self::UpToZero => "0 or below".to_string(),
             Self::On => "`True`".to_string(),
             Self::Words(known) => format!("`{}`", words(known).collect::<Vec<_>>().join("` or `")),
             Self::Never => "no value".to_string(),

@@ -12,6 +12,9 @@ pub(crate) struct Range {
     pub outside: f64,
 }
 
+/// Dropout sites are numbered with 15 bits, three a layer; real models stay far below.
+pub(crate) const MAX_LAYERS: f64 = 10_000.0;
+
 /// Largest single size, so that products of two fit 64 bits; real models stay far below.
 pub(crate) const MAX_SIZE: usize = 1 << 31;
 
@@ -32,6 +35,11 @@ pub(crate) const COUNT: Range =
 pub(crate) const SIZE: Range = Range {
     words: "a whole number from 1 to 2147483648",
     accepts: |x| x >= 1.0 && x <= MAX_SIZE as f64,
+    outside: 0.0,
+};
+pub(crate) const LAYERS: Range = Range {
+    words: "a whole number from 1 to 10000",
+    accepts: |x| (1.0..=MAX_LAYERS).contains(&x),
     outside: 0.0,
 };
 pub(crate) const TOKEN_ID: Range =

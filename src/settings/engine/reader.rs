@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::other::Fate;
 use super::setting::{Kind, Setting, Words};
-use super::source::{Source, closest, unknown_type};
+use super::source::{Source, unknown_type};
 use super::table::{RowText, Table};
 
 /// A section of the document, or two that hold the same keys, opened to be read row by row.
@@ -148,14 +148,10 @@ impl<'a> Reader<'a> {
         self.source.fault(&self.path(key), message);
     }
 
-    /// Reports that `key` is missing, unless it seems to have been written under a wrong name.
+    /// Reports that `key` is missing, unless another fault explains why.
     pub fn missing(&self, key: &str, expected: impl std::fmt::Display) {
-        let is_misspelt = |place: &Place<'_>| {
-            let unknown = |name: &str| !self.source.is_sound(&join(&place.path, name));
-            place.entries.iter().any(|(name, _)| unknown(name) && closest(name, [key].into_iter()).is_some())
-        };
         let path = &self.places[0].path;
-        if self.places.iter().any(is_misspelt) {
+        if self.source.explains_absence(path, key) {
             self.source.distrust(&join(path, key));
         } else {
             self.source.missing(path, key, format!("`{key}` is missing; give it {expected}"));

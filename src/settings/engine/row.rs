@@ -1,5 +1,6 @@
 //! One row: everything there is to know of a key beside its name, its type and its documentation.
 
+use super::node::Node;
 use super::other::words;
 use super::range::Range;
 use super::reader::Reader;
@@ -98,6 +99,16 @@ impl<T: Setting> Row<T> {
             }
             None => value,
         }
+    }
+
+    /// What is written of `value`: nothing where it is empty, as its default is.
+    pub fn written(&self, value: &T) -> Option<Node> {
+        let is_empty = |node: &Node| match node {
+            Node::Text(text) => text.is_empty(),
+            Node::List(items) => items.is_empty(),
+            _ => false,
+        };
+        value.to_node().filter(|node| !is_empty(node) || self.default.to_node().as_ref() != Some(node))
     }
 
     /// The row as data, for `key`, whose documentation is `about`.

@@ -86,13 +86,13 @@ macro_rules! rows {
             }
 
             fn entries(&self) -> Vec<$crate::settings::engine::section::Entry> {
-                use $crate::settings::engine::setting::Setting;
+                use $crate::settings::engine::setting::Setting as _;
                 vec![$({
                     let row: $crate::settings::engine::row::Row<$type> = $row;
                     $crate::settings::engine::section::Entry {
                         key: $crate::settings::engine::section::rows!(@key $field $($key)?),
                         decides: row.decides,
-                        written: self.$field.to_node(),
+                        written: row.written(&self.$field),
                         decision: self.$field.to_decision(),
                     }
                 },)*]

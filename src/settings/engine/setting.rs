@@ -243,9 +243,8 @@ impl Setting for PathBuf {
         String::from_node(node).map(Self::from)
     }
 
-    /// No path, nothing written.
     fn to_node(&self) -> Option<Node> {
-        (!self.as_os_str().is_empty()).then(|| Node::Text(self.display().to_string()))
+        Some(Node::Text(self.display().to_string()))
     }
 }
 
@@ -283,9 +282,8 @@ impl<T: Setting> Setting for Vec<T> {
         }
     }
 
-    /// No items, nothing written.
     fn to_node(&self) -> Option<Node> {
-        (!self.is_empty()).then(|| Node::List(self.iter().filter_map(T::to_node).collect()))
+        Some(Node::List(self.iter().filter_map(T::to_node).collect()))
     }
 
     fn numbers(&self) -> Vec<f64> {

@@ -64,6 +64,28 @@ impl<'a> Source<'a> {
         !faulty.any(|faulty| is_below(faulty, &path) || is_below(&path, faulty))
     }
 
+    /// Whether a fault that was found explains why `key` is absent in the section at `path`: one of the section itself, or of
+    /// a name that is much like the key's or like that of a section on the way to it.
+    pub fn explains_absence(&self, path: &str, key: &str) -> bool {
+        let is_misspelt = |section: &str, key: &str| {
+            let names = [key].into_iter().chain(self.names().of(key).iter().copied());
+            let Some(Node::Map(entries)) = self.document.get(section) else { return false };
+            entries.iter().any(|(name, _)| {
+                let written = if section.is_empty() { name.clone() } else { format!("{section}.{name}") };
+                name != key && !self.is_sound(&written) && closest(name, names.clone()).is_some()
+            })
+        };
+        let faults = self.faults.borrow();
+        let is_faulty = faults.list.iter().any(|fault| is_below(path, &fault.path) && !fault.path.is_empty());
+        drop(faults);
+        let mut steps = vec![(path, key)];
+        while let Some((section, key)) = steps.last().and_then(|(path, _)| path.rsplit_once('.')) {
+            steps.push((section, key));
+        }
+        let top = steps.last().map_or("", |(path, _)| *path);
+        is_faulty || steps.iter().any(|(section, key)| is_misspelt(section, key)) || is_misspelt("", top)
+    }
+
     /// Whether no fault was found anywhere.
     pub fn is_faultless(&self) -> bool {
         self.faults.borrow().list.is_empty()
@@ -94,7 +116,10 @@ impl<'a> Source<'a> {
         let home = self.tables.iter().find(|(_, table)| table.row(name).is_some());
         let alike = || {
             let near = |(path, table): &(&'static str, Table)| Some((*path, closest(key, table.names())?));
-            self.tables.iter().find_map(near)
+            self.tables
+                .iter()
+                .find_map(near)
+                .map(|(path, name)| (path.split(' ').next().unwrap_or(path), name))
         };
         match home {
             Some((section, _)) if !section.is_empty() => format!("; it belongs in `{section}`"),

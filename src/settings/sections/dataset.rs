@@ -20,7 +20,7 @@ rows! {
         eval_fraction: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// What turns text into tokens: the path of a Hugging Face `tokenizer.json`, or a section with `tokenizer_file` and
         /// `eos_token`. Without it bytes are tokens.
-        tokenizer: Option<Tokenizer> = Host.optional().read_by(tokenizer).example("./tokenizer.json"),
+        tokenizer: Option<Tokenizer> = Numbers.optional().read_by(tokenizer).example("./tokenizer.json"),
         /// Token that ends each document; a negative number says that there is none.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
         /// Both of the next two.
@@ -52,7 +52,7 @@ rows! {
         /// Hugging Face's `tokenizer.json`.
         tokenizer_file: String = Host.optional().example("./tokenizer.json"),
         /// The token that ends each document of a text.
-        eos_token: String = Host.default(END_OF_TEXT.to_string()).example("</s>"),
+        eos_token: String = Numbers.default(END_OF_TEXT.to_string()).example("</s>"),
     }
     others [
         // Files of the original name a class and its special tokens; here the file says both.
@@ -118,7 +118,7 @@ pub(crate) fn read(source: &Source<'_>, section: &str) -> Option<Dataset> {
     let resets_both = std::mem::take(&mut keys.eod_reset);
     keys.reset_position_ids |= resets_both;
     keys.reset_attention_mask |= resets_both;
-    keys.eod_token_id = keys.eod_token_id.or_else(|| model_eod(source));
+    keys.eod_token_id = keys.eod_token_id.filter(|id| *id >= 0).or_else(|| model_eod(source));
     let mut dataset = Dataset { keys, loader, megatron };
     dataset.fill(&reader, &of_loader);
     Some(dataset)
@@ -262,5 +262,10 @@ impl Setting for Tokenizer {
     fn to_node(&self) -> Option<Node> {
         let entries = self.entries().into_iter();
         Some(Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect()))
+    }
+
+    /// The file may move; what it makes of the text is in the fingerprint of the data.
+    fn to_decision(&self) -> Option<Node> {
+        self.eos_token.to_node()
     }
 }

@@ -19,7 +19,7 @@ rows! {
         /// Decay of matrices per unit of learning rate; 0 unless written, 0.1 for `Muon`.
         weight_decay: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.05"),
         /// Learning rate, where the schedule names none.
-        learning_rate: Option<f64> = Host.optional().within(ABOVE_ZERO).example("0.001"),
+        learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.001"),
         /// Decay of the momentum per step.
         momentum: Option<f64> = Numbers.optional().within(UNIT_BELOW_ONE).of("Muon").example("0.9"),
         /// Whether the update looks one step ahead (Nesterov).

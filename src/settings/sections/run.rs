@@ -21,7 +21,9 @@ rows! {
         /// Steps between evaluations. Nothing is evaluated unless it is above 0.
         eval_step_interval: i64 = Host.default(100),
         /// Micro-batches of an evaluation at most, always the same ones.
-        eval_batches: u64 = Host.default(16).within(COUNT),
+        eval_batches: u64 = Host.default(16),
+        /// Epochs between evaluations: not built, so -1 or 0 where `do_eval`.
+        eval_epoch_interval: i64 = Host.default(-1).example("0"),
         /// Patterns of matrices without weight decay: regular expressions, found anywhere in a parameter's name.
         no_decay_params: Vec<String> = Numbers.optional().example("['down_proj']"),
         /// Micro-batches that the original computes in turns to hide communication; taken as 1.
@@ -50,11 +52,6 @@ rows! {
             "of another branch of the original, or without effect on training",
         ),
         refused("run_mode", Passes::Words("train finetune"), "write `run_mode: train`"),
-        refused(
-            "eval_epoch_interval",
-            Passes::UpToZero,
-            "write `eval_epoch_interval: -1` and use eval_step_interval",
-        ),
         refused("profile", Passes::Off, "write `profile: False`"),
         refused("only_save_strategy", Passes::Off, "write `only_save_strategy: False`"),
         refused("layer_scale lr_scale", Passes::Off, "write `False` and set lr_schedule.learning_rate"),
@@ -130,9 +127,10 @@ pub(crate) fn read(source: &Source<'_>) -> Run {
             "micro_batch_interleave_num `{number}` is taken as 1: a step sees batch_size x gradient_accumulation_steps windows"
         ));
     }
-    if run.do_eval && run.eval_step_interval <= 0 {
-        source.note("eval_step_interval: not above 0, so nothing is evaluated");
+    if run.do_eval {
+        check_evaluation(&reader, &run);
     }
+    run.eval_epoch_interval = -1;
     run.micro_batch_interleave_num = None;
     run
 }
@@ -152,6 +150,20 @@ impl Run {
     pub(crate) fn eval(&self) -> Option<EvalConfig> {
         let every_steps = u64::try_from(self.eval_step_interval).ok().filter(|steps| *steps > 0)?;
         self.do_eval.then_some(EvalConfig { every_steps, batches: self.eval_batches })
+    }
+}
+
+/// Files of the original carry these keys where nothing is evaluated, too.
+fn check_evaluation(reader: &Reader<'_>, run: &Run) {
+    if run.eval_step_interval <= 0 {
+        reader.source.note("eval_step_interval: not above 0, so nothing is evaluated");
+    }
+    if run.eval_epoch_interval > 0 {
+        let message = "is not built yet; write `eval_epoch_interval: -1` and use eval_step_interval";
+        reader.fault("eval_epoch_interval", message);
+    }
+    if run.eval_batches == 0 {
+        reader.fault("eval_batches", "expected a whole number above 0, found `0`");
     }
 }
 

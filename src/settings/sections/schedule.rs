@@ -31,16 +31,29 @@ pub(crate) fn grouped_table() -> Table {
 
 /// The sections that read back as `base` and `groups`.
 pub(crate) fn placed(base: &Schedule, groups: &[Group]) -> Vec<Placed> {
-    let place = |path: String, entries| Placed { path, decides: true, entries };
     if groups.is_empty() {
-        return vec![place("lr_schedule".to_string(), base.entries())];
+        return place("lr_schedule".to_string(), base);
     }
-    let group = |(number, group): (usize, &Group)| {
-        let entries = group.keys.entries().into_iter().chain(group.schedule.entries()).collect();
-        place(format!("{GROUPED}.grouped.{number}"), entries)
-    };
-    let base = place(format!("{GROUPED}.default"), base.entries());
-    [base].into_iter().chain(groups.iter().enumerate().map(group)).collect()
+    let mut placed = place(format!("{GROUPED}.default"), base);
+    for (number, group) in groups.iter().enumerate() {
+        let path = format!("{GROUPED}.grouped.{number}");
+        placed.push(Placed { path: path.clone(), decides: true, entries: group.keys.entries() });
+        placed.extend(place(path, &group.schedule));
+    }
+    placed
+}
+
+/// The section of one schedule, and the one in it where its rates are scaled.
+fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
+    let placed =
+        |path: String, schedule: &Schedule| Placed { path, decides: true, entries: schedule.entries() };
+    if schedule.lr_scale.is_none() {
+        return vec![placed(path, schedule)];
+    }
+    let outer =
+        Schedule { kind: ScheduleType::WiseLayer, lr_scale: schedule.lr_scale, ..Schedule::default() };
+    let inner = Schedule { lr_scale: None, ..schedule.clone() };
+    vec![placed(path.clone(), &outer), placed(format!("{path}.base_lr"), &inner)]
 }
 
 /// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups. `optimizer_rate` is the
@@ -48,13 +61,13 @@ pub(crate) fn placed(base: &Schedule, groups: &[Group]) -> Vec<Placed> {
 pub(crate) fn read(source: &Source<'_>, optimizer_rate: Option<f64>) -> (Schedule, Vec<Group>) {
     let section = Reader::open(source, GROUPED, &[&grouped_table()]);
     if !section.is_written() {
-        return (read_at(source, "lr_schedule", optimizer_rate).1, Vec::new());
+        return (read_at(source, "lr_schedule", false, optimizer_rate).1, Vec::new());
     }
     if source.node("lr_schedule").is_some() {
         source.note("lr_schedule: grouped_lr_schedule is used instead, as in the original");
     }
     let base = if section.has("default") {
-        read_at(source, &format!("{GROUPED}.default"), optimizer_rate).1
+        read_at(source, &format!("{GROUPED}.default"), false, optimizer_rate).1
     } else {
         section.missing("default", "the schedule of all other parameters");
         Schedule::default()
@@ -69,7 +82,8 @@ pub(crate) fn read(source: &Source<'_>, optimizer_rate: Option<f64>) -> (Schedul
         }
     };
     let groups = (0..count).map(|number| {
-        let (reader, schedule) = read_at(source, &format!("{GROUPED}.grouped.{number}"), optimizer_rate);
+        let (reader, schedule) =
+            read_at(source, &format!("{GROUPED}.grouped.{number}"), true, optimizer_rate);
         let keys = GroupKeys::read(&reader);
         if reader.has("params") && reader.is_sound("params") && keys.params.is_empty() {
             reader.fault("params", "is empty; give patterns of parameter names");
@@ -79,9 +93,13 @@ pub(crate) fn read(source: &Source<'_>, optimizer_rate: Option<f64>) -> (Schedul
     (base, groups.collect())
 }
 
-fn read_at<'a>(source: &'a Source<'a>, path: &str, optimizer_rate: Option<f64>) -> (Reader<'a>, Schedule) {
+fn read_at<'a>(
+    source: &'a Source<'a>,
+    path: &str,
+    is_group: bool,
+    optimizer_rate: Option<f64>,
+) -> (Reader<'a>, Schedule) {
     let (table, of_group) = (Schedule::table(), GroupKeys::table());
-    let is_group = path.contains(".grouped.");
     let tables: &[&Table] = if is_group { &[&table, &of_group] } else { &[&table] };
     let reader = Reader::open(source, path, tables);
     let kind = match reader.node("type") {
@@ -112,7 +130,7 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule, optimizer_rate: Option<f64>) 
         }
         return outer;
     };
-    let base = read_at(reader.source, &reader.path("base_lr"), optimizer_rate).1;
+    let base = read_at(reader.source, &reader.path("base_lr"), false, optimizer_rate).1;
     Schedule { lr_scale: Some(base.lr_scale.unwrap_or(1.0) * scale), ..base }
 }
 

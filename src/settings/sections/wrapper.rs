@@ -12,7 +12,7 @@ rows! {
         /// without a `runner_wrapper`.
         use_clip_grad: bool = Numbers.default(false),
         /// Largest L2 norm of all gradients together.
-        max_grad_norm: f64 = Numbers.default(1.0).within(ABOVE_ZERO),
+        max_grad_norm: f64 = Numbers.default(1.0).within(ABOVE_ZERO).example("0.5\nuse_clip_grad: True"),
     }
     others [
         ignored("enable_check_overflow enable_global_norm", "always on here"),
@@ -27,7 +27,7 @@ rows! {
     /// `runner_wrapper.scale_sense` as a section: a loss scale that is looked after by one of the original's cells.
     pub struct LossScale {
         /// The cell that looks after the scale.
-        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, &PLANNED)),
+        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, &[])),
         /// The scale.
         loss_scale_value: f64 = Numbers.default(1.0).within(ABOVE_ZERO),
     }
@@ -53,7 +53,8 @@ pub(crate) fn read(source: &Source<'_>) -> Wrapper {
         source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original");
         return Wrapper { use_clip_grad: true, ..Wrapper::read(&reader) };
     }
-    Wrapper::read(&reader)
+    let wrapper = Wrapper::read(&reader);
+    if wrapper.use_clip_grad { wrapper } else { Wrapper { max_grad_norm: 1.0, ..wrapper } }
 }
 
 impl Wrapper {
@@ -67,7 +68,16 @@ impl Wrapper {
 fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<f64> {
     match reader.node(key)? {
         Node::Map(_) => {
-            let section = Reader::open(reader.source, &reader.path(key), &[&LossScale::table()]);
+            let path = reader.path(key);
+            if let Some(kind) =
+                reader.source.word(&format!("{path}.type")).filter(|kind| PLANNED.contains(kind))
+            {
+                let message =
+                    format!("`{kind}` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling");
+                reader.source.fault(&format!("{path}.type"), message);
+                return None; // its other keys are its own
+            }
+            let section = Reader::open(reader.source, &path, &[&LossScale::table()]);
             Some(LossScale::read(&section).loss_scale_value)
         }
         node => {

@@ -17,7 +17,7 @@ model:
     n_kv_heads: 3
 runner_config: {batch_size: 0, epochs: 2}
 optimizer: {type: AdamV}
-lr_schedule: {type: cosine, warmup_ratio: 2}
+lr_schedule: {type: cosine, learning_rate: 1e-3, warmup_ratio: 2}
 train_dataset:
   data_loader: {type: MindDataset}
 callbacks:
@@ -37,7 +37,6 @@ fn ten_faults_are_ten_lines() {
         "x.yaml:12: runner_config.batch_size: expected a whole number from 1 to 2147483648, found `0`",
         "x.yaml:13: optimizer.type: unknown type `AdamV`; did you mean `AdamW`?",
         "x.yaml:14: lr_schedule.warmup_ratio: expected a share in [0, 1], found `2`",
-        "x.yaml:14: lr_schedule: `learning_rate` is missing; give it a number",
         "x.yaml:16: train_dataset.data_loader.type: `MindDataset` is not built; convert the data to text (TextDataLoader) or to files of token ids (TokenDataLoader)",
         "x.yaml:19: callbacks.0.per_print_time: unknown key; did you mean `per_print_times`?",
     ];
@@ -56,4 +55,29 @@ fn of_many_faults_twenty_are_listed() {
     let text = message(&format!("{BASE}{keys}"), &[]);
     assert_eq!(text.lines().count(), 21, "{text}");
     assert!(text.ends_with("and 10 more"), "{text}");
+}
+
+/// One mistake is one line: what follows from it is not reported.
+#[test]
+fn a_mistake_is_one_line() {
+    for (line, instead, expected) in [
+        ("model:\n", "modle:\n", "modle: unknown key; did you mean `model`?"),
+        ("lr_schedule:\n", "lr_schedul:\n", "lr_schedul: unknown key; did you mean `lr_schedule`?"),
+        ("    hidden_size: 64\n", "    n_embed: 64\n", "n_embed: unknown key; did you mean `n_embd`?"),
+        (
+            "type: LlamaConfig",
+            "type: BloomConfig\n    expert_num: 8",
+            "write `type: LlamaConfig` or `type: GPT2Config`",
+        ),
+        (
+            "seed: 7",
+            "runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_factor: 2, scale_window: 9}}",
+            "write `scale_sense: 1.0`; f32 needs no scaling",
+        ),
+        ("type: AdamW", "type: AdamW\n  learning_rate: fast", "expected a number, found `fast`"),
+    ] {
+        assert_eq!(BASE.matches(line).count(), 1, "{line}");
+        let found = message(&BASE.replace(line, instead), &[]);
+        assert!(found.lines().count() == 1 && found.ends_with(expected), "{instead}\n{found}");
+    }
 }

@@ -1,4 +1,4 @@
-//! ExpertGroups of parameters: `grouped_lr_schedule`, `no_decay_params`, `freeze`.
+//! Groups of parameters: `grouped_lr_schedule`, `no_decay_params`, `freeze`.
 
 use super::*;
 use crate::settings::{Decay, Warmup};

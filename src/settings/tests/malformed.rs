@@ -101,7 +101,7 @@ pub(super) const MALFORMED: &[(&str, &str, &str)] = &[
     (
         "seed: 7",
         "runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 65536}}",
-        "x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write FixedLossScaleUpdateCell",
+        "x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling",
     ),
     (
         "seed: 7",

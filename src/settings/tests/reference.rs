@@ -67,6 +67,14 @@ fn explains_keys_sections_and_what_is_not_built() {
     assert!(heads.contains("in model.model_config\nnum_heads: a whole number from 1 to"), "{heads}");
     assert!(heads.contains("Also `num_attention_heads`, `n_head`."), "{heads}");
     assert!(of("optimizer.eps").starts_with("in optimizer\neps: a number above 0"));
+    for path in [
+        "eval_dataset.seed",
+        "callbacks.0.per_print_times",
+        "grouped_lr_schedule.default.lr_end",
+        "model.model_config.expert_num",
+    ] {
+        assert!(of(path).contains(path.rsplit('.').next().unwrap()), "{path}");
+    }
     assert!(of("runner_config").contains("\nbatch_size: "));
     assert!(of("recompute").contains("accepted only as `False`"));
     assert!(of("sink_mode").contains("ignored with a notice"));

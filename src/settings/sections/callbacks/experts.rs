@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 rows! {
     /// `MoEDropRateCallback`: a log line with each layer's drop rate, the share of the step's choices that were dropped. The
-    /// original's estimate stands beside it in `metrics.jsonl`. What its keys repeat of the model must be so.
+    /// original's estimate stands beside it in `metrics.jsonl`. Its keys repeat settings of the model and must match them.
     pub struct DropRateCallback {
         /// Experts of a layer.
         expert_num: Option<u64> = Host.required(),
@@ -20,8 +20,8 @@ rows! {
 }
 
 rows! {
-    /// `TopkBiasBalanceCallback`: moves the bias of the choice in the original; here the device does, and what the keys
-    /// repeat of the model must be so.
+    /// `TopkBiasBalanceCallback`: moves the bias of the choice in the original; here the device does. Its keys
+    /// repeat settings of the model and must match them.
     pub struct TopkBiasCallback {
         /// Whether a bias takes part in the choice.
         balance_via_topk_bias: Option<bool> = Host.optional(),
@@ -46,7 +46,7 @@ rows! {
 rows! {
     /// `ColdHotExpertMonitor`: when hot experts are chosen anew, beside `moe_config.update_step`.
     pub struct ColdHotMonitor {
-        /// After this step, with each checkpoint of the original; by default that of the `CheckpointMonitor`.
+        /// Step after which hot experts are selected again; by default that of the `CheckpointMonitor`. -1: none.
         save_checkpoint_steps: i64 = Numbers.default(-1).example("7"),
     }
     others [
@@ -62,7 +62,7 @@ rows! {
     /// `SummaryMonitor`: where and when `moe_config.save_token_distribution` writes.
     pub struct SummaryMonitor {
         /// Folder of the files; by default `summary` in the run's folder.
-        summary_dir: PathBuf = Host.optional(),
+        summary_dir: PathBuf = Host.optional().example("./shown"),
         /// Steps between files.
         collect_freq: u64 = Host.default(COLLECT_FREQ).within(COUNT),
     }

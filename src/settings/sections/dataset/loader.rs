@@ -21,7 +21,7 @@ rows! {
         /// Key of the text in each JSON object; `text` by default.
         text_key: Option<String> = Numbers.optional().of("JsonlDataLoader").example("content"),
         /// Only files with these endings; by default every text file, and `jsonl` for JSON lines.
-        extensions: Vec<String> = Host.optional().of("TextDataLoader JsonlDataLoader").example("[md]"),
+        extensions: Option<Vec<String>> = Host.optional().of("TextDataLoader JsonlDataLoader").example("[md]"),
         /// Reads at most this many bytes of text; each source of a blend counts its own. 8 MiB by default of the registry.
         max_bytes: Option<u64> = Host.optional().within(COUNT).of(TEXT).example("4096"),
         /// Byte that ends each document where bytes are tokens; no document may contain it. 0 by default.
@@ -150,6 +150,11 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
             reader.fault(row.key, format!("`{}` has no such key; remove it", kind.word()));
         }
     }
+    if kind != LoaderType::Megatron {
+        for key in ["config", "datasets_type"].into_iter().filter(|key| reader.has(key)) {
+            reader.fault(key, format!("`{}` has no such key; remove it", kind.word()));
+        }
+    }
     let mut loader = Loader::read(&reader);
     let megatron = (kind == LoaderType::Megatron).then(|| {
         let path = reader.path("config");
@@ -172,7 +177,7 @@ impl Loader {
                 paths: paths.clone(),
                 weights: weights.clone(),
                 documents,
-                extensions: self.extensions.clone(),
+                extensions: self.extensions.clone().unwrap_or_default(),
                 max_bytes: self.max_bytes,
                 eod_byte,
             })
@@ -224,15 +229,15 @@ impl Loader {
                 self.sizes.push(0);
             }
         }
-        self.extensions.iter_mut().for_each(|one| *one = one.trim_start_matches('.').to_string());
+        for one in self.extensions.iter_mut().flatten() {
+            *one = one.trim_start_matches('.').to_string();
+        }
         match self.kind {
             LoaderType::Text => drop(self.documents.get_or_insert(DocumentFormat::File)),
             LoaderType::Jsonl => {
                 self.text_key.get_or_insert("text".to_string());
                 // A folder of JSON lines often holds other files, of which no line would parse.
-                if !reader.has("extensions") {
-                    self.extensions.push("jsonl".to_string());
-                }
+                self.extensions.get_or_insert_with(|| vec!["jsonl".to_string()]);
             }
             LoaderType::Tokens => drop(self.dtype.get_or_insert(TokenType::Auto)),
             LoaderType::Megatron | LoaderType::CargoRegistry => {}
@@ -269,10 +274,11 @@ fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderT
     };
     let kind = LoaderType::named(word);
     if kind.is_none() {
-        let message = match closest(word, words()) {
+        let is_planned = PLANNED.contains(&word);
+        let message = match closest(word, words()).filter(|_| !is_planned) {
             Some(name) => format!("unknown type `{word}`; did you mean `{name}`?"),
             None => {
-                let what = if PLANNED.contains(&word) { "is not built" } else { "is no data loader" };
+                let what = if is_planned { "is not built" } else { "is no data loader" };
                 let (text, tokens) = (LoaderType::Text.word(), LoaderType::Tokens.word());
                 format!(
                     "`{word}` {what}; convert the data to text ({text}) or to files of token ids ({tokens})"

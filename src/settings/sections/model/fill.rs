@@ -6,8 +6,6 @@ use crate::model::config::{Activation, Family, Gelu};
 use crate::settings::engine::*;
 
 const MAX_HEAD_DIM: usize = 256;
-/// Dropout sites are numbered with 15 bits, three a layer.
-const MAX_DROPPING_LAYERS: usize = 10_000;
 
 /// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
@@ -19,8 +17,10 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     fill_positions(model, reader);
     fill_window(model, reader);
     fill_ties(model, reader);
-    check_dropout(model, reader);
     fill_multi_token(model, reader);
+    if model.ignore_token_id < 0 {
+        model.ignore_token_id = -100; // any negative id is no token
+    }
     let gelu = Activation::Gelu(Gelu::Tanh);
     model.hidden_act.get_or_insert(if is_llama { Activation::SwiGlu } else { gelu });
     model.init_method_std.get_or_insert(if is_llama { 0.01 } else { 0.02 });
@@ -151,7 +151,7 @@ fn fill_window(model: &mut Model, reader: &Reader<'_>) {
         reader.fault("window_size", "given beside `sliding_window`; keep one form");
     }
     if let [left, _] = sides[..] {
-        model.sliding_window = (left >= 0.0).then_some(left as u64 + 1);
+        model.sliding_window = (left >= 0.0).then_some((left as u64).saturating_add(1));
     }
     let length = model.seq_length as u64;
     model.sliding_window = model.sliding_window.filter(|window| is_used && *window < length);
@@ -165,14 +165,6 @@ fn fill_ties(model: &mut Model, reader: &Reader<'_>) {
     }
     let tied = model.tie_word_embeddings.or(untied.map(|untied| !untied));
     model.tie_word_embeddings = Some(tied.unwrap_or(model.kind == Family::Gpt2));
-}
-
-fn check_dropout(model: &Model, reader: &Reader<'_>) {
-    let drops = [model.attention_dropout, model.hidden_dropout, model.emb_dropout_prob];
-    if model.num_layers > MAX_DROPPING_LAYERS && drops.iter().any(|share| *share > 0.0) {
-        let remedy = "set the dropouts to 0 or lower it";
-        reader.fault("num_layers", format!("dropout serves up to {MAX_DROPPING_LAYERS} layers; {remedy}"));
-    }
 }
 
 fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {

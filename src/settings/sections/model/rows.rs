@@ -15,7 +15,7 @@ rows! {
         /// Width of the residual stream (D).
         hidden_size: usize = Shape.required().within(SIZE).also("n_embd"),
         /// Number of blocks (L).
-        num_layers: usize = Shape.required().within(SIZE).also("num_hidden_layers n_layer"),
+        num_layers: usize = Shape.required().within(LAYERS).also("num_hidden_layers n_layer"),
         /// Query heads (H).
         num_heads: usize = Shape.required().within(SIZE).also("num_attention_heads n_head").example("2"),
         /// Key and value heads; by default as many as query heads.
@@ -90,11 +90,11 @@ rows! {
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
         /// Token that ends documents, for data sets that name none.
-        eod_token_id: Option<i64> = Numbers.optional().example("2"),
+        eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
         /// Blocks for multi-token prediction: block i predicts i tokens further ahead than the model.
         mtp_depth: Option<usize> = Shape.optional().of(LLAMA).also("num_nextn_predict_layers mtp_num_layers").example("1"),
         /// Factor of their mean loss in the objective; 0.3 by default, as in DeepSeek-V3.
-        mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO).of(LLAMA)
+        mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO)
             .also("mtp_loss_scaling_factor").example("0.1\nmtp_depth: 1"),
         /// Patterns of parameters that do not train: regular expressions, found anywhere in a name.
         freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),

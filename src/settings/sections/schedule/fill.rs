@@ -119,7 +119,9 @@ fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate: Optio
         reader.source.note(format!("optimizer.learning_rate: {} is used instead", reader.path(key)));
     }
     let rate = written.or(optimizer_rate);
-    if rate.is_none() {
+    let source = reader.source;
+    let is_the_optimizers = source.node("optimizer.learning_rate").is_some();
+    if rate.is_none() && (!is_the_optimizers || source.is_sound("optimizer")) {
         require(reader, key, "a number");
     }
     (schedule.learning_rate, schedule.base_lr) =

@@ -9,8 +9,8 @@ rows! {
         kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, &PLANNED)).example("linear"),
         /// The highest rate; by default that of the optimizer.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
-        /// The highest rate, or for `LearningRateWiseLayer` the schedule to be scaled.
-        base_lr: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(ANNEALING).read_by(base_rate).example("0.5"),
+        /// The highest rate; for `LearningRateWiseLayer` a section with the schedule to scale.
+        base_lr: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(ANNEALING).example("0.5"),
         /// The rate at the end; 1e-7 unless written for the types `polynomial` and `WarmUpStableDecayLR`, otherwise 0.
         lr_end: Option<f64> = Numbers.optional().within(FROM_ZERO).of(WITH_LR_END).example("1e-9"),
         /// The rate after the cool-down.
@@ -29,7 +29,7 @@ rows! {
         warmup_lr_init: Option<f64> = Numbers.optional().within(FROM_ZERO).of(WITH_WARMUP).example("1e-6"),
         /// Steps in the schedule; -1 or absent: all steps of the run.
         total_steps: Option<i64> = Numbers.optional().within(FROM_MINUS_ONE).of(WITH_TOTAL).example("900"),
-        /// Cycles of the cosine: 0.5 goes down once (default), restarts count whole ones (default 1).
+        /// Cycles of the cosine. 0.5, the default, decays once; with restarts the default is 1.
         num_cycles: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(WITH_CYCLES).example("2.5"),
         /// Steps until the rate is `lr_end`, or (polynomial, cool-down) that the way down takes; by default all that are left.
         decay_steps: Option<u64> = Numbers.optional().of(WITH_DECAY_STEPS).example("30"),
@@ -49,10 +49,10 @@ rows! {
         t_max: Option<u64> = Numbers.optional().within(COUNT).of("CosineAnnealingLR").example("11"),
         /// Steps to the first restart.
         t_0: Option<u64> = Numbers.optional().within(COUNT).of("CosineAnnealingWarmRestarts").example("11"),
-        /// Each cycle is so many times as long as the one before.
+        /// Factor by which each cycle is longer than the one before; 1 by default.
         t_mult: Option<u64> = Numbers.optional().within(COUNT).of("CosineAnnealingWarmRestarts").example("2"),
-        /// Every rate is multiplied by this; the original writes it in a `LearningRateWiseLayer` around a schedule.
-        lr_scale: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
+        /// Every rate of the schedule in `base_lr` is multiplied by this.
+        lr_scale: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("LearningRateWiseLayer").example("0.5"),
     }
     others [refused("auto_register", Passes::Off, "remove it")]
 }
@@ -110,11 +110,3 @@ words! {
 
 /// Types of files of the original that ship with one model's code.
 pub(super) const PLANNED: [&str; 2] = ["MegatronLR", "WarmUpDecayLR"];
-
-/// The rate of an annealing schedule; another schedule's section is read where it is one.
-fn base_rate(reader: &Reader<'_>, key: &'static str) -> Option<Option<f64>> {
-    match reader.node(key)? {
-        Node::Map(_) => Some(None),
-        node => reader.convert(key, node),
-    }
-}
