@@ -48,7 +48,7 @@ Examples:
 struct Arguments {
     #[command(flatten)]
     configured: Configured,
-    /// Write the run's shaders to this folder and do not train; needs no adapter with --tier
+    /// Write the run's shaders to this folder and exit; needs no adapter with --tier
     #[arg(long, value_name = "FOLDER")]
     dump_wgsl: Option<PathBuf>,
 }

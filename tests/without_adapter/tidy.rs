@@ -38,7 +38,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("kernels", &["element", "error"]),
     ("record", &["element", "kernels", "error"]),
     ("ops", &["element", "kernels", "record"]),
-    ("tape", &["element", "ops", "record"]),
+    ("tape", &["element", "kernels", "ops", "record"]),
     ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
     ("data", &["error", "random"]),
     ("device", &["element", "error", "kernels", "record"]),

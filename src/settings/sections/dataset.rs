@@ -242,10 +242,11 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
         }
     };
     if tokenizer.tokenizer_file.is_empty() && reader.is_sound(key) {
-        reader.fault(
-            key,
-            "`tokenizer_file` is missing; give it the path of a tokenizer.json, or remove the section",
-        );
+        let message = match reader.node(key) {
+            Some(Node::Map(_)) => "`tokenizer_file` is missing; give it the path of a tokenizer.json",
+            _ => "is empty; name a tokenizer.json, or remove the key",
+        };
+        reader.fault(key, message);
     }
     (!tokenizer.tokenizer_file.is_empty()).then_some(Some(tokenizer))
 }
