@@ -1,4 +1,4 @@
-//! The embedded shader files. `tests/shaders.rs` checks that none is missing.
+//! The embedded shader files. `tests/without_adapter/shaders.rs` checks that none is missing.
 
 macro_rules! shaders {
     ($($path:literal),* $(,)?) => {
