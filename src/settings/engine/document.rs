@@ -7,7 +7,8 @@ use serde_yaml::{Mapping, Number, Value};
 use super::locate;
 use super::names::Names;
 use super::node::Node;
-use super::overrides::{Override, is_below};
+use super::overrides::Override;
+use super::path::{is_below, join};
 use crate::error::{Error, Result};
 
 /// A configuration as written: its values, and where each comes from.
@@ -196,7 +197,7 @@ fn set(root: &mut Node, path: &str, value: Node) -> std::result::Result<(), Stri
             }
             _ => return Err(format!("`{done}` is {found}, not a section")),
         };
-        done = if done.is_empty() { key.to_string() } else { format!("{done}.{key}") };
+        done = join(&done, key);
     }
     *node = value;
     Ok(())

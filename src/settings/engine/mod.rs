@@ -9,6 +9,7 @@ mod names;
 mod node;
 mod other;
 mod overrides;
+mod path;
 mod range;
 pub(super) mod reader;
 pub(super) mod row;

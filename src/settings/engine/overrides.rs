@@ -1,5 +1,7 @@
 //! A key that the command line sets.
 
+use super::path::is_below;
+
 /// One key that the command line sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
@@ -16,10 +18,4 @@ impl Override {
     pub(super) fn lies_within(&self, section: &str) -> bool {
         is_below(&self.path, section)
     }
-}
-
-/// Whether `path` is `ancestor` or something in it; everything is in the whole, whose path is empty.
-pub(super) fn is_below(path: &str, ancestor: &str) -> bool {
-    let rest = path.strip_prefix(ancestor);
-    ancestor.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

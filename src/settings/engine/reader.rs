@@ -2,6 +2,7 @@
 
 use super::node::Node;
 use super::other::Fate;
+use super::path::join;
 use super::setting::{Kind, Setting, Words};
 use super::source::{Source, unknown_type};
 use super::table::{RowText, Table};
@@ -71,8 +72,9 @@ impl<'a> Reader<'a> {
                 let twin = first.entries.iter().find(|(name, _)| names.same(name, key));
                 let Some((name, twin)) = twin.filter(|(_, twin)| twin != node) else { continue };
                 if !node.is_none() && !twin.is_none() {
-                    let message = format!("differs from `{}.{name}`, {twin}; keep one of them", first.path);
-                    self.source.fault(&format!("{}.{key}", place.path), message);
+                    let message =
+                        format!("differs from `{}`, {twin}; keep one of them", join(&first.path, name));
+                    self.source.fault(&join(&place.path, key), message);
                 }
             }
         }
@@ -218,9 +220,4 @@ impl<'a> Reader<'a> {
             Fate::Refused(_) => self.fault(key, format!("not built yet (found {node}); {}", other.sentence)),
         }
     }
-}
-
-/// The dotted path of `key` in the section at `path`.
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
 }

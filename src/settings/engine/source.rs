@@ -4,7 +4,7 @@ use super::document::Document;
 use super::faults::{Fault, Faults};
 use super::names::Names;
 use super::node::Node;
-use super::overrides::is_below;
+use super::path::{is_below, join};
 use super::table::Table;
 use crate::error::Error;
 use std::cell::RefCell;
@@ -47,8 +47,7 @@ impl<'a> Source<'a> {
 
     /// Reports that `key` is missing in the section at `path`.
     pub fn missing(&self, path: &str, key: &str, message: impl std::fmt::Display) {
-        let key = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
-        self.add(&key, self.document.error(path, message));
+        self.add(&join(path, key), self.document.error(path, message));
     }
 
     /// Says that `path` has no value to rely on, though the fault that explains it is reported elsewhere.
@@ -71,8 +70,7 @@ impl<'a> Source<'a> {
             let names = [key].into_iter().chain(self.names().of(key).iter().copied());
             let Some(Node::Map(entries)) = self.document.get(section) else { return false };
             entries.iter().any(|(name, _)| {
-                let written = if section.is_empty() { name.clone() } else { format!("{section}.{name}") };
-                name != key && !self.is_sound(&written) && closest(name, names.clone()).is_some()
+                name != key && !self.is_sound(&join(section, name)) && closest(name, names.clone()).is_some()
             })
         };
         let faults = self.faults.borrow();
@@ -144,8 +142,7 @@ impl<'a> Source<'a> {
     /// `path` with its last key under the name we use; the whole document where it is empty.
     fn canonical(&self, path: &str) -> String {
         let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
-        let key = self.names().canonical(key);
-        if section.is_empty() { key.to_string() } else { format!("{section}.{key}") }
+        join(section, self.names().canonical(key))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::document::to_yaml;
 use super::node::Node;
+use super::path::join;
 use super::section::Placed;
 use super::table::Decides;
 use serde_json::Value;
@@ -27,8 +28,7 @@ pub(crate) fn decisions(sections: &[Placed]) -> BTreeMap<String, Value> {
     for section in sections.iter().filter(|section| section.decides) {
         for entry in section.entries.iter().filter(|entry| entry.decides != Decides::Host) {
             if let Some(node) = &entry.decision {
-                let path = if section.path.is_empty() { String::new() } else { format!("{}.", section.path) };
-                decisions.insert(format!("{path}{}", entry.key), to_json(node));
+                decisions.insert(join(&section.path, entry.key), to_json(node));
             }
         }
     }
