@@ -2,7 +2,7 @@
 //! validates.
 
 use super::kernel::{FEATURES, Kernel};
-use super::sources::SOURCES;
+use super::sources::sources;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use wesl::{CompileOptions, EscapeMangler, Feature, Features, ModulePath, VirtualResolver};
@@ -65,8 +65,8 @@ fn access(space: naga::AddressSpace) -> Option<Access> {
 
 fn wgsl(kernel: &Kernel) -> Result<String> {
     let mut resolver = VirtualResolver::new();
-    for (path, source) in SOURCES {
-        resolver.add_module(module_path(path), (*source).into());
+    for (path, source) in sources() {
+        resolver.add_module(module_path(&path), source.into());
     }
     resolver.add_module(module_path("tile"), tile_module(kernel).into());
     let mut flags: HashMap<String, Feature> =

@@ -11,4 +11,4 @@ mod sources;
 pub use capabilities::{Capabilities, Limits, Tier};
 pub use compose::{Access, Composed, compose};
 pub use kernel::{FEATURES, Kernel};
-pub use sources::SOURCES;
+pub use sources::sources;

@@ -1,58 +1,21 @@
-//! The embedded shader files. `tests/without_adapter/shaders.rs` checks that none is missing.
+//! The embedded shader files: everything under `shaders/`.
 
-macro_rules! shaders {
-    ($($path:literal),* $(,)?) => {
-        /// Every shader file: its path below `shaders/` without extension, and its text.
-        pub const SOURCES: &[(&str, &str)] =
-            &[$(($path, include_str!(concat!("../../shaders/", $path, ".wgsl")))),*];
-    };
+use include_dir::{Dir, include_dir};
+
+static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
+
+/// Every shader file: its path below `shaders/` without extension (`matmul/portable`), and its text.
+pub fn sources() -> impl Iterator<Item = (String, &'static str)> {
+    let mut folders = vec![&SHADERS];
+    std::iter::from_fn(move || {
+        let folder = folders.pop()?;
+        folders.extend(folder.dirs());
+        Some(folder.files())
+    })
+    .flatten()
+    .map(|file| {
+        let path = file.path().with_extension("");
+        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+        (parts.join("/"), file.contents_utf8().expect("shaders are UTF-8"))
+    })
 }
-
-shaders![
-    "adamw",
-    "add",
-    "attention/backward_kv",
-    "attention/backward_q",
-    "attention/decode",
-    "attention/forward",
-    "attention/queries",
-    "balance",
-    "cast",
-    "column_sum",
-    "dropout",
-    "embedding",
-    "gelu",
-    "grad_norm",
-    "hot_experts",
-    "lanes",
-    "layer_norm",
-    "lib/attention",
-    "lib/best",
-    "lib/dropout",
-    "lib/element",
-    "lib/grid",
-    "lib/group",
-    "lib/lanes",
-    "lib/philox",
-    "lib/reduce",
-    "lib/row",
-    "lib/step_state",
-    "linear_cross_entropy",
-    "matmul/operands",
-    "matmul/portable",
-    "matmul/software",
-    "muon",
-    "permute/composed",
-    "permute/fused",
-    "permute/gates",
-    "permute/sort",
-    "qk_norm",
-    "rms_norm",
-    "rope",
-    "route",
-    "row_gate",
-    "swiglu",
-    "tally",
-    "unfused",
-    "work_list",
-];

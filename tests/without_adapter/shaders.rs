@@ -5,7 +5,7 @@ use crate::configuration::plan;
 use crate::variants::{grouped_products, permutations, routers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32};
-use gristmill::kernels::{Access, Capabilities, Composed, Kernel, SOURCES, Tier, compose};
+use gristmill::kernels::{Access, Capabilities, Composed, Kernel, Tier, compose, sources};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
@@ -197,9 +197,9 @@ fn every_shader_file_is_embedded_and_has_a_header() {
             }
         }
     }
-    let embedded: BTreeSet<String> = SOURCES.iter().map(|(path, _)| path.to_string()).collect();
+    let embedded: BTreeSet<String> = sources().map(|(path, _)| path).collect();
     assert_eq!(files, embedded);
-    for (path, source) in SOURCES {
+    for (path, source) in sources() {
         assert!(source.starts_with("// "), "shaders/{path}.wgsl starts without a header");
         // DX12 does not provide it in indirect launches.
         assert!(!source.contains("num_workgroups"), "shaders/{path}.wgsl reads the size of its grid");
