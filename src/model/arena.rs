@@ -1,7 +1,7 @@
 //! The memory layout of parameters: flat arenas, cut into segments.
 //!
-//! Weights, gradients and both moments of AdamW are four arenas of one layout, so that one norm launch and one AdamW
-//! launch per segment cover any number of tensors. A segment holds parameters of one [`Kind`] and fits one binding; an
+//! Weights, gradients and first and second moments are four arenas of one layout, so that one norm launch and one
+//! elementwise update per segment cover any number of tensors. A segment holds parameters of one [`Kind`] and fits one binding; an
 //! arena has no buffer for kinds that it does not need, such as gradients of frozen parameters. Parts start at
 //! multiples of 128 elements, so that the same offset can be bound in f32, f16 and bf16.
 

@@ -19,7 +19,7 @@ pub struct Grouping {
     pub no_decay: Vec<String>,
     /// Patterns of the groups 1, 2, ...; parameters that match none are in group 0.
     pub groups: Vec<Vec<String>>,
-    /// Update rule of the layers' matrices. Tables, routers and vectors are always updated by AdamW: like a head, a
+    /// Update rule of the layers' matrices. Tables, routers and vectors are always updated elementwise: like a head, a
     /// router scores a list of items and does not map one feature space to another.
     pub matrices: UpdateRule,
 }
@@ -62,7 +62,7 @@ impl Grouping {
             spec.trains &= !frozen[index] || excluded[index];
             spec.decays &= !exempt[index];
             spec.group = groups[index];
-            spec.rule = if is_map { self.matrices } else { UpdateRule::AdamW };
+            spec.rule = if is_map { self.matrices } else { UpdateRule::Elementwise };
         }
         if specs.iter().any(|spec| spec.trains) {
             return Ok(specs);
@@ -208,7 +208,7 @@ mod tests {
         let grouping = Grouping {
             groups,
             no_decay: list(&["embed"]),
-            matrices: UpdateRule::Muon,
+            matrices: UpdateRule::Matrix,
             ..Grouping::default()
         };
         let sorted = grouping.apply(specs()).unwrap();
@@ -216,10 +216,10 @@ mod tests {
             let spec = sorted.iter().find(|spec| spec.path == path).unwrap();
             (spec.group, spec.decays, spec.rule)
         };
-        assert_eq!(of("embedding"), (0, false, UpdateRule::AdamW));
-        assert_eq!(of("layers.1.attention.q_norm"), (1, false, UpdateRule::AdamW));
-        assert_eq!(of("layers.1.attention.wo"), (0, true, UpdateRule::Muon));
-        assert_eq!(of("head"), (2, true, UpdateRule::AdamW));
+        assert_eq!(of("embedding"), (0, false, UpdateRule::Elementwise));
+        assert_eq!(of("layers.1.attention.q_norm"), (1, false, UpdateRule::Elementwise));
+        assert_eq!(of("layers.1.attention.wo"), (0, true, UpdateRule::Matrix));
+        assert_eq!(of("head"), (2, true, UpdateRule::Elementwise));
         assert_eq!(Grouping::default().apply(specs()), Ok(specs()));
     }
 
@@ -228,7 +228,7 @@ mod tests {
         let specs = || Gpt::describe(&mixture_example());
         let grouping = |patterns: &[&str]| Grouping {
             freeze: list(patterns),
-            matrices: UpdateRule::Muon,
+            matrices: UpdateRule::Matrix,
             ..Grouping::default()
         };
         let frozen = |patterns: &[&str]| -> Vec<String> {
@@ -255,7 +255,7 @@ mod tests {
         let sorted = grouping(&[]).apply(specs()).unwrap();
         let by_muon = |path: &str| {
             let spec = sorted.iter().find(|spec| spec.path == path).unwrap();
-            (spec.rule == UpdateRule::Muon, spec.pieces.len())
+            (spec.rule == UpdateRule::Matrix, spec.pieces.len())
         };
         assert_eq!(by_muon("layers.1.feed_forward.experts.w_gate_up"), (true, 2 * 3));
         assert_eq!(by_muon("layers.1.feed_forward.experts.w_down"), (true, 3));

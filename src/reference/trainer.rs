@@ -1,4 +1,4 @@
-//! The whole training step in f64: gradient accumulation, clipping, AdamW or Muon, router states. Tests compare runs on
+//! The whole training step in f64: gradient accumulation, clipping, optimizer, router states. Tests compare runs on
 //! the device with it.
 
 use super::adamw::{AdamW, Correction, adamw};
@@ -32,10 +32,19 @@ pub struct Trainer {
     pub weight_decays: BTreeMap<String, f64>,
     /// Tensors that are not trained.
     pub frozen: BTreeSet<String>,
-    /// Optimizes the matrices of the layers with Muon; all other tensors, and all of them if `None`, use AdamW.
-    pub muon: Option<MuonSettings>,
+    /// What updates the tensors; AdamW unless changed.
+    pub rule: Rule,
     /// Router states of the mixtures: biases, hot experts.
     pub memories: Memories,
+}
+
+/// What updates the tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// AdamW.
+    AdamW,
+    /// Muon for the matrices of the layers, AdamW for all other tensors.
+    Muon(MuonSettings),
 }
 
 /// Hyperparameters of Muon other than learning rate and weight decay.
@@ -96,8 +105,8 @@ impl Trainer {
         let zeros: Weights = weights.iter().map(|(name, p)| (name.clone(), vec![0.0; p.len()])).collect();
         let (rates, weight_decays, frozen) = Default::default();
         let (m, v, step, ignore) = (zeros.clone(), zeros, 0, u32::MAX);
-        let (muon, memories) = (None, shape.memories());
-        Self { shape, weights, m, v, step, ignore, decays, rates, weight_decays, frozen, muon, memories }
+        let (rule, memories) = (Rule::AdamW, shape.memories());
+        Self { shape, weights, m, v, step, ignore, decays, rates, weight_decays, frozen, rule, memories }
     }
 
     /// One step on micro-batches of (tokens, targets), each of whole sequences with positions from 0.
@@ -151,12 +160,12 @@ impl Trainer {
                 .get_mut(name)
                 .unwrap_or_else(|| panic!("{name} has a gradient, but is not a tensor of the model."))
         });
-        match self.muon {
-            Some(MuonSettings { momentum, nesterov, steps, rms }) if is_layer_matrix(name) => {
+        match self.rule {
+            Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }) if is_layer_matrix(name) => {
                 let settings = Muon { lr, momentum, nesterov, steps, rms, weight_decay };
                 muon(&settings, p, g, m, g.len() / cols, cols);
             }
-            _ => adamw(&settings, self.step, p, g, m, v),
+            Rule::AdamW | Rule::Muon(_) => adamw(&settings, self.step, p, g, m, v),
         }
     }
 

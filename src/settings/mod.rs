@@ -50,7 +50,7 @@ pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Blend, Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
-pub use sections::optimizer::{MuonConfig, Optimizer, OptimizerConfig, OptimizerKind, OptimizerType};
+pub use sections::optimizer::*;
 pub use sections::run::{EvalConfig, Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;

@@ -3,7 +3,7 @@
 use super::engine::{MAX_SIZE, Source};
 use super::instruments::{self, Instruments};
 use super::model_config::model_config;
-use super::sections::optimizer::{OptimizerConfig, OptimizerKind};
+use super::sections::optimizer::OptimizerConfig;
 use super::sections::run::EvalConfig;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
@@ -11,7 +11,7 @@ use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
 use crate::error::Result;
 use crate::model::config::ModelConfig;
 use crate::model::groups::{Grouping, List};
-use crate::model::parameters::{Gpt, UpdateRule};
+use crate::model::parameters::Gpt;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -88,10 +88,7 @@ impl RunPlan {
             freeze_exclude: model.freeze_exclude.clone(),
             no_decay: run.no_decay_params.clone(),
             groups: groups.iter().map(|group| group.keys.params.clone()).collect(),
-            matrices: match self.optimizer.kind {
-                OptimizerKind::Muon(_) => UpdateRule::Muon,
-                _ => UpdateRule::AdamW,
-            },
+            matrices: self.optimizer.matrix_rule(),
         }
     }
 

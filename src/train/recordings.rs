@@ -69,7 +69,7 @@ impl Recordings {
         let parameters = plan.grouping().apply(Gpt::describe(model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
-        let arenas = Arenas::new(&layout, &mut persistents);
+        let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer);
         let state = words(&mut persistents, "step state", StepState::WORDS);
         let loss = words(&mut persistents, "loss state", LossState::WORDS);
         let eval_loss = words(&mut persistents, "evaluation loss state", LossState::WORDS);

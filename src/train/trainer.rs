@@ -92,9 +92,7 @@ impl<'gpu> Trainer<'gpu> {
         };
         let schedules: Vec<&Schedule> =
             [&length.schedule].into_iter().chain(&length.group_schedules).collect();
-        let betas = [plan.optimizer.beta1, plan.optimizer.beta2];
-        let betas = plan.optimizer.kind.corrects_bias().then_some(betas);
-        trainer.write_schedules(length.total_steps, &schedules, betas);
+        trainer.write_schedules(length.total_steps, &schedules, plan.optimizer.corrected_betas());
         trainer.write_tables();
         trainer.set_state(&StepState {
             loss_scale: plan.settings.wrapper.scale_sense as f32,

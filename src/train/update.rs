@@ -4,7 +4,7 @@ use super::arenas::Arenas;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
-use crate::model::arena::{ArenaLayout, Part};
+use crate::model::arena::{ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
@@ -12,7 +12,7 @@ use crate::ops::hot_experts::hot_experts;
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
-use crate::settings::{MuonConfig, OptimizerConfig, OptimizerKind};
+use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind};
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
@@ -39,8 +39,12 @@ impl Update<'_> {
             trained.clone().map(|i| self.arenas.gradients.segment(self.layout, i)).collect();
         let max_norm = self.max_norm.map(|norm| norm as f32);
         rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, max_norm));
-        for i in trained.filter(|&i| self.layout.segments[i].kind.rule == UpdateRule::AdamW) {
-            rec.scope(format!("adamw.{i}"), |rec| self.update_segment(rec, i));
+        for i in trained.filter(|&i| self.layout.segments[i].kind.rule == UpdateRule::Elementwise) {
+            match self.optimizer.kind {
+                OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => {
+                    rec.scope(format!("adamw.{i}"), |rec| self.adamw_segment(rec, i, &adamw));
+                }
+            }
         }
         if let OptimizerKind::Muon(config) = self.optimizer.kind {
             rec.scope("muon", |rec| self.update_matrices(rec, &config))?;
@@ -52,7 +56,7 @@ impl Update<'_> {
     }
 
     /// AdamW on all parameters of segment number `i` at once.
-    fn update_segment(&self, rec: &mut Recorder, i: usize) {
+    fn adamw_segment(&self, rec: &mut Recorder, i: usize, config: &AdamWConfig) {
         let segment = adamw::AdamWTensors {
             weights: self.arenas.weights.segment(self.layout, i),
             gradients: self.arenas.gradients.segment(self.layout, i),
@@ -61,14 +65,19 @@ impl Update<'_> {
         };
         let kind = self.layout.segments[i].kind;
         let settings = AdamW {
-            decay: if kind.is_exempt { 0.0 } else { self.decays[kind.group] as f32 },
-            beta1: self.optimizer.beta1 as f32,
-            beta2: self.optimizer.beta2 as f32,
-            epsilon: self.optimizer.eps as f32,
-            corrects_epsilon: self.optimizer.kind == OptimizerKind::AdamWeightDecayX,
+            decay: self.decay_of(kind),
+            beta1: config.beta1 as f32,
+            beta2: config.beta2 as f32,
+            epsilon: config.eps as f32,
+            corrects_epsilon: config.correction == Correction::WithEps,
             rate_column: rate_column(kind.group),
         };
         adamw::adamw(rec, &segment, &self.tensors, &settings);
+    }
+
+    /// The weight decay of a segment's parameters.
+    fn decay_of(&self, kind: Kind) -> f32 {
+        if kind.is_exempt { 0.0 } else { self.decays[kind.group] as f32 }
     }
 
     /// Muon, one matrix at a time. A parameter that packs several matrices (q, k and v; gate and up) is updated
@@ -76,7 +85,7 @@ impl Update<'_> {
     fn update_matrices(&self, rec: &mut Recorder, config: &MuonConfig) -> Result<()> {
         let parameters = self.layout.parameters.iter();
         for (spec, parts) in
-            parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Muon)
+            parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Matrix)
         {
             let &[part] = parts.as_slice() else {
                 return Err(Error::Plan(format!(

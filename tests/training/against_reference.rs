@@ -3,10 +3,9 @@
 use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::model::config::ModelConfig;
 use gristmill::model::parameters::{Gpt, Spec};
-use gristmill::reference::adamw::Correction;
-use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Trainer};
-use gristmill::settings::RunPlan;
-use gristmill::settings::{MuonConfig, OptimizerKind};
+use gristmill::reference::adamw;
+use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, Trainer};
+use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, RunPlan};
 use gristmill::train::length::RunLength;
 
 /// Relative error allowed to losses and to the final weights.
@@ -18,7 +17,8 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
     let trained = setup.train(steps);
     let plan = setup.plan();
     let (mut reference, groups) = reference_trainer(setup, &plan);
-    let settings = adamw_settings(&plan);
+    let (rule, settings) = reference_optimizer(&plan.optimizer);
+    reference.rule = rule;
     let data = plan.load_data().expect("the text is there");
     let length = RunLength::new(&plan, data.train.steps_per_epoch());
     let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
@@ -80,27 +80,27 @@ fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, us
         .flat_map(|(spec, _)| names(spec).into_iter().map(move |name| (name, decay(spec))))
         .collect();
     reference.frozen = pairs().filter(|(spec, _)| !spec.trains).flat_map(|(spec, _)| names(spec)).collect();
-    if let OptimizerKind::Muon(muon) = plan.optimizer.kind {
-        let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms } = muon;
-        reference.muon = Some(MuonSettings { momentum, nesterov, steps, rms });
-    }
     let groups = pairs().flat_map(|(spec, _)| names(spec).into_iter().map(|name| (name, spec.group)));
     let groups = groups.collect();
     (reference, groups)
 }
 
-fn adamw_settings(plan: &RunPlan) -> AdamWSettings {
-    AdamWSettings {
-        beta1: plan.optimizer.beta1,
-        beta2: plan.optimizer.beta2,
-        eps: plan.optimizer.eps,
-        weight_decay: plan.optimizer.weight_decay,
-        correction: match plan.optimizer.kind {
-            OptimizerKind::AdamW | OptimizerKind::Muon(_) => Correction::Published,
-            OptimizerKind::Fp32StateAdamWeightDecay => Correction::Absent,
-            OptimizerKind::AdamWeightDecayX => Correction::WithEps,
-        },
-    }
+/// The f64 trainer's rule, and AdamW's settings for the tensors that the rule leaves to it.
+fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
+    let (rule, adamw) = match optimizer.kind {
+        OptimizerKind::AdamW(adamw) => (Rule::AdamW, adamw),
+        OptimizerKind::Muon(muon) => {
+            let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms, adamw } = muon;
+            (Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }), adamw)
+        }
+    };
+    let AdamWConfig { beta1, beta2, eps, correction } = adamw;
+    let correction = match correction {
+        Correction::Published => adamw::Correction::Published,
+        Correction::Absent => adamw::Correction::Absent,
+        Correction::WithEps => adamw::Correction::WithEps,
+    };
+    (rule, AdamWSettings { beta1, beta2, eps, weight_decay: optimizer.weight_decay, correction })
 }
 
 /// Takes the key biases out of `weights`. Without rotation such a bias adds the same amount to all scores of a query, which

@@ -5,6 +5,7 @@ use crate::runs::{Setup, reference_shape};
 use gristmill::data::Batch;
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
+use gristmill::settings::OptimizerType;
 
 /// Ten steps of a 2-layer model, with accumulation, clipping, weight decay and warm-up.
 fn follows(setup: &Setup) {
@@ -85,10 +86,12 @@ fn groups_and_frozen_parameters_follow_the_reference() {
 }
 
 #[test]
-fn muon_follows_the_reference() {
+fn every_optimizer_follows_the_reference() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, intermediate_size: 37";
-    let optimizer = "--optimizer={type: Muon, weight_decay: 0.1}";
-    follows(&Setup::new("muon", model).with(&[optimizer]));
+    for word in OptimizerType::words() {
+        let optimizer = format!("--optimizer={{type: {word}, weight_decay: 0.1}}");
+        follows(&Setup::new(word, model).with(&[&optimizer]));
+    }
 }
 
 /// Muon with everything that can vary: settings, groups, exemptions, frozen matrices.

@@ -11,6 +11,7 @@ use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::unfused;
 use gristmill::record::{Dispatch, Recorder};
+use gristmill::settings::OptimizerType;
 use gristmill::train::recordings::Recordings;
 use gristmill::train::state::{LossState, StepState};
 use std::collections::{BTreeSet, HashSet};
@@ -91,7 +92,8 @@ fn variants() -> Vec<Dispatch> {
     ];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
-    let muon = ["--optimizer.type=Muon"];
+    let optimizers: Vec<String> =
+        OptimizerType::words().map(|word| format!("--optimizer.type={word}")).collect();
     let mut seen = HashSet::new();
     let software = Capabilities::software();
     let others = [software.with_lanes(1), software.with_lanes(4), software.with_tier(Tier::Portable)];
@@ -99,9 +101,11 @@ fn variants() -> Vec<Dispatch> {
         .into_iter()
         .chain(others)
         .flat_map(|capabilities| {
-            let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &muon];
+            let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
+            let optimizers = optimizers.iter().flat_map(move |o| everything(&[o], capabilities));
             models
+                .chain(optimizers)
                 .chain(packed_documents(capabilities))
                 .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))

@@ -114,7 +114,7 @@ impl<'a, P> Scope<'a, P> {
         pieces: Vec<Piece>,
     ) -> P {
         let path = format!("{}{path}", self.path);
-        let (trains, decays, group, rule) = (true, role != Role::Vector, 0, UpdateRule::AdamW);
+        let (trains, decays, group, rule) = (true, role != Role::Vector, 0, UpdateRule::Elementwise);
         (self.make)(Spec { path, role, rows, cols, init, pieces, trains, decays, group, rule })
     }
 }

@@ -50,11 +50,11 @@ pub enum Role {
 /// How a parameter is updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UpdateRule {
-    /// AdamW: elementwise, two moments.
+    /// Element by element, as AdamW does.
     #[default]
-    AdamW,
-    /// Muon: the update of a matrix is orthogonalised, one moment.
-    Muon,
+    Elementwise,
+    /// As a whole matrix, as Muon does.
+    Matrix,
 }
 
 /// Initial values of a parameter.

@@ -18,6 +18,7 @@ const SETTINGS: AdamWSettings = AdamWSettings {
     weight_decay: 0.1,
     correction: Correction::Published,
 };
+const MUON: Rule = Rule::Muon(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 });
 const SHAPE: Shape = Shape {
     window: None,
     mixture: None,
@@ -165,7 +166,7 @@ fn frozen_tensors_do_not_change_and_are_not_in_the_norm() {
 fn muon_updates_only_the_matrices_of_layers() {
     let batch = [micro_batch(1)];
     let (mut plain, mut trainer) = (trainer(), trainer());
-    trainer.muon = Some(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 });
+    trainer.rule = MUON;
     let before = plain.weights.clone();
     plain.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
     trainer.train_step(&batch, T, 0.01, &SETTINGS, Some(1.0));
@@ -212,9 +213,9 @@ const MIXTURE: Mixture = Mixture {
 fn experts_learn_by_either_optimizer() {
     let batch = [micro_batch(1), micro_batch(2)];
     let losses = Losses { expert: 0.01, sequence: 0.01, z: 0.001 };
-    for muon in [None, Some(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 })] {
+    for rule in [Rule::AdamW, MUON] {
         let mut trainer = mixture_trainer(Mixture { losses, ..MIXTURE });
-        trainer.muon = muon;
+        trainer.rule = rule;
         let mut step = || trainer.train_step(&batch, T, 0.02, &SETTINGS, Some(1.0));
         let first = step();
         let last = (0..60).map(|_| step()).last().unwrap();

@@ -1,5 +1,6 @@
 //! `optimizer`: the rule by which gradients become updates.
 
+use crate::model::parameters::UpdateRule;
 use crate::settings::engine::*;
 
 rows! {
@@ -65,6 +66,13 @@ words! {
     }
 }
 
+impl OptimizerType {
+    /// A word for each type.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        Self::WORDS.iter().filter(|(word, kind)| kind.word() == *word).map(|(word, _)| *word)
+    }
+}
+
 /// Optimizers of the original that are not built.
 const PLANNED: [&str; 10] = [
     "PmaAdamW",
@@ -85,31 +93,44 @@ const PLANNED: [&str; 10] = [
 pub struct OptimizerConfig {
     /// How the update follows from gradient and moments.
     pub kind: OptimizerKind,
-    /// Decay of the first moment, in (0, 1). Muon: of the parameters that AdamW updates, as the next two.
+    /// Decay of weights per unit of learning rate; biases and vectors are exempt.
+    pub weight_decay: f64,
+}
+
+/// The optimizers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OptimizerKind {
+    /// AdamW and its variants.
+    AdamW(AdamWConfig),
+    /// Orthogonalised momentum for the matrices of the layers; AdamW for tables and vectors.
+    Muon(MuonConfig),
+}
+
+/// What AdamW and its variants have. The moments are in f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWConfig {
+    /// Decay of the first moment, in (0, 1).
     pub beta1: f64,
     /// Decay of the second moment, in (0, 1).
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// Decay of weights per unit of learning rate; biases and vectors are exempt.
-    pub weight_decay: f64,
+    /// How the moments are corrected for their start at 0.
+    pub correction: Correction,
 }
 
-/// The optimizers, under the names of the original. m and v are the moments, in f32; a hat marks those corrected for their
-/// start at 0: m̂ = m / (1 - β1ᵗ), v̂ = v / (1 - β2ᵗ).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum OptimizerKind {
+/// The variants of AdamW. m and v are the moments; a hat marks the corrected ones: m̂ = m / (1 - β1ᵗ), v̂ = v / (1 - β2ᵗ).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correction {
     /// m̂ / (√v̂ + eps).
-    AdamW,
-    /// m / (√v + eps): without bias correction.
-    Fp32StateAdamWeightDecay,
-    /// m̂ / ((√v + eps) / √(1 - β2ᵗ)): eps is added before the correction.
-    AdamWeightDecayX,
-    /// Orthogonalised momentum for the matrices of the layers; AdamW for tables and vectors.
-    Muon(MuonConfig),
+    Published,
+    /// `FP32StateAdamWeightDecay`, m / (√v + eps).
+    Absent,
+    /// `AdamWeightDecayX`, m̂ / ((√v + eps) / √(1 - β2ᵗ)): eps is added before the correction.
+    WithEps,
 }
 
-/// What only Muon has.
+/// What Muon has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MuonConfig {
     /// Decay of the momentum per step, in [0, 1).
@@ -120,26 +141,33 @@ pub struct MuonConfig {
     pub ns_steps: u32,
     /// Root mean square of an update at learning rate 1.
     pub matched_adamw_rms: f64,
+    /// AdamW, for all parameters but the matrices of the layers.
+    pub adamw: AdamWConfig,
 }
 
-impl Default for MuonConfig {
-    /// The original's defaults.
-    fn default() -> Self {
-        Self { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2 }
+impl OptimizerConfig {
+    /// How the matrices of the layers are updated; all other parameters are updated elementwise.
+    pub fn matrix_rule(&self) -> UpdateRule {
+        match self.kind {
+            OptimizerKind::Muon(_) => UpdateRule::Matrix,
+            OptimizerKind::AdamW(_) => UpdateRule::Elementwise,
+        }
     }
-}
 
-impl Default for OptimizerConfig {
-    /// The original's defaults.
-    fn default() -> Self {
-        Self { kind: OptimizerKind::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    /// How many moments each parameter under `rule` has.
+    pub fn moments(&self, rule: UpdateRule) -> usize {
+        match (self.kind, rule) {
+            (OptimizerKind::AdamW(_), _) | (OptimizerKind::Muon(_), UpdateRule::Elementwise) => 2,
+            (OptimizerKind::Muon(_), UpdateRule::Matrix) => 1,
+        }
     }
-}
 
-impl OptimizerKind {
-    /// Whether moments are corrected for their start at 0.
-    pub fn corrects_bias(self) -> bool {
-        self != Self::Fp32StateAdamWeightDecay
+    /// β1 and β2 of moments that are corrected for their start at 0, if there are such.
+    pub fn corrected_betas(&self) -> Option<[f64; 2]> {
+        let adamw = match self.kind {
+            OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => adamw,
+        };
+        (adamw.correction != Correction::Absent).then_some([adamw.beta1, adamw.beta2])
     }
 }
 
@@ -173,56 +201,66 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
 }
 
 impl Optimizer {
-    /// Fills in what the type leaves open.
-    fn fill(&mut self) {
-        let default = OptimizerConfig::default();
-        if self.kind == OptimizerType::Muon {
-            let muon = MuonConfig::default();
-            self.momentum.get_or_insert(muon.momentum);
-            self.nesterov.get_or_insert(muon.nesterov);
-            self.ns_steps.get_or_insert(muon.ns_steps.into());
-            self.matched_adamw_rms.get_or_insert(muon.matched_adamw_rms);
-            self.adamw_eps.get_or_insert(1e-8);
-            self.weight_decay.get_or_insert(0.1);
-            if self.adamw_betas.is_empty() {
-                self.adamw_betas = vec![0.95, 0.95];
+    /// The optimizer as the trainer needs it, with the defaults of its type.
+    pub(crate) fn config(&self) -> OptimizerConfig {
+        let kind = match self.kind {
+            OptimizerType::Muon => OptimizerKind::Muon(MuonConfig {
+                momentum: self.momentum.unwrap_or(0.95),
+                nesterov: self.nesterov.unwrap_or(true),
+                ns_steps: self.ns_steps.map_or(5, |steps| steps as u32),
+                matched_adamw_rms: self.matched_adamw_rms.unwrap_or(0.2),
+                adamw: adamw(
+                    &self.adamw_betas,
+                    [0.95, 0.95],
+                    self.adamw_eps.unwrap_or(1e-8),
+                    Correction::Published,
+                ),
+            }),
+            adam => {
+                let (eps, correction) = match adam {
+                    OptimizerType::FusedAdamWeightDecay => (1e-6, Correction::Published),
+                    OptimizerType::Fp32StateAdamWeightDecay => (1e-6, Correction::Absent),
+                    OptimizerType::AdamWeightDecayX => (1e-8, Correction::WithEps),
+                    _ => (1e-8, Correction::Published),
+                };
+                let betas = [self.beta1.unwrap_or(0.9), self.beta2.unwrap_or(0.999)];
+                OptimizerKind::AdamW(adamw(&self.betas, betas, self.eps.unwrap_or(eps), correction))
             }
-            return;
-        }
-        if self.betas.is_empty() {
-            self.betas = vec![self.beta1.unwrap_or(default.beta1), self.beta2.unwrap_or(default.beta2)];
-        }
-        (self.beta1, self.beta2) = (None, None);
-        let has_large_eps = [OptimizerType::Fp32StateAdamWeightDecay, OptimizerType::FusedAdamWeightDecay]
-            .contains(&self.kind);
-        self.eps.get_or_insert(if has_large_eps { 1e-6 } else { default.eps });
-        self.weight_decay.get_or_insert(default.weight_decay);
-        // With its eps written out it is the same rule under another name.
-        if self.kind == OptimizerType::FusedAdamWeightDecay {
-            self.kind = OptimizerType::AdamW;
-        }
+        };
+        let default_decay = if self.kind == OptimizerType::Muon { 0.1 } else { 0.0 };
+        OptimizerConfig { kind, weight_decay: self.weight_decay.unwrap_or(default_decay) }
     }
 
-    /// The optimizer as the trainer needs it, of a section that was filled.
-    pub(crate) fn config(&self) -> OptimizerConfig {
-        let default = OptimizerConfig::default();
-        let muon = MuonConfig::default();
-        let kind = match self.kind {
-            OptimizerType::AdamW | OptimizerType::FusedAdamWeightDecay => OptimizerKind::AdamW,
-            OptimizerType::Fp32StateAdamWeightDecay => OptimizerKind::Fp32StateAdamWeightDecay,
-            OptimizerType::AdamWeightDecayX => OptimizerKind::AdamWeightDecayX,
-            OptimizerType::Muon => OptimizerKind::Muon(MuonConfig {
-                momentum: self.momentum.unwrap_or(muon.momentum),
-                nesterov: self.nesterov.unwrap_or(muon.nesterov),
-                ns_steps: self.ns_steps.map_or(muon.ns_steps, |steps| steps as u32),
-                matched_adamw_rms: self.matched_adamw_rms.unwrap_or(muon.matched_adamw_rms),
-            }),
-        };
-        let betas = if self.betas.is_empty() { &self.adamw_betas } else { &self.betas };
-        let &[beta1, beta2] = betas.as_slice() else { return default };
-        let eps = self.eps.or(self.adamw_eps).unwrap_or(default.eps);
-        OptimizerConfig { kind, beta1, beta2, eps, weight_decay: self.weight_decay.unwrap_or(0.0) }
+    /// Writes out what the type leaves open.
+    fn fill(&mut self) {
+        let config = self.config();
+        self.weight_decay = Some(config.weight_decay);
+        match config.kind {
+            OptimizerKind::AdamW(adamw) => {
+                (self.beta1, self.beta2) = (None, None);
+                self.betas = vec![adamw.beta1, adamw.beta2];
+                self.eps = Some(adamw.eps);
+                // With its eps written out it is the same rule under another name.
+                if self.kind == OptimizerType::FusedAdamWeightDecay {
+                    self.kind = OptimizerType::AdamW;
+                }
+            }
+            OptimizerKind::Muon(muon) => {
+                self.momentum = Some(muon.momentum);
+                self.nesterov = Some(muon.nesterov);
+                self.ns_steps = Some(muon.ns_steps.into());
+                self.matched_adamw_rms = Some(muon.matched_adamw_rms);
+                self.adamw_betas = vec![muon.adamw.beta1, muon.adamw.beta2];
+                self.adamw_eps = Some(muon.adamw.eps);
+            }
+        }
     }
+}
+
+/// AdamW's numbers, with `betas` where `written` holds none.
+fn adamw(written: &[f64], betas: [f64; 2], eps: f64, correction: Correction) -> AdamWConfig {
+    let [beta1, beta2] = written.try_into().unwrap_or(betas);
+    AdamWConfig { beta1, beta2, eps, correction }
 }
 
 /// Two numbers in (0, 1).

@@ -202,7 +202,8 @@ fn a_file_of_the_original() {
         (plan.settings.wrapper.clip(), plan.settings.wrapper.scale_sense, plan.tokens_per_step),
         (Some(1.0), 4294967296.0, 6 * 4096)
     );
-    assert_eq!((plan.optimizer.beta2, plan.schedule.warmup.clone()), (0.95, Warmup::Ratio(0.03)));
+    assert_eq!(plan.optimizer.corrected_betas(), Some([0.9, 0.95]));
+    assert_eq!(plan.schedule.warmup, Warmup::Ratio(0.03));
     assert_eq!(plan.settings.context.max_device_memory.map(|size| size.0), Some(58 << 30));
     let checkpoint = plan.settings.callbacks.checkpoint.clone().unwrap();
     assert_eq!(

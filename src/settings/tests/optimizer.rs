@@ -1,22 +1,23 @@
 //! `optimizer` under every name that files of the original use.
 
 use super::*;
-use crate::settings::{MuonConfig, OptimizerConfig, OptimizerKind};
+use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind};
 
 #[test]
 fn every_type_reads_and_reads_back() {
     let rows = [
-        ("AdamW", OptimizerKind::AdamW, 1e-8),
-        ("adamw", OptimizerKind::AdamW, 1e-8),
-        ("FusedAdamW", OptimizerKind::AdamW, 1e-8),
-        ("FusedAdamWeightDecay", OptimizerKind::AdamW, 1e-6),
-        ("FP32StateAdamWeightDecay", OptimizerKind::Fp32StateAdamWeightDecay, 1e-6),
-        ("AdamWeightDecayX", OptimizerKind::AdamWeightDecayX, 1e-8),
+        ("AdamW", Correction::Published, 1e-8),
+        ("adamw", Correction::Published, 1e-8),
+        ("FusedAdamW", Correction::Published, 1e-8),
+        ("FusedAdamWeightDecay", Correction::Published, 1e-6),
+        ("FP32StateAdamWeightDecay", Correction::Absent, 1e-6),
+        ("AdamWeightDecayX", Correction::WithEps, 1e-8),
     ];
-    for (name, kind, eps) in rows {
+    for (name, correction, eps) in rows {
         let text = BASE.replace("type: AdamW", &format!("type: {name}\n  beta1: 0.8\n  weight_decay: 0.1"));
         let found = plan(&text);
-        let want = OptimizerConfig { kind, beta1: 0.8, beta2: 0.999, eps, weight_decay: 0.1 };
+        let kind = OptimizerKind::AdamW(AdamWConfig { beta1: 0.8, beta2: 0.999, eps, correction });
+        let want = OptimizerConfig { kind, weight_decay: 0.1 };
         assert_eq!(found.optimizer, want, "{name}");
         let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
         assert_eq!(found, again, "{name}");
@@ -28,9 +29,9 @@ fn every_type_reads_and_reads_back() {
 fn muon_has_keys_of_its_own() {
     let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: Muon{keys}"));
     let found = plan(&with(""));
-    let muon = MuonConfig { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2 };
-    let kind = OptimizerKind::Muon(muon);
-    let want = OptimizerConfig { kind, beta1: 0.95, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let adamw = AdamWConfig { beta1: 0.95, beta2: 0.95, eps: 1e-8, correction: Correction::Published };
+    let muon = MuonConfig { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2, adamw };
+    let want = OptimizerConfig { kind: OptimizerKind::Muon(muon), weight_decay: 0.1 };
     assert_eq!(found.optimizer, want);
     let found = plan(&with(
         "\n  momentum: 0.9\n  nesterov: False\n  ns_steps: 3\n  matched_adamw_rms: 0.3\n  adamw_betas: [0.8, 0.9]\n  \
@@ -41,8 +42,9 @@ fn muon_has_keys_of_its_own() {
         nesterov: false,
         ns_steps: 3,
         matched_adamw_rms: 0.3,
+        adamw: AdamWConfig { beta1: 0.8, beta2: 0.9, eps: 1e-6, ..adamw },
     });
-    let want = OptimizerConfig { kind, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0.0 };
+    let want = OptimizerConfig { kind, weight_decay: 0.0 };
     assert_eq!(found.optimizer, want);
     let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
     assert_eq!(found, again);

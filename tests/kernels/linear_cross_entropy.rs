@@ -1,0 +1,81 @@
+//! linear_cross_entropy against the f64 reference.
+
+use crate::lab::{allowed, check, sum, tensors, values};
+use gristmill::element::Element::F32;
+use gristmill::ops::linear_cross_entropy::{
+    LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+};
+use gristmill::reference;
+use gristmill::train::state::StepState;
+
+const SCALE: f32 = 8.0;
+
+#[test]
+fn linear_cross_entropy_matches_the_reference() {
+    let shapes = [(1, 1, 4, 1), (33, 31, 20, 1), (130, 257, 36, 1), (65, 64, 33, 2)];
+    for (tokens, vocab, width, parts) in shapes {
+        check(&format!("linear_cross_entropy {tokens}x{width} to {vocab} in {parts}"), |case| {
+            let h = case.input(tokens, width, F32);
+            let rows = |part: u32| if part == 0 { vocab / parts } else { vocab - vocab / parts };
+            let head: Vec<_> = (0..parts).map(|p| case.input(rows(p), width, F32)).collect();
+            let dhead: Vec<_> = (0..parts).map(|p| case.input(rows(p), width, F32)).collect();
+            let mut targets = case.ids_below(tokens as usize, vocab);
+            let ignore = u32::MAX;
+            targets.iter_mut().skip(2).step_by(5).for_each(|t| *t = ignore);
+            let counted = targets.iter().filter(|&&t| t != ignore).count();
+            let seed = SCALE as f64 / 4.0 / counted.max(1) as f64;
+            let want = reference::linear_cross_entropy::linear_cross_entropy(
+                &h.values,
+                &values(&head),
+                &targets,
+                ignore,
+                seed,
+            );
+
+            let (dh, step) = (
+                case.output(tokens, width, F32),
+                case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+            );
+            let (loss, eval_loss) = (case.integers(&[0; 8]), case.integers(&[0; 8]));
+            let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
+            let op = LinearCrossEntropy {
+                h: h.tensor,
+                head: &head_tensors,
+                targets,
+                ignore,
+                step,
+                loss,
+                accumulation: 4,
+                factor: 1.0,
+            };
+            linear_cross_entropy(&mut case.rec, &op, dh, Some(&tensors(&dhead)));
+            linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });
+
+            // Two products with a softmax in between.
+            let bound = 2.0 * allowed(F32, vocab.max(width));
+            case.expect("dh", dh, want.dh, bound);
+            let mut rest = &want.dw[..];
+            for part in &dhead {
+                let (mine, others) = rest.split_at(part.values.len());
+                rest = others;
+                case.expect(
+                    "dhead",
+                    part.tensor,
+                    sum(mine, &part.values),
+                    2.0 * allowed(F32, tokens.max(width)),
+                );
+            }
+            for (name, tensor) in [("loss", loss), ("eval loss", eval_loss)] {
+                case.expect_words(name, tensor, move |words| {
+                    let [seen_seed, count, sum, tokens_seen, mean] =
+                        [0, 1, 2, 3, 4].map(|i| f32::from_bits(words[i]) as f64);
+                    let near = |got: f64, want: f64| (got - want).abs() <= bound * (want.abs() + 1.0);
+                    assert!(near(seen_seed, seed), "seed {seen_seed} instead of {seed}");
+                    assert_eq!((count, tokens_seen), (counted as f64, counted as f64));
+                    assert!(near(sum / tokens_seen.max(1.0), want.loss_sum / counted.max(1) as f64));
+                    assert!(near(mean, want.loss_sum / counted.max(1) as f64 / 4.0));
+                });
+            }
+        });
+    }
+}
