@@ -1,8 +1,12 @@
-//! What holds of every row of every section.
+//! What holds of every row of every section. `tests/without_adapter/settings` tests whole files.
 
 use super::*;
+use crate::error::Result;
 use crate::settings::engine::{Decides, Fate, Kind, Node, RowText, to_json};
 use crate::settings::sections::tables;
+use std::path::Path;
+
+const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
 const BASES: [&[&str]; 26] = [
@@ -138,8 +142,12 @@ fn another(path: &str, row: &RowText) -> Option<(String, Vec<String>)> {
 type Resolved = Result<(RunPlan, Vec<String>)>;
 
 fn with(base: &[&str], flags: &[String]) -> Resolved {
-    let flags: Vec<&str> = base.iter().copied().chain(flags.iter().map(String::as_str)).collect();
-    resolve(BASE, &flags)
+    resolve(BASE, base.iter().copied().chain(flags.iter().map(String::as_str)).collect())
+}
+
+fn resolve(text: &str, flags: Vec<&str>) -> Resolved {
+    let config = RunConfig::parse(text, Path::new("x.yaml"), &Override::parse_all(flags)?)?;
+    Ok((config.plan, config.notices))
 }
 
 /// What `check` finds in the last base, if it finds something in every one.
@@ -175,7 +183,7 @@ fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
         let check = |base: &&[&str]| -> std::result::Result<(), String> {
             let (plan, _) = with(base, &flags).map_err(|error| error.to_string())?;
             let (again, _) =
-                resolve(&plan.to_yaml(), &[]).map_err(|error| format!("reads back as {error}"))?;
+                resolve(&plan.to_yaml(), Vec::new()).map_err(|error| format!("reads back as {error}"))?;
             if again != plan {
                 return Err("reads back as something else".to_string());
             }

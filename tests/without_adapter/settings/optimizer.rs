@@ -1,7 +1,7 @@
 //! `optimizer` under every name that files of the original use.
 
 use super::*;
-use crate::settings::{MuonConfig, OptimizerConfig, OptimizerKind};
+use gristmill::settings::{MuonConfig, OptimizerConfig, OptimizerKind};
 
 #[test]
 fn every_type_reads_and_reads_back() {
