@@ -2,8 +2,10 @@
 
 mod lab;
 mod packed;
+mod routing;
 
 mod attention;
+mod balance;
 mod decode;
 mod documents;
 mod dropout;

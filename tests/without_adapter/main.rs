@@ -1,10 +1,14 @@
-//! Tests that need no adapter: the source text, the shaders, recordings of `configs/`, and the data.
+//! Tests that need no adapter: the source text, the shaders, recordings of `configs/`, the settings, and the data.
 
 mod configuration;
+mod place;
 mod variants;
 
 mod configs;
 mod megatron;
+mod settings;
 mod shaders;
+mod text_data;
 mod tidy;
-mod tokens;
+mod tokenize;
+mod tokenizer;

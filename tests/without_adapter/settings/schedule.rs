@@ -1,7 +1,7 @@
 //! `lr_schedule` under every name that files of the original use.
 
-use super::*;
-use crate::settings::{CoolDown, Decay, DecayStart, ScheduleConfig};
+use super::{BASE, assert_reads_back, resolve};
+use gristmill::settings::{CoolDown, Decay, DecayStart, RunPlan, ScheduleConfig, Warmup};
 
 fn with(section: &str) -> (RunPlan, Vec<String>) {
     resolve(&BASE.replace("  type: cosine\n  learning_rate: 1e-3\n", section), &[])
@@ -54,9 +54,7 @@ fn every_type_and_alias_reads_and_reads_back() {
             let (plan, notices) = with(&format!("  {{type: {kind}, {rate}: 1e-3, {keys}}}\n"));
             assert_eq!((&plan.schedule.decay, plan.schedule.learning_rate), (&decay, 1e-3), "{kind}");
             assert!(!notices.iter().any(|notice| notice.contains("lr_schedule")), "{kind}: {notices:?}");
-            let (again, notices) = resolve(&plan.to_yaml(), &[]).unwrap();
-            assert_eq!(plan, again, "{kind}");
-            assert_eq!(notices, [""; 0], "{kind}");
+            assert_reads_back(&plan);
         }
     }
 }
@@ -78,7 +76,7 @@ fn a_wise_layer_scales_the_schedule_in_it() {
     let (plan, _) = with(text);
     let ScheduleConfig { decay, learning_rate, scale, warmup, .. } = &plan.schedule;
     assert_eq!((decay, *learning_rate, *scale, warmup), (&Decay::Linear, 2e-3, 0.5, &Warmup::Steps(10)));
-    assert_eq!(resolve(&plan.to_yaml(), &[]).unwrap().0, plan);
+    assert_reads_back(&plan);
 }
 
 #[test]

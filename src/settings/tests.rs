@@ -1,8 +1,12 @@
-//! What holds of every row of every section.
+//! What holds of every row of every section. `tests/without_adapter/settings` tests whole files.
 
 use super::*;
-use crate::settings::engine::{Decides, Kind, Node, RowText, to_json};
+use crate::error::Result;
+use crate::settings::engine::{Decides, Fate, Kind, Node, RowText, to_json};
 use crate::settings::sections::tables;
+use std::path::Path;
+
+const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
 const BASES: [&[&str]; 26] = [
@@ -73,17 +77,33 @@ const REPEATS: [&str; 6] = [
     "train_dataset.tokenizer.tokenizer_file",
 ];
 
-/// Sections and their rows, each with the path by which a flag reaches the section.
+/// Keys whose readers have messages of their own: that they are one line is all that is generated for them.
+const OWN_MESSAGES: [&str; 12] = [
+    "runner_config.gradient_accumulation_steps",
+    "runner_wrapper.scale_sense",
+    "model.model_config.type",
+    "model.model_config.hidden_act",
+    "model.model_config.scaling_factor",
+    "model.model_config.window_size",
+    "model.model_config.rope_scaling.rope_type",
+    "train_dataset.tokenizer",
+    "train_dataset.data_loader.type",
+    "train_dataset.data_loader.data_path",
+    "train_dataset.data_loader.config.data_path",
+    "train_dataset.data_loader.config.split",
+];
+
+/// Rows, each with the path by which a flag reaches its section.
 fn rows() -> impl Iterator<Item = (String, &'static RowText)> {
-    tables().iter().flat_map(|(path, table)| {
-        let callback =
-            path.strip_prefix("callbacks.").map(|name| CALLBACKS.iter().position(|known| *known == name));
-        let path = match callback {
-            Some(index) => format!("callbacks.{}", index.unwrap_or_default()),
-            None => path.replace("grouped_lr_schedule.grouped", "grouped_lr_schedule.grouped.0"),
-        };
-        table.rows.iter().map(move |row| (path.clone(), row))
-    })
+    tables().iter().flat_map(|(path, table)| table.rows.iter().map(move |row| (flag_path(path), row)))
+}
+
+/// The path by which a flag reaches the section of the table `path`.
+fn flag_path(path: &str) -> String {
+    let section = path.split(' ').next().unwrap_or(path);
+    let section = section.replace("grouped_lr_schedule.grouped", "grouped_lr_schedule.grouped.0");
+    let callbacks = CALLBACKS.iter().enumerate();
+    callbacks.fold(section, |path, (index, name)| path.replace(name, &index.to_string()))
 }
 
 fn flag(path: &str, key: &str, value: &str) -> String {
@@ -122,8 +142,12 @@ fn another(path: &str, row: &RowText) -> Option<(String, Vec<String>)> {
 type Resolved = Result<(RunPlan, Vec<String>)>;
 
 fn with(base: &[&str], flags: &[String]) -> Resolved {
-    let flags: Vec<&str> = base.iter().copied().chain(flags.iter().map(String::as_str)).collect();
-    resolve(BASE, &flags)
+    resolve(BASE, base.iter().copied().chain(flags.iter().map(String::as_str)).collect())
+}
+
+fn resolve(text: &str, flags: Vec<&str>) -> Resolved {
+    let config = RunConfig::parse(text, Path::new("x.yaml"), &Override::parse_all(flags)?)?;
+    Ok((config.plan, config.notices))
 }
 
 /// What `check` finds in the last base, if it finds something in every one.
@@ -159,7 +183,7 @@ fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
         let check = |base: &&[&str]| -> std::result::Result<(), String> {
             let (plan, _) = with(base, &flags).map_err(|error| error.to_string())?;
             let (again, _) =
-                resolve(&plan.to_yaml(), &[]).map_err(|error| format!("reads back as {error}"))?;
+                resolve(&plan.to_yaml(), Vec::new()).map_err(|error| format!("reads back as {error}"))?;
             if again != plan {
                 return Err("reads back as something else".to_string());
             }
@@ -186,24 +210,76 @@ fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// What is wrong where no base answers the flag `--path.key=value` in one line that starts with `answer`.
+fn unanswered(path: &str, key: &str, value: &str, answer: &str) -> Option<String> {
+    let fault = flag(path, key, value);
+    let expected = format!("{}: {answer}", flag(path, key, "").trim_end_matches('='));
+    let finding = all_fail(|base| match with(base, std::slice::from_ref(&fault)) {
+        Ok(_) => Err("accepted".to_string()),
+        Err(error) => {
+            let line = error.to_string();
+            if line.starts_with(&expected) && !line.contains('\n') { Ok(()) } else { Err(line) }
+        }
+    });
+    finding.map(|finding| format!("{fault}\n  expected {expected}\n  found    {finding}"))
+}
+
 #[test]
-fn a_wrong_type_a_wrong_number_and_a_wrong_name_are_one_line_each() {
+fn a_wrong_type_a_wrong_word_a_number_out_of_range_and_a_wrong_name_are_one_line_each() {
     let mut wrong = Vec::new();
     for (path, row) in rows() {
-        let mut faults = vec![flag(&path, row.key, "[[[1]]]"), flag(&path, &format!("{}_", row.key), "1")];
-        faults.extend(row.range.map(|range| flag(&path, row.key, &range.outside.to_string())));
-        for fault in faults {
-            // In at least one base that one line is all there is to say.
-            let is_one_line = |base: &&[&str]| match with(base, std::slice::from_ref(&fault)) {
-                Ok(_) => Err("accepted".to_string()),
-                Err(error) => {
-                    let line = error.to_string();
-                    if line.contains('\n') || !line.starts_with("--") { Err(line) } else { Ok(()) }
-                }
-            };
-            if let Some(finding) = all_fail(is_one_line) {
-                wrong.push(format!("{fault}: {finding}"));
+        let has_own = OWN_MESSAGES.contains(&format!("{path}.{}", row.key).as_str());
+        let mut check = |key: &str, value: &str, answer: String| {
+            let answer = if has_own && key == row.key { "" } else { &answer };
+            wrong.extend(unanswered(&path, key, value, answer));
+        };
+        let expected = row.kind.expected();
+        check(row.key, "[[[1]]]", format!("expected {expected}, found "));
+        check(&format!("{}_", row.key), "1", format!("unknown key; did you mean `{}", row.key));
+        match &row.kind {
+            Kind::Words(words) if row.key == "type" => {
+                check(row.key, "other", format!("unknown type `other`; known are {}", words.join(", ")));
             }
+            Kind::Words(_) => check(row.key, "other", format!("expected {expected}, found `other`")),
+            _ => (),
+        }
+        if let Some(range) = row.range {
+            let outside = range.outside.to_string();
+            check(row.key, &outside, format!("expected {}, found `{outside}`", range.words));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn keys_that_are_not_used_are_refused_or_noticed() {
+    let mut wrong = Vec::new();
+    for (path, table) in tables() {
+        let path = flag_path(path);
+        let others = table.others.iter().flat_map(|other| {
+            let keys = other.keys.split_ascii_whitespace().flat_map(|names| names.split('|'));
+            keys.map(move |key| (key, other))
+        });
+        for (key, other) in others {
+            let (start, end) = match other.fate {
+                Fate::Section => continue,
+                Fate::Refused(_) => {
+                    let answer = format!("not built yet (found `other`); {}", other.sentence);
+                    wrong.extend(unanswered(&path, key, "other", &answer));
+                    continue;
+                }
+                Fate::Ignored => ("without meaning here and ignored: ", String::new()),
+                Fate::Differs(_) => ("", format!("{key}: {}", other.sentence)),
+            };
+            let is_notice =
+                |notice: &String| notice.starts_with(start) && notice.contains(key) && notice.ends_with(&end);
+            let fault = flag(&path, key, "other");
+            let finding = all_fail(|base| match with(base, std::slice::from_ref(&fault)) {
+                Ok((_, notices)) if notices.iter().any(is_notice) => Ok(()),
+                Ok((_, notices)) => Err(format!("only notices {notices:?}")),
+                Err(error) => Err(error.to_string()),
+            });
+            wrong.extend(finding.map(|finding| format!("{fault}: {finding}")));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));

@@ -1,7 +1,7 @@
 //! `optimizer` under every name that files of the original use.
 
 use super::*;
-use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind};
+use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind};
 
 #[test]
 fn every_type_reads_and_reads_back() {

@@ -1,7 +1,7 @@
 //! The sections about data.
 
-use super::{BASE, resolve};
-use crate::data::Loader;
+use super::{BASE, assert_reads_back, resolve};
+use gristmill::data::Loader;
 
 /// Data sets with every loader and every key about documents.
 const DATASETS: [&str; 6] = [
@@ -21,10 +21,7 @@ const DATASETS: [&str; 6] = [
 #[test]
 fn every_data_set_reads_back_as_itself() {
     for dataset in DATASETS {
-        let (plan, _) = resolve(BASE, &[&format!("--train_dataset={dataset}")]).unwrap();
-        let (again, notices) = resolve(&plan.to_yaml(), &[]).unwrap();
-        assert_eq!(plan, again, "{dataset}");
-        assert_eq!(notices, [""; 0]);
+        assert_reads_back(&resolve(BASE, &[&format!("--train_dataset={dataset}")]).unwrap().0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Everything wrong in a file is said at once.
 
-use super::{BASE, message};
+use super::{BASE, assert_answers, message, replace};
 
 /// Ten faults of ten kinds, in sections that depend on each other.
 const TEN_FAULTS: &str = "\
@@ -60,24 +60,33 @@ fn of_many_faults_twenty_are_listed() {
 /// One mistake is one line: what follows from it is not reported.
 #[test]
 fn a_mistake_is_one_line() {
-    for (line, instead, expected) in [
-        ("model:\n", "modle:\n", "modle: unknown key; did you mean `model`?"),
-        ("lr_schedule:\n", "lr_schedul:\n", "lr_schedul: unknown key; did you mean `lr_schedule`?"),
-        ("    hidden_size: 64\n", "    n_embed: 64\n", "n_embed: unknown key; did you mean `n_embd`?"),
-        (
-            "type: LlamaConfig",
-            "type: BloomConfig\n    expert_num: 8",
-            "write `type: LlamaConfig` or `type: GPT2Config`",
-        ),
-        (
-            "seed: 7",
-            "runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_factor: 2, scale_window: 9}}",
-            "write `scale_sense: 1.0`; f32 needs no scaling",
-        ),
-        ("type: AdamW", "type: AdamW\n  learning_rate: fast", "expected a number, found `fast`"),
-    ] {
-        assert_eq!(BASE.matches(line).count(), 1, "{line}");
-        let found = message(&BASE.replace(line, instead), &[]);
-        assert!(found.lines().count() == 1 && found.ends_with(expected), "{instead}\n{found}");
-    }
+    assert_answers(MISTAKES, |line, written| message(&replace(BASE, line, written), &[]));
 }
+
+const MISTAKES: &str = "
+-model:
++modle:
+= x.yaml:2: modle: unknown key; did you mean `model`?
+
+-lr_schedule:
++lr_schedul:
+= x.yaml:15: lr_schedul: unknown key; did you mean `lr_schedule`?
+
+-    hidden_size: 64
++    n_embed: 64
+= x.yaml:6: model.model_config.n_embed: unknown key; did you mean `n_embd`?
+
+-    type: LlamaConfig
++    type: BloomConfig
++    expert_num: 8
+= x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`
+
+-seed: 7
++runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_factor: 2, scale_window: 9}}
+= x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling
+
+-  type: AdamW
++  type: AdamW
++  learning_rate: fast
+= x.yaml:15: optimizer.learning_rate: expected a number, found `fast`
+";

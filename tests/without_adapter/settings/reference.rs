@@ -1,6 +1,8 @@
 //! `configs/README.md` and `gristmill explain` say what the rows say.
+//!
+//! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter settings::reference` writes the former again.
 
-use crate::settings::{explain, reference};
+use gristmill::settings::{explain, reference};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +20,7 @@ const SETTINGS: &str = "\
 The keys are those of MindSpore Transformers, section by section, and a few of our own. A key decides the *shape* of the
 model, the *numbers* of a run, or only what the *host* does: a run resumes only with the same shape and numbers. Keys that
 are not listed are unknown, which is an error. This page is generated from the rows in `src/settings/sections`;
-`UPDATE_GOLDEN=1 cargo test --release --lib settings` writes it anew.
+`UPDATE_GOLDEN=1 cargo test --release --test without_adapter settings::reference` writes it anew.
 
 ";
 

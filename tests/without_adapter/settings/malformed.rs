@@ -1,0 +1,127 @@
+//! Wrong configurations and the one line that answers each.
+
+use super::{BASE, assert_answers, message, plan, replace};
+
+#[test]
+fn malformed_input_is_answered_in_one_line() {
+    plan(BASE);
+    assert_answers(MALFORMED, |line, written| message(&replace(BASE, line, written), &[]));
+}
+
+/// Lines of `base.yaml`, what is written instead, and the answer. A wrong type, word or number and a misspelt, unused or
+/// refused key stand for those of all rows, which `src/settings/tests.rs` goes through.
+const MALFORMED: &str = r#"
+-    hidden_size: 64
++    hiden_size: 64
+= x.yaml:6: model.model_config.hiden_size: unknown key; did you mean `hidden_size`?
+
+-    num_layers: 2
++    num_layers: two
+= x.yaml:7: model.model_config.num_layers: expected a whole number from 0, found `two`
+
+-    num_heads: 4
++    num_heads: 5
+= x.yaml:8: model.model_config.num_heads: 5 heads do not divide hidden_size 64; change one of them or give `head_dim`
++    num_heads: 4
++    n_kv_heads: 3
+= x.yaml:9: model.model_config.n_kv_heads: 3 key/value heads do not divide num_heads 4; change one of them
++    num_attention_heads: 32
+= x.yaml:8: model.model_config.num_attention_heads: heads are 2 wide (head_dim); the kernels take multiples of 4 up to 256
++    num_heads: 4
++    head_dim: 260
+= x.yaml:9: model.model_config.head_dim: heads are 260 wide (head_dim); the kernels take multiples of 4 up to 256
++    num_heads: 4
++    num_attention_heads: 4
+= x.yaml:9: model.model_config.num_attention_heads: another name of `num_heads`, which is given too; keep one of them
++    num_heads: 4
++    rotary_percent: 0.2
+= x.yaml:9: model.model_config.rotary_percent: 0.2 of heads 16 wide rotates 3 dimensions; an even number is needed
+
+-    seq_length: 32
++
+= x.yaml:3: model.model_config: `seq_length` is missing; give it a whole number from 0
++    seq_length: 0
+= x.yaml:9: model.model_config.seq_length: expected a whole number from 1 to 2147483648, found `0`
+
+-    type: LlamaConfig
++    type: BloomConfig
+= x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`
++    compute_dtype: bfloat16
+= x.yaml:4: model.model_config.compute_dtype: not built yet (found `bfloat16`); write `compute_dtype: float32`
++    pet_config: { pet_type: lora }
+= x.yaml:4: model.model_config.pet_config: not built yet (found a section); remove `pet_config` to train all weights
+
+-seed: 7
++gradient_accumulation_steps: 4
+= x.yaml:1: gradient_accumulation_steps: unknown key; it belongs in `runner_config`
++recompute_config: { recompute: True }
+= x.yaml:1: recompute_config.recompute: not built yet (found `True`); write `False`
++run_name: a/b
+= x.yaml:1: run_name: expected the name of a folder, found `a/b`
++do_eval: True
+= x.yaml:1: do_eval: needs data: write `eval_fraction: 0.05` under train_dataset, or an eval_dataset
++context: {max_device_memory: 58}
+= x.yaml:1: context.max_device_memory: expected a size such as 8GB or 512MB, found `58`
++runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 65536}}
+= x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling
++seed: [
+= x.yaml:3: not valid YAML: did not find expected ',' or ']'
++seed: 7
++seed: 8
+= x.yaml:2: not valid YAML: duplicate entry with key "seed"
+
+-  batch_size: 4
++  gradient_accumulation_steps: 0
+= x.yaml:12: runner_config.gradient_accumulation_steps: gradient_accumulation should be greater or equal than 1, but got 0
++  gradient_accumulation_steps: True
+= x.yaml:12: runner_config.gradient_accumulation_steps: gradient_accumulation should be integer but got `True`
++  batch_size: 1000000000
+= x.yaml:12: runner_config.batch_size: 1000000000 windows of 32 tokens are too many; lower it
+
+-  type: AdamW
++  type: AdamV
+= x.yaml:14: optimizer.type: unknown type `AdamV`; did you mean `AdamW`?
++  type: Lamb
+= x.yaml:14: optimizer.type: `Lamb` is not built yet; write AdamW, FusedAdamWeightDecay, FP32StateAdamWeightDecay, AdamWeightDecayX or Muon
++  betas: [0.9, 1.0]
+= x.yaml:14: optimizer.betas: expected two numbers in (0, 1), found [0.9, 1.0]
+
+-  type: cosine
++  type: MegatronLR
+= x.yaml:16: lr_schedule.type: `MegatronLR` is not built yet; write CosineWithWarmUpLR, CosineWithRestartsAndWarmUpLR, LinearWithWarmUpLR, PolynomialWithWarmUpLR, ConstantWarmUpLR, ConstantWithCoolDownLR, WarmUpStableDecayLR, CosineAnnealingLR, CosineAnnealingWarmRestarts or LearningRateWiseLayer
++  type: polynomial
++  lr_end: 0.01
+= x.yaml:17: lr_schedule.lr_end: 0.01 is not below the learning rate 0.001
++  type: cosine_annealing
+= x.yaml:15: lr_schedule: `t_max` is missing; give it a whole number from 0
++  type: WarmUpStableDecayLR
+= x.yaml:15: lr_schedule: `decay_start_steps` is missing; give it a whole number from 0
++  type: ConstantWithCoolDownLR
++  decay_steps: 3
++  decay_ratio: 0.3
+= x.yaml:18: lr_schedule.decay_ratio: given beside `decay_steps`; keep one of them
++  type: LearningRateWiseLayer
++  base_lr: 0.1
+= x.yaml:17: lr_schedule.base_lr: expected a section that holds a schedule with its own `type`
+
+-  learning_rate: 1e-3
++  lr_end: 0
+= x.yaml:15: lr_schedule: `learning_rate` is missing; give it a number
+
+-    type: CargoRegistryDataLoader
++    type: TextDataloader
+= x.yaml:20: train_dataset.data_loader.type: unknown type `TextDataloader`; did you mean `TextDataLoader`?
++    type: TextDataLoader
++    dataset_dir: ''
+= x.yaml:21: train_dataset.data_loader.dataset_dir: is empty; name a file, a folder or a pattern
+
+-  dataset_config: *train_dataset
++  dataset_config: {}
+= x.yaml:23: train_dataset_task.dataset_config: differs from `train_dataset`; write it once and refer to it by an anchor
+
+-  - type: MFLossMonitor
++  - type: MFLosMonitor
+= x.yaml:25: callbacks.0.type: unknown type `MFLosMonitor`; did you mean `MFLossMonitor`?
++  - type: CheckpointMonitor
+= x.yaml:26: callbacks.1.type: a second CheckpointMonitor; keep one of them
+"#;
