@@ -18,7 +18,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
-use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, swiglu, unfused};
+use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused};
 use row::{D, F, N, Row, Work, gpu, row};
 
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
@@ -182,6 +182,15 @@ fn elementwise(c: &mut Criterion) {
         };
         adamw::adamw(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
         Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
+    });
+    row(c, &gpu, "sgd, 1 Mi parameters", |row| {
+        let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(1, 1 << 20, F32));
+        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let settings =
+            sgd::Sgd { decay: 0.1, momentum: 0.9, dampening: 0.0, is_nesterov: false, rate_column: 0 };
+        let segment = sgd::SgdTensors { weights, gradients, moments };
+        sgd::sgd(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
+        Work::Bytes(4.0 * 5.0 * (1 << 20) as f64)
     });
     row(c, &gpu, "muon 128 x 384, 5 steps", |row| {
         let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(D, F, F32));

@@ -28,6 +28,7 @@ pub mod rope;
 pub mod rope_scaling;
 pub mod route;
 pub mod row_gate;
+pub mod sgd;
 pub mod swiglu;
 pub mod tally;
 pub mod unfused;

@@ -35,6 +35,7 @@ pub mod rope;
 pub mod rope_scaling;
 pub mod route;
 pub mod row_gate;
+pub mod sgd;
 pub mod softmax;
 pub mod swiglu;
 pub mod trainer;

@@ -6,6 +6,7 @@ use super::gpt::{Shape, Weights, accumulate};
 use super::grad_norm::{clip_coefficient, grad_norm};
 use super::muon::{Muon, muon};
 use super::objective::{Batch, Memories, Outcome, outcome_and_gradients};
+use super::sgd::{Sgd, sgd};
 use super::vector::rows_of;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +46,19 @@ pub enum Rule {
     AdamW,
     /// Muon for the matrices of the layers, AdamW for all other tensors.
     Muon(MuonSettings),
+    /// SGD.
+    Sgd(SgdSettings),
+}
+
+/// Hyperparameters of SGD other than learning rate and weight decay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SgdSettings {
+    /// Decay of the momentum per step.
+    pub momentum: f64,
+    /// How much less than 1 a gradient adds to the momentum.
+    pub dampening: f64,
+    /// Whether to use Nesterov momentum.
+    pub nesterov: bool,
 }
 
 /// Hyperparameters of Muon other than learning rate and weight decay.
@@ -164,6 +178,9 @@ impl Trainer {
             Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }) if is_layer_matrix(name) => {
                 let settings = Muon { lr, momentum, nesterov, steps, rms, weight_decay };
                 muon(&settings, p, g, m, g.len() / cols, cols);
+            }
+            Rule::Sgd(SgdSettings { momentum, dampening, nesterov }) => {
+                sgd(&Sgd { lr, momentum, dampening, nesterov, weight_decay }, self.step, p, g, m);
             }
             Rule::AdamW | Rule::Muon(_) => adamw(&settings, self.step, p, g, m, v),
         }

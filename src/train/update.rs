@@ -10,9 +10,10 @@ use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use crate::ops::hot_experts::hot_experts;
 use crate::ops::muon::{self, Matrix, Muon};
+use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
-use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind};
+use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
@@ -44,6 +45,9 @@ impl Update<'_> {
                 OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => {
                     rec.scope(format!("adamw.{i}"), |rec| self.adamw_segment(rec, i, &adamw));
                 }
+                OptimizerKind::Sgd(config) => {
+                    rec.scope(format!("sgd.{i}"), |rec| self.sgd_segment(rec, i, &config));
+                }
             }
         }
         if let OptimizerKind::Muon(config) = self.optimizer.kind {
@@ -73,6 +77,22 @@ impl Update<'_> {
             rate_column: rate_column(kind.group),
         };
         adamw::adamw(rec, &segment, &self.tensors, &settings);
+    }
+
+    /// SGD on all parameters of segment number `i` at once.
+    fn sgd_segment(&self, rec: &mut Recorder, i: usize, config: &SgdConfig) {
+        let Arenas { weights, gradients, first_moments, .. } = self.arenas;
+        let [weights, gradients, moments] =
+            [weights, gradients, first_moments].map(|arena| arena.segment(self.layout, i));
+        let kind = self.layout.segments[i].kind;
+        let settings = Sgd {
+            decay: self.decay_of(kind),
+            momentum: config.momentum as f32,
+            dampening: config.dampening as f32,
+            is_nesterov: config.nesterov,
+            rate_column: rate_column(kind.group),
+        };
+        sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors, &settings);
     }
 
     /// The weight decay of a segment's parameters.

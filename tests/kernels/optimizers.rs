@@ -4,6 +4,7 @@ use crate::lab::{Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
 use gristmill::record::{Recorder, Tensor};
 use gristmill::reference;
 use gristmill::reference::adamw::Correction;
@@ -16,6 +17,7 @@ const BETAS: [f32; 2] = [0.9, 0.95];
 #[derive(Clone, Copy)]
 enum Rule {
     AdamW { correction: Correction, epsilon: f32 },
+    Sgd { momentum: f32, dampening: f32, is_nesterov: bool },
 }
 
 const PUBLISHED: Rule = Rule::AdamW { correction: Correction::Published, epsilon: 1e-8 };
@@ -33,13 +35,14 @@ impl Rule {
     fn moments(self) -> &'static [bool] {
         match self {
             Self::AdamW { .. } => &[false, true],
+            Self::Sgd { .. } => &[false],
         }
     }
 
     /// The factors that correct both moments in the update with this number, counted from 1.
     fn corrections(self, update: u32) -> [f64; 2] {
         match self {
-            Self::AdamW { correction: Correction::Absent, .. } => [1.0; 2],
+            Self::AdamW { correction: Correction::Absent, .. } | Self::Sgd { .. } => [1.0; 2],
             Self::AdamW { .. } => BETAS.map(|beta| 1.0 / (1.0 - f64::from(beta).powi(update as i32))),
         }
     }
@@ -68,6 +71,11 @@ impl Rule {
                 };
                 adamw(rec, &segment, step, &settings);
             }
+            Self::Sgd { momentum, dampening, is_nesterov } => {
+                let &[weights, moments] = parts else { panic!("one moment") };
+                let settings = Sgd { decay: group.decay, momentum, dampening, is_nesterov, rate_column };
+                sgd(rec, &SgdTensors { weights, gradients, moments }, step, &settings);
+            }
         }
     }
 
@@ -81,6 +89,12 @@ impl Rule {
                 let eps = f64::from(epsilon);
                 let settings = reference::adamw::AdamW { lr, beta1, beta2, eps, weight_decay, correction };
                 reference::adamw::adamw(&settings, update, p, g, m, v);
+            }
+            Self::Sgd { momentum, dampening, is_nesterov: nesterov } => {
+                let [p, m] = parts else { panic!("one moment") };
+                let [momentum, dampening] = [momentum, dampening].map(f64::from);
+                let settings = reference::sgd::Sgd { lr, momentum, dampening, nesterov, weight_decay };
+                reference::sgd::sgd(&settings, update, p, g, m);
             }
         }
     }
@@ -185,10 +199,13 @@ fn update_clips_and_steps() {
 }
 
 /// Every variant, with an eps as large as the moments, so that the place where it is added matters.
-const VARIANTS: [(&str, Rule); 3] = [
+const VARIANTS: [(&str, Rule); 6] = [
     ("uncorrected", Rule::AdamW { correction: Correction::Absent, epsilon: 0.25 }),
     ("eps corrected", Rule::AdamW { correction: Correction::WithEps, epsilon: 0.25 }),
     ("published", Rule::AdamW { correction: Correction::Published, epsilon: 0.25 }),
+    ("sgd", Rule::Sgd { momentum: 0.0, dampening: 0.0, is_nesterov: false }),
+    ("momentum", Rule::Sgd { momentum: 0.9, dampening: 0.25, is_nesterov: false }),
+    ("nesterov", Rule::Sgd { momentum: 0.9, dampening: 0.0, is_nesterov: true }),
 ];
 
 #[test]

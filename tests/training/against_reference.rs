@@ -4,8 +4,10 @@ use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::model::config::ModelConfig;
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::reference::adamw;
-use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, Trainer};
-use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, RunPlan};
+use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer};
+use gristmill::settings::{
+    AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, RunPlan, SgdConfig,
+};
 use gristmill::train::length::RunLength;
 
 /// Relative error allowed to losses and to the final weights.
@@ -89,6 +91,9 @@ fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, us
 fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
     let (rule, adamw) = match optimizer.kind {
         OptimizerKind::AdamW(adamw) => (Rule::AdamW, adamw),
+        OptimizerKind::Sgd(SgdConfig { momentum, dampening, nesterov }) => {
+            (Rule::Sgd(SgdSettings { momentum, dampening, nesterov }), AdamWConfig::default())
+        }
         OptimizerKind::Muon(muon) => {
             let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms, adamw } = muon;
             (Rule::Muon(MuonSettings { momentum, nesterov, steps, rms }), adamw)

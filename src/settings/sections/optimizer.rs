@@ -4,7 +4,7 @@ use crate::model::parameters::UpdateRule;
 use crate::settings::engine::*;
 
 rows! {
-    /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type.
+    /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD`.
     pub struct Optimizer {
         /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does.
         kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, &PLANNED)),
@@ -21,10 +21,12 @@ rows! {
         weight_decay: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.05"),
         /// Learning rate, where the schedule names none.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.001"),
-        /// Decay of the momentum per step.
-        momentum: Option<f64> = Numbers.optional().within(UNIT_BELOW_ONE).of("Muon").example("0.9"),
-        /// Whether the update looks one step ahead (Nesterov).
-        nesterov: Option<bool> = Numbers.optional().of("Muon").example("False"),
+        /// Decay of the momentum per step; 0.95 unless written, 0 for `SGD`.
+        momentum: Option<f64> = Numbers.optional().within(UNIT_BELOW_ONE).of("Muon SGD").example("0.9"),
+        /// Whether the update looks one step ahead (Nesterov): True unless written for `Muon`, False for `SGD`.
+        nesterov: Option<bool> = Numbers.optional().of("Muon SGD").example("False"),
+        /// How much less than 1 a gradient adds to the momentum; the first one adds 1.
+        dampening: Option<f64> = Numbers.optional().within(SHARE_BELOW_ONE).of("SGD").example("0.1"),
         /// Newton-Schulz iterations, 1 to 20.
         ns_steps: Option<u64> = Numbers.optional().within(NS_STEPS).of("Muon").example("4"),
         /// Root mean square of an update at learning rate 1, so that AdamW's rates and decays suit.
@@ -46,7 +48,7 @@ const NS_STEPS: Range = Range {
     outside: 21.0,
 };
 
-/// The types but Muon.
+/// The types with the keys of Adam.
 const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
 
 words! {
@@ -63,6 +65,8 @@ words! {
         AdamWeightDecayX = "AdamWeightDecayX",
         /// Orthogonalised momentum.
         Muon = "Muon",
+        /// Gradient descent with momentum and coupled weight decay.
+        Sgd = "SGD",
     }
 }
 
@@ -74,21 +78,20 @@ impl OptimizerType {
 }
 
 /// Optimizers of the original that are not built.
-const PLANNED: [&str; 10] = [
+const PLANNED: [&str; 9] = [
     "PmaAdamW",
     "FusedPmaAdamW",
     "FusedCastAdamWeightDecay",
     "Lamb",
     "CAME",
     "Adafactor",
-    "SGD",
     "Adam",
     "Adagrad",
     "Momentum",
 ];
 
-/// The optimizer and its numbers. Weight decay is decoupled in every kind (Loshchilov and Hutter, "Decoupled weight decay
-/// regularization", 2019): p ← p (1 - lr wd) - lr update.
+/// The optimizer and its numbers. Weight decay is decoupled in every kind but SGD (Loshchilov and Hutter, "Decoupled weight
+/// decay regularization", 2019): p ← p (1 - lr wd) - lr update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerConfig {
     /// How the update follows from gradient and moments.
@@ -104,6 +107,8 @@ pub enum OptimizerKind {
     AdamW(AdamWConfig),
     /// Orthogonalised momentum for the matrices of the layers; AdamW for tables and vectors.
     Muon(MuonConfig),
+    /// Gradient descent with momentum.
+    Sgd(SgdConfig),
 }
 
 /// What AdamW and its variants have. The moments are in f32.
@@ -145,12 +150,30 @@ pub struct MuonConfig {
     pub adamw: AdamWConfig,
 }
 
+/// What SGD has, as in PyTorch and MindSpore: g' = g + wd p, m ← momentum m + (1 - dampening) g', p ← p - lr m.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SgdConfig {
+    /// Decay of the momentum per step, in [0, 1).
+    pub momentum: f64,
+    /// How much less than 1 a gradient adds to the momentum, in [0, 1); the first one adds 1.
+    pub dampening: f64,
+    /// Whether the update looks one step ahead: g' + momentum m instead of m.
+    pub nesterov: bool,
+}
+
+impl Default for AdamWConfig {
+    /// The original's defaults.
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, correction: Correction::Published }
+    }
+}
+
 impl OptimizerConfig {
     /// How the matrices of the layers are updated; all other parameters are updated elementwise.
     pub fn matrix_rule(&self) -> UpdateRule {
         match self.kind {
             OptimizerKind::Muon(_) => UpdateRule::Matrix,
-            OptimizerKind::AdamW(_) => UpdateRule::Elementwise,
+            OptimizerKind::AdamW(_) | OptimizerKind::Sgd(_) => UpdateRule::Elementwise,
         }
     }
 
@@ -158,7 +181,7 @@ impl OptimizerConfig {
     pub fn moments(&self, rule: UpdateRule) -> usize {
         match (self.kind, rule) {
             (OptimizerKind::AdamW(_), _) | (OptimizerKind::Muon(_), UpdateRule::Elementwise) => 2,
-            (OptimizerKind::Muon(_), UpdateRule::Matrix) => 1,
+            (OptimizerKind::Muon(_), UpdateRule::Matrix) | (OptimizerKind::Sgd(_), _) => 1,
         }
     }
 
@@ -166,6 +189,7 @@ impl OptimizerConfig {
     pub fn corrected_betas(&self) -> Option<[f64; 2]> {
         let adamw = match self.kind {
             OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => adamw,
+            OptimizerKind::Sgd(_) => return None,
         };
         (adamw.correction != Correction::Absent).then_some([adamw.beta1, adamw.beta2])
     }
@@ -186,9 +210,9 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
     let mut optimizer = Optimizer::read(&reader);
     for row in reader.foreign(&table) {
         let twin = format!("adamw_{}", row.key.replace("beta1", "betas").replace("beta2", "betas"));
-        let remedy = match table.row(&twin) {
+        let remedy = match table.row(&twin).filter(|_| kind == OptimizerType::Muon) {
             Some(twin) => format!("Muon has no such key; write `{}`", twin.key),
-            None => format!("belongs to `type: {}`; remove it", row.types[0]),
+            None => format!("belongs to `type: {}`; remove it", row.types.join("` or `")),
         };
         reader.fault(row.key, remedy);
     }
@@ -196,6 +220,13 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
     if both {
         reader.fault("betas", "given beside `beta1` or `beta2`; keep one form");
     }
+    reader.rule(&["momentum", "dampening", "nesterov"], || {
+        let OptimizerKind::Sgd(sgd) = optimizer.config().kind else { return Ok(()) };
+        if sgd.nesterov && (sgd.momentum == 0.0 || sgd.dampening != 0.0) {
+            return Err(("nesterov", "needs a `momentum` above 0, and no `dampening`".to_string()));
+        }
+        Ok(())
+    });
     optimizer.fill();
     optimizer
 }
@@ -215,6 +246,11 @@ impl Optimizer {
                     self.adamw_eps.unwrap_or(1e-8),
                     Correction::Published,
                 ),
+            }),
+            OptimizerType::Sgd => OptimizerKind::Sgd(SgdConfig {
+                momentum: self.momentum.unwrap_or(0.0),
+                dampening: self.dampening.unwrap_or(0.0),
+                nesterov: self.nesterov.unwrap_or(false),
             }),
             adam => {
                 let (eps, correction) = match adam {
@@ -252,6 +288,11 @@ impl Optimizer {
                 self.matched_adamw_rms = Some(muon.matched_adamw_rms);
                 self.adamw_betas = vec![muon.adamw.beta1, muon.adamw.beta2];
                 self.adamw_eps = Some(muon.adamw.eps);
+            }
+            OptimizerKind::Sgd(sgd) => {
+                self.momentum = Some(sgd.momentum);
+                self.dampening = Some(sgd.dampening);
+                self.nesterov = Some(sgd.nesterov);
             }
         }
     }

@@ -1,0 +1,73 @@
+//! Stochastic gradient descent with momentum over whole arena segments.
+
+use super::grad_norm::StepTensors;
+use super::per_item;
+use crate::element::Element;
+use crate::record::{Recorder, Tensor};
+
+crate::params! {
+    struct Params {
+        count4: u32,
+        decay: f32,
+        momentum: f32,
+        dampening: f32,
+        is_nesterov: u32,
+        rate_column: u32,
+        schedule_rows: u32,
+        schedule_stride: u32,
+    }
+}
+
+/// Settings that are constant during a run; the learning rate comes from the schedule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    /// Weight decay, coupled: added to the gradient. 0 for norms and biases.
+    pub decay: f32,
+    /// Decay rate of the momentum.
+    pub momentum: f32,
+    /// How much less than 1 a gradient adds to the momentum; the first one adds 1.
+    pub dampening: f32,
+    /// Nesterov momentum: the update is g + momentum · m instead of m.
+    pub is_nesterov: bool,
+    /// Column of the schedule that holds the learning rate.
+    pub rate_column: u32,
+}
+
+/// One segment of each of the three arenas, as flat f32 rows of one length.
+#[derive(Clone, Copy, Debug)]
+pub struct SgdTensors {
+    /// Weights.
+    pub weights: Tensor,
+    /// Gradients.
+    pub gradients: Tensor,
+    /// Momentum.
+    pub moments: Tensor,
+}
+
+/// Updates one segment, unless the step's state says that the step overflowed or the run is halted. Recorded after
+/// [`grad_norm`](super::grad_norm::grad_norm).
+#[track_caller]
+pub fn sgd(rec: &mut Recorder, tensors: &SgdTensors, step: &StepTensors, settings: &Sgd) {
+    let count4 = tensors.weights.rows * tensors.weights.stride4();
+    let (kernel, grid) = per_item("sgd", "sgd", Element::F32, count4 as u64);
+    let Sgd { decay, momentum, dampening, is_nesterov, rate_column } = *settings;
+    assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
+    let params = Params {
+        count4,
+        decay,
+        momentum,
+        dampening,
+        is_nesterov: is_nesterov.into(),
+        rate_column,
+        schedule_rows: step.schedule.rows,
+        schedule_stride: step.schedule.stride,
+    };
+    let bindings = [
+        (1, tensors.gradients.binding()),
+        (2, tensors.weights.binding()),
+        (3, tensors.moments.binding()),
+        (4, step.state.binding()),
+        (5, step.schedule.binding()),
+    ];
+    rec.dispatch(kernel, &bindings, &params, grid);
+}
