@@ -1,7 +1,7 @@
 //! `optimizer` under every name that files of the original use.
 
 use super::*;
-use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind};
+use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
 
 #[test]
 fn every_type_reads_and_reads_back() {
@@ -55,6 +55,26 @@ fn muon_has_keys_of_its_own() {
         "x.yaml:15: optimizer.ns_steps: belongs to `type: Muon`; remove it"
     );
 }
+
+#[test]
+fn nesterov_momentum_needs_momentum() {
+    let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: SGD\n{keys}"));
+    let sgd = SgdConfig { momentum: 0.9, dampening: 0.0, nesterov: true };
+    let want = OptimizerConfig { kind: OptimizerKind::Sgd(sgd), weight_decay: 0.0 };
+    assert_eq!(plan(&with("  momentum: 0.9\n  nesterov: True")).optimizer, want);
+    assert_answers(SGD, |_, keys| message(&with(keys), &[]));
+}
+
+const SGD: &str = "
++  nesterov: True
+= x.yaml:15: optimizer.nesterov: needs a `momentum` above 0, and no `dampening`
++  nesterov: True
++  momentum: 0.9
++  dampening: 0.1
+= x.yaml:15: optimizer.nesterov: needs a `momentum` above 0, and no `dampening`
++  betas: [0.9, 0.95]
+= x.yaml:15: optimizer.betas: belongs to `type: AdamW` or `FusedAdamWeightDecay` or `FP32StateAdamWeightDecay` or `AdamWeightDecayX`; remove it
+";
 
 const MUON: &str = "
 +  betas: [0.9, 0.95]
