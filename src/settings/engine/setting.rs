@@ -51,8 +51,10 @@ pub(crate) trait Setting: Clone {
     /// What kind of value it is.
     fn kind() -> Kind;
 
-    /// The value, if `node` has the right shape.
-    fn from_node(node: &Node) -> Option<Self>;
+    /// The value, if `node` has the right shape; none for a type that only its row's own reader can read.
+    fn from_node(_: &Node) -> Option<Self> {
+        None
+    }
 
     /// The node that reads back as this value; `None` where nothing is to be written.
     fn to_node(&self) -> Option<Node>;

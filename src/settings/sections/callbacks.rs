@@ -131,27 +131,24 @@ pub(crate) fn read(source: &Source<'_>) -> Callbacks {
 
 impl Callbacks {
     fn read_one(&mut self, source: &Source<'_>, path: &str, kind: &str) {
-        fn section<S: Section>(source: &Source<'_>, path: &str) -> S {
-            S::read(&Reader::open(source, path, &[&S::table()]))
-        }
         match kind {
-            LOSS => self.loss = section(source, path),
-            CHECKPOINT => self.checkpoint = Some(section(source, path)),
+            LOSS => self.loss = Section::read_at(source, path),
+            CHECKPOINT => self.checkpoint = Some(Section::read_at(source, path)),
             DROP_RATE => {
-                let callback: DropRateCallback = section(source, path);
+                let callback = DropRateCallback::read_at(source, path);
                 self.claimants.push((path.to_string(), claims(&callback)));
                 self.drop_rate = Some(callback);
             }
             TOPK_BIAS => {
-                let callback: TopkBiasCallback = section(source, path);
+                let callback = TopkBiasCallback::read_at(source, path);
                 self.claimants.push((path.to_string(), claims(&callback)));
                 self.topk_bias = Some(callback);
             }
-            COLD_HOT => self.cold_hot = Some(section(source, path)),
+            COLD_HOT => self.cold_hot = Some(Section::read_at(source, path)),
             _ => {
                 let options = format!("{path}.export_options");
                 Reader::open(source, &options, &[&experts::export_table()]);
-                self.summary = Some(section(source, path));
+                self.summary = Some(Section::read_at(source, path));
             }
         }
     }

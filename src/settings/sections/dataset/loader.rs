@@ -156,10 +156,7 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
         }
     }
     let mut loader = Loader::read(&reader);
-    let megatron = (kind == LoaderType::Megatron).then(|| {
-        let path = reader.path("config");
-        Megatron::read(&Reader::open(source, &path, &[&Megatron::table()]))
-    });
+    let megatron = (kind == LoaderType::Megatron).then(|| Megatron::read_at(source, &reader.path("config")));
     loader.fill(&reader, megatron.as_ref());
     Some((reader, loader, megatron))
 }
@@ -251,7 +248,7 @@ impl Loader {
     fn fill_paths(&mut self, reader: &Reader<'_>) {
         let mut paths = std::mem::take(&mut self.dataset_dir);
         paths.append(&mut self.dataset_files);
-        let is_sound = ["dataset_dir", "dataset_files", "data_path"].iter().all(|key| reader.is_sound(key));
+        let is_sound = reader.are_sound(&["dataset_dir", "dataset_files", "data_path"]);
         let has_blend = !self.data_path.paths.is_empty();
         if has_blend && !paths.is_empty() {
             reader.fault("data_path", "stands beside `dataset_dir` or `dataset_files`; keep one of them");

@@ -66,10 +66,6 @@ impl Setting for Blend {
         Kind::Form("a path, or weights and paths in turns")
     }
 
-    fn from_node(_: &Node) -> Option<Self> {
-        None // only with its reader
-    }
-
     fn to_node(&self) -> Option<Node> {
         let paths = self.paths.iter().map(|path| Node::from(path.as_str()));
         let items: Vec<Node> = if self.weights.is_empty() {

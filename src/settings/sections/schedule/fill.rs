@@ -18,14 +18,9 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
             schedule.power.get_or_insert(1.0);
             let end = *schedule.lr_end.get_or_insert(1e-7);
             let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
-            reader.rule(&["lr_end", "learning_rate"], || {
-                // As in the original.
-                if end < rate {
-                    Ok(())
-                } else {
-                    Err(("lr_end", format!("{end} is not below the learning rate {rate}")))
-                }
-            });
+            // As in the original.
+            let message = format!("{end} is not below the learning rate {rate}");
+            reader.require(&["lr_end", "learning_rate"], end < rate, message);
         }
         ScheduleType::CoolDown => fill_cool_down(schedule, reader),
         ScheduleType::StableDecay => {
