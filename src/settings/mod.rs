@@ -40,7 +40,6 @@ mod values;
 pub use config::RunConfig;
 pub use engine::{Node, Override};
 pub use explain::{explain, reference};
-pub use instruments::{Instruments, SummaryConfig};
 pub use plan::RunPlan;
 pub use sections::callbacks::{
     Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, LossMonitor, SummaryMonitor,
@@ -51,7 +50,7 @@ pub use sections::dataset::{Blend, Dataset, DatasetKeys, Loader, Megatron, Token
 pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
 pub use sections::optimizer::{MuonConfig, Optimizer, OptimizerConfig, OptimizerKind, OptimizerType};
-pub use sections::run::{EvalConfig, Resume, Run};
+pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;
 pub use sections::schedule::{

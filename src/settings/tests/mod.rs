@@ -234,7 +234,7 @@ fn a_file_with_the_names_of_megatron() {
         (plan.settings.runner.epochs, plan.settings.runner.batch_size, plan.settings.runner.stop_step),
         (3, 2, 9)
     );
-    assert_eq!(plan.eval, Some(EvalConfig { every_steps: 20, batches: 16 }));
+    assert_eq!((plan.settings.run.eval_interval(), plan.settings.run.eval_batches), (Some(20), 16));
     assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original"]);
     assert_eq!((plan.schedule.total_steps, plan.schedule.warmup.clone()), (Some(50), Warmup::Epochs(1)));
     assert!(message(MEGATRON_STYLE, &[]).starts_with("x.yaml:4: defaults: unknown key"));
