@@ -46,7 +46,7 @@ pub use sections::callbacks::{
     TopkBiasCallback,
 };
 pub use sections::context::{Bytes, Context};
-pub use sections::dataset::{Blend, Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
+pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
 pub use sections::optimizer::{MuonConfig, Optimizer, OptimizerConfig, OptimizerKind, OptimizerType};

@@ -4,7 +4,6 @@ mod loader;
 mod paths;
 
 pub use loader::{Loader, Megatron};
-pub use paths::Blend;
 
 use crate::data::tokenizer::END_OF_TEXT;
 use crate::data::{DataConfig, DocumentRules, TokenizerConfig};

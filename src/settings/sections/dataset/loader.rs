@@ -1,7 +1,9 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
-use super::paths::{Blend, Split};
-use crate::data::{CargoRegistryConfig, DocumentFormat, MegatronConfig, TextConfig, TokenType, TokensConfig};
+use super::paths::{Split, read_blend};
+use crate::data::{
+    CargoRegistryConfig, DocumentFormat, MegatronConfig, Paths, TextConfig, TokenType, TokensConfig,
+};
 use crate::settings::engine::*;
 
 rows! {
@@ -15,7 +17,7 @@ rows! {
         /// Files, folders and patterns to read; with `dataset_dir` one source.
         dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("['./a', './b']"),
         /// A blend instead: weights above 0 and paths in turns, each path a source of its own; or one path.
-        data_path: Blend = Numbers.optional().read_by(Blend::read).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
+        data_path: Paths = Numbers.optional().read_by(read_blend).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
         /// What a document is: a whole `file`, each `line`, or the lines between blank ones (`blank_line`).
         documents: Option<DocumentFormat> = Numbers.optional().of("TextDataLoader").example("line"),
         /// Key of the text in each JSON object; `text` by default.
@@ -44,7 +46,7 @@ rows! {
     /// `data_loader.config` of `BlendedMegatronDatasetDataLoader`.
     pub struct Megatron {
         /// Weights and paths in turns, or one path: those of a `.bin` and an `.idx` file without these endings.
-        data_path: Blend = Numbers.optional().read_by(Blend::read).example("[0.3, ./a, 0.7, ./b]"),
+        data_path: Paths = Numbers.optional().read_by(read_blend).example("[0.3, ./a, 0.7, ./b]"),
         /// Shares of the documents to train, evaluate and test on; only their proportions matter.
         split: Split = Numbers.optional().read_by(Split::read).example("'0.9, 0.1, 0'"),
         /// Seed of the order.
@@ -104,11 +106,14 @@ words! {
 }
 
 impl Words for DocumentFormat {
-    const WORDS: &'static [(&'static str, Self)] = &Self::NAMES;
+    /// JSON lines have a loader of their own.
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("file", Self::File), ("line", Self::Line), ("blank_line", Self::BlankLine)];
 }
 
 impl Words for TokenType {
-    const WORDS: &'static [(&'static str, Self)] = &Self::NAMES;
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("uint16", Self::Uint16), ("uint32", Self::Uint32)];
 }
 
 /// Loaders of the original whose data needs converting.
@@ -164,37 +169,32 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
 impl Loader {
     /// The loader as the data module needs it, of a section that was filled.
     pub(super) fn config(&self, megatron: Option<&Megatron>) -> crate::data::Loader {
-        let Blend { paths, weights } = match self.data_path.paths.is_empty() {
-            true => Blend { paths: self.dataset_files.clone(), weights: Vec::new() },
-            false => self.data_path.clone(),
-        };
+        let files = Paths { paths: self.dataset_files.clone(), weights: Vec::new() };
+        let data_path = if self.data_path.paths.is_empty() { files } else { self.data_path.clone() };
         let eod_byte = self.eod_byte.map_or(0, |byte| byte as u8);
-        let text = |documents: DocumentFormat| {
-            crate::data::Loader::Text(TextConfig {
-                paths: paths.clone(),
-                weights: weights.clone(),
-                documents,
-                extensions: self.extensions.clone().unwrap_or_default(),
-                max_bytes: self.max_bytes,
-                eod_byte,
-            })
+        let text = |documents: DocumentFormat| TextConfig {
+            data_path: data_path.clone(),
+            documents,
+            extensions: self.extensions.clone().unwrap_or_default(),
+            max_bytes: self.max_bytes,
+            eod_byte,
         };
         match self.kind {
-            LoaderType::Text => text(self.documents.clone().unwrap_or(DocumentFormat::File)),
-            LoaderType::Jsonl => text(DocumentFormat::Jsonl(self.text_key.clone().unwrap_or_default())),
+            LoaderType::Text => {
+                crate::data::Loader::Text(text(self.documents.clone().unwrap_or(DocumentFormat::File)))
+            }
+            LoaderType::Jsonl => {
+                let key = self.text_key.clone().unwrap_or_default();
+                crate::data::Loader::Text(text(DocumentFormat::Jsonl(key)))
+            }
             LoaderType::Tokens => {
                 let dtype = self.dtype.unwrap_or(TokenType::Auto);
-                crate::data::Loader::Tokens(TokensConfig { paths, weights, dtype })
+                crate::data::Loader::Tokens(TokensConfig { data_path, dtype })
             }
             LoaderType::Megatron => {
-                let megatron = megatron.cloned().unwrap_or_default();
-                let size = |index: usize| self.sizes.get(index).copied().unwrap_or(0);
-                crate::data::Loader::Megatron(MegatronConfig {
-                    prefixes: megatron.data_path.paths,
-                    weights: megatron.data_path.weights,
-                    split: megatron.split.0,
-                    sizes: [size(0), size(1)],
-                })
+                let Megatron { data_path, split, .. } = megatron.cloned().unwrap_or_default();
+                let sizes = self.sizes();
+                crate::data::Loader::Megatron(MegatronConfig { data_path, split: split.0, sizes })
             }
             LoaderType::CargoRegistry => {
                 let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
@@ -203,45 +203,53 @@ impl Loader {
         }
     }
 
+    /// Samples to train and to evaluate on; 0 where none is written.
+    fn sizes(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
+    }
+
     /// One form of the paths remains, and the defaults of the kind are filled in.
     fn fill(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
-        match self.kind {
-            LoaderType::Text | LoaderType::Jsonl | LoaderType::Tokens => self.fill_paths(reader),
-            LoaderType::CargoRegistry => {
-                self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
-            }
-            LoaderType::Megatron => {
-                let has_none = megatron.is_none_or(|megatron| megatron.data_path.paths.is_empty());
-                if has_none && reader.is_sound("config") {
-                    let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
-                    reader.fault("type", message);
-                }
-                if self.sizes.len() > 3 {
-                    let found = self.sizes.len();
-                    let message =
-                        format!("expected samples to train, evaluate and test on, found {found} numbers");
-                    reader.fault("sizes", message);
-                }
-                self.sizes = [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0)).to_vec();
-                self.sizes.push(0);
-            }
-        }
-        for one in self.extensions.iter_mut().flatten() {
-            *one = one.trim_start_matches('.').to_string();
+        if let Some(extensions) = &mut self.extensions {
+            extensions.iter_mut().for_each(|one| *one = one.trim_start_matches('.').to_string());
         }
         match self.kind {
-            LoaderType::Text => drop(self.documents.get_or_insert(DocumentFormat::File)),
+            LoaderType::Text => {
+                self.fill_paths(reader);
+                self.documents.get_or_insert(DocumentFormat::File);
+            }
             LoaderType::Jsonl => {
+                self.fill_paths(reader);
                 self.text_key.get_or_insert("text".to_string());
                 // A folder of JSON lines often holds other files, of which no line would parse.
                 self.extensions.get_or_insert_with(|| vec!["jsonl".to_string()]);
             }
-            LoaderType::Tokens => drop(self.dtype.get_or_insert(TokenType::Auto)),
-            LoaderType::Megatron | LoaderType::CargoRegistry => {}
+            LoaderType::Tokens => {
+                self.fill_paths(reader);
+                self.dtype.get_or_insert(TokenType::Auto);
+            }
+            LoaderType::Megatron => self.fill_megatron(reader, megatron),
+            LoaderType::CargoRegistry => {
+                self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
+            }
         }
         if !matches!(self.kind, LoaderType::Tokens | LoaderType::Megatron) {
             self.eod_byte.get_or_insert(0);
         }
+    }
+
+    fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
+        let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
+        if !has_paths && reader.is_sound("config") {
+            let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
+            reader.fault("type", message);
+        }
+        if self.sizes.len() > 3 {
+            let found = self.sizes.len();
+            let message = format!("expected samples to train, evaluate and test on, found {found} numbers");
+            reader.fault("sizes", message);
+        }
+        self.sizes = [&self.sizes()[..], &[0]].concat();
     }
 
     /// `dataset_files` alone remains, or the blend of `data_path` where there are weights.
