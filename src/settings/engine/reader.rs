@@ -34,6 +34,7 @@ impl<'a> Reader<'a> {
     /// Opens the section at `path`, whose keys are those of `tables`; an absent section is empty. Reports keys that are
     /// unknown, not built yet, or given under two names.
     pub fn open(source: &'a Source<'a>, path: &str, tables: &[&Table]) -> Self {
+        let mut reader = Self::empty(source, path);
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
             Some(node) => {
@@ -42,7 +43,7 @@ impl<'a> Reader<'a> {
             }
             None => &[],
         };
-        let reader = Self { source, places: vec![Place { path: path.to_string(), entries }], kind: None };
+        reader.places[0].entries = entries;
         for (index, (key, node)) in entries.iter().enumerate() {
             reader.check(&entries[..index], key, node, tables);
         }
@@ -150,9 +151,12 @@ impl<'a> Reader<'a> {
         self.source.fault(&self.path(key), message);
     }
 
-    /// Reports that `key` is missing, unless another fault explains why.
+    /// Reports that `key` is missing if it was not written at all, unless another fault explains why.
     pub fn missing(&self, key: &str, expected: impl std::fmt::Display) {
         let path = &self.places[0].path;
+        if self.has(key) {
+            return;
+        }
         if self.source.explains_absence(path, key) {
             self.source.distrust(&join(path, key));
         } else {

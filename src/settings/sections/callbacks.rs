@@ -184,21 +184,18 @@ impl Callbacks {
                  says where and when"
             ));
         }
+        let note = |callback: &str, text: &str| source.note(format!("callbacks: {callback} {text}"));
         if self.summary.is_some() && !saves {
-            source.note(format!(
-                "callbacks: {SUMMARY} writes what `moe_config.save_token_distribution` asks for: nothing"
-            ));
+            note(SUMMARY, "writes what `moe_config.save_token_distribution` asks for: nothing");
         }
         if self.cold_hot.is_some() && moe.is_none_or(|moe| !moe.enable_cold_hot_expert) {
-            source.note(format!(
-                "callbacks: {COLD_HOT} has nothing to do without `moe_config.enable_cold_hot_expert`"
-            ));
+            note(COLD_HOT, "has nothing to do without `moe_config.enable_cold_hot_expert`");
         }
         if self.drop_rate.is_some() && moe.is_some_and(|moe| moe.use_gmm) {
-            source.note(format!("callbacks: {DROP_RATE} shows rates of 0, as no token is dropped"));
+            note(DROP_RATE, "shows rates of 0, as no token is dropped");
         }
         if self.drop_rate.is_some() && moe.is_none() {
-            source.note(format!("callbacks: {DROP_RATE} has nothing to say of a model without experts"));
+            note(DROP_RATE, "has nothing to say of a model without experts");
         }
     }
 }

@@ -123,9 +123,7 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule, optimizer_rate: Option<f64>) 
         return outer;
     }
     let Some(scale) = outer.lr_scale.filter(|_| reader.is_sound("lr_scale")) else {
-        if !reader.has("lr_scale") {
-            reader.missing("lr_scale", "a number");
-        }
+        reader.missing("lr_scale", "a number");
         return outer;
     };
     let base = read_at(reader.source, &reader.path("base_lr"), false, optimizer_rate).1;
