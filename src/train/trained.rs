@@ -46,14 +46,11 @@ impl TrainedRun {
         };
         let plan = RunConfig::load(&config, &Override::parse_all(overrides)?)?.plan;
         let checkpoint = match is_run {
-            false => path.to_path_buf(),
-            true => match CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()? {
-                Some((_, newest)) => newest,
-                None => {
-                    return Err(Error::file(path, "the run has no checkpoint yet, so there are no weights"));
-                }
-            },
+            false => Some(path.to_path_buf()),
+            true => CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest),
         };
+        let none = || Error::file(path, "the run has no checkpoint yet, so there are no weights");
+        let checkpoint = checkpoint.ok_or_else(none)?;
         if !plan.has_text() {
             return Err(Error::file(
                 path,

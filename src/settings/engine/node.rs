@@ -2,6 +2,7 @@
 
 use serde::{Serialize, Serializer};
 use std::fmt;
+use std::path::PathBuf;
 
 /// A value of a YAML document.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +56,16 @@ impl Node {
             Self::List(items) => items.iter().all(Self::is_off),
             Self::Map(entries) => entries.iter().all(|(_, node)| node.is_off()),
             Self::Bool(true) | Self::Int(_) => false,
+        }
+    }
+
+    /// The number, or those of a list.
+    pub fn numbers(&self) -> Vec<f64> {
+        match self {
+            Self::Int(number) => vec![*number as f64],
+            Self::Float(number) => vec![*number],
+            Self::List(items) => items.iter().flat_map(Self::numbers).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -113,8 +124,10 @@ macro_rules! from {
 from! {
     bool: |value| Self::Bool(value);
     u64: |number| Self::Int(number.into());
+    i64: |number| Self::Int(number.into());
     usize: |number| Self::Int(number as i128);
     f64: |number| Self::Float(number);
     &str: |text| Self::Text(text.to_string());
     String: |text| Self::Text(text);
+    PathBuf: |path| Self::Text(path.display().to_string());
 }

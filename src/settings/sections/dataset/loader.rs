@@ -85,8 +85,7 @@ const MEGATRON: &str = "BlendedMegatronDatasetDataLoader";
 const FILES: &str = "TextDataLoader JsonlDataLoader TokenDataLoader";
 const TEXT: &str = "TextDataLoader JsonlDataLoader CargoRegistryDataLoader";
 const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
-const BYTE: Range =
-    Range { words: "a byte, 0 to 255", accepts: |byte| (0.0..=255.0).contains(&byte), outside: 256.0 };
+const BYTE: Range = Range::new("a byte, 0 to 255", |byte| (0.0..=255.0).contains(&byte), 256.0);
 
 words! {
     /// `data_loader.type`.
@@ -117,29 +116,11 @@ impl Words for TokenType {
 }
 
 /// Loaders of the original whose data needs converting.
-const PLANNED: [&str; 21] = [
-    "MindDataset",
-    "ADGenDataLoader",
-    "HFDataLoader",
-    "CommonDataLoader",
-    "TFRecordDataset",
-    "SFTDataLoader",
-    "MultiTurnDataset",
-    "ToolAlpacaDataLoader",
-    "MultiSourceDataLoader",
-    "BaseMultiModalDataLoader",
-    "MultiImgCapDataLoader",
-    "TrainingDataLoader",
-    "WikiTextDataLoader",
-    "WMT16DataLoader",
-    "CLUENERDataLoader",
-    "SQuADDataLoader",
-    "Flickr8kDataLoader",
-    "Cifar100DataLoader",
-    "ImageFolderDataset",
-    "MnliDataset",
-    "GeneratorDataset",
-];
+const PLANNED: &str = "MindDataset ADGenDataLoader HFDataLoader CommonDataLoader TFRecordDataset SFTDataLoader \
+    MultiTurnDataset ToolAlpacaDataLoader MultiSourceDataLoader BaseMultiModalDataLoader \
+    MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
+    SQuADDataLoader Flickr8kDataLoader Cifar100DataLoader ImageFolderDataset MnliDataset \
+    GeneratorDataset";
 
 /// Reads the loader of the data set at `path`; `None` after a fault that leaves nothing to check.
 pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
@@ -271,16 +252,16 @@ impl Loader {
 }
 
 fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
-    let words = || LoaderType::WORDS.iter().map(|(word, _)| *word);
+    let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
     let Some(word) = source.word(kind_path) else {
-        let names = words().collect::<Vec<_>>().join(", ");
+        let names = known().collect::<Vec<_>>().join(", ");
         source.fault(path, format!("`data_loader.type` is missing; write one of {names}"));
         return None;
     };
     let kind = LoaderType::named(word);
     if kind.is_none() {
-        let is_planned = PLANNED.contains(&word);
-        let message = match closest(word, words()).filter(|_| !is_planned) {
+        let is_planned = words(PLANNED).any(|planned| planned == word);
+        let message = match closest(word, known()).filter(|_| !is_planned) {
             Some(name) => format!("unknown type `{word}`; did you mean `{name}`?"),
             None => {
                 let what = if is_planned { "is not built" } else { "is no data loader" };
