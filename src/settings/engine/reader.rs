@@ -202,8 +202,8 @@ impl<'a> Reader<'a> {
 
     /// Where `key` was written, its name there and its value, unless that is "none".
     fn written(&self, key: &str) -> Option<(&Place<'a>, &'a (String, Node))> {
-        let in_place =
-            |place: &'_ Place<'a>| place.entry(self.source.names(), key).filter(|(_, node)| !node.is_none());
+        let names = self.source.names();
+        let in_place = |place: &Place<'a>| place.entry(names, key).filter(|(_, node)| !node.is_none());
         self.places.iter().find_map(|place| Some((place, in_place(place)?)))
     }
 
