@@ -5,7 +5,6 @@ use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
 use crate::data::{DocumentFormat, TokenizerConfig};
 use crate::error::Result;
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::PathBuf;
 
@@ -26,7 +25,7 @@ pub struct TokenizeArguments {
     eos_token: String,
     /// The file format to write
     #[arg(long, value_enum, default_value = "plain")]
-    format: TokenFormat,
+    format: FormatKind,
     /// What counts as one document
     #[arg(long, value_enum, default_value = "file")]
     documents: DocumentKind,
@@ -49,6 +48,18 @@ enum DocumentKind {
     BlankLine,
     /// Each line is a JSON object with the text under --text-key
     Jsonl,
+}
+
+/// The values of `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatKind {
+    /// Token ids and nothing else: 16 bits each, or 32 if the vocabulary needs them (nanoGPT)
+    Plain,
+    /// The same after the header of llm.c
+    #[value(name = "llm.c")]
+    LlmC,
+    /// Megatron's .bin and .idx files
+    Megatron,
 }
 
 /// The flags of `train-tokenizer`.
@@ -85,7 +96,11 @@ impl TokenizeArguments {
             },
             tokenizer: tokenizer.map(|file| TokenizerConfig { file, eos_token: self.eos_token.clone() }),
             output: self.output.clone(),
-            format: self.format,
+            format: match self.format {
+                FormatKind::Plain => TokenFormat::Plain,
+                FormatKind::LlmC => TokenFormat::LlmC,
+                FormatKind::Megatron => TokenFormat::Megatron,
+            },
             force: self.force,
         }
     }
@@ -115,23 +130,5 @@ impl TrainTokenizerArguments {
     /// Those of [`train_tokenizer`].
     pub fn run(&self) -> Result<Tokenizer> {
         train_tokenizer(&self.inputs, &self.output, self.vocab_size, self.min_frequency, self.force)
-    }
-}
-
-impl ValueEnum for TokenFormat {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Plain, Self::LlmC, Self::Megatron]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
-            Self::Plain => (
-                "plain",
-                "Token ids and nothing else: 16 bits each, or 32 if the vocabulary needs them (nanoGPT)",
-            ),
-            Self::LlmC => ("llm.c", "The same after the header of llm.c"),
-            Self::Megatron => ("megatron", "Megatron's .bin and .idx files"),
-        };
-        Some(PossibleValue::new(name).help(help))
     }
 }

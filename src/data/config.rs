@@ -54,14 +54,22 @@ pub enum Loader {
     CargoRegistry(CargoRegistryConfig),
 }
 
-impl Loader {
-    /// The weights of its sources as configured; empty if there is one source.
-    pub fn weights(&self) -> &[f64] {
-        match self {
-            Self::Text(config) => &config.weights,
-            Self::Tokens(config) => &config.weights,
-            Self::Megatron(config) => &config.weights,
-            Self::CargoRegistry(_) => &[],
+/// Which files a loader reads, as one source or as several.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Paths {
+    /// Files, folders, which are searched recursively, and glob patterns; of Megatron's loader the common path of each pair
+    /// of `.bin` and `.idx` files, without the ending.
+    pub paths: Vec<String>,
+    /// A weight above 0 for each path, which makes each a source of its own; empty: all paths are one source.
+    pub weights: Vec<f64>,
+}
+
+impl Paths {
+    /// The paths and the weight of each source.
+    pub(super) fn groups(&self) -> Vec<(&[String], f64)> {
+        match self.weights.as_slice() {
+            [] => vec![(&self.paths, 1.0)],
+            weights => self.paths.chunks(1).zip(weights.iter().copied()).collect(),
         }
     }
 }
@@ -69,10 +77,8 @@ impl Loader {
 /// Keys of `TextDataLoader` and `JsonlDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {
-    /// Files, folders (searched recursively) and glob patterns.
-    pub paths: Vec<String>,
-    /// A weight above 0 for each path, which makes each a source of its own; empty: all paths are one source.
-    pub weights: Vec<f64>,
+    /// The files of text.
+    pub data_path: Paths,
     /// What counts as one document.
     pub documents: DocumentFormat,
     /// The extensions, without the dot, of files that are read from folders and patterns; empty: all text files.
@@ -97,10 +103,6 @@ pub enum DocumentFormat {
 }
 
 impl DocumentFormat {
-    /// The values of the key `documents`. JSON lines have a loader of their own.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("file", Self::File), ("line", Self::Line), ("blank_line", Self::BlankLine)];
-
     /// The extension, without the dot, of the only files in a folder that are read in this format; `None`: all text
     /// files. A folder of JSON lines often holds other files, none of whose lines would parse.
     pub fn extension(&self) -> Option<&'static str> {
@@ -111,10 +113,8 @@ impl DocumentFormat {
 /// Keys of `TokenDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokensConfig {
-    /// Files, folders (whose `*.bin` files are read, recursively) and glob patterns.
-    pub paths: Vec<String>,
-    /// A weight above 0 for each path, which makes each a source of its own; empty: all paths are one source.
-    pub weights: Vec<f64>,
+    /// The files of token ids; of a folder its `*.bin` files.
+    pub data_path: Paths,
     /// Width of a token in files without a header.
     pub dtype: TokenType,
 }
@@ -122,10 +122,8 @@ pub struct TokensConfig {
 /// Keys of `BlendedMegatronDatasetDataLoader`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MegatronConfig {
-    /// Common path of each pair of `.bin` and `.idx` files, without the ending.
-    pub prefixes: Vec<String>,
-    /// A weight above 0 for each prefix; empty: there is one prefix.
-    pub weights: Vec<f64>,
+    /// The pairs of files.
+    pub data_path: Paths,
     /// Shares of the documents, in order, for training, for evaluation, and for neither. They sum to 1.
     pub split: [f64; 3],
     /// Number of samples in a training epoch, and in an evaluation; 0: as many as the data has.
@@ -141,12 +139,6 @@ pub enum TokenType {
     Uint16,
     /// 32 bits.
     Uint32,
-}
-
-impl TokenType {
-    /// The values of the key `dtype`.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("auto", Self::Auto), ("uint16", Self::Uint16), ("uint32", Self::Uint32)];
 }
 
 /// Keys of `CargoRegistryDataLoader`.

@@ -173,12 +173,11 @@ fn split_sentence(held_out: &[Source]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::config::{DocumentFormat, TextConfig};
+    use crate::data::config::{DocumentFormat, Paths, TextConfig};
 
     fn text(path: &std::path::Path) -> DataConfig {
         let loader = Loader::Text(TextConfig {
-            paths: vec![path.display().to_string()],
-            weights: Vec::new(),
+            data_path: Paths { paths: vec![path.display().to_string()], weights: Vec::new() },
             documents: DocumentFormat::File,
             extensions: Vec::new(),
             max_bytes: None,

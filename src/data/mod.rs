@@ -32,7 +32,7 @@ pub use batch::{Ahead, Batch};
 pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;
 pub use config::{
-    CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, TextConfig, TokenType,
+    CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, Paths, TextConfig, TokenType,
     TokenizerConfig, TokensConfig,
 };
 pub use dataset::{Dataset, codec};

@@ -58,16 +58,3 @@ impl Loaded {
         Source { stream: self.stream.clone(), range, weight: self.weight, name: self.name.clone() }
     }
 }
-
-/// The paths and the weight of each source. With weights each path is a source of its own; without, all paths together
-/// are one source.
-pub(super) fn groups<'a>(
-    paths: &'a [String],
-    weights: &'a [f64],
-) -> Box<dyn Iterator<Item = (&'a [String], f64)> + 'a> {
-    if weights.is_empty() {
-        Box::new(std::iter::once((paths, 1.0)))
-    } else {
-        Box::new(paths.chunks(1).zip(weights.iter().copied()))
-    }
-}

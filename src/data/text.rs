@@ -7,13 +7,14 @@ use super::config::TextConfig;
 use super::corpus::Corpus;
 use super::files::{self, DATASET_KEYS};
 use super::plural::plural;
-use super::source::{Loaded, groups};
+use super::source::Loaded;
 use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
 /// The sources of a text loader.
 pub(super) fn load(config: &TextConfig, codec: &Codec) -> Result<Vec<Loaded>> {
-    groups(&config.paths, &config.weights)
+    let groups = config.data_path.groups().into_iter();
+    groups
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, config, codec)?;
             let whole = Loaded::whole(stream, paths.join(", "));
@@ -57,13 +58,12 @@ fn nothing_found(paths: &[String], config: &TextConfig, corpus: &Corpus) -> Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::config::DocumentFormat;
+    use crate::data::config::{DocumentFormat, Paths};
 
     fn config(paths: &[&Path]) -> TextConfig {
         let paths = paths.iter().map(|path| path.display().to_string()).collect();
         TextConfig {
-            paths,
-            weights: Vec::new(),
+            data_path: Paths { paths, weights: Vec::new() },
             documents: DocumentFormat::File,
             extensions: Vec::new(),
             max_bytes: None,
@@ -72,7 +72,7 @@ mod tests {
     }
 
     fn load(config: &TextConfig) -> Result<(TokenStream, String)> {
-        load_one(&config.paths, config, &Codec::Bytes { eod: config.eod_byte })
+        load_one(&config.data_path.paths, config, &Codec::Bytes { eod: config.eod_byte })
     }
 
     fn bytes(stream: &TokenStream) -> Vec<u8> {

@@ -6,7 +6,7 @@ use super::config::{TokenType, TokensConfig};
 use super::files::{self, DATASET_KEYS};
 use super::llm_c::{HEADER_BYTES, Header};
 use super::plural::plural;
-use super::source::{Loaded, groups};
+use super::source::Loaded;
 use super::stream::{MappedTokens, Part, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
@@ -16,7 +16,8 @@ const EXTENSION: &str = "bin";
 
 /// The sources of a token loader.
 pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
-    groups(&config.paths, &config.weights)
+    let groups = config.data_path.groups().into_iter();
+    groups
         .map(|(paths, weight)| {
             let (stream, sentence) = load_one(paths, config.dtype)?;
             Ok(Loaded { sentence, weight, ..Loaded::whole(stream, paths.join(", ")) })

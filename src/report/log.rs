@@ -11,7 +11,7 @@ use indicatif::MultiProgress;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -39,7 +39,7 @@ impl Log {
     pub fn start() -> Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         LOG.get_or_init(|| {
-            let log = Self { console: Console::stderr(), file: FileLog::default() };
+            let log = Self { console: Console::default(), file: FileLog::default() };
             // The only error is that another subscriber is installed.
             let _ = log.subscriber().try_init();
             log
@@ -69,8 +69,9 @@ impl Log {
     fn subscriber(&self) -> impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static {
         let shows_bar = self.is_interactive();
         let on_console = filter_fn(move |event| !shows_bar || event.target() != STEP_TARGET);
-        let console = fmt::layer().event_format(MessageOnly).with_writer(self.console.clone());
-        let file = fmt::layer().with_ansi(false).with_target(false).with_writer(self.file.clone());
+        let Self { console, file } = self.clone();
+        let console = fmt::layer().event_format(MessageOnly).with_writer(move || console.clone());
+        let file = fmt::layer().with_ansi(false).with_target(false).with_writer(move || file.clone());
         tracing_subscriber::registry()
             .with(LevelFilter::INFO)
             .with(console.with_filter(on_console))
@@ -79,15 +80,9 @@ impl Log {
 }
 
 /// Stderr, shared with the progress bars.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Console {
     bars: MultiProgress,
-}
-
-impl Console {
-    fn stderr() -> Self {
-        Self { bars: MultiProgress::new() }
-    }
 }
 
 impl Write for Console {
@@ -104,14 +99,6 @@ impl Write for Console {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Console {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }
 
@@ -178,14 +165,6 @@ impl Write for FileLog {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for FileLog {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }
 

@@ -59,11 +59,9 @@ pub fn reference() -> String {
             }
             text.push('\n');
         }
-        for other in table.others.iter().filter(|other| !matches!(other.fate, Fate::Section)) {
-            let _ = writeln!(text, "- {}", other_text(other));
-        }
-        if table.others.iter().any(|other| !matches!(other.fate, Fate::Section)) {
-            text.push('\n');
+        let unused: String = table.unused_keys().map(|other| format!("- {}\n", other_text(other))).collect();
+        if !unused.is_empty() {
+            text += &(unused + "\n");
         }
     }
     text.truncate(text.trim_end().len());
@@ -86,7 +84,7 @@ fn section_text(path: &str, table: &Table) -> String {
     for row in &table.rows {
         let _ = write!(text, "\n{}", row_text(row));
     }
-    for other in table.others.iter().filter(|other| !matches!(other.fate, Fate::Section)) {
+    for other in table.unused_keys() {
         let _ = write!(text, "\n{}\n", other_text(other).replace('`', ""));
     }
     text
@@ -95,7 +93,7 @@ fn section_text(path: &str, table: &Table) -> String {
 fn key_text(path: &str, table: &Table, key: &str) -> Option<String> {
     let section = shown(path);
     let row = table.rows.iter().find(|row| row.key == key || row.names.contains(&key));
-    let other = table.others.iter().find(|other| other.covers(key) && !matches!(other.fate, Fate::Section));
+    let other = table.unused_keys().find(|other| other.covers(key));
     match (row, other) {
         (Some(row), _) => Some(format!("in {section}\n{}", row_text(row))),
         (None, Some(other)) => Some(format!("in {section}\n{key}\n  {}\n", fate_text(other))),

@@ -1,41 +1,7 @@
-//! What a run shows of its experts, and what callbacks repeat of the model.
+//! What callbacks show of the experts, and what they repeat of the model.
 
 use super::engine::{Node, Source};
-use super::sections::callbacks::{COLLECT_FREQ, SummaryMonitor};
 use super::values::Settings;
-use std::path::PathBuf;
-
-/// What a run shows of its experts, beside the numbers that `metrics.jsonl` has of every mixture.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Instruments {
-    /// A log line a step with the drop rate of each layer of experts; 0 where no token is dropped.
-    pub logs_drop_rate: bool,
-    /// Where and when each layer's choices per expert are written.
-    pub token_distribution: Option<SummaryConfig>,
-}
-
-/// Where and when token distributions are written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SummaryConfig {
-    /// The folder, created when the first file is written.
-    pub folder: PathBuf,
-    /// Steps between files.
-    pub every_steps: u64,
-}
-
-/// Decides what is shown.
-pub(super) fn instruments(settings: &Settings) -> Instruments {
-    let Some(moe) = &settings.moe else { return Instruments::default() };
-    let callbacks = &settings.callbacks;
-    let summary = callbacks.summary.as_ref();
-    let own_folder =
-        summary.map(|summary| summary.summary_dir.clone()).filter(|folder| !folder.as_os_str().is_empty());
-    let token_distribution = moe.save_token_distribution.then(|| SummaryConfig {
-        folder: own_folder.unwrap_or_else(|| settings.run.folder().join("summary")),
-        every_steps: summary.map_or(COLLECT_FREQ, |summary| summary.collect_freq),
-    });
-    Instruments { logs_drop_rate: moe.callback_moe_droprate, token_distribution }
-}
 
 /// Holds what callbacks say of the model against the model.
 pub(super) fn check_claims(settings: &Settings, source: &Source<'_>) {
@@ -49,22 +15,23 @@ pub(super) fn check_claims(settings: &Settings, source: &Source<'_>) {
 }
 
 /// Leaves one form of each setting: what callbacks repeat of the model was checked and goes, `MoEDropRateCallback` asks for
-/// what `callback_moe_droprate` does, and the summary's folder is decided.
+/// what `callback_moe_droprate` does, and there is a summary, its folder decided, exactly where distributions are written.
 pub(super) fn settle(settings: &mut Settings) {
-    let callbacks = &mut settings.callbacks;
+    let folder = settings.run.folder().join("summary");
+    let Settings { callbacks, moe, .. } = settings;
     let logs_drop_rate = callbacks.drop_rate.take().is_some();
     callbacks.topk_bias = None;
     callbacks.claimants.clear();
-    if let Some(moe) = &mut settings.moe {
+    if let Some(moe) = moe {
         moe.callback_moe_droprate |= logs_drop_rate;
     }
-    let summary = instruments(settings).token_distribution;
-    settings.callbacks.summary = summary.map(|SummaryConfig { folder, every_steps }| SummaryMonitor {
-        summary_dir: folder,
-        collect_freq: every_steps,
-    });
-    if settings.moe.as_ref().is_none_or(|moe| !moe.enable_cold_hot_expert) {
-        settings.callbacks.cold_hot = None;
+    let shows_distribution = moe.as_ref().is_some_and(|moe| moe.save_token_distribution);
+    callbacks.summary = shows_distribution.then(|| callbacks.summary.take().unwrap_or_default());
+    if let Some(summary) = callbacks.summary.as_mut().filter(|one| one.summary_dir.as_os_str().is_empty()) {
+        summary.summary_dir = folder;
+    }
+    if moe.as_ref().is_none_or(|moe| !moe.enable_cold_hot_expert) {
+        callbacks.cold_hot = None;
     }
 }
 

@@ -40,18 +40,17 @@ mod values;
 pub use config::RunConfig;
 pub use engine::{Node, Override};
 pub use explain::{explain, reference};
-pub use instruments::{Instruments, SummaryConfig};
 pub use plan::RunPlan;
 pub use sections::callbacks::{
     Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, LossMonitor, SummaryMonitor,
     TopkBiasCallback,
 };
 pub use sections::context::{Bytes, Context};
-pub use sections::dataset::{Blend, Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
+pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
 pub use sections::optimizer::*;
-pub use sections::run::{EvalConfig, Resume, Run};
+pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;
 pub use sections::schedule::{

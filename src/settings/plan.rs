@@ -1,10 +1,9 @@
 //! Every number of a run, decided and checked before anything is built.
 
 use super::engine::{MAX_SIZE, Source};
-use super::instruments::{self, Instruments};
+use super::instruments;
 use super::model_config::model_config;
 use super::sections::optimizer::OptimizerConfig;
-use super::sections::run::EvalConfig;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
@@ -39,10 +38,6 @@ pub struct RunPlan {
     pub train_dataset: DataConfig,
     /// Where the tokens of evaluation come from, if not from the tail of the training data.
     pub eval_dataset: Option<DataConfig>,
-    /// When to evaluate, if at all.
-    pub eval: Option<EvalConfig>,
-    /// What is shown of the experts.
-    pub instruments: Instruments,
 }
 
 /// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it too.
@@ -72,8 +67,6 @@ impl RunPlan {
             group_schedules: settings.groups.iter().map(|group| group.schedule.config()).collect(),
             train_dataset: settings.train_dataset.config(),
             eval_dataset: settings.eval_dataset.as_ref().map(|data| data.config()),
-            eval: settings.run.eval(),
-            instruments: instruments::instruments(&settings),
             settings,
         };
         plan.check_groups(source);

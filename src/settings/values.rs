@@ -8,8 +8,8 @@ use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
 use super::sections::optimizer::{self, Optimizer};
 use super::sections::run::{self, Run};
-use super::sections::runner::{self, Runner};
-use super::sections::sample::{self, Sample};
+use super::sections::runner::Runner;
+use super::sections::sample::Sample;
 use super::sections::schedule::{self, Group, Schedule};
 use super::sections::tables;
 use super::sections::unused;
@@ -56,7 +56,7 @@ impl Settings {
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
         let moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
         unused::check(source);
-        let runner = runner::read(source);
+        let runner = Runner::read_at(source, "runner_config");
         let wrapper = wrapper::read(source);
         let mut optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
@@ -64,8 +64,8 @@ impl Settings {
         let eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
         let callbacks = callbacks::read(source);
         callbacks.note_idle(source, moe.as_ref());
-        let sample = sample::read(source);
-        let context = context::read(source);
+        let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
+        let context = Context::read_at(source, "context");
         context::note_parallel(source);
         // Said by the data sets and by the schedule now.
         (model.eod_token_id, optimizer.learning_rate) = (None, None);
@@ -114,18 +114,17 @@ impl Settings {
             sample,
             context,
         } = self;
-        let place = |path: &str, entries| Placed { path: path.to_string(), decides: true, entries };
-        let mut placed = vec![place("", run.entries()), place(model::PATH, model.entries())];
-        placed.extend(moe.as_ref().map(|moe| place(moe::PATH, moe.entries())));
-        placed.push(place("runner_config", runner.entries()));
-        placed.push(place("runner_wrapper", wrapper.entries()));
-        placed.push(place("optimizer", optimizer.entries()));
+        let mut placed = vec![run.placed(""), model.placed(model::PATH)];
+        placed.extend(moe.as_ref().map(|moe| moe.placed(moe::PATH)));
+        placed.push(runner.placed("runner_config"));
+        placed.push(wrapper.placed("runner_wrapper"));
+        placed.push(optimizer.placed("optimizer"));
         placed.extend(schedule::placed(schedule, groups));
         placed.extend(train_dataset.placed("train_dataset", true));
         placed.extend(eval_dataset.iter().flat_map(|data| data.placed("eval_dataset", false)));
         placed.extend(callbacks.placed());
-        placed.extend(sample.as_ref().map(|sample| place("sample", sample.entries())));
-        placed.push(place("context", context.entries()));
+        placed.extend(sample.as_ref().map(|sample| sample.placed("sample")));
+        placed.push(context.placed("context"));
         placed
     }
 }

@@ -93,8 +93,7 @@ impl CheckpointFolder {
             let is_left =
                 |suffix| name.strip_suffix(suffix).is_some_and(|original| step_of(original).is_some());
             if is_left(REPLACED) && !path.with_extension("").exists() {
-                fs::rename(&path, path.with_extension(""))
-                    .map_err(|error| io_error(&path, "rename", &error))?;
+                rename(&path, &path.with_extension(""))?;
             } else if is_left(REPLACED) || is_left(UNFINISHED) {
                 delete_or_warn(&path);
             }
@@ -113,7 +112,7 @@ impl CheckpointFolder {
         for path in found.iter().map(|(_, path)| path).filter(|path| *path != written).take(excess) {
             // Rename first, so that a kill halfway leaves nothing that looks complete.
             let waste = with_suffix(path, UNFINISHED);
-            fs::rename(path, &waste).map_err(|error| io_error(path, "rename", &error))?;
+            rename(path, &waste)?;
             delete_or_warn(&waste);
         }
         Ok(())
@@ -146,8 +145,6 @@ impl PendingCheckpoint {
         sync_tree(&self.path)?;
         let final_path = self.home.path_of(self.step);
         let replaced = with_suffix(&final_path, REPLACED);
-        let rename =
-            |from: &Path, to: &Path| fs::rename(from, to).map_err(|error| io_error(from, "rename", &error));
         let replaces = final_path.exists();
         if replaces {
             rename(&final_path, &replaced)?;
@@ -172,6 +169,10 @@ impl Drop for PendingCheckpoint {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(|error| io_error(from, "rename", &error))
 }
 
 /// Deletes a folder that nothing depends on. A failure costs only disk space, so it does not end the run.

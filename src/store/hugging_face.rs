@@ -15,11 +15,9 @@ pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
         Family::Gpt2 => gpt2_config(model),
     };
     let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config));
-    if let (Some(config), Some(more)) = (config.as_object_mut(), more) {
-        config.extend(more);
-    }
-    if let (Some(config), Some(ahead)) = (config.as_object_mut(), model.multi_token) {
-        config.insert("num_nextn_predict_layers".into(), ahead.depth.into());
+    more.into_iter().flatten().for_each(|(key, value)| config[key] = value);
+    if let Some(ahead) = model.multi_token {
+        config["num_nextn_predict_layers"] = ahead.depth.into();
     }
     config
 }

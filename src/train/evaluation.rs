@@ -1,7 +1,7 @@
 //! When a run evaluates, and on what.
 
 use crate::data::Batches;
-use crate::settings::EvalConfig;
+use crate::settings::Run;
 
 /// The evaluations of a run.
 #[derive(Clone, Copy)]
@@ -14,10 +14,10 @@ pub(super) struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Evaluations on `data` as `config` asks for, the last one after `last_step`.
-    pub fn new(config: &EvalConfig, data: &'a Batches, last_step: u64) -> Self {
-        let batches = config.batches.min(data.micro_steps_per_epoch());
-        Self { data, batches, every_steps: config.every_steps, last_step }
+    /// Evaluations on `data` as `run` asks for, if it does, the last one after `last_step`.
+    pub fn new(run: &Run, data: &'a Batches, last_step: u64) -> Option<Self> {
+        let batches = run.eval_batches.min(data.micro_steps_per_epoch());
+        run.eval_interval().map(|every_steps| Self { data, batches, every_steps, last_step })
     }
 
     /// Whether an evaluation follows `step`.

@@ -3,7 +3,7 @@
 use super::finished::StepReadback;
 use super::recordings::Recordings;
 use super::state::LossState;
-use super::trainer::{READER_BYTES, RING};
+use super::trainer::RING;
 use crate::model::count;
 use crate::record::{Consumer, MemoryPlan, Recording};
 
@@ -41,10 +41,8 @@ impl Forecast {
         let buffers = recordings.persistents.buffers();
         let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
-        let batch_bytes = recordings.batch_arrays.bytes(recordings.batch.tokens.cols);
         let readbacks =
             (RING as u64 + 1) * (StepReadback::new(recordings).bytes() + size_of::<LossState>() as u64);
-        let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
         let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();
         Self {
             parameters: count::parameters(model),
@@ -54,9 +52,9 @@ impl Forecast {
             other_bytes: recordings.persistents.bytes() - arena_bytes,
             pool_bytes: MemoryPlan::new(&all).bytes(),
             staging_bytes: params
-                + RING as u64 * batch_bytes
+                + RING as u64 * recordings.batch_bytes()
                 + readbacks
-                + segment.unwrap_or(16).min(READER_BYTES),
+                + recordings.piece_bytes(),
             largest: recordings.largest_consumers(LARGEST),
             launches: all.iter().map(|recording| (recording.name, recording.dispatches.len())).collect(),
         }

@@ -2,16 +2,12 @@
 
 use crate::model::config::{ModelConfig, TokenDispatch};
 use crate::report::instruments::{ExpertInstruments, TokenDistribution};
-use crate::settings::Instruments;
+use crate::settings::Settings;
 
 /// The instruments for the experts of `model`; `None` for a dense model.
-pub(super) fn expert_instruments(
-    model: &ModelConfig,
-    shown: &Instruments,
-    run_name: &str,
-) -> Option<ExpertInstruments> {
+pub(super) fn expert_instruments(model: &ModelConfig, settings: &Settings) -> Option<ExpertInstruments> {
     let mixture = model.mixture.as_ref()?;
-    let distribution = shown.token_distribution.as_ref();
+    let (run_name, summary) = (&settings.run.run_name, settings.callbacks.summary.as_ref());
     Some(ExpertInstruments {
         capacity_factor: match mixture.dispatch {
             TokenDispatch::Capacity(capacity) => Some(capacity.factor),
@@ -19,9 +15,9 @@ pub(super) fn expert_instruments(
         },
         has_balance_loss: mixture.losses.expert > 0.0 || mixture.losses.sequence > 0.0,
         has_z_loss: mixture.losses.z > 0.0,
-        logs_drop_rate: shown.logs_drop_rate,
-        distribution: distribution
-            .map(|summary| TokenDistribution::new(&summary.folder, run_name, summary.every_steps)),
+        logs_drop_rate: settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate),
+        distribution: summary
+            .map(|summary| TokenDistribution::new(&summary.summary_dir, run_name, summary.collect_freq)),
     })
 }
 
@@ -30,7 +26,7 @@ mod tests {
     use super::*;
     use crate::model::config::{BalanceLosses, Capacity, DropOrder, MixtureConfig, Sizes};
     use crate::ops::route::{RouterConfig, Score};
-    use crate::settings::SummaryConfig;
+    use crate::settings::{Callbacks, Moe, Run, SummaryMonitor};
     use std::path::Path;
 
     fn model(dispatch: TokenDispatch, losses: BalanceLosses) -> ModelConfig {
@@ -70,7 +66,7 @@ mod tests {
 
     #[test]
     fn losses_and_capacities_decide_what_is_measured() {
-        let of = |model: &ModelConfig| expert_instruments(model, &Instruments::default(), "small").unwrap();
+        let of = |model: &ModelConfig| expert_instruments(model, &Settings::default()).unwrap();
         let capacity = Capacity { factor: 1.5, order: DropOrder::Choice, renormalises: false, hot: None };
         let expert = BalanceLosses { expert: 0.1, ..BalanceLosses::default() };
         let limited = of(&model(TokenDispatch::Capacity(capacity), expert));
@@ -85,11 +81,16 @@ mod tests {
 
     #[test]
     fn a_dense_model_has_none() {
-        let summary = SummaryConfig { folder: "nowhere".into(), every_steps: 5 };
-        let shown = Instruments { logs_drop_rate: true, token_distribution: Some(summary) };
-        assert_eq!(expert_instruments(&dense(), &shown, "small"), None);
+        let summary = Some(SummaryMonitor { summary_dir: "nowhere".into(), collect_freq: 5 });
+        let shown = Settings {
+            run: Run { run_name: "small".into(), ..Run::default() },
+            moe: Some(Moe { callback_moe_droprate: true, ..Moe::default() }),
+            callbacks: Callbacks { summary, ..Callbacks::default() },
+            ..Settings::default()
+        };
+        assert_eq!(expert_instruments(&dense(), &shown), None);
         let mixture = model(TokenDispatch::Dropless { safe_tokens: false }, BalanceLosses::default());
-        let instruments = expert_instruments(&mixture, &shown, "small").unwrap();
+        let instruments = expert_instruments(&mixture, &shown).unwrap();
         assert!(instruments.logs_drop_rate);
         let written = TokenDistribution::new(Path::new("nowhere"), "small", 5);
         assert_eq!(instruments.distribution, Some(written));

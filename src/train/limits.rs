@@ -8,22 +8,25 @@ use crate::model::config::{Activation, ModelConfig};
 use crate::model::widest_expert_tensor;
 use crate::ops::linear_cross_entropy;
 use crate::ops::work_list::{MAX_COLUMNS, WorkList};
-use crate::record::Tensor;
+use std::fmt::Display;
 
 const SMALLER_BATCH: &str =
     "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead";
 
-/// Refuses a schedule, of a row per step, that is too large for one binding.
-pub(super) fn check_schedule(schedule: Tensor, capabilities: &Capabilities) -> Result<()> {
+/// Refuses what takes `bytes` and so fits no binding of the adapter; `what` ends with the verb, `remedy` says what to do.
+pub(super) fn check_binding(
+    bytes: u64,
+    capabilities: &Capabilities,
+    what: impl Display,
+    remedy: &str,
+) -> Result<()> {
     let limit = capabilities.limits.binding_bytes;
-    if schedule.bytes() <= limit {
+    if bytes <= limit {
         return Ok(());
     }
     Err(Error::Plan(format!(
-        "the learning rates of {} steps take {} MiB, over the adapter's largest binding of {} MiB; lower \
-         runner_config.epochs or runner_config.stop_step",
-        schedule.rows,
-        schedule.bytes().div_ceil(1 << 20),
+        "{what} {} MiB, over the adapter's largest binding of {} MiB; {remedy}",
+        bytes.div_ceil(1 << 20),
         limit >> 20
     )))
 }
@@ -35,31 +38,18 @@ pub(super) fn check_activations(
     batch_size: usize,
     capabilities: &Capabilities,
 ) -> Result<()> {
-    let (tokens, limit) = (batch_size * model.seq_length, capabilities.limits.binding_bytes);
-    let refuse_over = |bytes: u64, what: String, remedy: &str| match bytes <= limit {
-        true => Ok(()),
-        false => Err(Error::Plan(format!(
-            "{what} takes {} MiB, over the adapter's largest binding of {} MiB; {remedy}",
-            bytes.div_ceil(1 << 20),
-            limit >> 20
-        ))),
-    };
-    let widest = widest_row(model);
-    refuse_over(
-        4 * (tokens * widest) as u64,
-        format!("an activation of {batch_size} x {} tokens x {widest}", model.seq_length),
-        SMALLER_BATCH,
-    )?;
+    let (tokens, widest) = (batch_size * model.seq_length, widest_row(model));
+    let what = format!("an activation of {batch_size} x {} tokens x {widest} takes", model.seq_length);
+    check_binding(4 * (tokens * widest) as u64, capabilities, what, SMALLER_BATCH)?;
     if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
         check_launches(model, [rows, columns], capabilities)?;
-        let what = format!("an activation of the experts, {rows} rows x {columns},");
-        refuse_over(4 * rows * columns, what, SMALLER_BATCH)?;
+        let what = format!("an activation of the experts, {rows} rows x {columns}, takes");
+        check_binding(4 * rows * columns, capabilities, what, SMALLER_BATCH)?;
     }
-    refuse_over(
-        linear_cross_entropy::smallest_chunk_bytes(tokens as u32, model.vocab_size as u32),
-        format!("a chunk of logits over {} tokens", model.vocab_size),
-        "lower model.model_config.vocab_size or choose another adapter with context.device_name",
-    )
+    let bytes = linear_cross_entropy::smallest_chunk_bytes(tokens as u32, model.vocab_size as u32);
+    let what = format!("a chunk of logits over {} tokens takes", model.vocab_size);
+    let remedy = "lower model.model_config.vocab_size or choose another adapter with context.device_name";
+    check_binding(bytes, capabilities, what, remedy)
 }
 
 /// Refuses a run that takes more than `cap` bytes of device memory.

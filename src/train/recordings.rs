@@ -2,7 +2,7 @@
 
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
-use super::limits::{check_activations, check_memory, check_schedule};
+use super::limits::{check_activations, check_binding, check_memory};
 use super::state::{LossState, StepState, schedule_columns};
 use super::update::Update;
 use crate::element::Element;
@@ -86,7 +86,9 @@ impl Recordings {
             seed: plan.settings.run.seed,
             state: words(&mut persistents, "dropout state", DROPOUT_STATE_WORDS),
         });
-        check_schedule(schedule, &capabilities)?;
+        let what = format!("the learning rates of {rows} steps take");
+        let remedy = "lower runner_config.epochs or runner_config.stop_step";
+        check_binding(schedule.bytes(), &capabilities, what, remedy)?;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
 
         let gpt = layout.bind(model, &arenas.weights, Some(&arenas.gradients));
@@ -147,6 +149,17 @@ impl Recordings {
         self.persistents.bytes() + MemoryPlan::new(&self.all()).bytes()
     }
 
+    /// Bytes of the id arrays of a micro-batch.
+    pub(super) fn batch_bytes(&self) -> u64 {
+        self.batch_arrays.bytes(self.batch.tokens.cols)
+    }
+
+    /// Bytes of the pieces in which checkpoints are read from the device.
+    pub(super) fn piece_bytes(&self) -> u64 {
+        let segment = self.layout.segments.iter().map(|segment| 4 * segment.elements).max();
+        segment.unwrap_or(16).min(MAX_PIECE_BYTES)
+    }
+
     /// The `count` largest buffers, largest first.
     pub fn largest_consumers(&self, count: usize) -> Vec<Consumer> {
         let mut consumers = MemoryPlan::largest(&self.all(), count);
@@ -157,6 +170,9 @@ impl Recordings {
         consumers
     }
 }
+
+/// Checkpoints are read from the device in pieces of at most this many bytes.
+const MAX_PIECE_BYTES: u64 = 64 << 20;
 
 /// Words of `DropoutState`.
 const DROPOUT_STATE_WORDS: u32 = 4;

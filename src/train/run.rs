@@ -17,7 +17,7 @@ use crate::report::instruments::ExpertInstruments;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::settings::{Override, Resume, RunConfig, RunPlan};
+use crate::settings::{Context, Override, Resume, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::RunFolder;
 use crate::store::trainer_state::TrainerState;
@@ -49,54 +49,39 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     let log = Log::start();
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
-    let plan = &config.plan;
+    let (plan, settings) = (&config.plan, &config.plan.settings);
     let data = plan.load_data()?;
-    if let Some(sample) = &plan.settings.sample {
+    if let Some(sample) = &settings.sample {
         check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
     }
     let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(plan).await?;
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
-    if plan.settings.run.resume_training == Resume::No
-        && let Some(path) = &plan.settings.run.weights()
-    {
+    let resume = &settings.run.resume_training;
+    if let Some(path) = settings.run.weights().filter(|_| *resume == Resume::No) {
         trainer.load_weights(path)?;
     }
-    let instruments = expert_instruments(&plan.model, &plan.instruments, &plan.settings.run.run_name);
+    let instruments = expert_instruments(&plan.model, settings);
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;
 
-    let folder = RunFolder::create(
-        &plan.settings.run.folder(),
-        &plan.to_yaml(),
-        plan.settings.run.resume_training != Resume::No,
-    )?;
-    let state = restore(
-        &trainer,
-        &folder,
-        &plan.settings.run.resume_training,
-        fresh_state(plan, &length, &data.train),
-    )?;
+    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), *resume != Resume::No)?;
+    let state = restore(&trainer, &folder, resume, fresh_state(plan, &length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
     let matmul_rate = probe_matmul_rate(&gpu).await?;
     announce(&trainer, plan.tokens_per_step, matmul_rate);
-    let evaluation = plan.eval.as_ref().zip(data.eval.as_ref());
-    let evaluation = evaluation.map(|(config, data)| Evaluation::new(config, data, length.total_steps));
+    let eval = data.eval.as_ref();
+    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
     if let Some(evaluation) = evaluation {
         announce_entropy(evaluation.data, evaluation.batches);
     }
 
     let metrics = MetricsWriter::open(&folder.metrics_path())?;
     let progress = Progress::new(progress_plan(plan, &length, state.step, matmul_rate), &log);
+    let checkpoint = settings.callbacks.checkpoint.as_ref();
     let mut run = Run {
         reporter: Reporter::new(metrics, progress, instruments, evaluation, plan.tokens_per_step),
-        checkpoints: folder.checkpoints(
-            plan.settings
-                .callbacks
-                .checkpoint
-                .as_ref()
-                .map_or(0, |config| config.keep_checkpoint_max as usize),
-        ),
+        checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
         is_interrupted: false,
         plan,
         total_steps: length.total_steps,
@@ -111,22 +96,18 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
 
 /// Opens the device that `plan` asks for.
 pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
-    let options = GpuOptions {
-        device_name: plan.settings.context.device_name.clone(),
-        tier: plan.settings.context.tier,
-        ..GpuOptions::default()
-    };
-    Gpu::request(&options).await
+    let Context { device_name, tier, .. } = plan.settings.context.clone();
+    Gpu::request(&GpuOptions { device_name, tier, ..GpuOptions::default() }).await
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops: f64) -> ProgressPlan {
+    let runner = &plan.settings.runner;
     ProgressPlan {
         total_steps: length.total_steps,
         start_step,
-        epochs: plan.settings.runner.epochs,
+        epochs: runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (plan.settings.runner.batch_size * plan.settings.runner.gradient_accumulation_steps)
-            as u64,
+        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
         peak_flops,
@@ -150,6 +131,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
         while self.state.step < self.total_steps && !self.is_interrupted {
             trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
             self.state.step += 1;
@@ -161,14 +143,7 @@ impl Run<'_> {
             }
             self.collect(trainer)?;
             self.is_interrupted = self.interrupt.load(Ordering::Relaxed);
-            if self
-                .plan
-                .settings
-                .callbacks
-                .checkpoint
-                .as_ref()
-                .is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps))
-            {
+            if checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps)) {
                 self.save(trainer).await?;
             }
         }

@@ -1,5 +1,7 @@
 //! A trained model that generates text: only its weights and caches are on the device.
 
+use super::limits::check_binding;
+use super::recordings::persistent;
 use super::sample::prompt;
 use crate::data::Codec;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
@@ -8,7 +10,7 @@ use crate::generate::{GenerateRecordings, Generator, Settings};
 use crate::model::ModelBuffers;
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
-use crate::record::{BufferId, Persistents, Tensor};
+use crate::record::{Persistents, Tensor};
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::store::checkpoint::{WeightTensors, load_weights};
 use crate::store::checkpoint_folder::CheckpointFolder;
@@ -44,14 +46,11 @@ impl TrainedRun {
         };
         let plan = RunConfig::load(&config, &Override::parse_all(overrides)?)?.plan;
         let checkpoint = match is_run {
-            false => path.to_path_buf(),
-            true => match CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()? {
-                Some((_, newest)) => newest,
-                None => {
-                    return Err(Error::file(path, "the run has no checkpoint yet, so there are no weights"));
-                }
-            },
+            false => Some(path.to_path_buf()),
+            true => CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest),
         };
+        let none = || Error::file(path, "the run has no checkpoint yet, so there are no weights");
+        let checkpoint = checkpoint.ok_or_else(none)?;
         if !plan.has_text() {
             return Err(Error::file(
                 path,
@@ -84,21 +83,15 @@ impl<'gpu> TrainedModel<'gpu> {
         let weights = layout.arena(&mut persistents, "weights", |_| true);
         let model_buffers = ModelBuffers::new(config, sequences * config.seq_length as u32, &mut persistents);
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
-        if bytes > capabilities.limits.binding_bytes {
-            return Err(Error::Plan(format!(
-                "a tensor of {sequences} sequences takes {} MiB, over the adapter's largest binding of {} MiB; continue \
-                 fewer prompts at once",
-                bytes.div_ceil(1 << 20),
-                capabilities.limits.binding_bytes >> 20
-            )));
-        }
+        let what = format!("a tensor of {sequences} sequences takes");
+        check_binding(bytes, &capabilities, what, "continue fewer prompts at once")?;
         let gpt = layout.bind(config, &weights, None);
         let recordings =
             GenerateRecordings::new(&mut persistents, &gpt, config, model_buffers, sequences, capabilities);
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(&[&recordings.prefill, &recordings.step], &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {
-            if let BufferId::Persistent(id) = tensor.buffer {
+            if let Some(id) = persistent(tensor) {
                 gpu.write(&buffers, id, tensor.offset, bytes);
             }
         };

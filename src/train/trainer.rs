@@ -7,16 +7,13 @@ use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
 use super::state::{LossState, StepState};
 use crate::data::{Batch, Batches};
-use crate::device::{Buffers, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
+use crate::device::{Buffers, Encoder, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
 use crate::record::{PersistentId, Tensor};
 use crate::settings::RunPlan;
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
-
-/// Checkpoints are read from the device in pieces of at most this many bytes.
-pub(super) const READER_BYTES: u64 = 64 << 20;
 
 /// Indices of the prepared programs; those of the sample come last.
 const MICRO_STEP: usize = 0;
@@ -73,14 +70,13 @@ impl<'gpu> Trainer<'gpu> {
             batch: id(recordings.batch.tokens)?,
         };
         let readback = StepReadback::new(&recordings);
-        let batch_bytes = recordings.batch_arrays.bytes(recordings.batch.tokens.cols);
-        let segment = recordings.layout.segments.iter().map(|segment| 4 * segment.elements).max();
+        let batch_bytes = recordings.batch_bytes();
         let trainer = Self {
             uploads: UploadRing::new(gpu, batch_bytes, RING),
             steps: ReadbackRing::new(gpu, &readback.sources(), RING + 1),
             evaluations: ReadbackRing::new(gpu, &[(ids.eval_loss, size_of::<LossState>() as u64)], RING + 1),
             readback,
-            reader: Reader::new(gpu, segment.unwrap_or(16).min(READER_BYTES)),
+            reader: Reader::new(gpu, recordings.piece_bytes()),
             gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
@@ -138,10 +134,7 @@ impl<'gpu> Trainer<'gpu> {
                 encoder.clear(&self.buffers, self.ids.loss);
                 self.readback.cleared().for_each(|id| encoder.clear(&self.buffers, id));
             }
-            data.fill(first_micro_step + micro_step, &mut self.batch)?;
-            self.stage();
-            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch).await?;
-            encoder.replay(&self.prepared.programs[MICRO_STEP]).await?;
+            self.replay_on(&mut encoder, MICRO_STEP, data, first_micro_step + micro_step).await?;
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
         }
@@ -165,10 +158,7 @@ impl<'gpu> Trainer<'gpu> {
             if micro_step == 0 {
                 encoder.clear(&self.buffers, self.ids.eval_loss);
             }
-            data.fill(micro_step, &mut self.batch)?;
-            self.stage();
-            self.uploads.upload(self.gpu, &mut encoder, &self.staged, &self.buffers, self.ids.batch).await?;
-            encoder.replay(&self.prepared.programs[EVAL]).await?;
+            self.replay_on(&mut encoder, EVAL, data, micro_step).await?;
             let is_last = micro_step + 1 == batches;
             if is_last {
                 self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
@@ -232,12 +222,21 @@ impl<'gpu> Trainer<'gpu> {
         Ok(times)
     }
 
-    /// Copies the micro-batch into `staged`, laid out as the device's batch buffer.
-    fn stage(&mut self) {
+    /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffer, and replays `program`.
+    async fn replay_on(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        program: usize,
+        data: &Batches,
+        micro_step: u64,
+    ) -> Result<()> {
+        data.fill(micro_step, &mut self.batch)?;
         let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
         let arrays = self.recordings.batch_arrays.list(&self.batch);
         for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(arrays) {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         }
+        self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, self.ids.batch).await?;
+        encoder.replay(&self.prepared.programs[program]).await
     }
 }

@@ -14,7 +14,7 @@ pub use self::writer::MegatronWriter;
 use super::config::MegatronConfig;
 use super::files;
 use super::plural::plural;
-use super::source::{Loaded, groups};
+use super::source::Loaded;
 use super::stream::{MappedTokens, Part, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
@@ -138,9 +138,8 @@ impl MegatronDataset {
 
 /// The sources of a Megatron loader.
 pub(super) fn load(config: &MegatronConfig) -> Result<Vec<Loaded>> {
-    groups(&config.prefixes, &config.weights)
-        .map(|(prefixes, weight)| load_one(&prefixes[0], weight, config))
-        .collect()
+    let groups = config.data_path.groups().into_iter();
+    groups.map(|(prefixes, weight)| load_one(&prefixes[0], weight, config)).collect()
 }
 
 fn load_one(prefix: &str, weight: f64, config: &MegatronConfig) -> Result<Loaded> {

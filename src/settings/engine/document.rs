@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_yaml::{Mapping, Number, Value};
+use serde_yaml::Value;
 
 use super::locate;
 use super::names::Names;
@@ -110,7 +110,7 @@ impl Document {
 /// `node` as a YAML document.
 pub(crate) fn to_yaml(node: &Node) -> String {
     // Cannot fail: the tree has no tags, and its keys are strings.
-    serde_yaml::to_string(&to_value(node)).unwrap_or_default()
+    serde_yaml::to_string(node).unwrap_or_default()
 }
 
 /// The tree of `text`, or the line and the reason why there is none.
@@ -154,25 +154,6 @@ fn key_text(key: Value) -> String {
     }
 }
 
-fn to_value(node: &Node) -> Value {
-    match node {
-        Node::Null => Value::Null,
-        Node::Bool(value) => Value::Bool(*value),
-        Node::Int(number) => match (u64::try_from(*number), i64::try_from(*number)) {
-            (Ok(number), _) => Value::Number(number.into()),
-            (_, Ok(number)) => Value::Number(number.into()),
-            _ => Value::String(number.to_string()),
-        },
-        Node::Float(number) => Value::Number(Number::from(*number)),
-        Node::Text(text) => Value::String(text.clone()),
-        Node::List(items) => Value::Sequence(items.iter().map(to_value).collect()),
-        Node::Map(entries) => {
-            let entries = entries.iter().map(|(key, node)| (Value::String(key.clone()), to_value(node)));
-            Value::Mapping(entries.collect::<Mapping>())
-        }
-    }
-}
-
 /// Puts `value` at a dotted path, making the sections on the way.
 fn set(root: &mut Node, path: &str, value: Node) -> std::result::Result<(), String> {
     let mut node = root;
@@ -183,13 +164,7 @@ fn set(root: &mut Node, path: &str, value: Node) -> std::result::Result<(), Stri
         }
         let found = node.to_string();
         node = match node {
-            Node::Map(entries) => {
-                let index = entries.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
-                    entries.push((key.to_string(), Node::Null));
-                    entries.len() - 1
-                });
-                &mut entries[index].1
-            }
+            Node::Map(entries) => Node::entry(entries, key),
             Node::List(items) => {
                 let len = items.len();
                 let item = key.parse::<usize>().ok().and_then(|index| items.get_mut(index));

@@ -24,7 +24,7 @@ pub(crate) use document::Document;
 pub(crate) use faults::Faults;
 pub(crate) use names::Names;
 pub use node::Node;
-pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections};
+pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections, words};
 pub use overrides::Override;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;

@@ -1,6 +1,8 @@
 //! The values of a configuration, free of the parser that read them.
 
+use serde::{Serialize, Serializer};
 use std::fmt;
+use std::path::PathBuf;
 
 /// A value of a YAML document.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +33,15 @@ impl Node {
         }
     }
 
+    /// The value of `key` in a section's `entries`, made if there is none.
+    pub(super) fn entry<'a>(entries: &'a mut Vec<(String, Self)>, key: &str) -> &'a mut Self {
+        let index = entries.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
+            entries.push((key.to_string(), Self::Null));
+            entries.len() - 1
+        });
+        &mut entries[index].1
+    }
+
     /// Whether this says "none": nothing, or the text `None` that files of the original write.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Null) || self.word().is_some_and(|text| text == "None")
@@ -45,6 +56,16 @@ impl Node {
             Self::List(items) => items.iter().all(Self::is_off),
             Self::Map(entries) => entries.iter().all(|(_, node)| node.is_off()),
             Self::Bool(true) | Self::Int(_) => false,
+        }
+    }
+
+    /// The number, or those of a list.
+    pub fn numbers(&self) -> Vec<f64> {
+        match self {
+            Self::Int(number) => vec![*number as f64],
+            Self::Float(number) => vec![*number],
+            Self::List(items) => items.iter().flat_map(Self::numbers).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -71,38 +92,42 @@ impl fmt::Display for Node {
     }
 }
 
-impl From<bool> for Node {
-    fn from(value: bool) -> Self {
-        Self::Bool(value)
+/// As YAML and JSON write it. A number beyond 64 bits becomes text.
+impl Serialize for Node {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Int(number) => match (u64::try_from(*number), i64::try_from(*number)) {
+                (Ok(number), _) => serializer.serialize_u64(number),
+                (_, Ok(number)) => serializer.serialize_i64(number),
+                _ => serializer.collect_str(number),
+            },
+            Self::Float(number) => serializer.serialize_f64(*number),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::List(items) => serializer.collect_seq(items),
+            Self::Map(entries) => serializer.collect_map(entries.iter().map(|(key, node)| (key, node))),
+        }
     }
 }
 
-impl From<u64> for Node {
-    fn from(number: u64) -> Self {
-        Self::Int(number.into())
-    }
+macro_rules! from {
+    ($($type:ty: |$value:ident| $node:expr;)*) => {
+        $(impl From<$type> for Node {
+            fn from($value: $type) -> Self {
+                $node
+            }
+        })*
+    };
 }
 
-impl From<usize> for Node {
-    fn from(number: usize) -> Self {
-        Self::from(number as u64)
-    }
-}
-
-impl From<f64> for Node {
-    fn from(number: f64) -> Self {
-        Self::Float(number)
-    }
-}
-
-impl From<&str> for Node {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_string())
-    }
-}
-
-impl From<String> for Node {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
+from! {
+    bool: |value| Self::Bool(value);
+    u64: |number| Self::Int(number.into());
+    i64: |number| Self::Int(number.into());
+    usize: |number| Self::Int(number as i128);
+    f64: |number| Self::Float(number);
+    &str: |text| Self::Text(text.to_string());
+    String: |text| Self::Text(text);
+    PathBuf: |path| Self::Text(path.display().to_string());
 }

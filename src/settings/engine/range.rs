@@ -12,35 +12,30 @@ pub(crate) struct Range {
     pub outside: f64,
 }
 
+impl Range {
+    /// A range in words, its test, and a number outside it.
+    pub const fn new(words: &'static str, accepts: fn(f64) -> bool, outside: f64) -> Self {
+        Self { words, accepts, outside }
+    }
+}
+
 /// Dropout sites are numbered with 15 bits, three a layer; real models stay far below.
 pub(crate) const MAX_LAYERS: f64 = 10_000.0;
 
 /// Largest single size, so that products of two fit 64 bits; real models stay far below.
 pub(crate) const MAX_SIZE: usize = 1 << 31;
 
-pub(crate) const ABOVE_ZERO: Range = Range { words: "a number above 0", accepts: |x| x > 0.0, outside: 0.0 };
-pub(crate) const FROM_ZERO: Range = Range { words: "a number from 0", accepts: |x| x >= 0.0, outside: -1.0 };
-pub(crate) const SHARE: Range =
-    Range { words: "a share in [0, 1]", accepts: |x| (0.0..=1.0).contains(&x), outside: 1.5 };
+pub(crate) const ABOVE_ZERO: Range = Range::new("a number above 0", |x| x > 0.0, 0.0);
+pub(crate) const FROM_ZERO: Range = Range::new("a number from 0", |x| x >= 0.0, -1.0);
+pub(crate) const SHARE: Range = Range::new("a share in [0, 1]", |x| (0.0..=1.0).contains(&x), 1.5);
 pub(crate) const SHARE_BELOW_ONE: Range =
-    Range { words: "a share in [0, 1)", accepts: |x| (0.0..1.0).contains(&(x as f32)), outside: 1.0 };
-pub(crate) const SHARE_ABOVE_ZERO: Range =
-    Range { words: "a share in (0, 1]", accepts: |x| x > 0.0 && x <= 1.0, outside: 0.0 };
-pub(crate) const UNIT_OPEN: Range =
-    Range { words: "a number in (0, 1)", accepts: |x| x > 0.0 && x < 1.0, outside: 1.0 };
-pub(crate) const UNIT_BELOW_ONE: Range =
-    Range { words: "a number in [0, 1)", accepts: |x| (0.0..1.0).contains(&x), outside: 1.0 };
-pub(crate) const COUNT: Range =
-    Range { words: "a whole number above 0", accepts: |x| x >= 1.0, outside: 0.0 };
-pub(crate) const SIZE: Range = Range {
-    words: "a whole number from 1 to 2147483648",
-    accepts: |x| x >= 1.0 && x <= MAX_SIZE as f64,
-    outside: 0.0,
-};
-pub(crate) const LAYERS: Range = Range {
-    words: "a whole number from 1 to 10000",
-    accepts: |x| (1.0..=MAX_LAYERS).contains(&x),
-    outside: 0.0,
-};
-pub(crate) const TOKEN_ID: Range =
-    Range { words: "a token id", accepts: |id| id < u32::MAX as f64, outside: u32::MAX as f64 };
+    Range::new("a share in [0, 1)", |x| (0.0..1.0).contains(&(x as f32)), 1.0);
+pub(crate) const SHARE_ABOVE_ZERO: Range = Range::new("a share in (0, 1]", |x| x > 0.0 && x <= 1.0, 0.0);
+pub(crate) const UNIT_OPEN: Range = Range::new("a number in (0, 1)", |x| x > 0.0 && x < 1.0, 1.0);
+pub(crate) const UNIT_BELOW_ONE: Range = Range::new("a number in [0, 1)", |x| (0.0..1.0).contains(&x), 1.0);
+pub(crate) const COUNT: Range = Range::new("a whole number above 0", |x| x >= 1.0, 0.0);
+pub(crate) const SIZE: Range =
+    Range::new("a whole number from 1 to 2147483648", |x| x >= 1.0 && x <= MAX_SIZE as f64, 0.0);
+pub(crate) const LAYERS: Range =
+    Range::new("a whole number from 1 to 10000", |x| (1.0..=MAX_LAYERS).contains(&x), 0.0);
+pub(crate) const TOKEN_ID: Range = Range::new("a token id", |id| id < u32::MAX as f64, u32::MAX as f64);

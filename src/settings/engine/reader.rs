@@ -1,5 +1,6 @@
 //! Reads the rows of one section.
 
+use super::names::Names;
 use super::node::Node;
 use super::other::Fate;
 use super::path::join;
@@ -22,10 +23,18 @@ struct Place<'a> {
     entries: &'a [(String, Node)],
 }
 
+impl<'a> Place<'a> {
+    /// What was written for `key`, under whichever of its names.
+    fn entry(&self, names: &Names, key: &str) -> Option<&'a (String, Node)> {
+        self.entries.iter().find(|(name, _)| names.same(name, key))
+    }
+}
+
 impl<'a> Reader<'a> {
     /// Opens the section at `path`, whose keys are those of `tables`; an absent section is empty. Reports keys that are
     /// unknown, not built yet, or given under two names.
     pub fn open(source: &'a Source<'a>, path: &str, tables: &[&Table]) -> Self {
+        let mut reader = Self::empty(source, path);
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
             Some(node) => {
@@ -34,7 +43,7 @@ impl<'a> Reader<'a> {
             }
             None => &[],
         };
-        let reader = Self { source, places: vec![Place { path: path.to_string(), entries }], kind: None };
+        reader.places[0].entries = entries;
         for (index, (key, node)) in entries.iter().enumerate() {
             reader.check(&entries[..index], key, node, tables);
         }
@@ -69,8 +78,8 @@ impl<'a> Reader<'a> {
             let shared = place.entries.iter().filter(|(key, _)| shares(names.canonical(key)));
             for (key, node) in shared {
                 let first = &self.places[0];
-                let twin = first.entries.iter().find(|(name, _)| names.same(name, key));
-                let Some((name, twin)) = twin.filter(|(_, twin)| twin != node) else { continue };
+                let twin = first.entry(names, key).filter(|(_, twin)| twin != node);
+                let Some((name, twin)) = twin else { continue };
                 if !node.is_none() && !twin.is_none() {
                     let message =
                         format!("differs from `{}`, {twin}; keep one of them", join(&first.path, name));
@@ -98,8 +107,7 @@ impl<'a> Reader<'a> {
         let built = T::WORDS.iter().map(|(word, _)| *word);
         let found = T::named(word);
         if found.is_none() && planned.contains(&word) {
-            let first = T::WORDS.iter().filter(|(word, value)| value.word() == *word).map(|(word, _)| *word);
-            let expected = Kind::Words(first.collect()).expected();
+            let expected = Kind::Words(T::firsts().collect()).expected();
             self.fault(key, format!("`{word}` is not built yet; write {expected}"));
         } else if found.is_none() && node.word().is_none() {
             self.fault(key, format!("expected {}, found {node}", T::kind().expected()));
@@ -111,12 +119,7 @@ impl<'a> Reader<'a> {
 
     /// The value of `key` as it was written, unless it is "none".
     pub fn node(&self, key: &str) -> Option<&'a Node> {
-        let names = self.source.names();
-        let in_place = |place: &Place<'a>| {
-            let found = place.entries.iter().find(|(name, _)| names.same(name, key));
-            found.map(|(_, node)| node).filter(|node| !node.is_none())
-        };
-        self.places.iter().find_map(in_place)
+        self.written(key).map(|(_, (_, node))| node)
     }
 
     /// Whether `key` was written.
@@ -136,13 +139,10 @@ impl<'a> Reader<'a> {
 
     /// The dotted path of `key` under the name that was written, where it was written.
     pub fn path(&self, key: &str) -> String {
-        let names = self.source.names();
-        let written = self.places.iter().find_map(|place| {
-            let entry = place.entries.iter().find(|(name, node)| names.same(name, key) && !node.is_none());
-            entry.map(|(name, _)| (place, name.as_str()))
-        });
-        let (place, name) = written.unwrap_or((&self.places[0], key));
-        join(&place.path, name)
+        match self.written(key) {
+            Some((place, (name, _))) => join(&place.path, name),
+            None => join(&self.places[0].path, key),
+        }
     }
 
     /// Reports a fault of `key`.
@@ -150,9 +150,12 @@ impl<'a> Reader<'a> {
         self.source.fault(&self.path(key), message);
     }
 
-    /// Reports that `key` is missing, unless another fault explains why.
+    /// Reports that `key` is missing if it was not written at all, unless another fault explains why.
     pub fn missing(&self, key: &str, expected: impl std::fmt::Display) {
         let path = &self.places[0].path;
+        if self.has(key) {
+            return;
+        }
         if self.source.explains_absence(path, key) {
             self.source.distrust(&join(path, key));
         } else {
@@ -174,12 +177,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports what `rule` finds, a key and what is wrong with it, unless one of `keys`, which it reads, is faulty already.
-    pub fn rule(&self, keys: &[&str], rule: impl FnOnce() -> Result<(), (&'static str, String)>) {
-        if keys.iter().all(|key| self.is_sound(key))
-            && let Err((key, message)) = rule()
-        {
-            self.fault(key, message);
+    /// Reports the first of `keys` unless they fit together, or one of them is faulty already.
+    pub fn require(&self, keys: &[&str], fits: bool, message: impl std::fmt::Display) {
+        if !fits && self.are_sound(keys) {
+            self.fault(keys[0], message);
         }
     }
 
@@ -188,9 +189,21 @@ impl<'a> Reader<'a> {
         self.places.iter().all(|place| self.source.is_sound(&join(&place.path, key)))
     }
 
+    /// Whether none of `keys` has a fault.
+    pub fn are_sound(&self, keys: &[&str]) -> bool {
+        keys.iter().all(|key| self.is_sound(key))
+    }
+
     /// Whether a section of this type reads rows of `types`; none means all.
     pub fn reads(&self, types: &[&str]) -> bool {
         types.is_empty() || self.kind.is_none_or(|kind| types.contains(&kind))
+    }
+
+    /// Where `key` was written, its name there and its value, unless that is "none".
+    fn written(&self, key: &str) -> Option<(&Place<'a>, &'a (String, Node))> {
+        let names = self.source.names();
+        let in_place = |place: &Place<'a>| place.entry(names, key).filter(|(_, node)| !node.is_none());
+        self.places.iter().find_map(|place| Some((place, in_place(place)?)))
     }
 
     fn check(&self, before: &[(String, Node)], key: &str, node: &Node, tables: &[&Table]) {

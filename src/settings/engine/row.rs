@@ -89,7 +89,8 @@ impl<T: Setting> Row<T> {
         };
         let Some(value) = value else { return self.default };
         let outside = self.range.and_then(|range| {
-            let number = value.numbers().into_iter().find(|number| !(range.accepts)(*number));
+            let numbers = value.to_node().map_or_else(Vec::new, |node| node.numbers());
+            let number = numbers.into_iter().find(|number| !(range.accepts)(*number));
             number.map(|number| format!("expected {}, found `{}`", range.words, short(number)))
         });
         match outside {

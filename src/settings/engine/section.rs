@@ -2,6 +2,7 @@
 
 use super::node::Node;
 use super::reader::Reader;
+use super::source::Source;
 use super::table::{Decides, Table};
 
 /// A struct made by [`rows!`].
@@ -14,6 +15,22 @@ pub(crate) trait Section: Sized + Clone {
 
     /// The rows as data.
     fn table() -> Table;
+
+    /// Reads the section at `path`, which holds no keys but its own.
+    fn read_at(source: &Source<'_>, path: &str) -> Self {
+        Self::read(&Reader::open(source, path, &[&Self::table()]))
+    }
+
+    /// What is to be written, as one node.
+    fn written(&self) -> Node {
+        let entries = self.entries().into_iter();
+        Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect())
+    }
+
+    /// The section with its place, below the dotted `path`; it counts when a run resumes.
+    fn placed(&self, path: impl Into<String>) -> Placed {
+        Placed { path: path.into(), decides: true, entries: self.entries() }
+    }
 }
 
 /// A section's entries and where they belong.

@@ -51,8 +51,10 @@ pub(crate) trait Setting: Clone {
     /// What kind of value it is.
     fn kind() -> Kind;
 
-    /// The value, if `node` has the right shape.
-    fn from_node(node: &Node) -> Option<Self>;
+    /// The value, if `node` has the right shape; none for a type that only its row's own reader can read.
+    fn from_node(_: &Node) -> Option<Self> {
+        None
+    }
 
     /// The node that reads back as this value; `None` where nothing is to be written.
     fn to_node(&self) -> Option<Node>;
@@ -60,11 +62,6 @@ pub(crate) trait Setting: Clone {
     /// What of the value a resumed run must share; all of it, unless the type says otherwise.
     fn to_decision(&self) -> Option<Node> {
         self.to_node()
-    }
-
-    /// The numbers in the value, which must be in the row's range.
-    fn numbers(&self) -> Vec<f64> {
-        Vec::new()
     }
 }
 
@@ -76,6 +73,11 @@ pub(crate) trait Words: Clone + PartialEq + 'static {
     /// The word that is written for this value.
     fn word(&self) -> &'static str {
         Self::WORDS.iter().find(|(_, value)| value == self).map_or("", |(word, _)| word)
+    }
+
+    /// The word that is written for each value.
+    fn firsts() -> impl Iterator<Item = &'static str> {
+        Self::WORDS.iter().filter(|(word, value)| value.word() == *word).map(|(word, _)| *word)
     }
 
     /// The value that `word` means.
@@ -119,132 +121,77 @@ impl<T: Words> Setting for T {
     }
 }
 
-macro_rules! whole {
-    ($type:ty, $kind:ident) => {
-        impl Setting for $type {
+macro_rules! scalars {
+    ($($type:ty: $kind:expr, $read:expr;)*) => {
+        $(impl Setting for $type {
             fn kind() -> Kind {
-                Kind::$kind
+                $kind
             }
 
-            /// Files of the original write some whole numbers as `8.0`.
             fn from_node(node: &Node) -> Option<Self> {
-                match node {
-                    Node::Int(number) => Self::try_from(*number).ok(),
-                    Node::Float(number) if number.fract() == 0.0 && number.abs() < 1e15 => {
-                        Self::try_from(*number as i128).ok()
-                    }
-                    _ => None,
-                }
+                $read(node)
             }
 
             fn to_node(&self) -> Option<Node> {
-                Some(Node::Int(*self as i128))
+                Some(self.clone().into())
             }
-
-            fn numbers(&self) -> Vec<f64> {
-                vec![*self as f64]
-            }
-        }
+        })*
     };
 }
 
-whole!(u64, Whole);
-whole!(usize, Whole);
-whole!(i64, Integer);
-
-impl Setting for f64 {
-    fn kind() -> Kind {
-        Kind::Number
-    }
-
-    /// `1e-5` without a dot is text in YAML 1.1; real files write it and mean the number.
-    fn from_node(node: &Node) -> Option<Self> {
-        let number = match node {
-            Node::Int(number) => *number as f64,
-            Node::Float(number) => *number,
-            Node::Text(text) => text.parse().ok()?,
-            _ => return None,
-        };
-        number.is_finite().then_some(number)
-    }
-
-    fn to_node(&self) -> Option<Node> {
-        Some(Node::Float(*self))
-    }
-
-    fn numbers(&self) -> Vec<f64> {
-        vec![*self]
-    }
+scalars! {
+    u64: Kind::Whole, whole;
+    usize: Kind::Whole, whole;
+    i64: Kind::Integer, whole;
+    f64: Kind::Number, number;
+    bool: Kind::Switch, switch;
+    String: Kind::Text, text;
+    PathBuf: Kind::Text, |node| text(node).map(Self::from);
+    // A value that its section makes sense of.
+    Node: Kind::Form("a number or a section"), |node: &Node| Some(node.clone());
 }
 
-impl Setting for bool {
-    fn kind() -> Kind {
-        Kind::Switch
-    }
-
-    /// The words of YAML 1.1 included.
-    fn from_node(node: &Node) -> Option<Self> {
-        match node {
-            Node::Bool(value) => Some(*value),
-            Node::Text(text) => match text.to_ascii_lowercase().as_str() {
-                "true" | "yes" | "on" => Some(true),
-                "false" | "no" | "off" => Some(false),
-                _ => None,
-            },
-            _ => None,
+/// Files of the original write some whole numbers as `8.0`.
+fn whole<T: TryFrom<i128>>(node: &Node) -> Option<T> {
+    match node {
+        Node::Int(number) => T::try_from(*number).ok(),
+        Node::Float(number) if number.fract() == 0.0 && number.abs() < 1e15 => {
+            T::try_from(*number as i128).ok()
         }
-    }
-
-    fn to_node(&self) -> Option<Node> {
-        Some(Node::Bool(*self))
+        _ => None,
     }
 }
 
-impl Setting for String {
-    fn kind() -> Kind {
-        Kind::Text
-    }
+/// `1e-5` without a dot is text in YAML 1.1; real files write it and mean the number.
+fn number(node: &Node) -> Option<f64> {
+    let number = match node {
+        Node::Int(number) => *number as f64,
+        Node::Float(number) => *number,
+        Node::Text(text) => text.parse().ok()?,
+        _ => return None,
+    };
+    number.is_finite().then_some(number)
+}
 
-    fn from_node(node: &Node) -> Option<Self> {
-        match node {
-            Node::Text(text) => Some(text.clone()),
-            // `prefix: 7` names a file 7.
-            Node::Int(number) => Some(number.to_string()),
+/// The words of YAML 1.1 included.
+fn switch(node: &Node) -> Option<bool> {
+    match node {
+        Node::Bool(value) => Some(*value),
+        Node::Text(text) => match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" => Some(true),
+            "false" | "no" | "off" => Some(false),
             _ => None,
-        }
-    }
-
-    fn to_node(&self) -> Option<Node> {
-        Some(Node::Text(self.clone()))
+        },
+        _ => None,
     }
 }
 
-/// A value that its section makes sense of.
-impl Setting for Node {
-    fn kind() -> Kind {
-        Kind::Form("a number or a section")
-    }
-
-    fn from_node(node: &Node) -> Option<Self> {
-        Some(node.clone())
-    }
-
-    fn to_node(&self) -> Option<Node> {
-        Some(self.clone())
-    }
-}
-
-impl Setting for PathBuf {
-    fn kind() -> Kind {
-        Kind::Text
-    }
-
-    fn from_node(node: &Node) -> Option<Self> {
-        String::from_node(node).map(Self::from)
-    }
-
-    fn to_node(&self) -> Option<Node> {
-        Some(Node::Text(self.display().to_string()))
+fn text(node: &Node) -> Option<String> {
+    match node {
+        Node::Text(text) => Some(text.clone()),
+        // `prefix: 7` names a file 7.
+        Node::Int(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 
@@ -264,10 +211,6 @@ impl<T: Setting> Setting for Option<T> {
     fn to_decision(&self) -> Option<Node> {
         self.as_ref().and_then(T::to_decision)
     }
-
-    fn numbers(&self) -> Vec<f64> {
-        self.as_ref().map_or_else(Vec::new, T::numbers)
-    }
 }
 
 impl<T: Setting> Setting for Vec<T> {
@@ -284,9 +227,5 @@ impl<T: Setting> Setting for Vec<T> {
 
     fn to_node(&self) -> Option<Node> {
         Some(Node::List(self.iter().filter_map(T::to_node).collect()))
-    }
-
-    fn numbers(&self) -> Vec<f64> {
-        self.iter().flat_map(T::numbers).collect()
     }
 }

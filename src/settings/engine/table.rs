@@ -1,7 +1,7 @@
 //! The rows of a section as data: for known keys, suggestions and documentation.
 
 use super::node::Node;
-use super::other::{Other, words};
+use super::other::{Fate, Other, words};
 use super::range::Range;
 use super::setting::Kind;
 
@@ -69,6 +69,11 @@ impl Table {
         let others =
             self.others.iter().flat_map(|other| words(other.keys).map(|set| set.split('|').collect()));
         used.chain(others)
+    }
+
+    /// The keys that are not used, but for sections with a table of their own.
+    pub fn unused_keys(&self) -> impl Iterator<Item = &Other> {
+        self.others.iter().filter(|other| !matches!(other.fate, Fate::Section))
     }
 
     /// Every known name.

@@ -37,19 +37,8 @@ pub(crate) fn decisions(sections: &[Placed]) -> BTreeMap<String, Value> {
 
 /// `node` as JSON.
 pub(crate) fn to_json(node: &Node) -> Value {
-    match node {
-        Node::Null => Value::Null,
-        Node::Bool(value) => (*value).into(),
-        Node::Int(number) => match (u64::try_from(*number), i64::try_from(*number)) {
-            (Ok(number), _) => number.into(),
-            (_, Ok(number)) => number.into(),
-            _ => number.to_string().into(),
-        },
-        Node::Float(number) => (*number).into(),
-        Node::Text(text) => text.as_str().into(),
-        Node::List(items) => items.iter().map(to_json).collect(),
-        Node::Map(entries) => entries.iter().map(|(key, node)| (key.clone(), to_json(node))).collect(),
-    }
+    // Cannot fail: its keys are strings.
+    serde_json::to_value(node).unwrap_or_default()
 }
 
 /// Puts `node` at the path of `keys`, making sections and lists on the way.
@@ -65,13 +54,7 @@ fn put<'a>(root: &mut Node, keys: impl Iterator<Item = &'a str>, node: Node) {
                 items.resize(items.len().max(index + 1), Node::Null);
                 &mut items[index]
             }
-            (Node::Map(entries), _) => {
-                let found = entries.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
-                    entries.push((key.to_string(), Node::Null));
-                    entries.len() - 1
-                });
-                &mut entries[found].1
-            }
+            (Node::Map(entries), _) => Node::entry(entries, key),
             (place, _) => unreachable!("{key} below {place}"),
         };
     }

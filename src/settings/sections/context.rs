@@ -74,22 +74,14 @@ impl Words for Tier {
         &[(Self::Software.name(), Self::Software), (Self::Portable.name(), Self::Portable)];
 }
 
-/// Reads `context`.
-pub(crate) fn read(source: &Source<'_>) -> Context {
-    Context::read(&Reader::open(source, "context", &[&Context::table()]))
-}
-
 /// Reads `parallel_config` and says what becomes of it.
 pub(crate) fn note_parallel(source: &Source<'_>) {
-    let parallel = Parallel::read(&Reader::open(source, "parallel_config", &[&Parallel::table()]));
-    let above_one = |entry: &Entry| entry.written.clone().filter(|node| *node != Node::Int(1));
-    let asked: Vec<String> = parallel
-        .entries()
-        .iter()
-        .filter_map(|entry| {
-            Some(format!("{} {}", entry.key, above_one(entry)?.to_string().trim_matches('`')))
-        })
-        .collect();
+    let entries = Parallel::read_at(source, "parallel_config").entries().into_iter();
+    let above_one = entries.filter_map(|Entry { key, written, .. }| match written {
+        Some(Node::Int(ranks)) if ranks != 1 => Some(format!("{key} {ranks}")),
+        _ => None,
+    });
+    let asked: Vec<String> = above_one.collect();
     if !asked.is_empty() {
         source
             .note(format!("parallel_config asks for {}; this run is one rank and takes 1", asked.join(", ")));

@@ -4,7 +4,6 @@ mod loader;
 mod paths;
 
 pub use loader::{Loader, Megatron};
-pub use paths::Blend;
 
 use crate::data::tokenizer::END_OF_TEXT;
 use crate::data::{DataConfig, DocumentRules, TokenizerConfig};
@@ -185,13 +184,10 @@ impl Dataset {
 
     /// Its sections and where they belong, below `path`; `decides` says whether they count when a run resumes.
     pub(crate) fn placed(&self, path: &str, decides: bool) -> Vec<Placed> {
-        let place = |path: String, entries| Placed { path, decides, entries };
-        let mut placed = vec![
-            place(path.to_string(), self.keys.entries()),
-            place(format!("{path}.data_loader"), self.loader.entries()),
-        ];
-        placed
-            .extend(self.megatron.as_ref().map(|m| place(format!("{path}.data_loader.config"), m.entries())));
+        let mut placed = vec![self.keys.placed(path), self.loader.placed(format!("{path}.data_loader"))];
+        let megatron = self.megatron.as_ref();
+        placed.extend(megatron.map(|megatron| megatron.placed(format!("{path}.data_loader.config"))));
+        placed.iter_mut().for_each(|section| section.decides = decides);
         placed
     }
 
@@ -233,9 +229,7 @@ fn model_eod(source: &Source<'_>) -> Option<i64> {
 /// The path of a `tokenizer.json`, or a section that names it and the token that ends documents.
 fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>> {
     let tokenizer = match reader.node(key)? {
-        Node::Map(_) => {
-            Tokenizer::read(&Reader::open(reader.source, &reader.path(key), &[&Tokenizer::table()]))
-        }
+        Node::Map(_) => Tokenizer::read_at(reader.source, &reader.path(key)),
         node => {
             let tokenizer_file: String = reader.convert(key, node)?;
             Tokenizer { tokenizer_file, eos_token: END_OF_TEXT.to_string() }
@@ -256,13 +250,8 @@ impl Setting for Tokenizer {
         Kind::Form("a path or a section with `tokenizer_file`")
     }
 
-    fn from_node(_: &Node) -> Option<Self> {
-        None // only with its reader
-    }
-
     fn to_node(&self) -> Option<Node> {
-        let entries = self.entries().into_iter();
-        Some(Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect()))
+        Some(self.written())
     }
 
     /// The file may move; what it makes of the text is in the fingerprint of the data.

@@ -8,7 +8,7 @@ mod rows;
 
 pub(crate) use family::{PATH, arch_table, family_table};
 pub(crate) use fill::rotary_dim;
-pub use rope_scaling::{Parameters, Scaling};
+pub use rope_scaling::Scaling;
 pub use rows::Model;
 
 use crate::settings::engine::*;

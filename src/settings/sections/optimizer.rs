@@ -42,11 +42,8 @@ rows! {
     ]
 }
 
-const NS_STEPS: Range = Range {
-    words: "a whole number from 1 to 20",
-    accepts: |steps| (1.0..=20.0).contains(&steps),
-    outside: 21.0,
-};
+const NS_STEPS: Range =
+    Range::new("a whole number from 1 to 20", |steps| (1.0..=20.0).contains(&steps), 21.0);
 
 /// The types with the keys of Adam.
 const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
@@ -73,7 +70,7 @@ words! {
 impl OptimizerType {
     /// A word for each type.
     pub fn words() -> impl Iterator<Item = &'static str> {
-        Self::WORDS.iter().filter(|(word, kind)| kind.word() == *word).map(|(word, _)| *word)
+        Self::firsts()
     }
 }
 
@@ -220,13 +217,11 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
     if both {
         reader.fault("betas", "given beside `beta1` or `beta2`; keep one form");
     }
-    reader.rule(&["momentum", "dampening", "nesterov"], || {
-        let OptimizerKind::Sgd(sgd) = optimizer.config().kind else { return Ok(()) };
-        if sgd.nesterov && (sgd.momentum == 0.0 || sgd.dampening != 0.0) {
-            return Err(("nesterov", "needs a `momentum` above 0, and no `dampening`".to_string()));
-        }
-        Ok(())
-    });
+    if let OptimizerKind::Sgd(sgd) = optimizer.config().kind {
+        let fits = !sgd.nesterov || (sgd.momentum > 0.0 && sgd.dampening == 0.0);
+        let message = "needs a `momentum` above 0, and no `dampening`";
+        reader.require(&["nesterov", "momentum", "dampening"], fits, message);
+    }
     optimizer.fill();
     optimizer
 }

@@ -103,15 +103,6 @@ impl Setting for Resume {
     }
 }
 
-/// Evaluation during training.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EvalConfig {
-    /// Steps between evaluations.
-    pub every_steps: u64,
-    /// Micro-batches at most, always the same ones.
-    pub batches: u64,
-}
-
 /// Reads the top level of `source`; a run without a name has that of the file.
 pub(crate) fn read(source: &Source<'_>) -> Run {
     let reader = Reader::open(source, "", &[&Run::table()]);
@@ -146,10 +137,9 @@ impl Run {
         (!self.load_checkpoint.as_os_str().is_empty()).then_some(&self.load_checkpoint)
     }
 
-    /// When to evaluate, if at all.
-    pub(crate) fn eval(&self) -> Option<EvalConfig> {
-        let every_steps = u64::try_from(self.eval_step_interval).ok().filter(|steps| *steps > 0)?;
-        self.do_eval.then_some(EvalConfig { every_steps, batches: self.eval_batches })
+    /// Steps between evaluations, if there are any.
+    pub fn eval_interval(&self) -> Option<u64> {
+        u64::try_from(self.eval_step_interval).ok().filter(|steps| self.do_eval && *steps > 0)
     }
 }
 

@@ -23,11 +23,6 @@ rows! {
     ]
 }
 
-/// Reads the section.
-pub(crate) fn read(source: &Source<'_>) -> Runner {
-    Runner::read(&Reader::open(source, "runner_config", &[&Runner::table()]))
-}
-
 /// With the messages of the original.
 fn accumulation(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
     match reader.node(key)? {

@@ -16,9 +16,3 @@ rows! {
     }
     others []
 }
-
-/// Reads the section, if there is one.
-pub(crate) fn read(source: &Source<'_>) -> Option<Sample> {
-    source.node("sample")?;
-    Some(Sample::read(&Reader::open(source, "sample", &[&Sample::table()])))
-}

@@ -37,7 +37,7 @@ pub(crate) fn placed(base: &Schedule, groups: &[Group]) -> Vec<Placed> {
     let mut placed = place(format!("{GROUPED}.default"), base);
     for (number, group) in groups.iter().enumerate() {
         let path = format!("{GROUPED}.grouped.{number}");
-        placed.push(Placed { path: path.clone(), decides: true, entries: group.keys.entries() });
+        placed.push(group.keys.placed(&path));
         placed.extend(place(path, &group.schedule));
     }
     placed
@@ -45,15 +45,13 @@ pub(crate) fn placed(base: &Schedule, groups: &[Group]) -> Vec<Placed> {
 
 /// The section of one schedule, and the one in it where its rates are scaled.
 fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
-    let placed =
-        |path: String, schedule: &Schedule| Placed { path, decides: true, entries: schedule.entries() };
     if schedule.lr_scale.is_none() {
-        return vec![placed(path, schedule)];
+        return vec![schedule.placed(path)];
     }
     let outer =
         Schedule { kind: ScheduleType::WiseLayer, lr_scale: schedule.lr_scale, ..Schedule::default() };
     let inner = Schedule { lr_scale: None, ..schedule.clone() };
-    vec![placed(path.clone(), &outer), placed(format!("{path}.base_lr"), &inner)]
+    vec![outer.placed(&path), inner.placed(format!("{path}.base_lr"))]
 }
 
 /// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups. `optimizer_rate` is the
@@ -125,9 +123,7 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule, optimizer_rate: Option<f64>) 
         return outer;
     }
     let Some(scale) = outer.lr_scale.filter(|_| reader.is_sound("lr_scale")) else {
-        if !reader.has("lr_scale") {
-            reader.missing("lr_scale", "a number");
-        }
+        reader.missing("lr_scale", "a number");
         return outer;
     };
     let base = read_at(reader.source, &reader.path("base_lr"), false, optimizer_rate).1;

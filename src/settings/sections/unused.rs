@@ -3,63 +3,43 @@
 use crate::settings::engine::*;
 
 /// Their paths and tables.
-pub(crate) fn tables() -> Vec<(&'static str, Table)> {
-    vec![
-        (
-            "trainer",
-            Table::unused(
-                "`trainer`: which of the original's trainers to use; there is one.",
-                [
-                    ignored("model_name", "a name for the original's logs"),
-                    refused(
-                        "type",
-                        Passes::Words("CausalLanguageModelingTrainer"),
-                        "write `type: CausalLanguageModelingTrainer`",
-                    ),
-                ],
-            ),
+pub(crate) fn tables() -> [(&'static str, Table); 4] {
+    let trainer = [
+        ignored("model_name", "a name for the original's logs"),
+        refused(
+            "type",
+            Passes::Words("CausalLanguageModelingTrainer"),
+            "write `type: CausalLanguageModelingTrainer`",
         ),
-        (
-            "recompute_config",
-            Table::unused(
-                "`recompute_config`: which activations are computed again in the backward pass.",
-                [
-                    ignored(
-                        "parallel_optimizer_comm_recompute mp_comm_recompute recompute_slice_activation \
-                            select_recompute_exclude select_comm_recompute_exclude",
-                        "without effect while nothing is recomputed",
-                    ),
-                    refused("recompute select_recompute select_comm_recompute", Passes::Off, "write `False`"),
-                ],
-            ),
+    ];
+    let recompute = [
+        ignored(
+            "parallel_optimizer_comm_recompute mp_comm_recompute recompute_slice_activation \
+                select_recompute_exclude select_comm_recompute_exclude",
+            "without effect while nothing is recomputed",
         ),
-        (
-            "swap_config",
-            Table::unused(
-                "`swap_config`: activations kept in the host's memory.",
-                [
-                    ignored("layer_swap op_swap default_prefetch", "without effect while nothing is swapped"),
-                    refused("swap|cpu_offloading", Passes::Off, "write `swap: False`"),
-                ],
-            ),
+        refused("recompute select_recompute select_comm_recompute", Passes::Off, "write `False`"),
+    ];
+    let swap = [
+        ignored("layer_swap op_swap default_prefetch", "without effect while nothing is swapped"),
+        refused("swap|cpu_offloading", Passes::Off, "write `swap: False`"),
+    ];
+    let monitor = [
+        ignored(
+            "dump_path target invert step_interval local_loss_format device_local_loss_format local_norm_format \
+                device_local_norm_format optimizer_state_format weight_state_format throughput_baseline print_struct \
+                global_norm_spike_threshold global_norm_spike_count_threshold",
+            "without effect while the monitor is off",
         ),
-        (
-            "monitor_config",
-            Table::unused(
-                "`monitor_config`: norms and other numbers of the step, logged.",
-                [
-                    ignored(
-                        "dump_path target invert step_interval local_loss_format device_local_loss_format \
-                            local_norm_format device_local_norm_format optimizer_state_format weight_state_format \
-                            throughput_baseline print_struct global_norm_spike_threshold \
-                            global_norm_spike_count_threshold",
-                        "without effect while the monitor is off",
-                    ),
-                    refused("monitor_on check_for_global_norm", Passes::Off, "write `False`"),
-                ],
-            ),
-        ),
+        refused("monitor_on check_for_global_norm", Passes::Off, "write `False`"),
+    ];
+    [
+        ("trainer", "which of the original's trainers to use; there is one.", trainer),
+        ("recompute_config", "which activations are computed again in the backward pass.", recompute),
+        ("swap_config", "activations kept in the host's memory.", swap),
+        ("monitor_config", "norms and other numbers of the step, logged.", monitor),
     ]
+    .map(|(path, about, others)| (path, Table::unused(&format!("`{path}`: {about}"), others)))
 }
 
 /// Checks them.

@@ -77,8 +77,7 @@ fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<f64> {
                 reader.source.fault(&format!("{path}.type"), message);
                 return None; // its other keys are its own
             }
-            let section = Reader::open(reader.source, &path, &[&LossScale::table()]);
-            Some(LossScale::read(&section).loss_scale_value)
+            Some(LossScale::read_at(reader.source, &path).loss_scale_value)
         }
         node => {
             let number = f64::from_node(node);

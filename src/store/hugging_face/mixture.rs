@@ -29,7 +29,7 @@ pub(super) fn mixture_config(model: &ModelConfig, mixture: &MixtureConfig) -> Ma
     let losses = mixture.losses;
     let is_by_sequence = losses.sequence != 0.0;
     let dense: Vec<usize> = (0..mixture.first_dense_layers.min(model.num_layers)).collect();
-    let keys = json!({
+    let Value::Object(mut keys) = json!({
         "architectures": [architecture],
         "model_type": model_type,
         "moe_intermediate_size": mixture.intermediate_size,
@@ -58,10 +58,8 @@ pub(super) fn mixture_config(model: &ModelConfig, mixture: &MixtureConfig) -> Ma
         "seq_aux": is_by_sequence,
         // GLM's name.
         "use_qk_norm": model.qk_norm,
-    });
-    let mut keys = match keys {
-        Value::Object(keys) => keys,
-        _ => Map::new(),
+    }) else {
+        return Map::new();
     };
     let lacks = nearest.lacks(model, mixture);
     if !lacks.is_empty() {

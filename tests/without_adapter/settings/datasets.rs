@@ -31,7 +31,7 @@ fn a_megatron_section_of_the_original() {
     let data = &plan.train_dataset;
     let Loader::Megatron(config) = &data.loader else { panic!("{:?}", data.loader) };
     assert_eq!(
-        (&config.prefixes, &config.weights),
+        (&config.data_path.paths, &config.data_path.weights),
         (&vec!["/path/a".into(), "/path/b".into()], &vec![0.3, 0.7])
     );
     assert_eq!((config.split, config.sizes, data.seed), ([0.25, 0.25, 0.5], [1000, 7], Some(1234)));

@@ -265,9 +265,12 @@ fn a_resolved_mixture_reads_back_as_itself() {
         }
     }
     let (plan, _) = resolve(&text(hot, ""), &[summary]).unwrap();
-    let distribution = plan.instruments.token_distribution.unwrap();
-    assert_eq!((distribution.folder.to_str(), distribution.every_steps), (Some("./shown"), 3));
+    let distribution = plan.settings.callbacks.summary.unwrap();
+    assert_eq!((distribution.summary_dir.to_str(), distribution.collect_freq), (Some("./shown"), 3));
     let (plan, _) = resolve(&text(hot, ""), &[]).unwrap();
-    let distribution = plan.instruments.token_distribution.unwrap();
-    assert_eq!((distribution.folder.to_str(), distribution.every_steps), (Some("./output/x/summary"), 10));
+    let distribution = plan.settings.callbacks.summary.unwrap();
+    assert_eq!(
+        (distribution.summary_dir.to_str(), distribution.collect_freq),
+        (Some("./output/x/summary"), 10)
+    );
 }

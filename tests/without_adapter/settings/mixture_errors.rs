@@ -124,14 +124,14 @@ fn callbacks_are_held_against_the_model() {
     let right = "MoEDropRateCallback, expert_num: 4, capacity_factor: 1.5, num_layers: 2, mtp_depth: 1";
     for section in ["callback", "callbacks"] {
         let (plan, _) = resolve(&callback(section, right), &[]).unwrap();
-        assert!(plan.instruments.logs_drop_rate);
+        assert!(plan.settings.moe.as_ref().unwrap().callback_moe_droprate);
         assert_eq!(
             plan.settings.callbacks.checkpoint.unwrap().save_checkpoint_steps,
             10,
             "the others are read too"
         );
     }
-    assert!(!resolve(&model, &[]).unwrap().0.instruments.logs_drop_rate);
+    assert!(!resolve(&model, &[]).unwrap().0.settings.moe.unwrap().callback_moe_droprate);
     for section in ["callback", "callbacks"] {
         assert_answers(CLAIMS, |claim, written| {
             let found = message(&callback(section, &replace(right, claim, written)), &[]);
@@ -154,7 +154,7 @@ fn callbacks_are_held_against_the_model() {
     let grouped =
         callback("callbacks", &right.replace("1.5", "7")).replace("capacity_factor: 1.5", "use_gmm: True");
     let (plan, notices) = resolve(&grouped, &[]).unwrap();
-    assert!(plan.instruments.logs_drop_rate);
+    assert!(plan.settings.moe.as_ref().unwrap().callback_moe_droprate);
     let idle = "callbacks: MoEDropRateCallback shows rates of 0, as no token is dropped";
     assert_eq!(notices.iter().filter(|notice| *notice == idle).count(), 1, "{notices:?}");
     let twice = model.replace("callbacks:\n", "callback: []\ncallbacks:\n");

@@ -38,7 +38,7 @@ fn overrides_are_named_by_their_flag() {
     );
     assert_eq!((plan.model.num_heads, plan.model.head_dim), (2, 32));
     assert_eq!(plan.settings.callbacks.checkpoint.unwrap().save_checkpoint_steps, 6);
-    assert!(matches!(plan.train_dataset.loader, Loader::Text(text) if text.paths == ["a", "b"]));
+    assert!(matches!(plan.train_dataset.loader, Loader::Text(text) if text.data_path.paths == ["a", "b"]));
     assert_eq!(
         (plan.settings.context.tier, plan.settings.run.resume_training),
         (Some(Tier::Software), Resume::Latest)

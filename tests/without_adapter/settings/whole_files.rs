@@ -1,7 +1,7 @@
 //! Whole files: in the style of the original and of Megatron, the repository's own, absent ones, and random text.
 
 use super::{BASE, assert_reads_back, message, plan, resolve};
-use gristmill::settings::{EvalConfig, Resume, RunConfig, Warmup};
+use gristmill::settings::{Resume, RunConfig, Warmup};
 use std::path::{Path, PathBuf};
 
 /// In the style of the original's Llama files.
@@ -74,7 +74,7 @@ fn a_file_with_the_names_of_megatron() {
         (plan.settings.runner.epochs, plan.settings.runner.batch_size, plan.settings.runner.stop_step),
         (3, 2, 9)
     );
-    assert_eq!(plan.eval, Some(EvalConfig { every_steps: 20, batches: 16 }));
+    assert_eq!((plan.settings.run.eval_interval(), plan.settings.run.eval_batches), (Some(20), 16));
     assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original"]);
     assert_eq!((plan.schedule.total_steps, plan.schedule.warmup.clone()), (Some(50), Warmup::Epochs(1)));
     let anchored = MEGATRON_STYLE.replace("eval_epoch_interval", "defaults: &loader\neval_epoch_interval");

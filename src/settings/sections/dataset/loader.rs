@@ -1,7 +1,9 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
-use super::paths::{Blend, Split};
-use crate::data::{CargoRegistryConfig, DocumentFormat, MegatronConfig, TextConfig, TokenType, TokensConfig};
+use super::paths::{Split, read_blend};
+use crate::data::{
+    CargoRegistryConfig, DocumentFormat, MegatronConfig, Paths, TextConfig, TokenType, TokensConfig,
+};
 use crate::settings::engine::*;
 
 rows! {
@@ -15,7 +17,7 @@ rows! {
         /// Files, folders and patterns to read; with `dataset_dir` one source.
         dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("['./a', './b']"),
         /// A blend instead: weights above 0 and paths in turns, each path a source of its own; or one path.
-        data_path: Blend = Numbers.optional().read_by(Blend::read).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
+        data_path: Paths = Numbers.optional().read_by(read_blend).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
         /// What a document is: a whole `file`, each `line`, or the lines between blank ones (`blank_line`).
         documents: Option<DocumentFormat> = Numbers.optional().of("TextDataLoader").example("line"),
         /// Key of the text in each JSON object; `text` by default.
@@ -44,7 +46,7 @@ rows! {
     /// `data_loader.config` of `BlendedMegatronDatasetDataLoader`.
     pub struct Megatron {
         /// Weights and paths in turns, or one path: those of a `.bin` and an `.idx` file without these endings.
-        data_path: Blend = Numbers.optional().read_by(Blend::read).example("[0.3, ./a, 0.7, ./b]"),
+        data_path: Paths = Numbers.optional().read_by(read_blend).example("[0.3, ./a, 0.7, ./b]"),
         /// Shares of the documents to train, evaluate and test on; only their proportions matter.
         split: Split = Numbers.optional().read_by(Split::read).example("'0.9, 0.1, 0'"),
         /// Seed of the order.
@@ -83,8 +85,7 @@ const MEGATRON: &str = "BlendedMegatronDatasetDataLoader";
 const FILES: &str = "TextDataLoader JsonlDataLoader TokenDataLoader";
 const TEXT: &str = "TextDataLoader JsonlDataLoader CargoRegistryDataLoader";
 const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
-const BYTE: Range =
-    Range { words: "a byte, 0 to 255", accepts: |byte| (0.0..=255.0).contains(&byte), outside: 256.0 };
+const BYTE: Range = Range::new("a byte, 0 to 255", |byte| (0.0..=255.0).contains(&byte), 256.0);
 
 words! {
     /// `data_loader.type`.
@@ -104,37 +105,22 @@ words! {
 }
 
 impl Words for DocumentFormat {
-    const WORDS: &'static [(&'static str, Self)] = &Self::NAMES;
+    /// JSON lines have a loader of their own.
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("file", Self::File), ("line", Self::Line), ("blank_line", Self::BlankLine)];
 }
 
 impl Words for TokenType {
-    const WORDS: &'static [(&'static str, Self)] = &Self::NAMES;
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("uint16", Self::Uint16), ("uint32", Self::Uint32)];
 }
 
 /// Loaders of the original whose data needs converting.
-const PLANNED: [&str; 21] = [
-    "MindDataset",
-    "ADGenDataLoader",
-    "HFDataLoader",
-    "CommonDataLoader",
-    "TFRecordDataset",
-    "SFTDataLoader",
-    "MultiTurnDataset",
-    "ToolAlpacaDataLoader",
-    "MultiSourceDataLoader",
-    "BaseMultiModalDataLoader",
-    "MultiImgCapDataLoader",
-    "TrainingDataLoader",
-    "WikiTextDataLoader",
-    "WMT16DataLoader",
-    "CLUENERDataLoader",
-    "SQuADDataLoader",
-    "Flickr8kDataLoader",
-    "Cifar100DataLoader",
-    "ImageFolderDataset",
-    "MnliDataset",
-    "GeneratorDataset",
-];
+const PLANNED: &str = "MindDataset ADGenDataLoader HFDataLoader CommonDataLoader TFRecordDataset SFTDataLoader \
+    MultiTurnDataset ToolAlpacaDataLoader MultiSourceDataLoader BaseMultiModalDataLoader \
+    MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
+    SQuADDataLoader Flickr8kDataLoader Cifar100DataLoader ImageFolderDataset MnliDataset \
+    GeneratorDataset";
 
 /// Reads the loader of the data set at `path`; `None` after a fault that leaves nothing to check.
 pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
@@ -156,10 +142,7 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
         }
     }
     let mut loader = Loader::read(&reader);
-    let megatron = (kind == LoaderType::Megatron).then(|| {
-        let path = reader.path("config");
-        Megatron::read(&Reader::open(source, &path, &[&Megatron::table()]))
-    });
+    let megatron = (kind == LoaderType::Megatron).then(|| Megatron::read_at(source, &reader.path("config")));
     loader.fill(&reader, megatron.as_ref());
     Some((reader, loader, megatron))
 }
@@ -167,37 +150,32 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
 impl Loader {
     /// The loader as the data module needs it, of a section that was filled.
     pub(super) fn config(&self, megatron: Option<&Megatron>) -> crate::data::Loader {
-        let Blend { paths, weights } = match self.data_path.paths.is_empty() {
-            true => Blend { paths: self.dataset_files.clone(), weights: Vec::new() },
-            false => self.data_path.clone(),
-        };
+        let files = Paths { paths: self.dataset_files.clone(), weights: Vec::new() };
+        let data_path = if self.data_path.paths.is_empty() { files } else { self.data_path.clone() };
         let eod_byte = self.eod_byte.map_or(0, |byte| byte as u8);
-        let text = |documents: DocumentFormat| {
-            crate::data::Loader::Text(TextConfig {
-                paths: paths.clone(),
-                weights: weights.clone(),
-                documents,
-                extensions: self.extensions.clone().unwrap_or_default(),
-                max_bytes: self.max_bytes,
-                eod_byte,
-            })
+        let text = |documents: DocumentFormat| TextConfig {
+            data_path: data_path.clone(),
+            documents,
+            extensions: self.extensions.clone().unwrap_or_default(),
+            max_bytes: self.max_bytes,
+            eod_byte,
         };
         match self.kind {
-            LoaderType::Text => text(self.documents.clone().unwrap_or(DocumentFormat::File)),
-            LoaderType::Jsonl => text(DocumentFormat::Jsonl(self.text_key.clone().unwrap_or_default())),
+            LoaderType::Text => {
+                crate::data::Loader::Text(text(self.documents.clone().unwrap_or(DocumentFormat::File)))
+            }
+            LoaderType::Jsonl => {
+                let key = self.text_key.clone().unwrap_or_default();
+                crate::data::Loader::Text(text(DocumentFormat::Jsonl(key)))
+            }
             LoaderType::Tokens => {
                 let dtype = self.dtype.unwrap_or(TokenType::Auto);
-                crate::data::Loader::Tokens(TokensConfig { paths, weights, dtype })
+                crate::data::Loader::Tokens(TokensConfig { data_path, dtype })
             }
             LoaderType::Megatron => {
-                let megatron = megatron.cloned().unwrap_or_default();
-                let size = |index: usize| self.sizes.get(index).copied().unwrap_or(0);
-                crate::data::Loader::Megatron(MegatronConfig {
-                    prefixes: megatron.data_path.paths,
-                    weights: megatron.data_path.weights,
-                    split: megatron.split.0,
-                    sizes: [size(0), size(1)],
-                })
+                let Megatron { data_path, split, .. } = megatron.cloned().unwrap_or_default();
+                let sizes = self.sizes();
+                crate::data::Loader::Megatron(MegatronConfig { data_path, split: split.0, sizes })
             }
             LoaderType::CargoRegistry => {
                 let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
@@ -206,52 +184,60 @@ impl Loader {
         }
     }
 
+    /// Samples to train and to evaluate on; 0 where none is written.
+    fn sizes(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
+    }
+
     /// One form of the paths remains, and the defaults of the kind are filled in.
     fn fill(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
-        match self.kind {
-            LoaderType::Text | LoaderType::Jsonl | LoaderType::Tokens => self.fill_paths(reader),
-            LoaderType::CargoRegistry => {
-                self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
-            }
-            LoaderType::Megatron => {
-                let has_none = megatron.is_none_or(|megatron| megatron.data_path.paths.is_empty());
-                if has_none && reader.is_sound("config") {
-                    let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
-                    reader.fault("type", message);
-                }
-                if self.sizes.len() > 3 {
-                    let found = self.sizes.len();
-                    let message =
-                        format!("expected samples to train, evaluate and test on, found {found} numbers");
-                    reader.fault("sizes", message);
-                }
-                self.sizes = [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0)).to_vec();
-                self.sizes.push(0);
-            }
-        }
-        for one in self.extensions.iter_mut().flatten() {
-            *one = one.trim_start_matches('.').to_string();
+        if let Some(extensions) = &mut self.extensions {
+            extensions.iter_mut().for_each(|one| *one = one.trim_start_matches('.').to_string());
         }
         match self.kind {
-            LoaderType::Text => drop(self.documents.get_or_insert(DocumentFormat::File)),
+            LoaderType::Text => {
+                self.fill_paths(reader);
+                self.documents.get_or_insert(DocumentFormat::File);
+            }
             LoaderType::Jsonl => {
+                self.fill_paths(reader);
                 self.text_key.get_or_insert("text".to_string());
                 // A folder of JSON lines often holds other files, of which no line would parse.
                 self.extensions.get_or_insert_with(|| vec!["jsonl".to_string()]);
             }
-            LoaderType::Tokens => drop(self.dtype.get_or_insert(TokenType::Auto)),
-            LoaderType::Megatron | LoaderType::CargoRegistry => {}
+            LoaderType::Tokens => {
+                self.fill_paths(reader);
+                self.dtype.get_or_insert(TokenType::Auto);
+            }
+            LoaderType::Megatron => self.fill_megatron(reader, megatron),
+            LoaderType::CargoRegistry => {
+                self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
+            }
         }
         if !matches!(self.kind, LoaderType::Tokens | LoaderType::Megatron) {
             self.eod_byte.get_or_insert(0);
         }
     }
 
+    fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
+        let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
+        if !has_paths && reader.is_sound("config") {
+            let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
+            reader.fault("type", message);
+        }
+        if self.sizes.len() > 3 {
+            let found = self.sizes.len();
+            let message = format!("expected samples to train, evaluate and test on, found {found} numbers");
+            reader.fault("sizes", message);
+        }
+        self.sizes = [&self.sizes()[..], &[0]].concat();
+    }
+
     /// `dataset_files` alone remains, or the blend of `data_path` where there are weights.
     fn fill_paths(&mut self, reader: &Reader<'_>) {
         let mut paths = std::mem::take(&mut self.dataset_dir);
         paths.append(&mut self.dataset_files);
-        let is_sound = ["dataset_dir", "dataset_files", "data_path"].iter().all(|key| reader.is_sound(key));
+        let is_sound = reader.are_sound(&["dataset_dir", "dataset_files", "data_path"]);
         let has_blend = !self.data_path.paths.is_empty();
         if has_blend && !paths.is_empty() {
             reader.fault("data_path", "stands beside `dataset_dir` or `dataset_files`; keep one of them");
@@ -266,16 +252,16 @@ impl Loader {
 }
 
 fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
-    let words = || LoaderType::WORDS.iter().map(|(word, _)| *word);
+    let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
     let Some(word) = source.word(kind_path) else {
-        let names = words().collect::<Vec<_>>().join(", ");
+        let names = known().collect::<Vec<_>>().join(", ");
         source.fault(path, format!("`data_loader.type` is missing; write one of {names}"));
         return None;
     };
     let kind = LoaderType::named(word);
     if kind.is_none() {
-        let is_planned = PLANNED.contains(&word);
-        let message = match closest(word, words()).filter(|_| !is_planned) {
+        let is_planned = words(PLANNED).any(|planned| planned == word);
+        let message = match closest(word, known()).filter(|_| !is_planned) {
             Some(name) => format!("unknown type `{word}`; did you mean `{name}`?"),
             None => {
                 let what = if is_planned { "is not built" } else { "is no data loader" };

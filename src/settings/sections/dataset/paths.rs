@@ -1,15 +1,7 @@
 //! Which files a loader reads, and with which weights.
 
+use crate::data::Paths;
 use crate::settings::engine::*;
-
-/// Paths, and a weight for each or none at all.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Blend {
-    /// Files, folders, patterns or prefixes.
-    pub paths: Vec<String>,
-    /// A weight for each path, which then is a source of its own; empty: all are one source.
-    pub weights: Vec<f64>,
-}
 
 /// Shares of the documents to train, evaluate and test on; they sum to 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,65 +14,17 @@ impl Default for Split {
     }
 }
 
-impl Blend {
-    /// Weights and paths in turns, or paths alone.
-    pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Self> {
-        let node = reader.node(key)?;
-        let items = match node {
-            Node::List(items) => items.as_slice(),
-            single => std::slice::from_ref(single),
-        };
-        Self::parse(items).map_err(|message| reader.fault(key, message)).ok()
-    }
-
-    fn parse(items: &[Node]) -> Result<Self, String> {
-        let path = |node: &Node| String::from_node(node).filter(|path| !path.is_empty());
-        if let [single] = items {
-            let path = path(single)
-                .ok_or_else(|| format!("expected a path, or weights and paths by turns, found {single}"))?;
-            return Ok(Self { paths: vec![path], weights: Vec::new() });
-        }
-        if items.is_empty() || !items.len().is_multiple_of(2) {
-            return Err(format!("expected weights and paths by turns, found {} items", items.len()));
-        }
-        let mut blend = Self::default();
-        for pair in items.chunks_exact(2) {
-            let weight = f64::from_node(&pair[0]).filter(|weight| *weight > 0.0);
-            let weight = weight
-                .ok_or_else(|| format!("expected a weight above 0 before {}, found {}", pair[1], pair[0]))?;
-            let path = path(&pair[1])
-                .ok_or_else(|| format!("expected a path after the weight {}, found {}", pair[0], pair[1]))?;
-            blend.weights.push(weight);
-            blend.paths.push(path);
-        }
-        // The weight of a single source says nothing.
-        if blend.paths.len() == 1 {
-            blend.weights.clear();
-        }
-        Ok(blend)
-    }
-}
-
-impl Setting for Blend {
+impl Setting for Paths {
     fn kind() -> Kind {
         Kind::Form("a path, or weights and paths in turns")
     }
 
-    fn from_node(_: &Node) -> Option<Self> {
-        None // only with its reader
-    }
-
     fn to_node(&self) -> Option<Node> {
         let paths = self.paths.iter().map(|path| Node::from(path.as_str()));
-        let items: Vec<Node> = if self.weights.is_empty() {
-            paths.collect()
-        } else {
-            self.weights
-                .iter()
-                .map(|weight| Node::from(*weight))
-                .zip(paths)
-                .flat_map(|(w, p)| [w, p])
-                .collect()
+        let weights = self.weights.iter().map(|weight| Node::from(*weight));
+        let items: Vec<Node> = match self.weights.is_empty() {
+            true => paths.collect(),
+            false => weights.zip(paths).flat_map(|(weight, path)| [weight, path]).collect(),
         };
         (!items.is_empty()).then_some(Node::List(items))
     }
@@ -127,4 +71,41 @@ impl Setting for Split {
     fn to_node(&self) -> Option<Node> {
         self.0.to_vec().to_node()
     }
+}
+
+/// Weights and paths in turns, or paths alone.
+pub(super) fn read_blend(reader: &Reader<'_>, key: &'static str) -> Option<Paths> {
+    let node = reader.node(key)?;
+    let items = match node {
+        Node::List(items) => items.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    parse_blend(items).map_err(|message| reader.fault(key, message)).ok()
+}
+
+fn parse_blend(items: &[Node]) -> Result<Paths, String> {
+    let path = |node: &Node| String::from_node(node).filter(|path| !path.is_empty());
+    if let [single] = items {
+        let path = path(single)
+            .ok_or_else(|| format!("expected a path, or weights and paths by turns, found {single}"))?;
+        return Ok(Paths { paths: vec![path], weights: Vec::new() });
+    }
+    if items.is_empty() || !items.len().is_multiple_of(2) {
+        return Err(format!("expected weights and paths by turns, found {} items", items.len()));
+    }
+    let mut blend = Paths::default();
+    for pair in items.chunks_exact(2) {
+        let weight = f64::from_node(&pair[0]).filter(|weight| *weight > 0.0);
+        let weight = weight
+            .ok_or_else(|| format!("expected a weight above 0 before {}, found {}", pair[1], pair[0]))?;
+        let path = path(&pair[1])
+            .ok_or_else(|| format!("expected a path after the weight {}, found {}", pair[0], pair[1]))?;
+        blend.weights.push(weight);
+        blend.paths.push(path);
+    }
+    // The weight of a single source says nothing.
+    if blend.paths.len() == 1 {
+        blend.weights.clear();
+    }
+    Ok(blend)
 }

@@ -1,6 +1,6 @@
 //! `extend_method` with `scaling_factor` or `pretrain_seqlen`, and what any scaling must fit.
 
-use super::rope_scaling::{Method, Parameters, Scaling, read_parameters, require_all, takes};
+use super::rope_scaling::{Method, Scaling, read_parameters, require_all, takes};
 use super::rows::Model;
 use crate::settings::engine::*;
 
@@ -22,7 +22,7 @@ const PRETRAIN_SEQLEN: u64 = 2048;
 /// Turns `extend_method` into a scaling, and checks any scaling against a model whose longest position is `length` and whose
 /// base is `theta`.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta: f64) {
-    if !["rope_scaling", "extend_method", "scaling_factor"].iter().all(|key| reader.is_sound(key)) {
+    if !reader.are_sound(&["rope_scaling", "extend_method", "scaling_factor"]) {
         return;
     }
     let (method, factor) = (model.extend_method.take(), model.scaling_factor.take());
@@ -49,7 +49,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta:
         }
         (false, None) => {}
     }
-    check(&model.rope_scaling.0, reader, length, theta);
+    check(&model.rope_scaling, reader, length, theta);
 }
 
 fn read_method(
@@ -68,7 +68,7 @@ fn read_method(
                 reader.fault(key, format!("{word} takes a number above 0, found {found}"));
                 return None;
             }
-            Parameters { factor: number, ..Parameters::default() }
+            Scaling { factor: number, ..Scaling::default() }
         }
         ("DYNAMIC_NTK", node) => {
             if node.is_some_and(|node| f64::from_node(node) != Some(1.0)) {
@@ -76,7 +76,7 @@ fn read_method(
                 reader.fault(key, message);
             }
             let original = pretrained.unwrap_or(PRETRAIN_SEQLEN) as f64;
-            Parameters { original_max_position_embeddings: Some(original), ..Parameters::default() }
+            Scaling { original_max_position_embeddings: Some(original), ..Scaling::default() }
         }
         (_, Some(Node::Map(_))) => read_parameters(reader, key, method, word)?,
         (_, node) => {
@@ -85,10 +85,10 @@ fn read_method(
             return None;
         }
     };
-    require_all(reader, key, Parameters { kind: method, ..parameters }, word)
+    require_all(reader, key, Scaling { kind: method, ..parameters }, word)
 }
 
-fn check(parameters: &Parameters, reader: &Reader<'_>, length: usize, theta: f64) {
+fn check(parameters: &Scaling, reader: &Reader<'_>, length: usize, theta: f64) {
     let fault =
         |key: &str, message: String| reader.source.fault(&format!("{}.{key}", place(reader)), message);
     let original = parameters.original_max_position_embeddings.unwrap_or(0.0);

@@ -27,9 +27,8 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     if !*model.qkv_has_bias.get_or_insert(!is_llama) && !is_llama {
         reader.fault("qkv_has_bias", "not built yet (found `False`); write `True`");
     }
-    if reader.has("freeze_exclude") && !reader.has("freeze") && reader.is_sound("freeze_exclude") {
-        reader.fault("freeze_exclude", "given without `freeze`, whose patterns it narrows");
-    }
+    let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
+    reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
     let head_dim = if is_llama { model.head_dim } else { head_dim_of(model, reader) };
     if let (Some(head_dim), Some(channels)) = (head_dim, model.kv_channels.take())
         && channels != head_dim
@@ -41,7 +40,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
 
 /// The width of a head that follows from the other sizes, or a fault.
 fn head_dim_of(model: &Model, reader: &Reader<'_>) -> Option<usize> {
-    if !["head_dim", "num_heads", "hidden_size"].iter().all(|key| reader.is_sound(key)) {
+    if !reader.are_sound(&["head_dim", "num_heads", "hidden_size"]) {
         return None;
     }
     let (heads, width) = (model.num_heads, model.hidden_size);
@@ -73,27 +72,18 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     model.head_dim = head_dim_of(model, reader);
     let heads = model.num_heads;
     let kv_heads = *model.n_kv_heads.get_or_insert(heads);
-    reader.rule(&["num_heads", "n_kv_heads"], || {
-        if kv_heads > 0 && heads.is_multiple_of(kv_heads) {
-            return Ok(());
-        }
-        Err((
-            "n_kv_heads",
-            format!("{kv_heads} key/value heads do not divide num_heads {heads}; change one of them"),
-        ))
-    });
+    let divide = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+    let message = format!("{kv_heads} key/value heads do not divide num_heads {heads}; change one of them");
+    reader.require(&["n_kv_heads", "num_heads"], divide, message);
     let share = *model.rotary_percent.get_or_insert(1.0);
     if let Some(head_dim) = model.head_dim {
-        reader.rule(&["rotary_percent"], || match rotary_dim(head_dim, share) {
-            dim if dim > 0 && dim.is_multiple_of(2) => Ok(()),
-            dim => {
-                let heads = format!("{share} of heads {head_dim} wide rotates {dim} dimensions");
-                Err(("rotary_percent", format!("{heads}; an even number is needed")))
-            }
-        });
+        let dim = rotary_dim(head_dim, share);
+        let heads = format!("{share} of heads {head_dim} wide rotates {dim} dimensions");
+        let message = format!("{heads}; an even number is needed");
+        reader.require(&["rotary_percent"], dim > 0 && dim.is_multiple_of(2), message);
     }
     let length = model.max_position_embedding.unwrap_or(model.seq_length).max(model.seq_length);
-    if reader.is_sound("seq_length") && reader.is_sound("max_position_embedding") {
+    if reader.are_sound(&["seq_length", "max_position_embedding"]) {
         extend::fill(model, reader, length, theta);
     }
 }
@@ -133,13 +123,9 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
 fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     let (length, kind) = (model.seq_length, model.kind);
     let rows = *model.max_position_embedding.get_or_insert(length);
-    reader.rule(&["seq_length", "max_position_embedding"], || {
-        if rows >= length || kind == Family::Llama {
-            return Ok(());
-        }
-        let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
-        Err(("max_position_embedding", message))
-    });
+    let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
+    let keys = ["max_position_embedding", "seq_length"];
+    reader.require(&keys, rows >= length || kind == Family::Llama, message);
     model.max_position_embedding = Some(rows.max(length));
 }
 
@@ -175,13 +161,9 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
     };
     model.mtp_loss_factor.get_or_insert(0.3);
     let (width, length) = (model.hidden_size, model.seq_length);
-    reader.rule(&["mtp_depth", "hidden_size"], || {
-        // Two halves of a matrix, each of which starts at a whole group of 4 columns.
-        let message = || format!("needs a hidden_size that is a multiple of 4, not {width}");
-        if width.is_multiple_of(4) { Ok(()) } else { Err(("mtp_depth", message())) }
-    });
-    reader.rule(&["mtp_depth", "seq_length"], || {
-        let message = || format!("expected a whole number below seq_length {length}, found `{depth}`");
-        if depth < length { Ok(()) } else { Err(("mtp_depth", message())) }
-    });
+    // Two halves of a matrix, each of which starts at a whole group of 4 columns.
+    let message = format!("needs a hidden_size that is a multiple of 4, not {width}");
+    reader.require(&["mtp_depth", "hidden_size"], width.is_multiple_of(4), message);
+    let message = format!("expected a whole number below seq_length {length}, found `{depth}`");
+    reader.require(&["mtp_depth", "seq_length"], depth < length, message);
 }

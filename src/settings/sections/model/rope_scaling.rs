@@ -5,7 +5,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `model.model_config.rope_scaling`, and the parameters of `extend_method` in `scaling_factor`.
-    pub struct Parameters {
+    pub struct Scaling {
         /// The method; in older files `type`.
         kind "rope_type": Method = Numbers.optional().example("ntk"),
         /// Positions (`linear`), the base (`ntk`) or wavelengths (`yarn`, `llama3`: from 1) are stretched by this.
@@ -48,36 +48,23 @@ words! {
     }
 }
 
-/// What Hugging Face takes where its file is silent: beta_slow, beta_fast, mscale, mscale_all_dim.
-const YARN: [f64; 4] = [1.0, 32.0, 1.0, 0.0];
-
-/// The parameters with every one in place.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scaling(pub Parameters);
-
+/// With every parameter in place that the method takes.
 impl Setting for Scaling {
     fn kind() -> Kind {
         Kind::Form("a section with `rope_type`")
     }
 
-    fn from_node(_: &Node) -> Option<Self> {
-        None // only with its reader
-    }
-
     fn to_node(&self) -> Option<Node> {
-        let entries = self.0.entries().into_iter();
-        let written = entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?)));
-        (self.0.kind != Method::Default).then(|| Node::Map(written.collect()))
+        (self.kind != Method::Default).then(|| self.written())
     }
 }
 
 impl Scaling {
-    /// The scaling of a model whose longest position is `length`.
+    /// The scaling of a model whose longest position is `length`, of a section that was filled.
     pub(crate) fn config(&self, length: usize) -> RopeScaling {
-        let Parameters { factor, original_max_position_embeddings: original, .. } = self.0;
-        let [factor, original] = [factor, original].map(|number| number.unwrap_or(1.0));
-        let or = |number: Option<f64>, index: usize| number.unwrap_or(YARN[index]);
-        match self.0.kind {
+        let given = Option::unwrap_or_default;
+        let (factor, original) = (given(self.factor), given(self.original_max_position_embeddings));
+        match self.kind {
             Method::Default => RopeScaling::None,
             Method::Linear => RopeScaling::Linear { factor },
             Method::Ntk => RopeScaling::Ntk { factor },
@@ -85,16 +72,16 @@ impl Scaling {
             Method::Yarn => RopeScaling::Yarn(Yarn {
                 factor,
                 original,
-                beta_slow: or(self.0.beta_slow, 0),
-                beta_fast: or(self.0.beta_fast, 1),
-                mscale: or(self.0.mscale, 2),
-                mscale_all_dim: or(self.0.mscale_all_dim, 3),
+                beta_slow: given(self.beta_slow),
+                beta_fast: given(self.beta_fast),
+                mscale: given(self.mscale),
+                mscale_all_dim: given(self.mscale_all_dim),
             }),
             Method::Llama3 => RopeScaling::Llama3(Llama3 {
                 factor,
                 original,
-                low_freq_factor: self.0.low_freq_factor.unwrap_or(1.0),
-                high_freq_factor: self.0.high_freq_factor.unwrap_or(1.0),
+                low_freq_factor: given(self.low_freq_factor),
+                high_freq_factor: given(self.high_freq_factor),
             }),
         }
     }
@@ -120,11 +107,11 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
     };
     let mut parameters = read_parameters(reader, key, method, word)?;
     if method == Method::Yarn {
-        let [slow, fast, mscale, all_dim] = YARN;
-        parameters.beta_slow.get_or_insert(slow);
-        parameters.beta_fast.get_or_insert(fast);
-        parameters.mscale.get_or_insert(mscale);
-        parameters.mscale_all_dim.get_or_insert(all_dim);
+        // What Hugging Face takes where its file is silent.
+        parameters.beta_slow.get_or_insert(1.0);
+        parameters.beta_fast.get_or_insert(32.0);
+        parameters.mscale.get_or_insert(1.0);
+        parameters.mscale_all_dim.get_or_insert(0.0);
     }
     require_all(reader, key, parameters, word)
 }
@@ -135,8 +122,8 @@ pub(super) fn read_parameters(
     key: &'static str,
     method: Method,
     word: &str,
-) -> Option<Parameters> {
-    let table = Parameters::table();
+) -> Option<Scaling> {
+    let table = Scaling::table();
     let path = reader.path(key);
     let section = Reader::open(reader.source, &path, &[&table]).of_type(method.word());
     let mut wrong: Vec<&str> = section.foreign(&table).iter().map(|row| row.key).collect();
@@ -146,7 +133,7 @@ pub(super) fn read_parameters(
     for key in wrong {
         section.fault(key, format!("unknown key; {}", takes(method, word)));
     }
-    let parameters = Parameters { kind: method, ..Parameters::read(&section) };
+    let parameters = Scaling { kind: method, ..Scaling::read(&section) };
     reader.source.is_sound(&path).then_some(parameters)
 }
 
@@ -154,7 +141,7 @@ pub(super) fn read_parameters(
 pub(super) fn require_all(
     reader: &Reader<'_>,
     key: &str,
-    parameters: Parameters,
+    parameters: Scaling,
     word: &str,
 ) -> Option<Scaling> {
     let (kind, entries) = (parameters.kind, parameters.entries());
@@ -163,11 +150,11 @@ pub(super) fn require_all(
     if let Some(absent) = absent {
         reader.fault(key, format!("`{}` is missing; {}", absent.key, takes(kind, word)));
     }
-    absent.is_none().then_some(Scaling(parameters))
+    absent.is_none().then_some(parameters)
 }
 
 fn keys_of(method: Method) -> Vec<&'static str> {
-    let table = Parameters::table();
+    let table = Scaling::table();
     let rows = table.rows.iter().filter(|row| row.types.contains(&method.word()));
     rows.map(|row| row.key).collect()
 }

@@ -22,10 +22,8 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     fill_hot(moe, reader);
     fill_widths(moe, reader, model);
     let (dense, layers) = (moe.first_k_dense_replace, model.num_layers);
-    reader.rule(&["first_k_dense_replace", "num_layers"], || {
-        let message = || format!("{dense} dense layers of {layers} leave none for the experts; lower it");
-        if dense < layers { Ok(()) } else { Err(("first_k_dense_replace", message())) }
-    });
+    let message = format!("{dense} dense layers of {layers} leave none for the experts; lower it");
+    reader.require(&["first_k_dense_replace", "num_layers"], dense < layers, message);
 }
 
 fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {
@@ -89,10 +87,8 @@ fn note_idle_policy(moe: &Moe, reader: &Reader<'_>, is_dropless: bool) {
 
 fn fill_hot(moe: &mut Moe, reader: &Reader<'_>) {
     let (experts, count) = (moe.expert_num, moe.hot_expert_num.unwrap_or(0));
-    reader.rule(&["hot_expert_num", "expert_num"], || {
-        let message = || format!("{count} of {experts} experts (`expert_num`) cannot be hot; lower it");
-        if count <= experts { Ok(()) } else { Err(("hot_expert_num", message())) }
-    });
+    let message = format!("{count} of {experts} experts (`expert_num`) cannot be hot; lower it");
+    reader.require(&["hot_expert_num", "expert_num"], count <= experts, message);
     if !moe.enable_cold_hot_expert {
         reader.ignore(&["hot_expert_num", "cold_token_percent", "update_step"]);
         (moe.hot_expert_num, moe.cold_token_percent, moe.update_step) = (None, None, None);
@@ -109,7 +105,7 @@ fn fill_hot(moe: &mut Moe, reader: &Reader<'_>) {
 /// The widths of an expert and of the shared ones, unless what they follow from is at fault.
 fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let keys = ["moe_intermediate_size", "shared_expert_num", "moe_shared_expert_intermediate_size"];
-    if keys.iter().any(|key| !reader.is_sound(key)) {
+    if !reader.are_sound(&keys) {
         return;
     }
     moe.moe_intermediate_size = moe.moe_intermediate_size.or(model.intermediate_size);

@@ -7,16 +7,12 @@ use crate::settings::engine::*;
 /// Decides the groups, of which one or all leave nothing out, and whether gates are normalised.
 pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>) {
     let (experts, chosen) = (moe.expert_num, moe.num_experts_chosen);
-    reader.rule(&["expert_num", "num_experts_chosen"], || {
-        let message =
-            || format!("a token cannot choose {chosen} of {experts} experts (`expert_num`); lower it");
-        if chosen <= experts { Ok(()) } else { Err(("num_experts_chosen", message())) }
-    });
+    let message = format!("a token cannot choose {chosen} of {experts} experts (`expert_num`); lower it");
+    reader.require(&["num_experts_chosen", "expert_num"], chosen <= experts, message);
     let normalises = normalises(moe, reader);
     moe.norm_topk_prob = Some(normalises && chosen > 1);
     moe.moe_router_pre_softmax = None;
-    let keys = ["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"];
-    if keys.iter().any(|key| !reader.is_sound(key)) {
+    if !reader.are_sound(&["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"]) {
         return;
     }
     let groups = groups(moe, reader).filter(|(count, kept)| kept < count);

@@ -131,18 +131,15 @@ rows! {
     ]
 }
 
-const EXPERTS: Range =
-    Range { words: "a whole number from 1 to 512", accepts: |n| (1.0..=512.0).contains(&n), outside: 0.0 };
-const SHARED: Range =
-    Range { words: "a whole number from 0 to 512", accepts: |n| (0.0..=512.0).contains(&n), outside: 513.0 };
-const CHOSEN: Range =
-    Range { words: "a whole number from 1 to 16", accepts: |n| (1.0..=16.0).contains(&n), outside: 17.0 };
-const FACTORS: Range = Range { words: "numbers from 0", accepts: |x| x >= 0.0, outside: -1.0 };
-const SCALING: Range = Range {
-    words: "a number above 0 and finite in float32",
-    accepts: |x| x > 0.0 && x as f32 > 0.0 && (x as f32).is_finite(),
-    outside: 0.0,
-};
+const EXPERTS: Range = Range::new("a whole number from 1 to 512", |n| (1.0..=512.0).contains(&n), 0.0);
+const SHARED: Range = Range::new("a whole number from 0 to 512", |n| (0.0..=512.0).contains(&n), 513.0);
+const CHOSEN: Range = Range::new("a whole number from 1 to 16", |n| (1.0..=16.0).contains(&n), 17.0);
+const FACTORS: Range = Range::new("numbers from 0", |x| x >= 0.0, -1.0);
+const SCALING: Range = Range::new(
+    "a number above 0 and finite in float32",
+    |x| x > 0.0 && x as f32 > 0.0 && (x as f32).is_finite(),
+    0.0,
+);
 
 /// `topk_method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

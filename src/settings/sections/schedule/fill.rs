@@ -18,14 +18,9 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
             schedule.power.get_or_insert(1.0);
             let end = *schedule.lr_end.get_or_insert(1e-7);
             let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
-            reader.rule(&["lr_end", "learning_rate"], || {
-                // As in the original.
-                if end < rate {
-                    Ok(())
-                } else {
-                    Err(("lr_end", format!("{end} is not below the learning rate {rate}")))
-                }
-            });
+            // As in the original.
+            let message = format!("{end} is not below the learning rate {rate}");
+            reader.require(&["lr_end", "learning_rate"], end < rate, message);
         }
         ScheduleType::CoolDown => fill_cool_down(schedule, reader),
         ScheduleType::StableDecay => {
@@ -33,7 +28,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
             match (schedule.decay_start_ratio, schedule.decay_start_steps) {
                 (Some(_), Some(_)) => reader.fault("decay_start_ratio", beside("decay_start_steps")),
                 (None, None) if !reader.has("decay_start_ratio") => {
-                    require(reader, "decay_start_steps", "a whole number from 0");
+                    reader.missing("decay_start_steps", "a whole number from 0");
                 }
                 _ => {}
             }
@@ -45,7 +40,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
                 _ => ("t_0", schedule.t_0),
             };
             if length.is_none() {
-                require(reader, key, "a whole number from 0");
+                reader.missing(key, "a whole number from 0");
             }
             if kind == ScheduleType::AnnealingWithRestarts {
                 schedule.t_mult.get_or_insert(1);
@@ -122,7 +117,7 @@ fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate: Optio
     let source = reader.source;
     let is_the_optimizers = source.node("optimizer.learning_rate").is_some();
     if rate.is_none() && (!is_the_optimizers || source.is_sound("optimizer")) {
-        require(reader, key, "a number");
+        reader.missing(key, "a number");
     }
     (schedule.learning_rate, schedule.base_lr) =
         if schedule.is_annealing() { (None, rate) } else { (rate, None) };
@@ -160,13 +155,6 @@ fn fill_warmup(schedule: &mut Schedule, reader: &Reader<'_>) {
         _ => {
             schedule.warmup_steps.get_or_insert(0);
         }
-    }
-}
-
-/// Reports that `key` is missing, unless what was written for it is at fault already.
-fn require(reader: &Reader<'_>, key: &str, expected: &str) {
-    if !reader.has(key) {
-        reader.missing(key, expected);
     }
 }
 

@@ -69,7 +69,7 @@ rows! {
 }
 
 const FROM_MINUS_ONE: Range =
-    Range { words: "a whole number, or -1 for the whole run", accepts: |steps| steps >= -1.0, outside: -2.0 };
+    Range::new("a whole number, or -1 for the whole run", |steps| steps >= -1.0, -2.0);
 
 const WITH_WARMUP: &str = "CosineWithWarmUpLR CosineWithRestartsAndWarmUpLR LinearWithWarmUpLR PolynomialWithWarmUpLR \
     ConstantWarmUpLR ConstantWithCoolDownLR WarmUpStableDecayLR";
