@@ -271,37 +271,49 @@ fn plan(
     element: Element,
     capabilities: Capabilities,
 ) -> Plan {
-    let Attention { layout, tokens, is_causal, .. } = *shape;
-    let (file, entry, step) = match pass {
-        Pass::Forward => ("attention/forward", "attention", "KEYS"),
-        Pass::BackwardQ => ("attention/backward_q", "attention_backward_q", "KEYS"),
-        Pass::BackwardKv => ("attention/backward_kv", "attention_backward_kv", "QUERIES"),
+    let (kernel, block) = match capabilities.tier {
+        Tier::Software => software(pass, shape.layout, element, capabilities),
+        Tier::Portable => portable(pass, shape.layout, element),
     };
-    let (rows, lanes, walked, tile) = match capabilities.tier {
-        Tier::Software => {
-            // More rows reuse each loaded key more often, but compile longer. One key at a time compiles fastest and
-            // runs as fast as two. A tile holds one key per lane.
-            let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
-            (rows, capabilities.software_workgroup(), 1, capabilities.software_workgroup())
-        }
-        Tier::Portable => {
-            // As many keys as fit in 16 KiB, in whole steps of the loop; more than 32 gain nothing.
-            let rows = 4096 / (layout.head_dim + layout.value_dim);
-            (1, 64, 4, rows.min(32) / 4 * 4)
-        }
-    };
-    let kernel = Kernel::new(file, entry, element)
-        .feature("causal", is_causal)
-        .feature("shared_tile", capabilities.tier == Tier::Portable)
-        .feature("shuffled", capabilities.tier == Tier::Software && capabilities.lanes > 1)
+    let kernel = kernel
+        .feature("causal", shape.is_causal)
         .feature("windowed", shape.window.is_some())
         .feature("segmented", is_packed)
         .feature("dropout", shape.dropout.is_some())
-        .constant("D4", layout.head_dim / 4)
-        .constant("V4", layout.value_dim / 4)
+        .constant("D4", shape.layout.head_dim / 4)
+        .constant("V4", shape.layout.value_dim / 4);
+    Plan { kernel, blocks: shape.tokens.div_ceil(block) }
+}
+
+/// The kernel in which an invocation owns whole rows, and the rows of a workgroup.
+fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
+    let (file, entry, step) = match pass {
+        Pass::Forward => ("attention/software/forward", "attention", "KEYS"),
+        Pass::BackwardQ => ("attention/software/backward_q", "attention_backward_q", "KEYS"),
+        Pass::BackwardKv => ("attention/software/backward_kv", "attention_backward_kv", "QUERIES"),
+    };
+    // More rows reuse each loaded key more often, but compile longer. One key at a time compiles fastest and runs as fast
+    // as two. A tile holds one key per lane.
+    let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
+    let lanes = capabilities.software_workgroup();
+    let kernel = Kernel::new(file, entry, element)
+        .feature("shuffled", capabilities.lanes > 1)
         .constant("LANES", lanes)
         .constant("ROWS", rows)
-        .constant("TILE", tile)
-        .constant(step, walked);
-    Plan { kernel, blocks: tokens.div_ceil(rows * lanes) }
+        .constant("TILE", lanes)
+        .constant(step, 1);
+    (kernel, rows * lanes)
+}
+
+/// The kernel in which a workgroup shares 32 rows, and those rows.
+fn portable(pass: Pass, layout: HeadLayout, element: Element) -> (Kernel, u32) {
+    let HeadLayout { head_dim, value_dim, .. } = layout;
+    // The columns that are summed: their sums are spread over 4 · width columns of registers.
+    let (file, entry, summed) = match pass {
+        Pass::Forward => ("attention/portable/forward", "attention", value_dim),
+        Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q", head_dim),
+        Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv", head_dim + value_dim),
+    };
+    let width = if summed <= 64 { 8 } else { 16 };
+    (Kernel::new(file, entry, element).constant("WIDTH", width), 32)
 }

@@ -2,6 +2,7 @@
 
 use super::heads::HeadLayout;
 use super::{per_item, per_row};
+use crate::kernels::Tier;
 use crate::record::{Recorder, Tensor};
 
 /// The sizes of a decoding step.
@@ -51,9 +52,7 @@ impl Decode {
 pub fn append(rec: &mut Recorder, qkv: Tensor, positions: Tensor, cache: Tensor, shape: &Decode) {
     let params = params(qkv, positions, cache, qkv, shape);
     let items = qkv.rows as u64 * params.copied4 as u64;
-    let (kernel, grid) = per_item("attention/decode", "append", qkv.element, items);
-    // The other kernel of the file has registers of these sizes.
-    let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", shape.layout.value_dim / 4);
+    let (kernel, grid) = per_item("attention/append", "append", qkv.element, items);
     let bindings =
         [(1, qkv.offset_binding().0), (2, positions.offset_binding().0), (3, cache.offset_binding().0)];
     rec.dispatch(kernel, &bindings, &params, grid);
@@ -73,9 +72,13 @@ pub fn decode(
     let fits = (out.rows, out.cols, out.element) == (qkv.rows, shape.layout.out_cols(), qkv.element);
     assert!(fits, "out must be {} x {} with the element type of qkv", qkv.rows, shape.layout.out_cols());
     let params = params(qkv, positions, cache, out, shape);
-    let (kernel, grid) =
-        per_row(rec, "attention/decode", "decode", qkv.element, qkv.rows * shape.layout.heads);
-    let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", shape.layout.value_dim / 4);
+    let value_dim4 = shape.layout.value_dim / 4;
+    let is_portable = rec.capabilities().tier == Tier::Portable;
+    let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
+    let (kernel, grid) = per_row(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
+    let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", value_dim4);
+    let kernel =
+        if is_portable { kernel.constant("COLUMNS", value_dim4.next_power_of_two()) } else { kernel };
     let bindings = [
         (1, qkv.offset_binding().0),
         (2, positions.offset_binding().0),

@@ -1,4 +1,4 @@
-// Attention backward, keys and values, from the saved log-sum-exp (p, dp and ds as in attention/backward_q.wgsl):
+// Attention backward, keys and values, from the saved log-sum-exp (p, dp and ds as in attention/software/backward_q.wgsl):
 //
 //   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
 //
@@ -8,18 +8,16 @@
 // An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries,
 // QUERIES at a time: a fixed summation order and no atomics. Neighbouring invocations own neighbouring keys and visit
 // the same queries together.
-// windowed, segmented: as in attention/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
+// windowed, segmented: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
 // the last query that sees the last key of the block.
-// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/backward_q.wgsl.
+// dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
 // shuffled (software): each lane loads one of LANES queries and shares it by shuffles (lib/lanes).
-// shared_tile (portable): the workgroup stages TILE queries and their dout in workgroup memory.
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::lib::attention::{LOG2_E, add_dot};
-@if(dropout) import package::attention::queries::dropout_state;
-import package::attention::queries::{params, qkv};
-@if(dropout) import package::lib::dropout::dropout_words;
+@if(dropout) import package::attention::params::mask_words;
+import package::attention::params::{params, qkv};
 import package::lib::element::{Packed, load4, store4};
 @if(shuffled) import package::lib::lanes::from_lane;
 import package::tile::{D4, LANES, QUERIES, ROWS, TILE, V4};
@@ -168,9 +166,7 @@ fn end_seen(sequence: u32, key: u32) -> u32 {
 // the neighbouring keys belong to other invocations.
 @if(dropout)
 fn mask_of(index: u32, key: u32) -> f32 {
-    let seed = vec2<u32>(params.seed_low, params.seed_high);
-    let words = dropout_words(index, key / 4u, params.dropout_site, dropout_state, seed);
-    return select(0.0, params.factor, words[key % 4u] >= params.threshold);
+    return select(0.0, params.factor, mask_words(index, key / 4u)[key % 4u] >= params.threshold);
 }
 
 fn query_at(sequence: u32, head: u32, query: u32) -> u32 {
@@ -188,16 +184,16 @@ fn read_statistics(sequence: u32, head: u32, query: u32) -> vec4<f32> {
     return vec4<f32>(lse_of, delta[row * params.delta_stride + head], 0.0, 0.0);
 }
 
-// Three ways to read a tile of queries. (1) No staging: each query is loaded where it is used.
-@if(!shared_tile && !shuffled)
+// Two ways to read a tile of queries. (1) No staging: each query is loaded where it is used.
+@if(!shuffled)
 fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {}
 
-@if(!shared_tile && !shuffled)
+@if(!shuffled)
 fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
     return load4(qkv[query_at(sequence, head, query) + c]);
 }
 
-@if(!shared_tile && !shuffled)
+@if(!shuffled)
 fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
     return load4(dout[dout_at(sequence, head, query) + c]);
 }
@@ -236,33 +232,4 @@ fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f
 @if(shuffled)
 fn statistics_of(sequence: u32, head: u32, query: u32, place: u32) -> vec4<f32> {
     return from_lane(own_statistics, place);
-}
-
-// (3) The workgroup stages the tile in workgroup memory.
-@if(shared_tile) const WIDTH: u32 = D4 + V4; // a query and its dout
-@if(shared_tile) var<workgroup> shared_rows: array<vec4<f32>, TILE * WIDTH>;
-
-@if(shared_tile)
-fn load_tile(lane: u32, sequence: u32, head: u32, first: u32) {
-    workgroupBarrier(); // all reads of the previous tile are done
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let query = first + i / WIDTH;
-        let c = i % WIDTH;
-        if (c < D4) {
-            shared_rows[i] = load4(qkv[query_at(sequence, head, query) + c]);
-        } else {
-            shared_rows[i] = load4(dout[dout_at(sequence, head, query) + c - D4]);
-        }
-    }
-    workgroupBarrier();
-}
-
-@if(shared_tile)
-fn query_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return shared_rows[place * WIDTH + c];
-}
-
-@if(shared_tile)
-fn dout_part(sequence: u32, head: u32, query: u32, place: u32, c: u32) -> vec4<f32> {
-    return shared_rows[place * WIDTH + D4 + c];
 }

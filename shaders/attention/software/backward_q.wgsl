@@ -5,17 +5,18 @@
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// Work assignment, `windowed`, `segmented`, `shuffled` and `shared_tile` as in attention/forward.wgsl: an invocation
+// Work assignment, `windowed`, `segmented` and `shuffled` as in attention/software/forward.wgsl: an invocation
 // owns ROWS queries of one head and walks the keys, KEYS at a time. delta, which equals Σ p dp, is stored for
 // backward_kv.
 // dropout: dp = mask dout · v / (1 − p_drop) with the mask of the forward pass; delta includes it already, through out.
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
-import package::attention::queries::{BLOCK, params, qkv};
-import package::attention::queries::{is_seen, key_part, load_tile, value_part};
-@if(dropout) import package::attention::queries::{draw_words, mask_row, words_of};
-@if(windowed || segmented) import package::attention::queries::{first_of, first_seen};
+import package::attention::params::{params, qkv};
+import package::attention::software::queries::BLOCK;
+import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
+@if(dropout) import package::attention::software::queries::{draw_words, mask_row, words_of};
+@if(windowed || segmented) import package::attention::software::queries::{first_of, first_seen};
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};

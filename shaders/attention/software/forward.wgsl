@@ -8,7 +8,6 @@
 // loads dominate on the software tier. Neighbouring invocations own neighbouring queries and visit the same keys
 // together.
 // shuffled (software): each lane loads one of LANES keys and shares it by shuffles (lib/lanes).
-// shared_tile (portable): the workgroup stages TILE keys and values in workgroup memory, 16 · TILE · (D4 + V4) bytes.
 // windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], the start
 // of its document. The walk begins at the tile with the first key that the first query of the block sees.
 // dropout: a dropped weight still counts in the softmax denominator and lse, but not in out.
@@ -16,10 +15,11 @@
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
-import package::attention::queries::{BLOCK, params, qkv};
-import package::attention::queries::{is_seen, key_part, load_tile, value_part};
-@if(dropout) import package::attention::queries::{draw_words, mask_row, words_of};
-@if(windowed || segmented) import package::attention::queries::{first_of, first_seen};
+import package::attention::params::{params, qkv};
+import package::attention::software::queries::BLOCK;
+import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
+@if(dropout) import package::attention::software::queries::{draw_words, mask_row, words_of};
+@if(windowed || segmented) import package::attention::software::queries::{first_of, first_seen};
 import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};

@@ -1,0 +1,48 @@
+// What the attention kernels of all tiers share: sizes, masks and dropout.
+//
+//   qkv (N, columns) read, starts and ends (1, N) u32 read: for each token the first token of its document and one past
+//   the last, counted within its sequence
+//
+// Binding numbers are those of all kernels but decode; the forward pass does not read the params of dout, delta and dqkv.
+
+@if(dropout) import package::lib::dropout::{DropoutState, dropout_words};
+import package::lib::element::Packed;
+
+struct Params {
+    tokens: u32, // T
+    heads: u32,
+    group: u32, // query heads per key and value head
+    k_start: u32, // offsets, starts and strides count groups of 4 elements; those of lse and delta count elements
+    v_start: u32,
+    qkv_offset: u32,
+    qkv_stride: u32,
+    out_offset: u32,
+    out_stride: u32,
+    dout_offset: u32,
+    dout_stride: u32,
+    lse_offset: u32,
+    lse_stride: u32,
+    delta_stride: u32,
+    dqkv_offset: u32,
+    dqkv_stride: u32,
+    scale: f32, // times log2 e in the forward pass
+    window: u32, // with `windowed`: keys that a query sees, itself included
+    starts_offset: u32, // in elements, as ends_offset
+    ends_offset: u32,
+    dropout_site: u32, // see lib/dropout, as seed and threshold; factor is 1 / (1 - p)
+    seed_low: u32,
+    seed_high: u32,
+    threshold: u32,
+    factor: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> qkv: array<Packed>;
+@if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
+
+// Dropout words of the 4 keys 4 four + 0..3; `index` numbers the query and head.
+@if(dropout)
+fn mask_words(index: u32, four: u32) -> vec4<u32> {
+    let seed = vec2<u32>(params.seed_low, params.seed_high);
+    return dropout_words(index, four, params.dropout_site, dropout_state, seed);
+}

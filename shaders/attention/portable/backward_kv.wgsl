@@ -1,0 +1,225 @@
+// Attention backward, keys and values, portable tier (formulas, tensors and masks as in attention/software/backward_kv.wgsl):
+//
+//   dv = Σ p dout,   dk = scale Σ ds q      over every query that sees the key, in every head of the key's group
+//
+// A workgroup owns 32 keys of one key head and walks the heads of the group and their queries, 32 at a time
+// (attention/portable/tiles.wgsl): two tiles of scores, k·q and v·dout, and two sums, with p and with ds as weights. A
+// fixed order of summation and no atomics.
+// Numerics: f32; p is set to zero where masked.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+
+import package::attention::params::{params, qkv};
+@if(dropout) import package::attention::params::mask_words;
+import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{add_scores, add_weighted, owned_slot, place_of, put_weights, row_of};
+import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
+import package::lib::attention::LOG2_E;
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, V4, WIDTH};
+
+@group(0) @binding(3) var<storage, read> dout: array<Packed>;
+@group(0) @binding(4) var<storage, read> lse: array<f32>;
+@group(0) @binding(5) var<storage, read> delta: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+@if(segmented) @group(0) @binding(7) var<storage, read> ends: array<u32>; // (1, N)
+
+const K_PARTS: u32 = (D4 + WIDTH - 1u) / WIDTH; // column chunks of dk
+const V_PARTS: u32 = (V4 + WIDTH - 1u) / WIDTH;
+
+var<private> dk: array<Quad, K_PARTS>;
+var<private> dv: array<Quad, V_PARTS>;
+@if(windowed || segmented) var<private> end_of: vec4<u32>; // one past the last query that sees each of the 4 keys
+
+// A head of queries in one sequence: the first row of the sequence, and where its columns start in qkv and dout.
+struct Head {
+    index: u32,
+    sequence: u32,
+    queries: u32,
+    gradients: u32,
+}
+
+@compute @workgroup_size(LANES)
+fn attention_backward_kv(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let place = place_of(lane);
+    let kv_head = workgroup.y;
+    let sequence = workgroup.z * params.tokens;
+    let block = workgroup.x * BLOCK;
+    let key = block + 4u * place.group;
+    @if(windowed || segmented) {
+        for (var r = 0u; r < 4u; r++) {
+            end_of[r] = end_seen(sequence, min(key + r, params.tokens - 1u));
+        }
+    }
+    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
+    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+
+    @if(causal) let first = block; // earlier queries see no key of this block
+    @if(!causal) let first = 0u;
+    @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
+    @if(!windowed && !segmented) let end = params.tokens;
+    for (var i = kv_head * params.group; i < (kv_head + 1u) * params.group; i++) {
+        let queries = params.qkv_offset + sequence * params.qkv_stride + i * D4;
+        let gradients = params.dout_offset + sequence * params.dout_stride + i * V4;
+        let head = Head(i, sequence, queries, gradients);
+        for (var tile = first; tile < end; tile += TILE) {
+            gather_from(lane, place, head, keys, values, block, tile);
+        }
+    }
+
+    for (var r = 0u; r < 4u; r++) {
+        if (key + r < params.tokens) {
+            let at = params.dqkv_offset + (sequence + key + r) * params.dqkv_stride;
+            write_row(place, at + params.k_start + kv_head * D4, at + params.v_start + kv_head * V4, r);
+        }
+    }
+}
+
+// Adds the contribution of the queries of one tile.
+fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32) {
+    var s: array<vec4<f32>, SHARE>;
+    for (var c = 0u; c < D4; c += CHUNK) {
+        let width = min(CHUNK, D4 - c);
+        workgroupBarrier();
+        stage_owned(lane, keys + c, block, width);
+        stage_queries(lane, head.queries + c, tile, width);
+        workgroupBarrier();
+        s = add_scores(s, place, width);
+    }
+    var dp: array<vec4<f32>, SHARE>;
+    for (var c = 0u; c < V4; c += CHUNK) {
+        let width = min(CHUNK, V4 - c);
+        workgroupBarrier();
+        stage_owned(lane, values + c, block, width);
+        stage_gradients(lane, head.gradients + c, tile, width);
+        workgroupBarrier();
+        dp = add_scores(dp, place, width);
+    }
+
+    var ds: array<vec4<f32>, SHARE>;
+    for (var j = 0u; j < SHARE; j++) {
+        let query = tile + SHARE * place.column + j;
+        let row = head.sequence + min(query, params.tokens - 1u);
+        let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
+        let score = (params.scale * LOG2_E) * s[j] - lse_of;
+        let key = block + 4u * place.group;
+        var p = select(vec4<f32>(), exp2(score), sees(query, key));
+        var weighted = dp[j];
+        @if(dropout) let words = mask_words(row * params.heads + head.index, key / 4u);
+        @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), words >= vec4<u32>(params.threshold));
+        @if(dropout) { weighted *= mask; }
+        ds[j] = p * (weighted - delta[row * params.delta_stride + head.index]);
+        @if(dropout) { p *= mask; }
+        put_weights(place, j, p);
+    }
+    for (var part = 0u; part < V_PARTS; part++) {
+        workgroupBarrier();
+        stage_gradient_columns(lane, head.gradients, tile, part * WIDTH);
+        workgroupBarrier();
+        dv[part] = add_weighted(dv[part], place);
+    }
+    workgroupBarrier(); // all have read the weights p
+    for (var j = 0u; j < SHARE; j++) {
+        put_weights(place, j, ds[j]);
+    }
+    for (var part = 0u; part < K_PARTS; part++) {
+        workgroupBarrier();
+        stage_query_columns(lane, head.queries, tile, part * WIDTH);
+        workgroupBarrier();
+        dk[part] = add_weighted(dk[part], place);
+    }
+}
+
+// Stages a chunk of the keys or values of the block.
+fn stage_owned(lane: u32, rows: u32, block: u32, width: u32) {
+    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
+        let row = min(block + i / CHUNK, params.tokens - 1u);
+        if (i % CHUNK < width) {
+            staged[owned_slot(i / CHUNK, i % CHUNK)] = load4(qkv[rows + row * params.qkv_stride + i % CHUNK]);
+        }
+    }
+}
+
+// Stages a chunk of the queries of the tile for the scores.
+fn stage_queries(lane: u32, queries: u32, tile: u32, width: u32) {
+    for (var i = lane; i < TILE * CHUNK; i += LANES) {
+        let row = min(tile + i / CHUNK, params.tokens - 1u);
+        if (i % CHUNK < width) {
+            staged[walked_slot(i / CHUNK, i % CHUNK)] = load4(qkv[queries + row * params.qkv_stride + i % CHUNK]);
+        }
+    }
+}
+
+fn stage_gradients(lane: u32, gradients: u32, tile: u32, width: u32) {
+    for (var i = lane; i < TILE * CHUNK; i += LANES) {
+        let row = min(tile + i / CHUNK, params.tokens - 1u);
+        if (i % CHUNK < width) {
+            staged[walked_slot(i / CHUNK, i % CHUNK)] = load4(dout[gradients + row * params.dout_stride + i % CHUNK]);
+        }
+    }
+}
+
+// Stages WIDTH vec4s of the queries of the tile for the sums, from column `column` on.
+fn stage_query_columns(lane: u32, queries: u32, tile: u32, column: u32) {
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = min(tile + i / WIDTH, params.tokens - 1u);
+        let c = column + i % WIDTH;
+        var value: vec4<f32>;
+        if (c < D4) {
+            value = load4(qkv[queries + row * params.qkv_stride + c]);
+        }
+        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
+    }
+}
+
+fn stage_gradient_columns(lane: u32, gradients: u32, tile: u32, column: u32) {
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = min(tile + i / WIDTH, params.tokens - 1u);
+        let c = column + i % WIDTH;
+        var value: vec4<f32>;
+        if (c < V4) {
+            value = load4(dout[gradients + row * params.dout_stride + c]);
+        }
+        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
+    }
+}
+
+// Whether `query` sees each of the 4 keys from `key` on.
+@if(!causal)
+fn sees(query: u32, key: u32) -> vec4<bool> {
+    return vec4<bool>(query < params.tokens);
+}
+
+@if(causal)
+fn sees(query: u32, key: u32) -> vec4<bool> {
+    let seen = key + vec4<u32>(0u, 1u, 2u, 3u) <= vec4<u32>(query);
+    @if(windowed || segmented) { return seen & (vec4<u32>(query) < end_of); }
+    @if(!windowed && !segmented) { return seen & vec4<bool>(query < params.tokens); }
+}
+
+// One past the last query that sees `key`; non-decreasing in `key`.
+@if(windowed || segmented)
+fn end_seen(sequence: u32, key: u32) -> u32 {
+    var end = params.tokens;
+    @if(windowed) { end = min(end, key + params.window); }
+    @if(segmented) { end = min(end, ends[params.ends_offset + sequence + key]); }
+    return end;
+}
+
+// Writes key r of the invocation and its value to the columns of `dqkv` that start at k_at and v_at.
+fn write_row(place: Place, k_at: u32, v_at: u32, r: u32) {
+    for (var part = 0u; part < K_PARTS; part++) {
+        let column = part * WIDTH + place.column;
+        if (column < D4) {
+            dqkv[k_at + column] = store4(params.scale * row_of(dk[part], r));
+        }
+    }
+    for (var part = 0u; part < V_PARTS; part++) {
+        let column = part * WIDTH + place.column;
+        if (column < V4) {
+            dqkv[v_at + column] = store4(row_of(dv[part], r));
+        }
+    }
+}

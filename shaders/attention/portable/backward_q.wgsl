@@ -1,0 +1,184 @@
+// Attention backward, queries, portable tier (formulas, tensors and masks as in attention/software/backward_q.wgsl):
+//
+//   p = exp(scale · q·k − lse),   delta = dout · out,   dp = dout · v,   ds = p (dp − delta),   dq = scale Σ ds k
+//
+// A workgroup owns 32 queries of one head and walks the keys 32 at a time (attention/portable/tiles.wgsl): two tiles of
+// scores, q·k and dout·v, give the weights ds of the sum. delta is stored for backward_kv.
+// Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+
+import package::attention::params::{params, qkv};
+@if(dropout) import package::attention::params::mask_words;
+import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
+import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{add_scores, add_weighted, group_sum, owned_slot, place_of, put_weights, row_of};
+import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
+import package::lib::attention::{LOG2_E, add_dot};
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, V4, WIDTH};
+
+@group(0) @binding(2) var<storage, read> out: array<Packed>;
+@group(0) @binding(3) var<storage, read> dout: array<Packed>;
+@group(0) @binding(4) var<storage, read> lse: array<f32>;
+@group(0) @binding(5) var<storage, read_write> delta: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
+
+const PARTS: u32 = (D4 + WIDTH - 1u) / WIDTH; // column chunks of dq
+
+var<private> dq: array<Quad, PARTS>;
+var<private> lse_of: vec4<f32>; // times log2 e
+var<private> delta_of: vec4<f32>;
+
+@compute @workgroup_size(LANES)
+fn attention_backward_q(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let place = place_of(lane);
+    let head = workgroup.y;
+    let kv_head = head / params.group;
+    let sequence = workgroup.z * params.tokens;
+    // Last blocks first, as in the forward pass.
+    let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
+    let token = block + 4u * place.group;
+    load_bounds(sequence, token);
+    load_statistics(place, sequence, token, head);
+
+    let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
+    let gradients = params.dout_offset + sequence * params.dout_stride + head * V4;
+    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
+    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let end = keys_end(block);
+    for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
+        var s: array<vec4<f32>, SHARE>;
+        for (var c = 0u; c < D4; c += CHUNK) {
+            let width = min(CHUNK, D4 - c);
+            workgroupBarrier();
+            stage_queries(lane, queries + c, block, width);
+            stage_walked(lane, keys + c, tile, width);
+            workgroupBarrier();
+            s = add_scores(s, place, width);
+        }
+        var dp: array<vec4<f32>, SHARE>;
+        for (var c = 0u; c < V4; c += CHUNK) {
+            let width = min(CHUNK, V4 - c);
+            workgroupBarrier();
+            stage_gradients(lane, gradients + c, block, width);
+            stage_walked(lane, values + c, tile, width);
+            workgroupBarrier();
+            dp = add_scores(dp, place, width);
+        }
+        weigh(s, dp, place, (sequence + token) * params.heads + head, token, tile);
+        for (var part = 0u; part < PARTS; part++) {
+            workgroupBarrier();
+            stage_keys(lane, keys, tile, part * WIDTH);
+            workgroupBarrier();
+            dq[part] = add_weighted(dq[part], place);
+        }
+    }
+
+    for (var r = 0u; r < 4u; r++) {
+        if (token + r < params.tokens) {
+            write_row(place, sequence + token + r, head, r);
+        }
+    }
+}
+
+// Reads lse and computes delta of the 4 queries; the group shares the columns.
+fn load_statistics(place: Place, sequence: u32, token: u32, head: u32) {
+    var part: vec4<f32>;
+    for (var r = 0u; r < 4u; r++) {
+        let row = sequence + min(token + r, params.tokens - 1u);
+        let out_at = params.out_offset + row * params.out_stride + head * V4;
+        let dout_at = params.dout_offset + row * params.dout_stride + head * V4;
+        for (var c = place.column; c < V4; c += WIDTH) {
+            part[r] = add_dot(part[r], load4(dout[dout_at + c]), load4(out[out_at + c]));
+        }
+        lse_of[r] = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head];
+    }
+    delta_of = group_sum(part, place);
+}
+
+fn stage_queries(lane: u32, queries: u32, block: u32, width: u32) {
+    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
+        let row = min(block + i / CHUNK, params.tokens - 1u);
+        if (i % CHUNK < width) {
+            staged[owned_slot(i / CHUNK, i % CHUNK)] = load4(qkv[queries + row * params.qkv_stride + i % CHUNK]);
+        }
+    }
+}
+
+fn stage_gradients(lane: u32, gradients: u32, block: u32, width: u32) {
+    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
+        let row = min(block + i / CHUNK, params.tokens - 1u);
+        if (i % CHUNK < width) {
+            staged[owned_slot(i / CHUNK, i % CHUNK)] = load4(dout[gradients + row * params.dout_stride + i % CHUNK]);
+        }
+    }
+}
+
+// Stages a chunk of the keys or values of the tile for the scores.
+fn stage_walked(lane: u32, rows: u32, tile: u32, width: u32) {
+    for (var i = lane; i < TILE * CHUNK; i += LANES) {
+        let row = min(tile + i / CHUNK, params.tokens - 1u);
+        if (i % CHUNK < width) {
+            staged[walked_slot(i / CHUNK, i % CHUNK)] = load4(qkv[rows + row * params.qkv_stride + i % CHUNK]);
+        }
+    }
+}
+
+// Stages WIDTH vec4s of the keys of the tile for the sums, from column `column` on.
+fn stage_keys(lane: u32, keys: u32, tile: u32, column: u32) {
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = min(tile + i / WIDTH, params.tokens - 1u);
+        let c = column + i % WIDTH;
+        var value: vec4<f32>;
+        if (c < D4) {
+            value = load4(qkv[keys + row * params.qkv_stride + c]);
+        }
+        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
+    }
+}
+
+// Publishes ds; `index` numbers the first of the 4 queries and the head, for dropout.
+fn weigh(
+    s: array<vec4<f32>, SHARE>,
+    dp: array<vec4<f32>, SHARE>,
+    place: Place,
+    index: u32,
+    token: u32,
+    tile: u32,
+) {
+    let first = tile + SHARE * place.column;
+    @if(dropout) let x = mask_words(index, first / 4u);
+    @if(dropout) let y = mask_words(index + params.heads, first / 4u);
+    @if(dropout) let z = mask_words(index + 2u * params.heads, first / 4u);
+    @if(dropout) let w = mask_words(index + 3u * params.heads, first / 4u);
+    for (var j = 0u; j < SHARE; j++) {
+        let score = (params.scale * LOG2_E) * s[j] - lse_of;
+        let p = select(vec4<f32>(), exp2(score), is_seen(token, first + j));
+        var weighted = dp[j];
+        @if(dropout) {
+            let i = (first + j) % 4u;
+            let is_kept = vec4<u32>(x[i], y[i], z[i], w[i]) >= vec4<u32>(params.threshold);
+            weighted = select(vec4<f32>(), params.factor * weighted, is_kept);
+        }
+        put_weights(place, j, p * (weighted - delta_of));
+    }
+}
+
+// Writes query r of the invocation; `row` is its row of `dqkv`.
+fn write_row(place: Place, row: u32, head: u32, r: u32) {
+    let at = params.dqkv_offset + row * params.dqkv_stride + head * D4;
+    for (var part = 0u; part < PARTS; part++) {
+        let column = part * WIDTH + place.column;
+        if (column < D4) {
+            dqkv[at + column] = store4(params.scale * row_of(dq[part], r));
+        }
+    }
+    // The last head also clears the padding of the row of delta.
+    let heads = select(1u, params.delta_stride - head, head == params.heads - 1u);
+    if (place.column < heads) {
+        delta[row * params.delta_stride + head + place.column] = select(0.0, delta_of[r], place.column == 0u);
+    }
+}

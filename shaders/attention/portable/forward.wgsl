@@ -1,0 +1,150 @@
+// Attention forward, portable tier (formula, tensors and masks as in attention/software/forward.wgsl):
+//
+//   out = softmax(mask(scale · q kᵀ)) v   and   lse = log Σ exp(mask(scale · q kᵀ)),   per head
+//
+// A workgroup owns 32 queries of one head and walks the keys 32 at a time (attention/portable/tiles.wgsl). Each
+// invocation keeps the running maximum of its 4 queries and its own part of their sums of weights, which are added up
+// over the group at the end.
+// Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
+// finite, and lower than the initial running maximum.
+// Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
+
+import package::attention::params::{params, qkv};
+@if(dropout) import package::attention::params::mask_words;
+import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
+import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{add_scores, add_weighted, group_max, group_sum, owned_slot, place_of, put_weights, row_of};
+import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
+import package::lib::attention::{LN_2, LOWEST, MASKED};
+import package::lib::element::{Packed, load4, store4};
+import package::tile::{D4, V4, WIDTH};
+
+@group(0) @binding(2) var<storage, read_write> out: array<Packed>;
+@group(0) @binding(3) var<storage, read_write> lse: array<f32>;
+
+const PARTS: u32 = (V4 + WIDTH - 1u) / WIDTH; // column chunks of the sums
+
+var<private> sums: array<Quad, PARTS>; // Σ p v, to be divided by `total`
+var<private> highest: vec4<f32>;
+var<private> total: vec4<f32>; // Σ p over this invocation's keys
+var<private> decay: vec4<f32>; // rescales the sums to the new maximum
+
+@compute @workgroup_size(LANES)
+fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(lane);
+    let head = workgroup.y;
+    let kv_head = head / params.group;
+    let sequence = workgroup.z * params.tokens;
+    // Last blocks first: they see the most keys, and starting with the longest work balances the tail.
+    let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
+    let token = block + 4u * place.group;
+    load_bounds(sequence, token);
+    highest = vec4<f32>(LOWEST);
+
+    let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
+    let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
+    let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
+    let end = keys_end(block);
+    for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
+        var scores: array<vec4<f32>, SHARE>;
+        for (var c = 0u; c < D4; c += CHUNK) {
+            let width = min(CHUNK, D4 - c);
+            workgroupBarrier();
+            stage_chunk(lane, queries + c, block, keys + c, tile, width);
+            workgroupBarrier();
+            scores = add_scores(scores, place, width);
+        }
+        weigh(&scores, place, (sequence + token) * params.heads + head, token, tile);
+        for (var part = 0u; part < PARTS; part++) {
+            workgroupBarrier();
+            stage_values(lane, values, tile, part * WIDTH);
+            workgroupBarrier();
+            sums[part] = add_weighted(decayed(sums[part]), place);
+        }
+    }
+
+    total = group_sum(total, place);
+    for (var r = 0u; r < 4u; r++) {
+        if (token + r < params.tokens) {
+            write_row(place, sequence + token + r, head, r);
+        }
+    }
+}
+
+// Stages `width` vec4s of the queries of the block and of the keys of the tile.
+fn stage_chunk(lane: u32, queries: u32, block: u32, keys: u32, tile: u32, width: u32) {
+    let last = params.tokens - 1u;
+    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
+        let row = i / CHUNK;
+        let c = i % CHUNK;
+        if (c < width) {
+            staged[owned_slot(row, c)] = load4(qkv[queries + min(block + row, last) * params.qkv_stride + c]);
+            staged[walked_slot(row, c)] = load4(qkv[keys + min(tile + row, last) * params.qkv_stride + c]);
+        }
+    }
+}
+
+// Stages WIDTH vec4s of the values of the tile, from column `column` on.
+fn stage_values(lane: u32, values: u32, tile: u32, column: u32) {
+    let last = params.tokens - 1u;
+    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+        let row = i / WIDTH;
+        let c = column + i % WIDTH;
+        var value: vec4<f32>;
+        if (c < V4) {
+            value = load4(qkv[values + min(tile + row, last) * params.qkv_stride + c]);
+        }
+        staged[sum_slot(row, i % WIDTH)] = value;
+    }
+}
+
+// One step of the online softmax: turns scores into weights and publishes them. `index` numbers the first of the 4
+// queries and the head, for dropout.
+fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u32, token: u32, tile: u32) {
+    let first = tile + SHARE * place.column;
+    var top = highest;
+    for (var j = 0u; j < SHARE; j++) {
+        (*scores)[j] = select(vec4<f32>(MASKED), params.scale * (*scores)[j], is_seen(token, first + j));
+        top = max(top, (*scores)[j]);
+    }
+    top = group_max(top, place);
+    decay = exp2(highest - top);
+    highest = top;
+    total *= decay;
+    @if(dropout) let x = mask_words(index, first / 4u);
+    @if(dropout) let y = mask_words(index + params.heads, first / 4u);
+    @if(dropout) let z = mask_words(index + 2u * params.heads, first / 4u);
+    @if(dropout) let w = mask_words(index + 3u * params.heads, first / 4u);
+    for (var j = 0u; j < SHARE; j++) {
+        var p = exp2((*scores)[j] - top);
+        total += p;
+        @if(dropout) {
+            let i = (first + j) % 4u;
+            p = select(vec4<f32>(), p, vec4<u32>(x[i], y[i], z[i], w[i]) >= vec4<u32>(params.threshold));
+        }
+        put_weights(place, j, p);
+    }
+}
+
+fn decayed(quad: Quad) -> Quad {
+    return Quad(quad.x * decay.x, quad.y * decay.y, quad.z * decay.z, quad.w * decay.w);
+}
+
+// Writes query r of the invocation; `row` is its row of `out`.
+fn write_row(place: Place, row: u32, head: u32, r: u32) {
+    let at = params.out_offset + row * params.out_stride + head * V4;
+    for (var part = 0u; part < PARTS; part++) {
+        let column = part * WIDTH + place.column;
+        var sum = row_of(sums[part], r);
+        @if(dropout) { sum *= params.factor; }
+        if (column < V4) {
+            out[at + column] = store4(sum / total[r]);
+        }
+    }
+    // The last head also clears the padding of the row of lse.
+    let heads = select(1u, params.lse_stride - head, head == params.heads - 1u);
+    if (place.column < heads) {
+        let value = (highest[r] + log2(total[r])) * LN_2;
+        lse[params.lse_offset + row * params.lse_stride + head + place.column] = select(0.0, value, place.column == 0u);
+    }
+}

@@ -1,0 +1,55 @@
+// The masks of the portable kernels in which a workgroup owns queries and walks keys (forward, backward_q).
+
+import package::attention::params::params;
+import package::attention::portable::tiles::{BLOCK, TILE};
+
+@if(segmented) @group(0) @binding(7) var<storage, read> starts: array<u32>; // (1, N)
+
+@if(windowed || segmented) var<private> first_of: vec4<u32>; // the first key that each of the 4 queries sees
+
+// Reads what the masks of the 4 queries from `token` on need.
+fn load_bounds(sequence: u32, token: u32) {
+    @if(windowed || segmented) {
+        let last = params.tokens - 1u;
+        for (var r = 0u; r < 4u; r++) {
+            first_of[r] = first_seen(sequence, min(token + r, last));
+        }
+    }
+}
+
+// Whether each of the 4 queries from `token` on sees `key`. No test of causal keys against the last token: a valid query
+// sees no key after itself.
+@if(!causal)
+fn is_seen(token: u32, key: u32) -> vec4<bool> {
+    return vec4<bool>(key < params.tokens);
+}
+
+@if(causal)
+fn is_seen(token: u32, key: u32) -> vec4<bool> {
+    let keys = vec4<u32>(key);
+    let seen = keys <= token + vec4<u32>(0u, 1u, 2u, 3u);
+    @if(windowed || segmented) { return seen & (keys >= first_of); }
+    @if(!windowed && !segmented) { return seen; }
+}
+
+// The key where the walk of a block of queries starts: a multiple of TILE, so that sums group the same keys with a window
+// and without.
+fn first_key(sequence: u32, block: u32) -> u32 {
+    @if(windowed || segmented) { return first_seen(sequence, block) / TILE * TILE; }
+    @if(!windowed && !segmented) { return 0u; }
+}
+
+// One past the last key of the walk.
+fn keys_end(block: u32) -> u32 {
+    @if(causal) { return min(params.tokens, block + BLOCK); }
+    @if(!causal) { return params.tokens; }
+}
+
+// The first key that query `token` sees; non-decreasing in `token`.
+@if(windowed || segmented)
+fn first_seen(sequence: u32, token: u32) -> u32 {
+    var first = 0u;
+    @if(windowed) { first = token - min(token, params.window - 1u); }
+    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
+    return first;
+}

@@ -1,0 +1,90 @@
+// Shared by the software kernels in which an invocation owns ROWS queries of one head, LANES apart, and walks its keys
+// (forward and backward_q): masking, dropout words, and loading of keys and values.
+
+@if(dropout) import package::attention::params::mask_words;
+import package::attention::params::{params, qkv};
+import package::lib::element::load4;
+@if(shuffled) import package::lib::lanes::from_lane;
+import package::tile::{D4, LANES, ROWS, TILE, V4};
+
+@if(segmented) @group(0) @binding(7) var<storage, read> starts: array<u32>; // (1, N)
+
+const BLOCK: u32 = ROWS * LANES;
+
+@if(windowed || segmented) var<private> first_of: array<u32, ROWS>; // the first key that each query sees
+
+@if(dropout) var<private> mask_row: array<u32, ROWS>; // index of each query and head, from which words are drawn
+@if(dropout) var<private> words_of: array<vec4<u32>, ROWS>; // for 4 keys
+
+// No test against the last token: a valid query sees no key after itself.
+@if(causal && !windowed && !segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
+    return key <= token;
+}
+
+@if(!causal)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
+    return key < params.tokens;
+}
+
+@if(windowed || segmented)
+fn is_seen(r: u32, token: u32, key: u32) -> bool {
+    return key <= token && key >= first_of[r];
+}
+
+// Draws the dropout words of the 4 keys starting at `key`, for each query of this invocation.
+@if(dropout)
+fn draw_words(key: u32) {
+    for (var r = 0u; r < ROWS; r++) {
+        words_of[r] = mask_words(mask_row[r], key / 4u);
+    }
+}
+
+// The first key that query `token` sees; non-decreasing in `token`.
+@if(windowed || segmented)
+fn first_seen(sequence: u32, token: u32) -> u32 {
+    var first = 0u;
+    @if(windowed) { first = token - min(token, params.window - 1u); }
+    @if(segmented) { first = max(first, starts[params.starts_offset + sequence + token]); }
+    return first;
+}
+
+// The walk goes tile by tile, and within a tile by 4 keys, whose dropout words are drawn together. Two ways to read a tile
+// of keys. (1) No staging: each key is loaded where it is used.
+@if(!shuffled)
+fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {}
+
+@if(!shuffled)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return load4(qkv[keys + min(key, params.tokens - 1u) * params.qkv_stride + c]);
+}
+
+@if(!shuffled)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return load4(qkv[values + min(key, params.tokens - 1u) * params.qkv_stride + c]);
+}
+
+// (2) Each lane loads one key and its value (TILE is LANES) and shares them by shuffles.
+@if(shuffled) var<private> own_key: array<vec4<f32>, D4>;
+@if(shuffled) var<private> own_value: array<vec4<f32>, V4>;
+
+@if(shuffled)
+fn load_tile(lane: u32, keys: u32, values: u32, first: u32) {
+    let row = min(first + lane, params.tokens - 1u) * params.qkv_stride;
+    for (var c = 0u; c < D4; c++) {
+        own_key[c] = load4(qkv[keys + row + c]);
+    }
+    for (var c = 0u; c < V4; c++) {
+        own_value[c] = load4(qkv[values + row + c]);
+    }
+}
+
+@if(shuffled)
+fn key_part(keys: u32, key: u32, c: u32) -> vec4<f32> {
+    return from_lane(own_key[c], key % TILE);
+}
+
+@if(shuffled)
+fn value_part(values: u32, key: u32, c: u32) -> vec4<f32> {
+    return from_lane(own_value[c], key % TILE);
+}
