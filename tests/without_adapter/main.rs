@@ -6,6 +6,7 @@ mod variants;
 
 mod configs;
 mod megatron;
+mod registers;
 mod settings;
 mod shaders;
 mod text_data;

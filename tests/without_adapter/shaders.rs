@@ -69,7 +69,30 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+/// Every variant of the tier for GPUs that a run can ask for.
+pub fn portable_variants() -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = variants_of(&[Capabilities::software().with_tier(Tier::Portable)])
+        .into_iter()
+        .map(|dispatch| dispatch.kernel)
+        .collect();
+    let mut seen = HashSet::new();
+    kernels.retain(|kernel| seen.insert(kernel.clone()));
+    kernels
+}
+
 fn variants() -> Vec<Dispatch> {
+    let software = Capabilities::software();
+    let others = [software.with_lanes(1), software.with_lanes(4), software.with_tier(Tier::Portable)];
+    let mut seen = HashSet::new();
+    variants_of(&[&[software][..], &others].concat())
+        .into_iter()
+        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).1.dispatches))
+        .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
+        .collect()
+}
+
+/// What recordings for `capabilities` dispatch.
+fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     let plain = [
         "--model.model_config.use_qk_norm=False",
         "--model.model_config.qkv_has_bias=False",
@@ -94,13 +117,9 @@ fn variants() -> Vec<Dispatch> {
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let optimizers: Vec<String> =
         OptimizerType::words().map(|word| format!("--optimizer.type={word}")).collect();
-    let mut seen = HashSet::new();
-    let software = Capabilities::software();
-    let others = [software.with_lanes(1), software.with_lanes(4), software.with_tier(Tier::Portable)];
-    [software]
-        .into_iter()
-        .chain(others)
-        .flat_map(|capabilities| {
+    capabilities
+        .iter()
+        .flat_map(|&capabilities| {
             let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let optimizers = optimizers.iter().flat_map(move |o| everything(&[o], capabilities));
@@ -112,8 +131,6 @@ fn variants() -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
         })
-        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).1.dispatches))
-        .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }
 

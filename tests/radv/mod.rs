@@ -1,0 +1,151 @@
+//! AMD's compiler without an AMD GPU: Mesa's RADV opens null hardware of any family, compiles for it, and reports the
+//! registers and spills of each pipeline.
+//!
+//! wgpu cannot open such a device, since nothing ever completes on it, so this module talks to Vulkan itself.
+
+use ash::{Device, Entry, Instance, khr, vk};
+use gristmill::kernels::{Access, Composed, Kernel, compose};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::Path;
+
+/// The environment that makes the Vulkan loader open null hardware; it must be set before the process starts.
+pub const DRIVER: &str = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
+
+/// The families that are compiled for, as RADV of Mesa 22.3 names them.
+pub const FAMILIES: [&str; 3] = ["gfx1100", "navi21", "vega20"];
+
+/// The variables with which a child process opens null hardware of `family`.
+pub fn environment(family: &str) -> [(&'static str, &str); 3] {
+    [("VK_DRIVER_FILES", DRIVER), ("VK_ICD_FILENAMES", DRIVER), ("RADV_FORCE_FAMILY", family)]
+}
+
+/// Whether the driver is installed.
+pub fn is_installed() -> bool {
+    Path::new(DRIVER).exists()
+}
+
+/// What the compiler says of one kernel, by its names of the numbers: `VGPRs`, `Spilled VGPRs`, `Scratch size`, ...
+pub type Statistics = BTreeMap<String, u64>;
+
+/// Null hardware of the family that the environment names.
+pub struct Radv {
+    _entry: Entry,
+    instance: Instance,
+    device: Device,
+    executables: khr::pipeline_executable_properties::Device,
+}
+
+impl Radv {
+    pub fn open() -> Self {
+        // SAFETY: the loader is a system library; its functions are used as the Vulkan specification says. Every object
+        // that is created here is destroyed in `drop`, or at the end of `statistics`.
+        unsafe {
+            let entry = Entry::load().expect("a Vulkan loader");
+            let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
+            let instance = vk::InstanceCreateInfo::default().application_info(&application);
+            let instance = entry.create_instance(&instance, None).expect("an instance");
+            let physical = instance.enumerate_physical_devices().expect("devices")[0];
+            let mut wanted = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
+                .pipeline_executable_info(true);
+            let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
+            let extensions = [khr::pipeline_executable_properties::NAME.as_ptr()];
+            let device = vk::DeviceCreateInfo::default()
+                .queue_create_infos(&queues)
+                .enabled_extension_names(&extensions)
+                .push_next(&mut wanted);
+            let device = instance.create_device(physical, &device, None).expect("a device");
+            let executables = khr::pipeline_executable_properties::Device::new(&instance, &device);
+            Self { _entry: entry, instance, device, executables }
+        }
+    }
+
+    /// Compiles `kernel` and returns the compiler's numbers.
+    pub fn statistics(&self, kernel: &Kernel) -> Statistics {
+        let composed = compose(kernel).unwrap_or_else(|error| panic!("{error}"));
+        let words = spirv(kernel, &composed);
+        let bindings: Vec<_> =
+            composed.bindings.iter().map(|&(index, access)| layout(index, access)).collect();
+        let entry = CString::new(kernel.entry).expect("an identifier");
+        // SAFETY: as in `open`. naga has validated the module.
+        unsafe {
+            let module = vk::ShaderModuleCreateInfo::default().code(&words);
+            let module = self.device.create_shader_module(&module, None).expect("a module");
+            let set = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
+            let sets = [self.device.create_descriptor_set_layout(&set, None).expect("a layout")];
+            let layout = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+            let layout = self.device.create_pipeline_layout(&layout, None).expect("a layout");
+            let stage = vk::PipelineShaderStageCreateInfo::default()
+                .stage(vk::ShaderStageFlags::COMPUTE)
+                .module(module)
+                .name(&entry);
+            let pipeline = vk::ComputePipelineCreateInfo::default()
+                .flags(vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR)
+                .stage(stage)
+                .layout(layout);
+            let pipelines =
+                self.device.create_compute_pipelines(vk::PipelineCache::null(), &[pipeline], None);
+            let pipeline = pipelines.unwrap_or_else(|(_, error)| panic!("{kernel}: {error}"))[0];
+            let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
+            let statistics = self.executables.get_pipeline_executable_statistics(&info).expect("statistics");
+            self.device.destroy_pipeline(pipeline, None);
+            self.device.destroy_pipeline_layout(layout, None);
+            self.device.destroy_descriptor_set_layout(sets[0], None);
+            self.device.destroy_shader_module(module, None);
+            statistics.iter().map(number).collect()
+        }
+    }
+}
+
+impl Drop for Radv {
+    fn drop(&mut self) {
+        // SAFETY: nothing made from them is left.
+        unsafe {
+            self.device.destroy_device(None);
+            self.instance.destroy_instance(None);
+        }
+    }
+}
+
+/// The module as wgpu's Vulkan backend hands it to a driver, without run-time checks, as in training.
+fn spirv(kernel: &Kernel, composed: &Composed) -> Vec<u32> {
+    use naga::back::spv::{Options, PipelineOptions, ZeroInitializeWorkgroupMemoryMode, write_vec};
+    let mut validator =
+        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
+    let info = validator.validate(&composed.module).expect("a valid module");
+    let unchecked = naga::proc::BoundsCheckPolicies {
+        index: naga::proc::BoundsCheckPolicy::Unchecked,
+        buffer: naga::proc::BoundsCheckPolicy::Unchecked,
+        image_load: naga::proc::BoundsCheckPolicy::Unchecked,
+        binding_array: naga::proc::BoundsCheckPolicy::Unchecked,
+    };
+    let options = Options {
+        lang_version: (1, 3),
+        bounds_check_policies: unchecked,
+        zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        ..Options::default()
+    };
+    let entry =
+        PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: kernel.entry.to_string() };
+    write_vec(&composed.module, &info, &options, Some(&entry))
+        .unwrap_or_else(|error| panic!("{kernel}: {error}"))
+}
+
+fn layout(binding: u32, access: Access) -> vk::DescriptorSetLayoutBinding<'static> {
+    let kind = match access {
+        Access::Uniform => vk::DescriptorType::UNIFORM_BUFFER,
+        Access::Read | Access::ReadWrite => vk::DescriptorType::STORAGE_BUFFER,
+    };
+    vk::DescriptorSetLayoutBinding::default()
+        .binding(binding)
+        .descriptor_type(kind)
+        .descriptor_count(1)
+        .stage_flags(vk::ShaderStageFlags::COMPUTE)
+}
+
+fn number(statistic: &vk::PipelineExecutableStatisticKHR<'_>) -> (String, u64) {
+    let name = statistic.name_as_c_str().expect("a name").to_string_lossy().into_owned();
+    // SAFETY: RADV reports all of its numbers as unsigned 64-bit integers; every variant of the union is valid as such.
+    (name, unsafe { statistic.value.u64 })
+}

@@ -1,0 +1,88 @@
+//! No kernel for GPUs may keep registers in memory: AMD's compiler reports what it spills, without an AMD GPU.
+
+#[path = "../radv/mod.rs"]
+mod radv;
+
+use crate::shaders::portable_variants;
+use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::kernels::{Capabilities, Kernel, Tier};
+use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
+use gristmill::ops::decode::{Decode, decode};
+use gristmill::ops::dropout::Dropout;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::record::Recorder;
+use radv::{FAMILIES, Radv, environment, is_installed};
+use std::process::Command;
+
+/// Attention at the head sizes of real models, plain and with every mask.
+fn attention_kernels(head_dim: u32, element: Element) -> Vec<Kernel> {
+    let mut rec = Recorder::new("attention", Capabilities::software().with_tier(Tier::Portable));
+    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim: head_dim };
+    let mut tensor = |cols, element| rec.tensor("x", 64, cols, element);
+    let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols(), element));
+    let [out, dout] = [0; 2].map(|_| tensor(layout.out_cols(), element));
+    let lse = tensor(layout.heads, F32);
+    let [starts, ends] = [0; 2].map(|_| rec.tensor("bounds", 1, 64, F32));
+    let state = rec.tensor("dropout state", 1, 4, F32);
+    let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state };
+    let everything = (Some(DocumentBounds { starts, ends }), Some(48), Some(dropout));
+    for (documents, window, dropout) in [(None, None, None), everything] {
+        let shape = Attention { layout, tokens: 64, is_causal: true, scale: 1.0, window, dropout };
+        attention(&mut rec, qkv, out, lse, documents, &shape);
+        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
+    }
+    let shape = Decode { layout, tokens: 8, scale: 1.0, window: None };
+    let (positions, cache) =
+        (rec.tensor("x", 1, 64, F32), rec.tensor("x", 64 * 8, shape.cache_cols(), element));
+    decode(&mut rec, qkv, positions, cache, out, &shape);
+    rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
+}
+
+fn kernels() -> Vec<Kernel> {
+    let sizes = [(64, F32), (64, F16), (128, F32), (128, Bf16)];
+    let attention = sizes.into_iter().flat_map(|(head_dim, element)| attention_kernels(head_dim, element));
+    portable_variants().into_iter().chain(attention).collect()
+}
+
+#[test]
+fn no_kernel_spills_on_amd() {
+    if !is_installed() {
+        println!("SKIPPED: Mesa's driver for AMD is not installed ({})", radv::DRIVER);
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let children = FAMILIES.map(|family| {
+        let mut child = Command::new(&program);
+        child.args([
+            "--ignored",
+            "--exact",
+            "registers::compile_for_the_family_of_the_environment",
+            "--nocapture",
+        ]);
+        child.envs(environment(family));
+        (family, child.stdout(std::process::Stdio::piped()).spawn().expect("a child"))
+    });
+    for (family, child) in children {
+        let output = child.wait_with_output().expect("its output");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{family}:\n{text}");
+        assert!(text.contains("1 passed"), "{family} ran no test:\n{text}");
+    }
+}
+
+#[test]
+#[ignore = "needs the environment that no_kernel_spills_on_amd sets"]
+fn compile_for_the_family_of_the_environment() {
+    let radv = Radv::open();
+    let mut spilling = Vec::new();
+    for kernel in kernels() {
+        let statistics = radv.statistics(&kernel);
+        let count = |name: &str| {
+            statistics.get(name).copied().unwrap_or_else(|| panic!("no {name} in {statistics:?}"))
+        };
+        if count("Spilled VGPRs") + count("Scratch size") > 0 {
+            spilling.push(format!("{kernel}: {statistics:?}"));
+        }
+    }
+    assert!(spilling.is_empty(), "{} kernels spill:\n{}", spilling.len(), spilling.join("\n"));
+}
