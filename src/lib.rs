@@ -25,6 +25,17 @@
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```
 //!
+//! # Features
+//!
+//! All are on by default. With `default-features = false` the crate has the kernels, recordings, the tape, the model, the
+//! settings and the trainer, and none of the dependencies below.
+//!
+//! | feature | what needs it | dependencies |
+//! |---|---|---|
+//! | `cli` | the module `cli`, the binary, the progress bar of a run | clap, ctrlc, indicatif, pollster |
+//! | `tokenizers` | reading and training `tokenizer.json` ([`data::tokenizer`]); without it, doing so is an error | tokenizers |
+//! | `plots` | `gristmill token-distribution`; without it, the command is an error; implies `cli` | plotters, png, fonts |
+//!
 //! # Examples
 //!
 //! A matrix product on whatever adapter there is:
@@ -65,6 +76,7 @@
 //! ```
 #![warn(missing_docs)]
 
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod data;
 pub mod device;
