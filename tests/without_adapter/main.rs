@@ -6,6 +6,7 @@ mod variants;
 
 mod configs;
 mod megatron;
+mod own_shaders;
 mod settings;
 mod shaders;
 mod text_data;
