@@ -94,3 +94,6 @@ pub mod settings;
 pub mod store;
 pub mod tape;
 pub mod train;
+
+/// wgpu in the version of this crate, for [`device::Gpu::from_device`].
+pub use wgpu;
