@@ -1,6 +1,6 @@
 //! Execution of recordings: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
 //!
-//! [`Gpu::from_device`] is the way onto an application's own device.
+//! [`Gpu::run`] is the short way for work that runs once, [`Gpu::from_device`] the way onto an application's own device.
 //!
 //! The only module that uses wgpu. Nothing here blocks on the device: waiting is a future, and the binary decides how
 //! to run it.
@@ -9,6 +9,7 @@ mod adapter;
 mod buffers;
 mod encoder;
 mod gpu;
+mod job;
 mod lanes;
 mod launch;
 mod mapping;
@@ -24,6 +25,7 @@ pub use adapter::{AdapterReport, list_adapters};
 pub use buffers::Buffers;
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
+pub use job::{Job, Outputs, PreparedJob};
 #[doc(hidden)] // for tests
 pub use lanes::lane_probe;
 pub use prepare::{Guard, Prepared, Program};

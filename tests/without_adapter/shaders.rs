@@ -112,7 +112,7 @@ fn variants() -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
         })
-        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).1.dispatches))
+        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).0.rec.finish().dispatches))
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }
