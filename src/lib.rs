@@ -63,6 +63,9 @@
 //! # })
 //! # }
 //! ```
+//!
+//! `examples/flash_attention.rs` runs attention in the same way, `examples/own_device.rs` uses an application's device and
+//! buffers, `examples/own_kernel.rs` puts a WGSL file with its backward on the tape.
 #![warn(missing_docs)]
 
 #[cfg(feature = "cli")]
