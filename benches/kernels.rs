@@ -9,6 +9,7 @@ mod mixture;
 mod row;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use gristmill::device::Job;
 use gristmill::element::Element::{Bf16, F32};
 use gristmill::ops::attention::{Attention, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, dropout};
@@ -19,7 +20,7 @@ use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entr
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused};
-use row::{D, F, N, Row, Work, gpu, row};
+use row::{D, F, N, Work, gpu, row};
 
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
 
@@ -205,7 +206,7 @@ fn elementwise(c: &mut Criterion) {
     });
 }
 
-fn layer_norm_saved(row: &mut Row) -> layer_norm::LayerNormSaved {
+fn layer_norm_saved(row: &mut Job) -> layer_norm::LayerNormSaved {
     let [mean, rstd] = [0; 2].map(|_| row.tensor(1, N, F32));
     layer_norm::LayerNormSaved { x: row.tensor(N, D, F32), w: row.tensor(1, D, F32), mean, rstd }
 }
@@ -219,7 +220,7 @@ fn attentions(c: &mut Criterion) {
         // FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
         let keys = f64::from(window.unwrap_or(tokens));
         let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
-        let with_mask = |row: &mut Row| {
+        let with_mask = |row: &mut Job| {
             let place = Dropout { probability: dropped, seed: 1, site: 0, state: row.tensor(1, 4, F32) };
             Attention { dropout: (dropped > 0.0).then_some(place), ..shape }
         };

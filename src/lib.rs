@@ -5,8 +5,9 @@
 //!
 //! * **Train** from a YAML file: [`train::run()`], which is what `cargo run --release --example train_gpt` calls.
 //! * **Build a model** of your own on the [`tape`]: its ops run a kernel forward and know its backward.
-//! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu`] prepares the
-//!   recording and replays it.
+//! * **Use a kernel**: each function in [`ops`] appends one to a [`record::Recorder`]; [`device::Gpu::run`] runs what is
+//!   recorded once, [`device::Gpu::prepare`] prepares it for many replays. [`device::Gpu::from_device`] does both on an
+//!   application's own device, and [`kernels::Sources`] adds shader files to ours.
 //!
 //! The models are Llama and GPT-2. Llama's layers may be mixtures of experts: [`model::config::MixtureConfig`] describes
 //! them and the configuration keys that select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`]
@@ -25,46 +26,49 @@
 //! reference                                      the same mathematics in f64, for tests and readers
 //! ```
 //!
+//! # Features
+//!
+//! All are on by default. With `default-features = false` the crate has the kernels, recordings, the tape, the model, the
+//! settings and the trainer, and none of the dependencies below.
+//!
+//! | feature | what needs it | dependencies |
+//! |---|---|---|
+//! | `cli` | the module `cli`, the binary, the progress bar of a run | clap, ctrlc, indicatif, pollster |
+//! | `tokenizers` | reading and training `tokenizer.json` ([`data::tokenizer`]); without it, doing so is an error | tokenizers |
+//! | `plots` | `gristmill token-distribution`; without it, the command is an error; implies `cli` | plotters, png, fonts |
+//!
 //! # Examples
 //!
 //! A matrix product on whatever adapter there is:
 //!
 //! ```
-//! use gristmill::device::{Gpu, GpuOptions, Guard, Reader};
-//! use gristmill::element::Element::F32;
+//! use gristmill::device::{Gpu, GpuOptions};
 //! use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-//! use gristmill::record::{BufferId, Persistents, Recorder};
 //!
 //! # fn main() -> gristmill::error::Result<()> {
 //! # pollster::block_on(async {
 //! let gpu = Gpu::request(&GpuOptions::default()).await?;
-//! let mut persistents = Persistents::new();
-//! let x = persistents.tensor("x", 2, 4, F32);
-//! let w = persistents.tensor("w", 4, 4, F32);
-//! let y = persistents.tensor("y", 2, 4, F32);
-//!
-//! let mut recorder = Recorder::new("example", gpu.capabilities());
-//! matmul(&mut recorder, Layout::Nt, x, w, y, Epilogue::default()); // y = x wᵀ
-//! let recording = recorder.finish();
-//!
-//! let buffers = gpu.make_persistent(&persistents).await?;
-//! let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off).await?;
-//! let (BufferId::Persistent(x_id), BufferId::Persistent(w_id)) = (x.buffer, w.buffer) else { unreachable!() };
-//! gpu.write(&buffers, x_id, 0, bytemuck::cast_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]));
-//! let twice = [2.0f32, 0., 0., 0., 0., 2., 0., 0., 0., 0., 2., 0., 0., 0., 0., 2.];
-//! gpu.write(&buffers, w_id, 0, bytemuck::cast_slice(&twice));
-//!
-//! let mut encoder = gpu.encoder();
-//! encoder.replay(&prepared.programs[0]).await?;
-//! encoder.submit().await?;
-//! let bytes = Reader::new(&gpu, 1024).tensor(&gpu, &buffers, &prepared, 0, &y).await?;
-//! assert_eq!(F32.decode(&bytes), [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]);
+//! let twice = [2.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 2.0];
+//! let product = gpu
+//!     .run(|job| {
+//!         let x = job.input(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 2, 4);
+//!         let w = job.input(&twice, 4, 4);
+//!         let y = job.output(2, 4);
+//!         matmul(&mut job.rec, Layout::Nt, x, w, y, Epilogue::default()); // y = x wᵀ
+//!         y
+//!     })
+//!     .await?;
+//! assert_eq!(product, [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]);
 //! # Ok(())
 //! # })
 //! # }
 //! ```
+//!
+//! `examples/flash_attention.rs` runs attention in the same way, `examples/own_device.rs` uses an application's device and
+//! buffers, `examples/own_kernel.rs` puts a WGSL file with its backward on the tape.
 #![warn(missing_docs)]
 
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod data;
 pub mod device;
@@ -82,3 +86,6 @@ pub mod settings;
 pub mod store;
 pub mod tape;
 pub mod train;
+
+/// wgpu in the version of this crate, for [`device::Gpu::from_device`].
+pub use wgpu;

@@ -1,8 +1,8 @@
 //! Benchmark rows of the mixture-of-experts kernels.
 
-use super::row::{D, N, REPEATS, Ready, Row, Work, gpu, is_wanted, prepare, replay, row};
+use super::row::{D, N, REPEATS, Work, gpu, is_wanted, prepare, replay, row};
 use criterion::Criterion;
-use gristmill::device::Gpu;
+use gristmill::device::{Gpu, Job, PreparedJob};
 use gristmill::element::Element::F32;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::grouped_matmul::{
@@ -28,18 +28,18 @@ pub fn grouped(c: &mut Criterion) {
     let balanced = |experts: u32| vec![N / experts; experts as usize];
     // Three fifths of the rows on one expert, the rest on the other seven.
     let crowded: Vec<u32> = [614, 59, 59, 59, 59, 58, 58, 58].into();
-    let plain = |row: &mut Row| {
+    let plain = |row: &mut Job| {
         let (x, w, y) = (row.tensor(N, cols, F32), row.tensor(out, cols, F32), row.tensor(N, out, F32));
         matmul(&mut row.rec, Layout::Nt, x, w, y, Epilogue::default());
         flops()
     };
-    let plain_weight = |row: &mut Row| {
+    let plain_weight = |row: &mut Job| {
         let (x, dy, dw) = (row.tensor(N, cols, F32), row.tensor(N, out, F32), row.tensor(out, cols, F32));
         matmul(&mut row.rec, Layout::Tn, dy, x, dw, Epilogue { accumulate: true, ..Default::default() });
         flops()
     };
     let one_by_one = |experts: u32| {
-        move |row: &mut Row| {
+        move |row: &mut Job| {
             let (x, y) = (row.tensor(N, cols, F32), row.tensor(N, out, F32));
             let stack = row.tensor(experts * out, cols, F32);
             let rows = N / experts;
@@ -55,7 +55,7 @@ pub fn grouped(c: &mut Criterion) {
         let experts = sizes.len() as u32;
         // One work list for all dispatches of the row, as for all products of a layer.
         let list: Cell<Option<WorkList>> = Cell::new(None);
-        move |row: &mut Row| {
+        move |row: &mut Job| {
             let work = list.get().unwrap_or_else(|| {
                 let ends = sizes.iter().scan(0, |sum, size| {
                     *sum += size;
@@ -101,13 +101,13 @@ pub fn grouped(c: &mut Criterion) {
 }
 
 /// Replays the cases in turn; prints the best and median time of each, and the median ratio to the first case of its round.
-fn in_turns(gpu: &Gpu, all: &[(&str, (Ready, Work))]) {
+fn in_turns(gpu: &Gpu, all: &[(&str, (PreparedJob<'_>, Work))]) {
     const ROUNDS: usize = 60;
     let rounds: Vec<Vec<f64>> = (0..ROUNDS)
         .map(|_| {
-            let time = |(_, (ready, _)): &(&str, (Ready, Work))| {
+            let time = |(_, (ready, _)): &(&str, (PreparedJob<'_>, Work))| {
                 let start = Instant::now();
-                replay(gpu, ready);
+                replay(ready);
                 block_on(gpu.wait()).expect("the device works");
                 start.elapsed().as_secs_f64() / f64::from(REPEATS)
             };
@@ -137,7 +137,7 @@ pub fn permutations(c: &mut Criterion) {
         let allocation = RowAllocation::Dropless { safe_tokens: false };
         PlacementConfig { tokens, chosen, experts, allocation, is_fused }
     };
-    let placed = |row: &mut Row, routes: PlacementConfig| {
+    let placed = |row: &mut Job, routes: PlacementConfig| {
         let ids: Vec<u32> =
             (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % routes.experts).collect();
         let ids = row.integers(&ids);
@@ -172,7 +172,7 @@ pub fn permutations(c: &mut Criterion) {
 }
 
 /// Tensors in place of the outputs of a router.
-fn given(row: &mut Row, shape: &RouterConfig) -> RouterOutput {
+fn given(row: &mut Job, shape: &RouterConfig) -> RouterOutput {
     RouterOutput {
         ids: row.tensor(1, N * shape.chosen, F32),
         gates: row.tensor(N, shape.chosen, F32),

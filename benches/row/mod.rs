@@ -1,10 +1,8 @@
 //! A row of the kernel benchmarks: a recording with REPEATS copies of a kernel, replayed and timed.
 
 use criterion::{Criterion, Throughput};
-use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
-use gristmill::element::Element::{self, F32};
+use gristmill::device::{Gpu, GpuOptions, Guard, Job, PreparedJob};
 use gristmill::kernels::Tier;
-use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
@@ -24,31 +22,6 @@ pub enum Work {
     Bytes(f64),
 }
 
-/// A row under construction: its tensors, their contents and the recording.
-pub struct Row {
-    persistents: Persistents,
-    contents: Vec<(Tensor, Vec<u32>)>,
-    pub rec: Recorder,
-}
-
-impl Row {
-    pub fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
-        self.persistents.tensor("bench", rows, cols, element)
-    }
-
-    pub fn integers(&mut self, values: &[u32]) -> Tensor {
-        let tensor = self.tensor(1, values.len() as u32, F32);
-        self.contents.push((tensor, values.to_vec()));
-        tensor
-    }
-}
-
-/// A row that is ready to replay.
-pub struct Ready {
-    prepared: Prepared,
-    _buffers: Buffers,
-}
-
 pub fn gpu() -> Gpu {
     let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
     let options = GpuOptions { tier, ..GpuOptions::default() };
@@ -63,30 +36,20 @@ pub fn is_wanted(gpu: &Gpu, name: &str) -> bool {
 }
 
 /// Records `build` REPEATS times and prepares it.
-pub fn prepare(gpu: &Gpu, build: impl Fn(&mut Row) -> Work) -> (Ready, Work) {
-    let (persistents, contents) = (Persistents::new(), Vec::new());
-    let mut row = Row { persistents, contents, rec: Recorder::new("bench", gpu.capabilities()) };
+pub fn prepare<'gpu>(gpu: &'gpu Gpu, build: impl Fn(&mut Job) -> Work) -> (PreparedJob<'gpu>, Work) {
+    let mut job = Job::new("bench", gpu.capabilities());
     let mut work = Work::Bytes(0.0);
     for _ in 0..REPEATS {
-        work = build(&mut row);
+        work = build(&mut job);
     }
-    let buffers = block_on(gpu.make_persistent(&row.persistents)).expect("buffers");
-    for (tensor, values) in &row.contents {
-        let BufferId::Persistent(id) = tensor.buffer else { continue };
-        gpu.write(&buffers, id, 0, bytemuck::cast_slice(values));
-    }
-    let recording = row.rec.finish();
-    let prepared = block_on(gpu.prepare(&[&recording], &buffers, Guard::Off)).expect("a recording");
-    (Ready { prepared, _buffers: buffers }, work)
+    (block_on(gpu.prepare_job(job, Guard::Off)).expect("a recording"), work)
 }
 
-pub fn replay(gpu: &Gpu, ready: &Ready) {
-    let mut encoder = gpu.encoder();
-    block_on(encoder.replay(&ready.prepared.programs[0])).expect("the device works");
-    block_on(encoder.submit()).expect("the device works");
+pub fn replay(ready: &PreparedJob<'_>) {
+    block_on(ready.replay()).expect("the device works");
 }
 
-pub fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) -> Work) {
+pub fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Job) -> Work) {
     if !is_wanted(gpu, name) {
         return;
     }
@@ -103,7 +66,7 @@ pub fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Row) ->
             let rounds = iterations.div_ceil(REPEATS as u64);
             let start = Instant::now();
             for _ in 0..rounds {
-                replay(gpu, &ready);
+                replay(&ready);
             }
             block_on(gpu.wait()).expect("the device works");
             let one = start.elapsed().div_f64((rounds * REPEATS as u64) as f64);

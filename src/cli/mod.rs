@@ -2,19 +2,27 @@
 //!
 //! The outermost layer, and the only one that blocks: each command runs one future to completion and turns an error
 //! into a line on standard error, or a few, and exit code 2.
+//!
+//! Needs the feature `cli`, which is on by default.
 
 mod doctor;
 mod explain;
 mod generate;
+#[cfg(not(feature = "plots"))]
+mod no_plots;
 mod output;
 mod parse;
 mod plan;
 mod self_test;
+#[cfg(feature = "plots")]
 mod stacked_areas;
+#[cfg(feature = "plots")]
 mod token_distribution;
 mod tokenize;
 mod train;
 
+#[cfg(not(feature = "plots"))]
+use self::no_plots as token_distribution;
 pub use self::tokenize::{TokenizeArguments, TrainTokenizerArguments};
 
 use crate::error::Result;

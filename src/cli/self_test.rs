@@ -56,9 +56,9 @@ pub async fn self_test(gpu: &Gpu, tier: Tier) -> Result<Vec<Outcome>> {
 fn products(harness: &mut Harness<'_>) {
     let (x, w) = (harness.input(N, D), harness.input(D, D));
     let [nt, nn, tn] = [(N, D), (N, D), (D, D)].map(|(rows, cols)| harness.output(rows, cols));
-    matmul(&mut harness.rec, Layout::Nt, x.0, w.0, nt, Epilogue::default());
-    matmul(&mut harness.rec, Layout::Nn, x.0, w.0, nn, Epilogue::default());
-    matmul(&mut harness.rec, Layout::Tn, x.0, x.0, tn, Epilogue::default());
+    matmul(&mut harness.job.rec, Layout::Nt, x.0, w.0, nt, Epilogue::default());
+    matmul(&mut harness.job.rec, Layout::Nn, x.0, w.0, nn, Epilogue::default());
+    matmul(&mut harness.job.rec, Layout::Tn, x.0, x.0, tn, Epilogue::default());
     let (n, d) = (N as usize, D as usize);
     harness.expect("matmul x Wᵀ", nt, reference::matmul::matmul_nt(&x.1, &w.1, n, d, d));
     harness.expect("matmul dy W", nn, reference::matmul::matmul_nn(&x.1, &w.1, n, d, d));
@@ -70,10 +70,10 @@ fn norms(harness: &mut Harness<'_>) {
     let ((w, w_values), (b, b_values)) = (harness.input(1, D), harness.input(1, D));
     let [y, dx] = [(); 2].map(|()| harness.output(N, D));
     let (rstd, dw) = (harness.output(1, N), harness.output(1, D));
-    rms_norm::rms_norm(&mut harness.rec, x, w, y, rstd, EPSILON);
+    rms_norm::rms_norm(&mut harness.job.rec, x, w, y, rstd, EPSILON);
     let saved = rms_norm::RmsNormSaved { x, w, rstd };
-    rms_norm::rms_norm_backward(&mut harness.rec, &saved, dy, dx, false);
-    rms_norm::rms_norm_backward_weight(&mut harness.rec, &saved, dy, dw);
+    rms_norm::rms_norm_backward(&mut harness.job.rec, &saved, dy, dx, false);
+    rms_norm::rms_norm_backward_weight(&mut harness.job.rec, &saved, dy, dw);
     let (cols, eps) = (D as usize, f64::from(EPSILON));
     let (want_dx, want_dw) =
         reference::rms_norm::rms_norm_backward(&x_values, &w_values, &dy_values, cols, eps);
@@ -85,9 +85,9 @@ fn norms(harness: &mut Harness<'_>) {
     let [mean, rstd] = [(); 2].map(|()| harness.output(1, N));
     let [dw, db] = [(); 2].map(|()| harness.output(1, D));
     let saved = layer_norm::LayerNormSaved { x, w, mean, rstd };
-    layer_norm::layer_norm(&mut harness.rec, &saved, b, y, EPSILON);
-    layer_norm::layer_norm_backward(&mut harness.rec, &saved, dy, dx, false);
-    layer_norm::layer_norm_backward_weight(&mut harness.rec, &saved, dy, dw, db);
+    layer_norm::layer_norm(&mut harness.job.rec, &saved, b, y, EPSILON);
+    layer_norm::layer_norm_backward(&mut harness.job.rec, &saved, dy, dx, false);
+    layer_norm::layer_norm_backward_weight(&mut harness.job.rec, &saved, dy, dw, db);
     let gradients = reference::layer_norm::layer_norm_backward(&x_values, &w_values, &dy_values, cols, eps);
     let want = reference::layer_norm::layer_norm(&x_values, &w_values, &b_values, cols, eps);
     harness.expect("layer_norm", y, want);
@@ -99,8 +99,8 @@ fn norms(harness: &mut Harness<'_>) {
 fn activations(harness: &mut Harness<'_>) {
     let ((x, x_values), (dy, dy_values)) = (harness.input(N, D), harness.input(N, D));
     let [y, dx] = [(); 2].map(|()| harness.output(N, D));
-    gelu::gelu(&mut harness.rec, x, y, Gelu::Tanh);
-    gelu::gelu_backward(&mut harness.rec, x, dy, dx, Gelu::Tanh);
+    gelu::gelu(&mut harness.job.rec, x, y, Gelu::Tanh);
+    gelu::gelu_backward(&mut harness.job.rec, x, dy, dx, Gelu::Tanh);
     let kind = reference::gelu::Gelu::Tanh;
     harness.expect("gelu", y, reference::gelu::gelu(&x_values, kind));
     harness.expect("gelu dx", dx, reference::gelu::gelu_backward(&x_values, &dy_values, kind));
@@ -108,8 +108,8 @@ fn activations(harness: &mut Harness<'_>) {
     // A row of x is a gate and the values it scales.
     let (dout, dout_values) = harness.input(N, D / 2);
     let (out, d_gate_up) = (harness.output(N, D / 2), harness.output(N, D));
-    swiglu::swiglu(&mut harness.rec, x, out);
-    swiglu::swiglu_backward(&mut harness.rec, x, dout, d_gate_up);
+    swiglu::swiglu(&mut harness.job.rec, x, out);
+    swiglu::swiglu_backward(&mut harness.job.rec, x, dout, d_gate_up);
     let (gate, up) = (columns(&x_values, D, 0, D / 2), columns(&x_values, D, D / 2, D / 2));
     let (d_gate, d_up) = reference::swiglu::swiglu_backward(&gate, &up, &dout_values);
     harness.expect("swiglu", out, reference::swiglu::swiglu(&gate, &up));
@@ -123,8 +123,8 @@ fn attentions(harness: &mut Harness<'_>) {
     let dqkv = harness.output(N, LAYOUT.cols());
     let shape =
         Attention { layout: LAYOUT, tokens: N, is_causal: true, scale: 0.2, window: None, dropout: None };
-    attention(&mut harness.rec, qkv, out, lse, None, &shape);
-    attention_backward(&mut harness.rec, qkv, out, dout, lse, dqkv, None, &shape);
+    attention(&mut harness.job.rec, qkv, out, lse, None, &shape);
+    attention_backward(&mut harness.job.rec, qkv, out, dout, lse, dqkv, None, &shape);
     let sizes = reference::attention::Attention {
         tokens: N as usize,
         heads: LAYOUT.heads as usize,
@@ -152,10 +152,9 @@ fn loss(harness: &mut Harness<'_>) {
     let (dh, dhead, loss) = (harness.output(N, D), harness.output(V, D), harness.output(1, 8));
     let targets: Vec<u32> = (0..N).map(|token| token * 37 % V).collect();
     let ignore = targets[5];
-    let ids = harness.holding(1, N, targets.iter().map(|&id| f32::from_bits(id)).collect());
+    let ids = harness.job.integers(&targets);
     let state = StepState { loss_scale: 1.0, ..StepState::default() };
-    let words: Vec<f32> = bytemuck::pod_collect_to_vec(bytemuck::bytes_of(&state));
-    let step = harness.holding(1, words.len() as u32, words);
+    let step = harness.job.integers(bytemuck::cast_slice(&[state]));
     let op = LinearCrossEntropy {
         h,
         head: &[head],
@@ -166,7 +165,7 @@ fn loss(harness: &mut Harness<'_>) {
         accumulation: 1,
         factor: 1.0,
     };
-    linear_cross_entropy(&mut harness.rec, &op, dh, Some(&[dhead]));
+    linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(&[dhead]));
     let count = targets.iter().filter(|&&target| target != ignore).count();
     let want = reference::linear_cross_entropy::linear_cross_entropy(
         &h_values,

@@ -28,7 +28,15 @@ pub struct AdapterReport {
 
 impl AdapterReport {
     pub(super) fn of(adapter: &wgpu::Adapter) -> Self {
-        let (info, limits) = (adapter.get_info(), adapter.limits());
+        Self::new(adapter.get_info(), &adapter.limits(), memory_bytes(adapter))
+    }
+
+    /// The adapter of a device, with the limits that the device was opened with.
+    pub(super) fn of_device(device: &wgpu::Device) -> Self {
+        Self::new(device.adapter_info(), &device.limits(), None)
+    }
+
+    fn new(info: wgpu::AdapterInfo, limits: &wgpu::Limits, memory_bytes: Option<u64>) -> Self {
         Self {
             name: info.name,
             backend: format!("{:?}", info.backend),
@@ -36,7 +44,7 @@ impl AdapterReport {
             is_software: info.device_type == wgpu::DeviceType::Cpu,
             binding_bytes: limits.max_storage_buffer_binding_size,
             buffer_bytes: limits.max_buffer_size,
-            memory_bytes: memory_bytes(adapter),
+            memory_bytes,
         }
     }
 
@@ -57,6 +65,26 @@ impl std::fmt::Display for AdapterReport {
             self.driver,
             self.binding_bytes >> 20
         )
+    }
+}
+
+/// Fails if a limit of a device is below what the kernels use. WebGPU's default limits are enough.
+pub(super) fn check_limits(name: &str, limits: &wgpu::Limits) -> Result<()> {
+    let least = [
+        ("max_storage_buffers_per_shader_stage", limits.max_storage_buffers_per_shader_stage, 8),
+        ("max_uniform_buffers_per_shader_stage", limits.max_uniform_buffers_per_shader_stage, 1),
+        ("max_bindings_per_bind_group", limits.max_bindings_per_bind_group, 9),
+        ("max_compute_workgroup_storage_size", limits.max_compute_workgroup_storage_size, 16384),
+        ("max_compute_invocations_per_workgroup", limits.max_compute_invocations_per_workgroup, 256),
+        ("max_compute_workgroup_size_x", limits.max_compute_workgroup_size_x, 256),
+        ("max_compute_workgroups_per_dimension", limits.max_compute_workgroups_per_dimension, 65535),
+    ];
+    match least.into_iter().find(|(_, given, needed)| given < needed) {
+        None => Ok(()),
+        Some((limit, given, needed)) => Err(Error::NoAdapter(format!(
+            "{name} has {limit} {given}, and the kernels need {needed}; open the device with at least \
+             wgpu::Limits::default(), or choose another adapter"
+        ))),
     }
 }
 

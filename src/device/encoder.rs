@@ -1,7 +1,9 @@
 //! Encodes submissions: uploads, program replays, readbacks.
 
+use super::buffers::Buffers;
 use super::gpu::Gpu;
-use super::prepare::{Buffers, Launch, Program};
+use super::launch::Launch;
+use super::prepare::Program;
 use super::slices::cut;
 use crate::error::Result;
 use crate::record::PersistentId;
@@ -46,9 +48,13 @@ impl<'gpu> Encoder<'gpu> {
         Ok(())
     }
 
-    /// Fills a persistent buffer with zeros.
+    /// Fills a persistent buffer with zeros. For an application's buffer without the usage `COPY_DST`, the submission
+    /// fails.
     pub fn clear(&mut self, buffers: &Buffers, id: PersistentId) {
-        self.commands.clear_buffer(&buffers.buffers[id.0 as usize], 0, None);
+        match buffers.target(id) {
+            Ok(range) => self.commands.clear_buffer(&range.buffer, range.start, Some(range.bytes)),
+            Err(error) => self.gpu.fault(&error),
+        }
     }
 
     /// Adds a copy between two buffers; size and offsets are multiples of 4 bytes.
@@ -76,14 +82,7 @@ impl<'gpu> Encoder<'gpu> {
     }
 
     fn encode(&mut self, program: &Program, launches: Range<usize>) {
-        let mut pass = self.commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
-            label: Some(program.name),
-            timestamp_writes: None,
-        });
-        for launch in &program.launches[launches.clone()] {
-            launch.encode(&mut pass);
-        }
-        drop(pass);
+        program.encode_launches(&mut self.commands, launches.clone());
         let path = |launch: &Launch| format!("{}/{}", program.name, launch.path);
         let launches = &program.launches[launches];
         if let (Some(first), Some(last)) = (launches.first(), launches.last()) {

@@ -3,11 +3,11 @@
 use super::adapter::{self, AdapterReport};
 use super::encoder::Encoder;
 use super::lanes::{lanes_share_loads, subgroup_size};
-use super::pipelines::Pipelines;
+use super::pipelines::{PipelineCaching, Pipelines};
 use super::slices::SUBMISSION_TIME;
-use super::submissions::{MAX_AHEAD, Submissions};
+use super::submissions::{MAX_AHEAD, Polling, Submissions};
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Limits, Tier};
+use crate::kernels::{Capabilities, Limits, Sources, Tier};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,11 @@ pub struct GpuOptions {
     /// software adapter. The latter executes a submission inside the submit call, so there is nothing to overlap, and
     /// wgpu cannot be polled during submit, so results would arrive, and be timed, one step late.
     pub ahead: Option<usize>,
+    /// Who polls the device. With `Polling::Application` shaders are compiled on the calling thread, otherwise on all
+    /// cores.
+    pub polling: Polling,
+    /// The shader files; a user may add some. Those run with the bounds and loop checks of `checked_shaders`.
+    pub sources: Sources,
 }
 
 /// An open adapter: device, queue, pipelines and submissions in flight.
@@ -94,8 +99,46 @@ impl Gpu {
         Ok(gpu)
     }
 
+    /// Kernels on an application's own device.
+    ///
+    /// The kernels use the limits that the device was opened with; they need no feature and at least
+    /// `wgpu::Limits::default()`. The tier follows from the kind of adapter unless `options` names one. The handlers of
+    /// uncaptured errors and of a lost device stay the application's, no pipeline cache is read or written, and the
+    /// thread that polls starts with the first submission of ours, if at all ([`GpuOptions::polling`]).
+    /// `options.device_name` is not used.
+    ///
+    /// # Errors
+    /// A limit of the device that is below what the kernels use.
+    ///
+    /// # Examples
+    ///
+    /// `examples/own_device.rs` binds an application's buffers and records into its command encoder.
+    ///
+    /// ```
+    /// use gristmill::device::{Gpu, GpuOptions};
+    /// use gristmill::wgpu;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # pollster::block_on(async {
+    /// let instance = wgpu::Instance::default();
+    /// let adapter = instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await?;
+    /// let (device, queue) = adapter.request_device(&wgpu::DeviceDescriptor::default()).await?;
+    /// let gpu = Gpu::from_device(&device, &queue, &GpuOptions::default())?;
+    /// println!("{}: {}", gpu.report(), gpu.capabilities());
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub fn from_device(device: &wgpu::Device, queue: &wgpu::Queue, options: &GpuOptions) -> Result<Self> {
+        let report = AdapterReport::of_device(device);
+        adapter::check_limits(&report.name, &device.limits())?;
+        let pipelines = Pipelines::new(device, options, PipelineCaching::Off);
+        Ok(Self::of(device.clone(), queue.clone(), report, pipelines, options))
+    }
+
     async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
         let report = AdapterReport::of(adapter);
+        adapter::check_limits(&report.name, &adapter.limits())?;
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
         wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
         let features = adapter.features() & wanted;
@@ -109,25 +152,37 @@ impl Gpu {
         let opened = adapter.request_device(&descriptor).await;
         let (device, queue) =
             opened.map_err(|e| Error::NoAdapter(format!("{} could not be opened: {e}", report.name)))?;
+        let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
+        let gpu = Self::of(device, queue, report, pipelines, options);
+        remember_faults(&gpu.device, &gpu.fault);
+        Ok(gpu)
+    }
+
+    fn of(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        report: AdapterReport,
+        pipelines: Pipelines,
+        options: &GpuOptions,
+    ) -> Self {
         let fault = Fault::default();
-        remember_faults(&device, &fault);
         let limits = Limits {
             binding_bytes: options.binding_bytes.unwrap_or(u64::MAX).min(report.binding_bytes).min(1 << 30),
             buffer_bytes: report.buffer_bytes.min(1 << 30),
         };
         let tier = options.tier.unwrap_or(report.preferred_tier());
         let ahead = options.ahead.unwrap_or(if report.is_software { 0 } else { MAX_AHEAD }).min(MAX_AHEAD);
-        Ok(Self {
-            pipelines: Pipelines::new(&device, &adapter.get_info(), features, options.checked_shaders),
-            has_timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+        Self {
+            pipelines,
+            has_timestamps: device.features().contains(wgpu::Features::TIMESTAMP_QUERY),
             capabilities: Capabilities { tier, limits, lanes: 1 },
-            submissions: Submissions::new(&device, ahead, &fault),
+            submissions: Submissions::new(&device, &queue, options.polling, ahead, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,
             queue,
             report,
             fault,
-        })
+        }
     }
 
     /// The adapter.
@@ -180,6 +235,11 @@ impl Gpu {
         }
     }
 
+    /// Keeps an error that [`check`](Self::check) is to report.
+    pub(super) fn fault(&self, error: &Error) {
+        self.fault.keep(&error.to_string());
+    }
+
     /// Fails if the device has reported an error since it was opened.
     ///
     /// # Errors
@@ -204,9 +264,12 @@ impl Fault {
 
     /// Keeps the first error, which usually causes the others.
     fn keep(&self, what: &str) {
-        let one_line = what.split_whitespace().collect::<Vec<_>>().join(" ");
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line(what));
     }
+}
+
+pub(super) fn one_line(what: &str) -> String {
+    what.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Stores errors that arrive in callbacks; [`Gpu::check`] reports them.

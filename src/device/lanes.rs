@@ -2,12 +2,12 @@
 //! specification guarantees it, so a kernel tests it when an adapter is opened.
 
 use super::gpu::Gpu;
+use super::job::Job;
 use super::prepare::Guard;
-use super::readback::Reader;
 use crate::element::Element::F32;
 use crate::error::Result;
 use crate::kernels::{Capabilities, Kernel};
-use crate::record::{Persistents, Recorder, Recording, Tensor};
+use crate::record::Tensor;
 
 crate::params! {
     struct Params {
@@ -32,24 +32,19 @@ pub(super) fn subgroup_size(adapter: &wgpu::Adapter) -> u32 {
 /// # Errors
 /// A device failure.
 pub(super) async fn lanes_share_loads(gpu: &Gpu, lanes: u32) -> Result<bool> {
-    let (persistents, recording, heard) = lane_probe(lanes, true);
-    let buffers = gpu.make_persistent(&persistents).await?;
-    let prepared = gpu.prepare(&[&recording], &buffers, Guard::Off).await?;
-    let mut encoder = gpu.encoder();
-    encoder.replay(&prepared.programs[0]).await?;
-    encoder.submit().await?;
-    let bytes = Reader::new(gpu, heard.bytes()).tensor(gpu, &buffers, &prepared, 0, &heard).await?;
-    Ok(F32.decode(&bytes).iter().all(|&count| count == lanes as f32))
+    let (job, heard) = lane_probe(lanes, true);
+    let probe = gpu.prepare_job(job, Guard::Off).await?;
+    probe.replay().await?;
+    Ok(probe.values(&heard).await?.iter().all(|&count| count == lanes as f32))
 }
 
-/// The recording of the probe, its buffer, and its result (lanes, 4): row i counts, per component, the lanes from which
+/// The probe and its result (lanes, 4): row i counts, per component, the lanes from which
 /// lane i got the right value. Without `is_shuffled` that is only lane i itself.
-pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Persistents, Recording, Tensor) {
-    let mut persistents = Persistents::new();
-    let heard = persistents.tensor("heard", lanes, 4, F32);
-    let mut rec = Recorder::new("lanes", Capabilities::software());
+pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Job, Tensor) {
+    let mut job = Job::new("lanes", Capabilities::software());
+    let heard = job.output(lanes, 4);
     let kernel =
         Kernel::new("lanes", "hear_lanes", F32).feature("shuffled", is_shuffled).constant("LANES", lanes);
-    rec.dispatch(kernel, &[(1, heard.binding())], &Params { lanes }, [1, 1, 1]);
-    (persistents, rec.finish(), heard)
+    job.rec.dispatch(kernel, &[(1, heard.binding())], &Params { lanes }, [1, 1, 1]);
+    (job, heard)
 }

@@ -1,12 +1,17 @@
 //! Execution of recordings: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
 //!
+//! [`Gpu::run`] is the short way for work that runs once, [`Gpu::from_device`] the way onto an application's own device.
+//!
 //! The only module that uses wgpu. Nothing here blocks on the device: waiting is a future, and the binary decides how
 //! to run it.
 
 mod adapter;
+mod buffers;
 mod encoder;
 mod gpu;
+mod job;
 mod lanes;
+mod launch;
 mod mapping;
 mod pipelines;
 mod prepare;
@@ -17,11 +22,14 @@ mod submissions;
 mod upload;
 
 pub use adapter::{AdapterReport, list_adapters};
+pub use buffers::Buffers;
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
+pub use job::{Job, Outputs, PreparedJob};
 #[doc(hidden)] // for tests
 pub use lanes::lane_probe;
-pub use prepare::{Buffers, Guard, Prepared, Program};
+pub use prepare::{Guard, Prepared, Program};
 pub use profile::DispatchTime;
 pub use readback::{Arrival, ReadbackRing, Reader};
+pub use submissions::Polling;
 pub use upload::UploadRing;

@@ -1,9 +1,10 @@
 //! Compiles kernels, in parallel and once each; a pipeline cache on disk keeps the results between runs where the
 //! driver supports it.
 
-use super::gpu::Gpu;
-use crate::error::Result;
-use crate::kernels::{Access, Kernel, compose};
+use super::gpu::{Gpu, GpuOptions, one_line};
+use super::submissions::Polling;
+use crate::error::{Error, Result};
+use crate::kernels::{Access, Kernel, ParamsLayout, Sources};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,32 +16,49 @@ pub(super) struct Pipeline {
     pub pipeline: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
     pub bindings: Vec<(u32, Access)>,
+    pub params: Option<ParamsLayout>,
+}
+
+/// Whether compiled pipelines are kept between runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PipelineCaching {
+    /// In a file of the user's cache folder, where the driver supports it.
+    OnDisk,
+    Off,
 }
 
 /// The compiled pipelines, by kernel.
 pub(super) struct Pipelines {
     compiled: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     cache: Option<(wgpu::PipelineCache, PathBuf)>,
+    sources: Sources,
     is_checked: bool,
+    is_parallel: bool,
 }
 
 impl Pipelines {
-    pub fn new(
-        device: &wgpu::Device,
-        info: &wgpu::AdapterInfo,
-        features: wgpu::Features,
-        is_checked: bool,
-    ) -> Self {
-        let cache = features
-            .contains(wgpu::Features::PIPELINE_CACHE)
-            .then(|| cache_path(info))
+    pub fn new(device: &wgpu::Device, options: &GpuOptions, caching: PipelineCaching) -> Self {
+        let is_cached =
+            caching == PipelineCaching::OnDisk && device.features().contains(wgpu::Features::PIPELINE_CACHE);
+        let cache = is_cached
+            .then(|| cache_path(&device.adapter_info()))
             .flatten()
             .map(|path| (open_cache(device, &path), path));
-        Self { compiled: Mutex::default(), cache, is_checked }
+        Self {
+            compiled: Mutex::default(),
+            cache,
+            sources: options.sources.clone(),
+            is_checked: options.checked_shaders,
+            is_parallel: options.polling == Polling::Thread,
+        }
     }
 
-    /// The pipelines of `kernels`. Missing ones are compiled on all cores; none is compiled twice.
-    pub fn get(&self, gpu: &Gpu, kernels: &[&Kernel]) -> Result<HashMap<Kernel, Arc<Pipeline>>> {
+    /// The pipelines of `kernels`. Missing ones are compiled on all cores, or on this thread if we may start none; none
+    /// is compiled twice.
+    ///
+    /// # Errors
+    /// A shader that does not compose or that the device refuses.
+    pub async fn get(&self, gpu: &Gpu, kernels: &[&Kernel]) -> Result<HashMap<Kernel, Arc<Pipeline>>> {
         let missing: Vec<&Kernel> = {
             let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
             let mut missing: Vec<&Kernel> =
@@ -50,7 +68,12 @@ impl Pipelines {
             missing
         };
         if !missing.is_empty() {
-            for (kernel, pipeline) in missing.iter().zip(self.compile_all(gpu, &missing)?) {
+            for (kernel, (pipeline, refusal)) in missing.iter().zip(self.compile_all(gpu, &missing)?) {
+                if let Some(error) = refusal.await {
+                    let name = &gpu.report().name;
+                    let error = one_line(&error.to_string());
+                    return Err(Error::Device(format!("{name} refuses the shader {kernel}: {error}")));
+                }
                 let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
                 compiled.insert((*kernel).clone(), Arc::new(pipeline));
             }
@@ -60,10 +83,17 @@ impl Pipelines {
         Ok(kernels.iter().map(|kernel| ((*kernel).clone(), compiled[*kernel].clone())).collect())
     }
 
-    fn compile_all(&self, gpu: &Gpu, kernels: &[&Kernel]) -> Result<Vec<Pipeline>> {
+    fn compile_all(
+        &self,
+        gpu: &Gpu,
+        kernels: &[&Kernel],
+    ) -> Result<Vec<(Pipeline, impl Future<Output = Option<wgpu::Error>>)>> {
+        if !self.is_parallel {
+            return kernels.iter().map(|kernel| self.compile(gpu, kernel)).collect();
+        }
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(kernels.len());
         let next = AtomicUsize::new(0);
-        let mut done: Vec<(usize, Result<Pipeline>)> = std::thread::scope(|scope| {
+        let mut done: Vec<(usize, _)> = std::thread::scope(|scope| {
             let work = || {
                 let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < kernels.len());
                 std::iter::from_fn(take).map(|i| (i, self.compile(gpu, kernels[i]))).collect::<Vec<_>>()
@@ -76,19 +106,27 @@ impl Pipelines {
         done.into_iter().map(|(_, pipeline)| pipeline).collect()
     }
 
-    fn compile(&self, gpu: &Gpu, kernel: &Kernel) -> Result<Pipeline> {
-        let composed = compose(kernel)?;
+    /// The pipeline of `kernel`, and a future of the error for which the device refuses it.
+    fn compile(
+        &self,
+        gpu: &Gpu,
+        kernel: &Kernel,
+    ) -> Result<(Pipeline, impl Future<Output = Option<wgpu::Error>> + use<>)> {
+        let composed = self.sources.compose(kernel)?;
+        // Error scopes belong to the thread.
+        let invalid = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let failed = gpu.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let label = kernel.to_string();
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(&label),
             source: wgpu::ShaderSource::Naga(Cow::Owned(composed.module)),
         };
-        let checks = match self.is_checked {
+        let checks = match self.is_checked || self.sources.is_added(kernel.file) {
             true => wgpu::ShaderRuntimeChecks::checked(),
             false => wgpu::ShaderRuntimeChecks::unchecked(),
         };
-        // SAFETY: the shaders are part of this crate. Tests run each of them checked and unchecked, with guard zones
-        // around every binding, and no loop bound depends on data in a way that could make it infinite.
+        // SAFETY: unchecked shaders are part of this crate. Tests run each of them checked and unchecked, with guard
+        // zones around every binding, and no loop bound depends on data in a way that could make it infinite.
         let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, checks) };
         let entries: Vec<_> =
             composed.bindings.iter().map(|&(binding, access)| layout_entry(binding, access)).collect();
@@ -111,7 +149,10 @@ impl Pipelines {
             },
             cache: self.cache.as_ref().map(|(cache, _)| cache),
         });
-        Ok(Pipeline { pipeline, layout, bindings: composed.bindings })
+        let (failed, invalid) = (failed.pop(), invalid.pop());
+        let refusal = async move { failed.await.or(invalid.await) };
+        let (bindings, params) = (composed.bindings, composed.params);
+        Ok((Pipeline { pipeline, layout, bindings, params }, refusal))
     }
 
     /// Best effort: without the cache the next start only takes some seconds longer.

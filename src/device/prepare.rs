@@ -1,17 +1,15 @@
 //! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
-use super::gpu::Gpu;
+use super::buffers::Buffers;
+use super::gpu::{Gpu, one_line};
+use super::launch::{Launch, Places};
 use super::pipelines::Pipeline;
 use crate::error::{Error, Result};
-use crate::kernels::{Access, Kernel};
-use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, Persistents, Recording};
+use crate::kernels::Kernel;
+use crate::record::{BufferId, MemoryPlan, Recording};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-
-/// The persistent buffers, by id. Zero-filled on creation.
-pub struct Buffers {
-    pub(super) buffers: Vec<wgpu::Buffer>,
-}
 
 /// A prepared recording: a replay only encodes.
 pub struct Program {
@@ -19,21 +17,6 @@ pub struct Program {
     pub(super) launches: Vec<Launch>,
     /// End of each submission, as launch indices, once the first replay has been measured.
     pub(super) slices: OnceLock<Vec<usize>>,
-}
-
-pub(super) struct Launch {
-    pub pipeline: Arc<Pipeline>,
-    pub bind_group: wgpu::BindGroup,
-    pub grid: Grid,
-    pub path: String,
-    pub kernel: Kernel,
-}
-
-pub(super) enum Grid {
-    /// Workgroups along x, y and z.
-    Direct([u32; 3]),
-    /// Read by the device from a buffer, at this byte offset.
-    Indirect(wgpu::Buffer, u64),
 }
 
 /// Guard zones around pool buffers, for tests.
@@ -70,16 +53,26 @@ impl Program {
     pub fn launches(&self) -> usize {
         self.launches.len()
     }
-}
 
-impl Launch {
-    pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>) {
-        pass.set_pipeline(&self.pipeline.pipeline);
-        pass.set_bind_group(0, &self.bind_group, &[]);
-        match &self.grid {
-            Grid::Direct([x, y, z]) => pass.dispatch_workgroups(*x, *y, *z),
-            Grid::Indirect(buffer, offset) => pass.dispatch_workgroups_indirect(buffer, *offset),
-        }
+    /// Adds every dispatch to `commands`, in a compute pass of its own. Nothing is submitted, and no thread is started:
+    /// the application finishes the encoder and submits it to the queue of the same device.
+    ///
+    /// How long the submission may take is the application's concern; [`Encoder::replay`](super::Encoder::replay) splits
+    /// long programs.
+    ///
+    /// # Examples
+    ///
+    /// See `examples/own_device.rs`.
+    pub fn encode(&self, commands: &mut wgpu::CommandEncoder) {
+        self.encode_launches(commands, 0..self.launches.len());
+    }
+
+    pub(super) fn encode_launches(&self, commands: &mut wgpu::CommandEncoder, launches: Range<usize>) {
+        let mut pass = commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
+            label: Some(self.name),
+            timestamp_writes: None,
+        });
+        self.launches[launches].iter().for_each(|launch| launch.encode(&mut pass));
     }
 }
 
@@ -98,29 +91,11 @@ impl Prepared {
 }
 
 impl Gpu {
-    /// Allocates the persistent buffers.
-    ///
-    /// # Errors
-    /// A buffer over the size limit, or out of memory: the message names the buffer and the largest of the list.
-    pub async fn make_persistent(&self, list: &Persistents) -> Result<Buffers> {
-        let consumers = || {
-            let all = list.buffers().iter();
-            let mut all: Vec<Consumer> =
-                all.map(|(label, bytes)| Consumer { label: label.clone(), bytes: *bytes }).collect();
-            all.sort_by_key(|c| std::cmp::Reverse(c.bytes));
-            all
-        };
-        let mut buffers = Vec::with_capacity(list.buffers().len());
-        for (label, bytes) in list.buffers() {
-            buffers.push(self.storage(label, *bytes, consumers).await?);
-        }
-        Ok(Buffers { buffers })
-    }
-
     /// Prepares recordings that never run concurrently; they share one pool.
     ///
     /// # Errors
-    /// A shader that does not compile, a buffer over the size limit, out of memory, or a device failure.
+    /// A shader that does not compile, one whose bindings or params are not those of the recording, a dispatch that
+    /// reads and writes ranges of one buffer, a buffer over the size limit, out of memory, or a device failure.
     pub async fn prepare(
         &self,
         recordings: &[&Recording],
@@ -129,7 +104,7 @@ impl Gpu {
     ) -> Result<Prepared> {
         let kernels: Vec<&Kernel> =
             recordings.iter().flat_map(|r| r.dispatches.iter().map(|d| &d.kernel)).collect();
-        let pipelines = self.pipelines.get(self, &kernels)?;
+        let pipelines = self.pipelines.get(self, &kernels).await?;
         let plan = MemoryPlan::new(recordings);
         let consumers = || MemoryPlan::largest(recordings, 5);
         let mut pool = Vec::with_capacity(plan.buffers.len());
@@ -160,31 +135,23 @@ impl Gpu {
         pipelines: &HashMap<Kernel, Arc<Pipeline>>,
     ) -> Result<Program> {
         let params = self.params(recording).await?;
-        let mut launches = Vec::with_capacity(recording.dispatches.len());
+        let refused = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let places = Places { buffers, prepared, index, params: &params };
         let mut params_at = 0;
-        for dispatch in &recording.dispatches {
-            let pipeline = pipelines[&dispatch.kernel].clone();
-            let locate = |buffer: BufferId| match buffer {
-                BufferId::Persistent(id) => Some((&buffers.buffers[id.0 as usize], 0)),
-                transient => prepared.place(index, transient),
-            };
-            let bind_group = self.bind_group(dispatch, &pipeline, &params, params_at, locate)?;
-            params_at += dispatch.params_slot();
-            let grid = match dispatch.arguments {
-                None => Grid::Direct(dispatch.grid),
-                Some(arguments) => {
-                    let fault = || fault(dispatch, "its indirect arguments have no buffer");
-                    let (buffer, start) = locate(arguments.buffer).ok_or_else(fault)?;
-                    Grid::Indirect(buffer.clone(), start + arguments.offset)
-                }
-            };
-            launches.push(Launch {
-                pipeline,
-                bind_group,
-                grid,
-                path: dispatch.path.clone(),
-                kernel: dispatch.kernel.clone(),
-            });
+        let launches: Result<Vec<Launch>> = recording
+            .dispatches
+            .iter()
+            .map(|dispatch| {
+                let launch = places.launch(self, dispatch, &pipelines[&dispatch.kernel], params_at);
+                params_at += dispatch.params_slot();
+                launch
+            })
+            .collect();
+        let refusal = refused.pop(); // here, because a scope must not be held across an await
+        let launches = launches?;
+        if let Some(error) = refusal.await {
+            let (name, error) = (recording.name, one_line(&error.to_string()));
+            return Err(Error::Device(format!("{} refuses {name}: {error}", self.report().name)));
         }
         Ok(Program { name: recording.name, launches, slices: OnceLock::new() })
     }
@@ -203,89 +170,4 @@ impl Gpu {
         self.queue.write_buffer(&buffer, 0, &bytes);
         Ok(buffer)
     }
-
-    fn bind_group<'b>(
-        &self,
-        dispatch: &Dispatch,
-        pipeline: &Pipeline,
-        params: &'b wgpu::Buffer,
-        params_at: u64,
-        locate: impl Fn(BufferId) -> Option<(&'b wgpu::Buffer, u64)>,
-    ) -> Result<wgpu::BindGroup> {
-        let fault = |what: String| fault(dispatch, &what);
-        let range = |buffer, offset, bytes| {
-            let size = std::num::NonZeroU64::new(bytes);
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size })
-        };
-        let mut entries = Vec::new();
-        for &(index, access) in &pipeline.bindings {
-            let resource = if access == Access::Uniform {
-                range(params, params_at, dispatch.params.len() as u64)
-            } else {
-                let given = dispatch.bindings.iter().find(|(i, _)| *i == index).map(|(_, binding)| binding);
-                let binding = given.ok_or_else(|| fault(format!("binding {index} is missing")))?;
-                let (buffer, start) =
-                    locate(binding.buffer).ok_or_else(|| fault(format!("binding {index} has no buffer")))?;
-                range(buffer, start + binding.offset, binding.bytes)
-            };
-            entries.push(wgpu::BindGroupEntry { binding: index, resource });
-        }
-        Ok(self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(&dispatch.path),
-            layout: &pipeline.layout,
-            entries: &entries,
-        }))
-    }
-
-    async fn storage(
-        &self,
-        label: &str,
-        bytes: u64,
-        largest: impl Fn() -> Vec<Consumer>,
-    ) -> Result<wgpu::Buffer> {
-        let limit = self.capabilities().limits.buffer_bytes;
-        if bytes > limit {
-            return Err(Error::Plan(format!(
-                "buffer `{label}` takes {bytes} bytes, more than the limit of {limit}; make the batch or the model smaller"
-            )));
-        }
-        let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        // INDIRECT on all of them: pool buffers are assigned by lifetime, so any of them may hold indirect arguments.
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::INDIRECT | copied;
-        self.buffer(label, bytes, usage, largest).await
-    }
-
-    pub(super) async fn buffer(
-        &self,
-        label: &str,
-        bytes: u64,
-        usage: wgpu::BufferUsages,
-        largest: impl Fn() -> Vec<Consumer>,
-    ) -> Result<wgpu::Buffer> {
-        let size = bytes.next_multiple_of(4);
-        let scope = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some(label),
-            size,
-            usage,
-            mapped_at_creation: false,
-        });
-        if scope.pop().await.is_some() {
-            let listed: Vec<String> = largest()
-                .iter()
-                .take(5)
-                .map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0))
-                .collect();
-            return Err(Error::Device(format!(
-                "out of memory allocating `{label}` of {bytes} bytes; the largest consumers: {}; make the \
-                 batch or the model smaller",
-                listed.join(", ")
-            )));
-        }
-        Ok(buffer)
-    }
-}
-
-fn fault(dispatch: &Dispatch, what: &str) -> Error {
-    Error::Device(format!("{} ({}): {what}", dispatch.path, dispatch.kernel))
 }

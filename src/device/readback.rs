@@ -1,9 +1,10 @@
 //! Readback: a ring for the state that each step reports, and a reader for everything else.
 
+use super::buffers::Buffers;
 use super::encoder::Encoder;
 use super::gpu::Gpu;
 use super::mapping::Mapping;
-use super::prepare::{Buffers, Prepared};
+use super::prepare::Prepared;
 use crate::error::{Error, Result};
 use crate::record::{BufferId, PersistentId, Tensor};
 use std::collections::VecDeque;
@@ -55,7 +56,8 @@ impl ReadbackRing {
         };
         let mut at = 0;
         for &(from, bytes) in &self.sources {
-            encoder.copy(&buffers.buffers[from.0 as usize], 0, &slot, at, bytes);
+            let source = buffers.source(from)?;
+            encoder.copy(&source.buffer, source.start, &slot, at, bytes);
             at += bytes;
         }
         self.copied = Some((tag, slot));
@@ -120,7 +122,8 @@ impl Reader {
         bytes: u64,
         take: impl AsyncFnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.read_buffer(gpu, &buffers.buffers[from.0 as usize], at, bytes, take).await
+        let source = buffers.source(from)?;
+        self.read_buffer(gpu, &source.buffer, source.start + at, bytes, take).await
     }
 
     pub(super) async fn read_buffer(
@@ -172,7 +175,10 @@ impl Reader {
         margin: u64,
     ) -> Result<Vec<u8>> {
         let (buffer, start) = match tensor.buffer {
-            BufferId::Persistent(id) => (&buffers.buffers[id.0 as usize], 0),
+            BufferId::Persistent(id) => {
+                let source = buffers.source(id)?;
+                (&source.buffer, source.start)
+            }
             transient => prepared
                 .place(index, transient)
                 .ok_or_else(|| Error::Device("no dispatch of its recording uses the tensor".into()))?,

@@ -1,14 +1,15 @@
 //! Submissions in flight: how many, when they complete, and which ops they contain if the device fails.
 //!
-//! One thread polls the device; all other waiting is a future that this thread wakes. wgpu's callbacks run on that
-//! thread, or on one that requests a callback for work already completed. In a browser the event loop does both.
+//! One thread polls the device, from the first submission on; all other waiting is a future that this thread wakes.
+//! wgpu's callbacks run on that thread, or on one that requests a callback for work already completed. In a browser the
+//! event loop does both. With [`Polling::Application`] there is no thread, and the application's polls wake the futures.
 
 use super::gpu::Fault;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,14 +22,33 @@ pub(super) const MAX_AHEAD: usize = 3;
 /// software adapter, takes minutes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Who polls the device. Nothing that is waited for completes without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Polling {
+    /// A thread of ours, started by the first submission. Recordings that an application encodes and submits itself
+    /// start none.
+    #[default]
+    Thread,
+    /// The application, by `wgpu::Device::poll` in its event loop or on a thread of its own. Blocking on one of our
+    /// futures on the only thread that polls waits forever.
+    Application,
+}
+
 pub(super) struct Submissions {
     device: wgpu::Device,
+    queue: wgpu::Queue,
+    polling: Polling,
     /// Most submissions in flight when the host continues.
     ahead: usize,
+    fault: Fault,
+    thread: OnceLock<PollingThread>,
+    state: Arc<Mutex<QueueState>>,
+}
+
+struct PollingThread {
     /// `None` only during drop.
     requests: Option<mpsc::Sender<Request>>,
-    thread: Option<JoinHandle<()>>,
-    state: Arc<Mutex<QueueState>>,
+    handle: Option<JoinHandle<()>>,
 }
 
 /// A request to the polling thread.
@@ -52,25 +72,28 @@ struct QueueState {
 }
 
 impl Submissions {
-    /// Starts the polling thread of `device`. Up to `ahead` submissions may be in flight when the host continues.
-    pub fn new(device: &wgpu::Device, ahead: usize, fault: &Fault) -> Self {
-        let (requests, inbox) = mpsc::channel();
-        let state = Arc::new(Mutex::new(QueueState::default()));
-        let (polled, fault, shared) = (device.clone(), fault.clone(), state.clone());
-        let thread = std::thread::Builder::new().name("gristmill wait".into());
-        let thread = thread.spawn(move || serve(&polled, &fault, &inbox, &shared)).ok();
-        if thread.is_none() {
-            lock(&state).failure = Some("the thread that polls the device could not be started".into());
+    /// No submissions yet. Up to `ahead` may be in flight when the host continues.
+    pub fn new(
+        device: &wgpu::Device,
+        queue: &wgpu::Queue,
+        polling: Polling,
+        ahead: usize,
+        fault: &Fault,
+    ) -> Self {
+        Self {
+            device: device.clone(),
+            queue: queue.clone(),
+            polling,
+            ahead,
+            fault: fault.clone(),
+            thread: OnceLock::new(),
+            state: Arc::default(),
         }
-        Self { device: device.clone(), ahead, requests: Some(requests), thread, state }
     }
 
     /// Registers a submission; `ops` is its first and last op.
     pub fn add(&self, index: wgpu::SubmissionIndex, ops: String) {
-        let mut state = lock(&self.state);
-        let number = self.request(&mut state, Request::Finish(index));
-        state.submitted += 1;
-        state.in_flight.push_back((number, ops));
+        self.request(Request::Finish(index), Some(ops));
     }
 
     /// Completes when at most `ahead` submissions are in flight.
@@ -88,13 +111,16 @@ impl Submissions {
 
     /// Completes when everything submitted so far has run.
     pub async fn all(&self) -> Result<()> {
-        let number = self.request(&mut lock(&self.state), Request::FinishAll);
+        let number = self.request(Request::FinishAll, None);
         self.completion(number).await
     }
 
-    /// Runs callbacks that are ready, for example of a mapping requested after its submission has finished.
+    /// Runs callbacks that are ready, for example of a mapping requested after its submission has finished, unless the
+    /// application polls.
     pub fn run_callbacks(&self) {
-        let _ = poll(&self.device, wgpu::PollType::Poll); // the polling thread sees a device failure too
+        if self.polling == Polling::Thread {
+            let _ = poll(&self.device, wgpu::PollType::Poll); // the polling thread sees a device failure too
+        }
     }
 
     /// First and last op of the oldest submission in flight.
@@ -107,12 +133,45 @@ impl Submissions {
         lock(&self.state).submitted
     }
 
-    fn request(&self, state: &mut QueueState, request: Request) -> u64 {
+    /// Asks for the completion of `request`; if it is a submission, `ops` is its first and last op.
+    fn request(&self, request: Request, ops: Option<String>) -> u64 {
+        let thread = self.thread();
+        let mut state = lock(&self.state);
         state.requested += 1;
-        if let Some(requests) = &self.requests {
-            let _ = requests.send(request); // a thread that has ended has stored its failure
+        let number = state.requested;
+        if let Some(ops) = ops {
+            state.submitted += 1;
+            state.in_flight.push_back((number, ops));
         }
-        state.requested
+        match thread.and_then(|thread| thread.requests.as_ref()) {
+            // Under the lock, so that the thread receives requests in the order of their numbers.
+            Some(requests) => {
+                let _ = requests.send(request); // a thread that has ended has stored its failure
+            }
+            None => {
+                drop(state); // the callback takes it
+                let state = self.state.clone();
+                self.queue.on_submitted_work_done(move || lock(&state).complete(number));
+            }
+        }
+        number
+    }
+
+    /// The polling thread, started on the first call; `None` if the application polls.
+    fn thread(&self) -> Option<&PollingThread> {
+        (self.polling == Polling::Thread).then(|| {
+            self.thread.get_or_init(|| {
+                let (requests, inbox) = mpsc::channel();
+                let (device, fault, state) = (self.device.clone(), self.fault.clone(), self.state.clone());
+                let thread = std::thread::Builder::new().name("gristmill wait".into());
+                let handle = thread.spawn(move || serve(&device, &fault, &inbox, &state)).ok();
+                if handle.is_none() {
+                    let failure = "the thread that polls the device could not be started".to_string();
+                    lock(&self.state).failure = Some(failure);
+                }
+                PollingThread { requests: Some(requests), handle }
+            })
+        })
     }
 
     /// Completes with request `number`.
@@ -132,11 +191,22 @@ impl Submissions {
     }
 }
 
-impl Drop for Submissions {
+impl QueueState {
+    /// Notes that request `number`, and so every earlier one, is complete.
+    fn complete(&mut self, number: u64) {
+        self.completed = self.completed.max(number);
+        while self.in_flight.front().is_some_and(|(number, _)| *number <= self.completed) {
+            self.in_flight.pop_front();
+        }
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Drop for PollingThread {
     fn drop(&mut self) {
         self.requests = None; // ends the thread
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
         }
     }
 }
@@ -151,21 +221,16 @@ fn serve(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, 
         };
         let mut state = lock(state);
         match polled {
-            Ok(()) => state.completed = number,
+            Ok(()) => state.complete(number),
             Err(error) => {
                 let ops = state.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
                 // The callback of a lost device has the better message.
                 let failure =
                     fault.get().unwrap_or_else(|| format!("the device did not finish {ops}: {error}"));
                 state.failure = Some(failure);
+                state.waiting.drain(..).for_each(Waker::wake);
+                return;
             }
-        }
-        while state.in_flight.front().is_some_and(|(number, _)| *number <= state.completed) {
-            state.in_flight.pop_front();
-        }
-        state.waiting.drain(..).for_each(Waker::wake);
-        if state.failure.is_some() {
-            return;
         }
     }
 }

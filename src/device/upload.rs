@@ -1,9 +1,9 @@
 //! Uploads through a ring of staging buffers, so that nothing is allocated per step.
 
+use super::buffers::Buffers;
 use super::encoder::Encoder;
 use super::gpu::Gpu;
 use super::mapping::Mapping;
-use super::prepare::Buffers;
 use crate::error::{Error, Result};
 use crate::record::PersistentId;
 
@@ -47,6 +47,7 @@ impl UploadRing {
         buffers: &Buffers,
         to: PersistentId,
     ) -> Result<()> {
+        let target = buffers.target(to)?;
         let slot = &mut self.slots[self.next];
         if let Some(mut mapping) = slot.mapping.take()
             && mapping.done_at()?.is_none()
@@ -57,7 +58,7 @@ impl UploadRing {
         view.map_err(|e| Error::Device(format!("an upload buffer is not mapped: {e}")))?
             .copy_from_slice(data);
         slot.buffer.unmap();
-        encoder.copy(&slot.buffer, 0, &buffers.buffers[to.0 as usize], 0, data.len() as u64);
+        encoder.copy(&slot.buffer, 0, &target.buffer, target.start, data.len() as u64);
         self.next = (self.next + 1) % self.slots.len();
         Ok(())
     }
@@ -68,13 +69,5 @@ impl UploadRing {
         let slot = &mut self.slots[last];
         let bytes = slot.buffer.size();
         slot.mapping = Some(Mapping::request(gpu, &slot.buffer, wgpu::MapMode::Write, bytes));
-    }
-}
-
-impl Gpu {
-    /// Writes `data` at byte `at` of a persistent buffer. For set-up and tests: wgpu allocates a staging buffer per
-    /// call.
-    pub fn write(&self, buffers: &Buffers, to: PersistentId, at: u64, data: &[u8]) {
-        self.queue.write_buffer(&buffers.buffers[to.0 as usize], at, data);
     }
 }

@@ -1,11 +1,16 @@
 //! Composes a [`Kernel`] into the module that the driver compiles: WESL resolves imports and conditions, naga
 //! validates.
 
+use super::interface::{Access, ParamsLayout, bindings};
 use super::kernel::{FEATURES, Kernel};
-use super::sources::sources;
+use super::sources::{Sources, TILE};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
-use wesl::{CompileOptions, EscapeMangler, Feature, Features, ModulePath, VirtualResolver};
+use std::ops::Range;
+use wesl::{
+    CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, ModulePath, ResolveError,
+    VirtualResolver,
+};
 
 /// A composed and validated shader.
 pub struct Composed {
@@ -15,72 +20,66 @@ pub struct Composed {
     pub module: naga::Module,
     /// The bindings that the entry point uses, as (index, access), sorted by index.
     pub bindings: Vec<(u32, Access)>,
+    /// The params struct; `None` if the file declares none.
+    pub params: Option<ParamsLayout>,
 }
 
-/// How an entry point accesses a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// The params struct.
-    Uniform,
-    /// A read-only tensor.
-    Read,
-    /// A tensor that is written and possibly read.
-    ReadWrite,
-}
-
-/// Composes and validates `kernel`.
+/// Composes and validates a kernel of this crate's own files.
 ///
 /// # Errors
 /// A defect in a shader file, never in a user's input.
 pub fn compose(kernel: &Kernel) -> Result<Composed> {
-    let wgsl = wgsl(kernel)?;
-    let fault = |what: String| Error::Device(format!("shader {kernel} does not compile: {what}"));
-    let module = naga::front::wgsl::parse_str(&wgsl).map_err(|e| fault(e.emit_to_string(&wgsl)))?;
-    let mut validator =
-        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
-    let info = validator.validate(&module).map_err(|e| fault(e.emit_to_string(&wgsl)))?;
-    let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
-    let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
-    let usage = info.get_entry_point(entry);
-    let mut bindings: Vec<(u32, Access)> = module
-        .global_variables
-        .iter()
-        .filter(|(handle, _)| !usage[*handle].is_empty())
-        .filter_map(|(_, global)| Some((global.binding.as_ref()?.binding, access(global.space)?)))
-        .collect();
-    bindings.sort_by_key(|(index, _)| *index);
-    Ok(Composed { wgsl, module, bindings })
+    Sources::default().compose(kernel)
 }
 
-fn access(space: naga::AddressSpace) -> Option<Access> {
-    match space {
-        naga::AddressSpace::Uniform => Some(Access::Uniform),
-        naga::AddressSpace::Storage { access } if access.contains(naga::StorageAccess::STORE) => {
-            Some(Access::ReadWrite)
+impl Sources {
+    /// Composes and validates a kernel of any of these files.
+    ///
+    /// # Errors
+    /// One line that names the kernel: a file or an import that does not exist, WGSL that does not parse or that naga
+    /// finds invalid, an unknown condition, or a missing entry point.
+    pub fn compose(&self, kernel: &Kernel) -> Result<Composed> {
+        let wgsl = self.wgsl(kernel)?;
+        let fault = |what: String| Error::Device(format!("shader {kernel} does not compile: {what}"));
+        let parsed = naga::front::wgsl::parse_str(&wgsl);
+        let module = parsed.map_err(|error| {
+            let span = error.labels().next().and_then(|(span, _)| span.to_range());
+            fault(located(error.message().to_string(), &wgsl, span))
+        })?;
+        let (flags, capabilities) = (naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
+        let validated = naga::valid::Validator::new(flags, capabilities).validate(&module);
+        let info = validated.map_err(|error| {
+            let span = error.spans().next().and_then(|(span, _)| span.to_range());
+            fault(located(causes(error.as_inner()), &wgsl, span))
+        })?;
+        let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
+        let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
+        let bindings = bindings(&module, info.get_entry_point(entry));
+        let params = ParamsLayout::of(&module);
+        Ok(Composed { wgsl, module, bindings, params })
+    }
+
+    fn wgsl(&self, kernel: &Kernel) -> Result<String> {
+        let mut resolver = VirtualResolver::new();
+        for (path, source) in self.iter() {
+            resolver.add_module(module_path(&path), source.into());
         }
-        naga::AddressSpace::Storage { .. } => Some(Access::Read),
-        _ => None,
+        resolver.add_module(module_path(TILE), tile_module(kernel).into());
+        let mut flags: HashMap<String, Feature> =
+            FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
+        flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
+        let options = CompileOptions {
+            validate: false, // naga validates, and knows the extensions in use
+            keep_root: true,
+            features: Features { default: Feature::Error, flags },
+            ..CompileOptions::default()
+        };
+        let composed = wesl::compile(&module_path(kernel.file), &resolver, &EscapeMangler, &options);
+        let composed = composed.map_err(|error| {
+            Error::Device(format!("shader {kernel} does not compose: {}", wesl_fault(error)))
+        })?;
+        Ok(composed.to_string())
     }
-}
-
-fn wgsl(kernel: &Kernel) -> Result<String> {
-    let mut resolver = VirtualResolver::new();
-    for (path, source) in sources() {
-        resolver.add_module(module_path(&path), source.into());
-    }
-    resolver.add_module(module_path("tile"), tile_module(kernel).into());
-    let mut flags: HashMap<String, Feature> =
-        FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
-    flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
-    let options = CompileOptions {
-        validate: false, // naga validates, and knows the extensions in use
-        keep_root: true,
-        features: Features { default: Feature::Error, flags },
-        ..CompileOptions::default()
-    };
-    let composed = wesl::compile(&module_path(kernel.file), &resolver, &EscapeMangler, &options);
-    let composed = composed.map_err(|e| Error::Device(format!("shader {kernel} does not compose: {e}")))?;
-    Ok(composed.to_string())
 }
 
 /// The text of the virtual module `package::tile`: the constants that size register arrays and workgroups.
@@ -91,4 +90,50 @@ fn tile_module(kernel: &Kernel) -> String {
 fn module_path(path: &str) -> ModulePath {
     let components = path.split('/').map(str::to_string).collect();
     ModulePath { origin: wesl::syntax::PathOrigin::Absolute, components }
+}
+
+/// WESL's error without the snippet that it draws over several lines.
+fn wesl_fault(error: wesl::Error) -> String {
+    let Diagnostic { error, detail } = innermost(error);
+    let what = match &detail.module_path {
+        Some(path) => format!("{path}: {error}"),
+        None => error.to_string(),
+    };
+    let span = detail.span.as_ref().map(|span| span.range());
+    located(what, detail.source.as_deref().unwrap_or_default(), span)
+}
+
+/// The diagnosis of the error itself: WESL wraps those of a file into those of the files that import it.
+fn innermost(error: wesl::Error) -> Diagnostic<wesl::Error> {
+    let outer = Diagnostic::from(error);
+    let wraps_another = matches!(
+        *outer.error,
+        wesl::Error::Error(_)
+            | wesl::Error::ResolveError(ResolveError::Error(_))
+            | wesl::Error::ImportError(ImportError::ResolveError(ResolveError::Error(_)))
+    );
+    if wraps_another { innermost(*outer.error) } else { outer }
+}
+
+/// `what`, followed by the line of `text` in which `span` starts. A line number would be that of the composed text.
+fn located(what: String, text: &str, span: Option<Range<usize>>) -> String {
+    let what = one_line(&what);
+    let line = span.and_then(|span| {
+        let before = text.get(..span.start)?;
+        text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next()
+    });
+    match line.map(str::trim).filter(|line| !line.is_empty()) {
+        Some(line) => format!("{what}, at `{line}`"),
+        None => what,
+    }
+}
+
+/// An error and its causes, outermost first.
+fn causes(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -5,10 +5,12 @@
 
 mod capabilities;
 mod compose;
+mod interface;
 mod kernel;
 mod sources;
 
 pub use capabilities::{Capabilities, Limits, Tier};
-pub use compose::{Access, Composed, compose};
+pub use compose::{Composed, compose};
+pub use interface::{Access, ParamsLayout};
 pub use kernel::{FEATURES, Kernel};
-pub use sources::sources;
+pub use sources::Sources;

@@ -1,21 +1,132 @@
-//! The embedded shader files: everything under `shaders/`.
+//! The registry of shader files: ours, embedded from `shaders/`, and those that a user adds.
 
+use crate::error::{Error, Result};
 use include_dir::{Dir, include_dir};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
 
-/// Every shader file: its path below `shaders/` without extension (`matmul/portable`), and its text.
-pub fn sources() -> impl Iterator<Item = (String, &'static str)> {
-    let mut folders = vec![&SHADERS];
-    std::iter::from_fn(move || {
-        let folder = folders.pop()?;
-        folders.extend(folder.dirs());
-        Some(folder.files())
-    })
-    .flatten()
-    .map(|file| {
-        let path = file.path().with_extension("");
-        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-        (parts.join("/"), file.contents_utf8().expect("shaders are UTF-8"))
-    })
+/// Shader files by path, from which kernels are composed. By default the files of this crate; a user adds files under a
+/// package path of their own.
+///
+/// A file is WGSL, or WESL: it may import `package::lib::...` of this crate, other files of the user, and the constants
+/// of its kernel from `package::tile`, and may test the conditions of [`FEATURES`](super::FEATURES) with `@if(...)`. Its
+/// bindings are in group 0; the params struct is the uniform at binding 0.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::element::Element::F32;
+/// use gristmill::kernels::{Kernel, Sources};
+///
+/// # fn main() -> gristmill::error::Result<()> {
+/// let file = include_str!("../../examples/own_kernel.wgsl");
+/// let sources = Sources::default().with("mine/softplus", file)?;
+/// let kernel = Kernel::new("mine/softplus", "softplus", F32).constant("LANES", 64);
+/// println!("{}", sources.compose(&kernel)?.wgsl);
+///
+/// let shadows = Sources::default().with("lib/element", file).unwrap_err().to_string();
+/// assert!(shadows.contains("`lib` is a folder of gristmill"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    added: BTreeMap<String, Cow<'static, str>>,
+}
+
+impl Sources {
+    /// The same files, and `text` under `path`: a package name and a file name, both WGSL identifiers, without ending:
+    /// `mine/softplus`. Folders may lie in between. Kernels name the file by this path, imports by
+    /// `package::mine::softplus`.
+    ///
+    /// # Errors
+    /// A path of another form, one whose first part is a file or folder of this crate, or one that was added already.
+    pub fn with(mut self, path: &str, text: impl Into<Cow<'static, str>>) -> Result<Self> {
+        let refused = |why: String| Err(Error::Plan(format!("shader file `{path}`: {why}")));
+        let parts: Vec<&str> = path.split('/').collect();
+        if parts.len() < 2 || !parts.iter().all(|part| is_identifier(part)) {
+            return refused(
+                "its path must be identifiers joined by slashes, as in `mine/softplus`, without ending"
+                    .into(),
+            );
+        }
+        if parts[0] == TILE || Self::embedded().any(|(ours, _)| ours.split('/').next() == Some(parts[0])) {
+            return refused(format!("`{}` is a folder of gristmill; choose another package name", parts[0]));
+        }
+        if self.added.contains_key(path) {
+            return refused("it was added already; give every file a path of its own".into());
+        }
+        self.added.insert(path.to_string(), text.into());
+        Ok(self)
+    }
+
+    /// Every file: its path without ending (`matmul/portable`), and its text.
+    pub fn iter(&self) -> impl Iterator<Item = (String, &str)> {
+        let embedded = Self::embedded().map(|(path, text)| (path, text as &str));
+        embedded.chain(self.added.iter().map(|(path, text)| (path.clone(), text.as_ref())))
+    }
+
+    /// Whether a user added the file at `path`.
+    pub fn is_added(&self, path: &str) -> bool {
+        self.added.contains_key(path)
+    }
+
+    /// Every file below `shaders/`.
+    fn embedded() -> impl Iterator<Item = (String, &'static str)> {
+        let mut folders = vec![&SHADERS];
+        std::iter::from_fn(move || {
+            let folder = folders.pop()?;
+            folders.extend(folder.dirs());
+            Some(folder.files())
+        })
+        .flatten()
+        .map(|file| {
+            let path = file.path().with_extension("");
+            let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+            (parts.join("/"), file.contents_utf8().expect("shaders are UTF-8"))
+        })
+    }
+}
+
+/// The virtual module of a kernel's constants, `package::tile`.
+pub(super) const TILE: &str = "tile";
+
+fn is_identifier(part: &str) -> bool {
+    let is_word = part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_word && part.starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refusal(path: &str) -> String {
+        let sources = Sources::default().with("mine/scale", "").expect("a path of its own");
+        sources.with(path, "").expect_err("a path that is refused").to_string()
+    }
+
+    #[test]
+    fn a_file_has_a_package_path_of_its_own() {
+        for path in ["scale", "mine/scale.wgsl", "mine//scale", "/scale", "mine/2", ""] {
+            assert!(refusal(path).contains("identifiers joined by slashes"), "{path}");
+        }
+        for path in ["lib/scale", "add/scale", "matmul/portable", "tile/scale"] {
+            assert!(refusal(path).contains("is a folder of gristmill"), "{path}");
+        }
+        assert_eq!(
+            refusal("mine/scale"),
+            "shader file `mine/scale`: it was added already; give every file a path of its own"
+        );
+    }
+
+    #[test]
+    fn added_files_follow_ours() {
+        let sources = Sources::default().with("mine/folder/scale", "text").expect("a path of its own");
+        assert!(sources.is_added("mine/folder/scale") && !sources.is_added("add"));
+        assert_eq!(sources.iter().last(), Some(("mine/folder/scale".to_string(), "text")));
+        assert_eq!(sources.iter().count(), Sources::default().iter().count() + 1);
+    }
 }

@@ -7,9 +7,18 @@ pub trait Params: bytemuck::NoUninit {
     const FIELDS: &'static [(&'static str, usize)];
 }
 
-/// Defines a params struct and its list of fields.
+/// Defines a params struct and its list of fields. A crate that uses it depends on bytemuck with the feature `derive`.
+///
+/// ```
+/// gristmill::params! {
+///     struct Params {
+///         rows: u32,
+///         factor: f32,
+///     }
+/// }
+/// # let _ = Params { rows: 1, factor: 2.0 };
+/// ```
 #[macro_export]
-#[doc(hidden)]
 macro_rules! params {
     ($(#[$meta:meta])* struct $name:ident { $($field:ident: $kind:ty,)* }) => {
         $(#[$meta])*

@@ -7,7 +7,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use indicatif::MultiProgress;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::Writer;
@@ -16,6 +15,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::bars::MultiProgress;
 use crate::error::Result;
 use crate::store::durable::io_error;
 
@@ -192,5 +192,5 @@ where
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cli"))] // they draw bars
 mod tests;

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows the trainer or the configuration: functions take the numbers of a step and show them.
 
+mod bars;
 pub mod expert_load;
 pub mod instruments;
 pub mod log;

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
+use super::bars::{ProgressBar, add_bar};
 use super::log::{Log, STEP_TARGET};
 use super::loss_monitor::{LossLine, bar_line, loss_line, python_duration};
 use super::metrics::StepMetrics;
@@ -45,11 +44,7 @@ pub struct Progress {
 impl Progress {
     /// Shows a bar if `log` has a terminal.
     pub fn new(plan: ProgressPlan, log: &Log) -> Self {
-        let style = ProgressStyle::with_template("{bar:16} {pos}/{len}  {wide_msg}")
-            .expect("a constant template")
-            .progress_chars("█▉▊▋▌▍▎▏ ");
-        let bar = ProgressBar::new(plan.total_steps).with_style(style).with_position(plan.start_step);
-        let bar = log.bars().add(bar);
+        let bar = add_bar(log.bars(), plan.total_steps, plan.start_step);
         bar.set_message("first step");
         let pace = Pace::new(plan.start_step, Instant::now());
         Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar }

@@ -1,7 +1,6 @@
 //! How the device finds out whether the lanes of a workgroup can share loads: llvmpipe can, and the answer can be no.
 
-use gristmill::device::{Gpu, GpuOptions, Guard, Reader, lane_probe};
-use gristmill::element::Element::F32;
+use gristmill::device::{Gpu, GpuOptions, Guard, lane_probe};
 use pollster::block_on;
 
 fn gpu() -> Gpu {
@@ -26,16 +25,13 @@ fn lanes_without_shuffles_count_only_themselves() {
         if is_shuffled && lanes == 1 {
             continue; // without subgroups the adapter cannot run the kernel
         }
-        let (persistents, recording, heard) = lane_probe(lanes.max(4), is_shuffled);
+        let (job, heard) = lane_probe(lanes.max(4), is_shuffled);
         let counts = block_on(async {
-            let buffers = gpu.make_persistent(&persistents).await?;
-            let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;
-            let mut encoder = gpu.encoder();
-            encoder.replay(&prepared.programs[0]).await?;
-            encoder.submit().await?;
-            Reader::new(&gpu, heard.bytes()).tensor(&gpu, &buffers, &prepared, 0, &heard).await
+            let probe = gpu.prepare_job(job, Guard::Nan).await?;
+            probe.replay().await?;
+            probe.values(&heard).await
         });
-        let counts = F32.decode(&counts.unwrap_or_else(|e| panic!("{e}")));
+        let counts = counts.unwrap_or_else(|e| panic!("{e}"));
         assert!(counts.iter().all(|&count| count == wanted as f32), "{is_shuffled}: {counts:?}");
     }
 }

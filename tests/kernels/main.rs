@@ -19,6 +19,8 @@ mod matmul;
 mod muon;
 mod norms_and_sums;
 mod optimizers;
+mod own_device;
+mod own_kernel;
 mod permute;
 mod placement;
 mod route;

@@ -6,6 +6,7 @@ mod variants;
 
 mod configs;
 mod megatron;
+mod own_shaders;
 mod registers;
 mod settings;
 mod shaders;

@@ -5,7 +5,7 @@ use crate::configuration::plan;
 use crate::variants::{grouped_products, permutations, routers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32};
-use gristmill::kernels::{Access, Capabilities, Composed, Kernel, Tier, compose, sources};
+use gristmill::kernels::{Access, Capabilities, Composed, Kernel, Sources, Tier, compose};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
@@ -86,7 +86,7 @@ fn variants() -> Vec<Dispatch> {
     let mut seen = HashSet::new();
     variants_of(&[&[software][..], &others].concat())
         .into_iter()
-        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).1.dispatches))
+        .chain([4, 8].into_iter().flat_map(|lanes| lane_probe(lanes, true).0.rec.finish().dispatches))
         .filter(|dispatch| seen.insert(dispatch.kernel.clone()))
         .collect()
 }
@@ -218,9 +218,9 @@ fn every_shader_file_is_embedded_and_has_a_header() {
             }
         }
     }
-    let embedded: BTreeSet<String> = sources().map(|(path, _)| path).collect();
+    let embedded: BTreeSet<String> = Sources::default().iter().map(|(path, _)| path).collect();
     assert_eq!(files, embedded);
-    for (path, source) in sources() {
+    for (path, source) in Sources::default().iter() {
         assert!(source.starts_with("// "), "shaders/{path}.wgsl starts without a header");
         // DX12 does not provide it in indirect launches.
         assert!(!source.contains("num_workgroups"), "shaders/{path}.wgsl reads the size of its grid");

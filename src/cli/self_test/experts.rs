@@ -56,8 +56,8 @@ fn routes(harness: &mut Harness<'_>) -> Choices {
         unbiased: None,
     };
     let d_logits = harness.output(N, experts);
-    route(&mut harness.rec, &ROUTE, logits, None, &routed);
-    route_backward(&mut harness.rec, &ROUTE, &routed, logits, Some(d_gates), None, d_logits);
+    route(&mut harness.job.rec, &ROUTE, logits, None, &routed);
+    route_backward(&mut harness.job.rec, &ROUTE, &routed, logits, Some(d_gates), None, d_logits);
     let formula = reference::route::RouterConfig {
         experts: experts as usize,
         chosen: chosen as usize,
@@ -94,23 +94,23 @@ fn rows(
     let allocation = RowAllocation::Dropless { safe_tokens: false };
     let routes =
         PlacementConfig { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, allocation, is_fused };
-    let placement = place(&mut harness.rec, &routes, routed.ids, None);
+    let placement = place(&mut harness.job.rec, &routes, routed.ids, None);
     let ((x, x_values), (dy, dy_values)) = (harness.input(N, D), harness.input(N, D));
     let (k, cols) = (ROUTE.chosen as usize, D as usize);
 
     let (permuted, dx) = (harness.output(ROWS, D), harness.output(N, D));
-    permute(&mut harness.rec, &placement, x, permuted);
+    permute(&mut harness.job.rec, &placement, x, permuted);
     let permuted_values = reference::permute::permute(&x_values, placed, k, cols);
     harness.expect(labels[0], permuted, permuted_values.clone());
     let (d_permuted, d_values) = harness.input(ROWS, D);
-    permute_backward(&mut harness.rec, &placement, d_permuted, dx, false);
+    permute_backward(&mut harness.job.rec, &placement, d_permuted, dx, false);
     harness.expect(labels[1], dx, reference::permute::permute_backward(&d_values, placed, k, cols));
 
     let (y, d_rows, d_gates) =
         (harness.output(N, D), harness.output(ROWS, D), harness.output(N, ROUTE.chosen));
-    combine(&mut harness.rec, &placement, permuted, routed.gates, None, y);
+    combine(&mut harness.job.rec, &placement, permuted, routed.gates, None, y);
     let saved = CombineSaved { rows: permuted, gates: routed.gates };
-    combine_backward(&mut harness.rec, &placement, &saved, dy, d_rows, d_gates);
+    combine_backward(&mut harness.job.rec, &placement, &saved, dy, d_rows, d_gates);
     let want = reference::permute::combine_backward(&permuted_values, gates, placed, &dy_values, k, cols);
     harness.expect(labels[2], y, reference::permute::combine(&permuted_values, gates, placed, k, cols));
     harness.expect(labels[3], d_rows, want.0);
@@ -125,13 +125,13 @@ fn products(
     placement: &Placement,
     (x, x_values): (Tensor, Vec<f64>),
 ) {
-    let work = WorkList::new(&mut harness.rec, placement.offsets, ROWS);
+    let work = WorkList::new(&mut harness.job.rec, placement.offsets, ROWS);
     let ((w, w_values), (dy, dy_values)) = (harness.input(ROUTE.experts * F, D), harness.input(ROWS, F));
     let (y, dx, dw) =
         (harness.output(ROWS, F), harness.output(ROWS, D), harness.output(ROUTE.experts * F, D));
-    grouped_matmul(&mut harness.rec, x, &[w], &work, y);
-    grouped_matmul_backward(&mut harness.rec, dy, &[w], &work, dx, false);
-    grouped_matmul_backward_weight(&mut harness.rec, dy, x, &work, &[dw]);
+    grouped_matmul(&mut harness.job.rec, x, &[w], &work, y);
+    grouped_matmul_backward(&mut harness.job.rec, dy, &[w], &work, dx, false);
+    grouped_matmul_backward_weight(&mut harness.job.rec, dy, x, &work, &[dw]);
     let (offsets, out, inner) = (&choices.placed.offsets, F as usize, D as usize);
     let want = reference::grouped_matmul::grouped_matmul(&x_values, &w_values, offsets, out, inner);
     let (want_dx, want_dw) = reference::grouped_matmul::grouped_matmul_backward(

@@ -1,24 +1,20 @@
 //! Records kernels on random inputs, runs them, and compares the results with expected values.
 
 use super::Outcome;
-use crate::device::{Gpu, Guard, Reader};
-use crate::element::Element::F32;
+use crate::device::{Gpu, Guard, Job};
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::random::Philox;
-use crate::record::{BufferId, Persistents, Recorder, Tensor};
+use crate::record::Tensor;
 
 /// Tensors, the kernels recorded on them, and the results they must have.
 pub struct Harness<'gpu> {
     gpu: &'gpu Gpu,
-    persistents: Persistents,
-    /// Initial values of the inputs.
-    contents: Vec<(Tensor, Vec<f32>)>,
+    /// The tensors and the kernels.
+    pub job: Job,
     random: Philox,
     /// Number of random values drawn.
     drawn: u64,
-    /// The recording of the kernels.
-    pub rec: Recorder,
     /// Label of a result, where it is, and its expected values.
     expected: Vec<(&'static str, Tensor, Vec<f64>)>,
 }
@@ -26,15 +22,8 @@ pub struct Harness<'gpu> {
 impl<'gpu> Harness<'gpu> {
     /// A harness without tensors or kernels.
     pub fn new(gpu: &'gpu Gpu, tier: Tier) -> Self {
-        Self {
-            gpu,
-            persistents: Persistents::new(),
-            contents: Vec::new(),
-            random: Philox::new(1, 1),
-            drawn: 0,
-            rec: Recorder::new("self-test", gpu.capabilities().with_tier(tier)),
-            expected: Vec::new(),
-        }
+        let job = Job::new("self-test", gpu.capabilities().with_tier(tier));
+        Self { gpu, job, random: Philox::new(1, 1), drawn: 0, expected: Vec::new() }
     }
 
     /// A tensor of random values in [-1, 1), and these values.
@@ -44,19 +33,12 @@ impl<'gpu> Harness<'gpu> {
         let values: Vec<f32> =
             (first..self.drawn).map(|i| (2.0 * self.random.uniform(i) - 1.0) as f32).collect();
         let wide = values.iter().copied().map(f64::from).collect();
-        (self.holding(rows, cols, values), wide)
-    }
-
-    /// A tensor that holds `values`.
-    pub fn holding(&mut self, rows: u32, cols: u32, values: Vec<f32>) -> Tensor {
-        let tensor = self.output(rows, cols);
-        self.contents.push((tensor, values));
-        tensor
+        (self.job.input(&values, rows, cols), wide)
     }
 
     /// A tensor of zeros, for results.
     pub fn output(&mut self, rows: u32, cols: u32) -> Tensor {
-        self.persistents.tensor("self-test", rows, cols, F32)
+        self.job.output(rows, cols)
     }
 
     /// Expects `tensor` to hold the values `want` after the run; `kernel` is the label in the outcome.
@@ -64,30 +46,18 @@ impl<'gpu> Harness<'gpu> {
         self.expected.push((kernel, tensor, want));
     }
 
-    /// Runs the recording and compares the results.
+    /// Runs the kernels and compares the results.
     ///
     /// # Errors
     /// If the device fails.
     pub async fn run(self) -> Result<Vec<Outcome>> {
-        let Self { gpu, persistents, contents, rec, expected, .. } = self;
-        let buffers = gpu.make_persistent(&persistents).await?;
-        for (tensor, values) in contents {
-            let BufferId::Persistent(id) = tensor.buffer else { continue };
-            let mut bytes = Vec::new();
-            values.chunks(tensor.cols as usize).for_each(|row| F32.encode_row(row, &mut bytes));
-            gpu.write(&buffers, id, 0, &bytes);
-        }
-        let prepared = gpu.prepare(&[&rec.finish()], &buffers, Guard::Off).await?;
-        let mut encoder = gpu.encoder();
-        encoder.replay(&prepared.programs[0]).await?;
-        encoder.submit().await?;
-        let reader = Reader::new(gpu, 1 << 20);
+        let Self { gpu, job, expected, .. } = self;
+        let prepared = gpu.prepare_job(job, Guard::Off).await?;
+        prepared.replay().await?;
         let mut outcomes = Vec::new();
         for (kernel, tensor, want) in expected {
-            let padded = F32.decode(&reader.tensor(gpu, &buffers, &prepared, 0, &tensor).await?);
-            let rows = padded.chunks(tensor.stride as usize);
-            let got: Vec<f32> = rows.flat_map(|row| row[..tensor.cols as usize].to_vec()).collect();
-            outcomes.push(Outcome { kernel, error: relative_error(&got, &want) });
+            let error = relative_error(&prepared.values(&tensor).await?, &want);
+            outcomes.push(Outcome { kernel, error });
         }
         Ok(outcomes)
     }

@@ -1,6 +1,7 @@
 //! A case under construction.
 
 use super::{GUARD, unpadded};
+use gristmill::device::Job;
 use gristmill::element::Element;
 use gristmill::kernels::Capabilities;
 use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
@@ -36,11 +37,10 @@ pub(super) enum Want {
 
 /// A case under construction: its tensors, its recording, and what must come out.
 pub struct Case {
-    pub(super) persistents: Persistents,
-    /// The initial bytes of persistent buffers.
-    pub(super) contents: Vec<(PersistentId, Vec<u8>)>,
+    /// The tensors; the kernels join them in the end.
+    job: Job,
     pub rec: Recorder,
-    pub(super) expectations: Vec<Expectation>,
+    expectations: Vec<Expectation>,
     /// The state of the random number generator.
     random: u64,
 }
@@ -48,12 +48,17 @@ pub struct Case {
 impl Case {
     pub(super) fn new(capabilities: Capabilities) -> Self {
         Self {
-            persistents: Persistents::new(),
-            contents: Vec::new(),
+            job: Job::new("case", capabilities),
             rec: Recorder::new("case", capabilities),
             expectations: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15,
         }
+    }
+
+    /// The kernels on their tensors, and what must come out.
+    pub(super) fn finish(mut self) -> (Job, Vec<Expectation>) {
+        self.job.rec = self.rec;
+        (self.job, self.expectations)
     }
 
     /// The next value of a fixed random sequence, roughly normal.
@@ -106,11 +111,9 @@ impl Case {
         add: impl FnOnce(&mut Persistents) -> T,
         fill: impl Fn(&T) -> (Tensor, Vec<f32>),
     ) -> T {
-        let added = add(&mut self.persistents);
+        let added = add(self.job.persistents());
         let (table, values) = fill(&added);
-        if let BufferId::Persistent(id) = table.buffer {
-            self.contents.push((id, values.iter().flat_map(|value| value.to_le_bytes()).collect()));
-        }
+        self.job.fill(table, values.iter().flat_map(|value| value.to_le_bytes()).collect());
         added
     }
 
@@ -121,11 +124,9 @@ impl Case {
     }
 
     fn placed(&mut self, rows: u32, cols: u32, element: Element, bytes: &[u8]) -> Tensor {
-        let total = bytes.len() as u64 + 2 * GUARD;
-        let id = self.persistents.add("case", total);
-        let mut contents = vec![0xff; total as usize];
+        let mut contents = vec![0xff; bytes.len() + 2 * GUARD as usize];
         contents[GUARD as usize..GUARD as usize + bytes.len()].copy_from_slice(bytes);
-        self.contents.push((id, contents));
+        let id = self.job.buffer(contents);
         Tensor::new(BufferId::Persistent(id), GUARD, rows, cols, element)
     }
 

@@ -2,7 +2,7 @@
 
 use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
-use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared, Reader};
+use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
 use gristmill::kernels::{Capabilities, Tier};
 use std::sync::OnceLock;
 
@@ -47,36 +47,20 @@ fn shares_loads(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> bool {
 fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
     let mut case = Case::new(capabilities);
     build(&mut case);
-    let Case { persistents, contents, rec, expectations, .. } = case;
-    let recording = rec.finish();
-    let buffers =
-        pollster::block_on(gpu.make_persistent(&persistents)).unwrap_or_else(|e| panic!("{name}: {e}"));
-    for (id, bytes) in &contents {
-        gpu.write(&buffers, *id, 0, bytes);
-    }
+    let (job, expectations) = case.finish();
     let prepared = pollster::block_on(async {
-        let prepared = gpu.prepare(&[&recording], &buffers, Guard::Nan).await?;
-        let mut encoder = gpu.encoder();
-        encoder.replay(&prepared.programs[0]).await?;
-        encoder.submit().await?;
+        let prepared = gpu.prepare_job(job, Guard::Nan).await?;
+        prepared.replay().await?;
         gpu.wait().await?;
         Ok::<_, gristmill::error::Error>(prepared)
     });
     let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
-    let reader = Reader::new(gpu, 1 << 20);
-    expectations.iter().map(|e| compare(name, gpu, &buffers, &prepared, &reader, e)).collect()
+    expectations.iter().map(|expectation| compare(name, &prepared, expectation)).collect()
 }
 
-fn compare(
-    name: &str,
-    gpu: &Gpu,
-    buffers: &Buffers,
-    prepared: &Prepared,
-    reader: &Reader,
-    expectation: &Expectation,
-) -> Vec<u8> {
+fn compare(name: &str, prepared: &PreparedJob<'_>, expectation: &Expectation) -> Vec<u8> {
     let Expectation { label, tensor, want } = expectation;
-    let around = pollster::block_on(reader.around(gpu, buffers, prepared, 0, tensor, GUARD));
+    let around = pollster::block_on(prepared.bytes_around(tensor, GUARD));
     let around = around.unwrap_or_else(|e| panic!("{name} {label}: {e}"));
     let (before, rest) = around.split_at(GUARD as usize);
     let (bytes, after) = rest.split_at(tensor.bytes() as usize);

@@ -1,0 +1,231 @@
+//! The tokenizer of the tokenizers library, which only this file uses.
+
+use std::path::{Path, PathBuf};
+
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, DecoderWrapper, PreTokenizerWrapper};
+
+use super::{END_OF_TEXT, SMALLEST_VOCABULARY};
+use crate::data::files;
+use crate::error::{Error, Result};
+
+/// Text is encoded in pieces of about this many bytes: the library needs 50 to 100 bytes of memory for each token of a
+/// piece.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// What to do about a file that is not a tokenizer.
+const REMEDY: &str = "name a tokenizer.json in Hugging Face's format";
+
+/// Turns text into token ids and back, as its `tokenizer.json` defines.
+///
+/// A special token that is written in a text (`<|endoftext|>`) becomes its id; no special token is added to a text.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    file: PathBuf,
+    vocab_size: usize,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not JSON, or is not a tokenizer.
+    pub fn load(file: &Path) -> Result<Self> {
+        let bytes = files::read(file)?;
+        if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
+            let message = format!("is not valid JSON: {error}; {REMEDY}");
+            return Err(Error::file(file, message));
+        }
+        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
+            let message = format!("is JSON but not a readable tokenizer ({}); {REMEDY}", one_line(&error));
+            Error::file(file, message)
+        })?;
+        Ok(Self::new(inner, file))
+    }
+
+    /// Trains byte-level BPE on text. It has at most `vocab_size` tokens, of which token 0 is [`END_OF_TEXT`], and
+    /// fewer if not enough pairs of tokens occur at least `min_frequency` times. The same text gives the same
+    /// tokenizer. Training stops at the first error of `text` and returns it.
+    ///
+    /// # Errors
+    /// If `vocab_size` is below [`SMALLEST_VOCABULARY`]; those of `text`.
+    pub fn train(
+        text: impl Iterator<Item = Result<String>> + Send,
+        vocab_size: usize,
+        min_frequency: u64,
+    ) -> Result<Self> {
+        if vocab_size < SMALLEST_VOCABULARY {
+            let message = format!(
+                "a vocabulary of {vocab_size} is too small: byte-level BPE needs {SMALLEST_VOCABULARY} tokens (256 bytes and {END_OF_TEXT})"
+            );
+            return Err(Error::Plan(message));
+        }
+        let trainer = BpeTrainerBuilder::new()
+            .show_progress(false)
+            .vocab_size(vocab_size)
+            .min_frequency(min_frequency)
+            .special_tokens(vec![AddedToken::from(END_OF_TEXT, true)])
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build();
+        let mut inner = tokenizers::Tokenizer::new(BPE::default());
+        // As in GPT-2: no space is added before the first word.
+        inner.with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, true))));
+        inner.with_decoder(Some(DecoderWrapper::ByteLevel(ByteLevel::default())));
+        let mut failed = None;
+        let text = text.map_while(|piece| piece.map_err(|error| failed = Some(error)).ok());
+        let trained = inner.train(&mut TrainerWrapper::from(trainer), text).map(|_| ());
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        trained
+            .map_err(|error| Error::Plan(format!("training the tokenizer failed: {}", one_line(&error))))?;
+        Ok(Self::new(inner, Path::new("the trained tokenizer")))
+    }
+
+    fn new(mut inner: tokenizers::Tokenizer, file: &Path) -> Self {
+        // A file may cut or pad texts to the window of the model it was made for; documents need neither.
+        inner.with_padding(None);
+        let _ = inner.with_truncation(None); // fails only for truncations with bad settings
+        // Ids may have gaps, and the model needs a row for each id up to the largest.
+        let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
+        Self { inner, file: file.to_path_buf(), vocab_size }
+    }
+
+    /// The content of its `tokenizer.json`.
+    ///
+    /// # Errors
+    /// If a part of the tokenizer cannot be written as JSON.
+    pub fn to_json(&self) -> Result<String> {
+        let failed =
+            |error| Error::file(&self.file, format!("cannot be written as JSON: {}", one_line(&error)));
+        self.inner.to_string(true).map(|json| json + "\n").map_err(failed)
+    }
+
+    /// The file it was read from, for messages.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// One more than the largest token id.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The id of the token with this spelling, if there is one.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The token ids of a text.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for a part of it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for piece in pieces(text, PIECE_BYTES) {
+            let encoding = self.inner.encode_fast(piece, false).map_err(|error| self.fails(&error))?;
+            ids.extend_from_slice(encoding.get_ids());
+        }
+        Ok(ids)
+    }
+
+    /// The token ids of each of `texts`, encoded in parallel.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_all(&self, texts: &[String]) -> Result<Vec<Vec<u32>>> {
+        if texts.iter().any(|text| text.len() > PIECE_BYTES) {
+            return texts.iter().map(|text| self.encode(text)).collect();
+        }
+        let texts = texts.iter().map(String::as_str).collect();
+        let encodings = self.inner.encode_batch_fast(texts, false).map_err(|error| self.fails(&error))?;
+        Ok(encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
+    }
+
+    /// The text of token ids. Ids that are not tokens are left out; special tokens are written as they are spelt.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.inner.decode(ids, false).unwrap_or_default()
+    }
+
+    fn fails(&self, error: &tokenizers::Error) -> Error {
+        let message = format!("cannot encode the text: {}; choose another tokenizer", one_line(error));
+        Error::file(&self.file, message)
+    }
+}
+
+/// `text` in pieces of about `bytes`, cut between two non-blank lines. There the words of common tokenizers end, so
+/// that a piece encodes as it does within the whole text. A text without such a place is one piece.
+fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (piece, after) = rest.split_at(cut(rest, bytes).unwrap_or(rest.len()));
+        rest = after;
+        Some(piece)
+    })
+}
+
+/// The first place at or after byte `at` where `text` may be cut.
+fn cut(text: &str, at: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    // Both bytes before the cut are ASCII, so it is never inside a character.
+    (at.max(2)..bytes.len()).find(|&i| {
+        bytes[i - 1] == b'\n'
+            && bytes[i - 2].is_ascii_graphic()
+            && text[i..].starts_with(|c: char| !c.is_whitespace())
+    })
+}
+
+fn one_line(error: &tokenizers::Error) -> String {
+    error.to_string().replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trained() -> Tokenizer {
+        let text = include_str!("../../../tests/data/mill.txt").to_string();
+        Tokenizer::train([Ok(text)].into_iter(), 300, 2).unwrap()
+    }
+
+    #[test]
+    fn pieces_encode_as_the_whole() {
+        let tokenizer = trained();
+        let text = "The mill, the mill;\nthe stones  turn.\n\n  And the miller's wheel\nturns — ünd tœrns\n"
+            .repeat(7);
+        let whole = tokenizer.encode(&text).unwrap();
+        for bytes in [1, 10, 50, 200, 10_000] {
+            let pieces: Vec<&str> = pieces(&text, bytes).collect();
+            assert_eq!(pieces.concat(), text);
+            let ids: Vec<u32> =
+                pieces.into_iter().flat_map(|piece| tokenizer.encode(piece).unwrap()).collect();
+            assert_eq!(ids, whole, "in pieces of {bytes}");
+        }
+        assert!(pieces(&text, 1).count() > 7);
+        assert_eq!(pieces("no line ends here", 2).count(), 1);
+    }
+
+    #[test]
+    fn many_texts_encode_as_each_alone() {
+        let tokenizer = trained();
+        let texts: Vec<String> = (0..40).map(|i| format!("grain {i} of the mill")).collect();
+        let each: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text).unwrap()).collect();
+        assert_eq!(tokenizer.encode_all(&texts).unwrap(), each);
+    }
+
+    #[test]
+    fn an_error_of_the_text_ends_training() {
+        let text =
+            vec![Ok("some text".to_string()), Err(Error::Plan("broken".into())), Ok("more".to_string())];
+        let error = Tokenizer::train(text.into_iter(), 300, 2).unwrap_err().to_string();
+        assert_eq!(error, "broken");
+        let error = Tokenizer::train(std::iter::empty(), 256, 2).unwrap_err().to_string();
+        assert!(error.starts_with("a vocabulary of 256 is too small"), "{error}");
+    }
+}

@@ -1,0 +1,240 @@
+//! One-off work: tensors with their contents, kernels recorded on them, and the results.
+
+use super::buffers::Buffers;
+use super::gpu::Gpu;
+use super::prepare::{Guard, Prepared};
+use super::readback::Reader;
+use crate::element::Element::{self, F32};
+use crate::error::Result;
+use crate::kernels::Capabilities;
+use crate::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
+
+/// Tensors with what they hold at the start, and kernels on them. It needs no adapter until it is prepared.
+pub struct Job {
+    /// Where the kernels are recorded.
+    pub rec: Recorder,
+    persistents: Persistents,
+    contents: Vec<(PersistentId, Vec<u8>)>,
+}
+
+/// A job on the device, which can be replayed.
+pub struct PreparedJob<'gpu> {
+    gpu: &'gpu Gpu,
+    buffers: Buffers,
+    prepared: Prepared,
+    reader: Reader,
+}
+
+/// The tensors that [`Gpu::run`] reads back, and the form in which it returns their values: a tensor becomes a
+/// `Vec<f32>` of its rows without padding, an array or a `Vec` of tensors one of those.
+pub trait Outputs {
+    /// The values.
+    type Values;
+
+    /// The tensors, in order.
+    fn tensors(&self) -> Vec<Tensor>;
+
+    /// The values in their form, given those of each tensor in order.
+    fn values(&self, each: Vec<Vec<f32>>) -> Self::Values;
+}
+
+impl Job {
+    /// An empty job for adapters with at least `capabilities`.
+    pub fn new(name: &'static str, capabilities: Capabilities) -> Self {
+        let rec = Recorder::new(name, capabilities);
+        Self { rec, persistents: Persistents::new(), contents: Vec::new() }
+    }
+
+    /// A f32 tensor (rows, cols) of these values, row by row.
+    ///
+    /// # Panics
+    /// If there are not rows · cols values.
+    #[track_caller]
+    pub fn input(&mut self, values: &[f32], rows: u32, cols: u32) -> Tensor {
+        self.input_of(values, rows, cols, F32)
+    }
+
+    /// A tensor (rows, cols) of these values, rounded to `element`.
+    ///
+    /// # Panics
+    /// If there are not rows · cols values.
+    #[track_caller]
+    pub fn input_of(&mut self, values: &[f32], rows: u32, cols: u32, element: Element) -> Tensor {
+        let count = rows as usize * cols as usize;
+        assert!(
+            values.len() == count,
+            "an input of {rows} x {cols} takes {count} values, not {}",
+            values.len()
+        );
+        let mut bytes = Vec::new();
+        values.chunks(cols as usize).for_each(|row| element.encode_row(row, &mut bytes));
+        let tensor = self.tensor(rows, cols, element);
+        self.fill(tensor, bytes);
+        tensor
+    }
+
+    /// A row (1, N) of integers such as token ids.
+    pub fn integers(&mut self, values: &[u32]) -> Tensor {
+        let tensor = self.tensor(1, values.len() as u32, F32);
+        self.fill(tensor, values.iter().flat_map(|value| value.to_le_bytes()).collect());
+        tensor
+    }
+
+    /// A f32 tensor (rows, cols) of zeros, for results.
+    pub fn output(&mut self, rows: u32, cols: u32) -> Tensor {
+        self.tensor(rows, cols, F32)
+    }
+
+    /// A tensor (rows, cols) of zeros.
+    pub fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
+        self.persistents.tensor(format!("tensor {}", self.persistents.buffers().len()), rows, cols, element)
+    }
+
+    /// A buffer with these bytes, which may hold several tensors.
+    pub fn buffer(&mut self, bytes: Vec<u8>) -> PersistentId {
+        let id = self.persistents.add("buffer", bytes.len() as u64);
+        self.contents.push((id, bytes));
+        id
+    }
+
+    /// The list of its buffers, for types that add their own, such as a model's tables.
+    pub fn persistents(&mut self) -> &mut Persistents {
+        &mut self.persistents
+    }
+
+    /// The bytes with which the buffer of `tensor` starts. A transient tensor has none.
+    pub fn fill(&mut self, tensor: Tensor, bytes: Vec<u8>) {
+        if let BufferId::Persistent(id) = tensor.buffer {
+            self.contents.push((id, bytes));
+        }
+    }
+}
+
+impl Gpu {
+    /// Runs kernels once and returns their results: `record` uploads inputs, records kernels on them and returns the
+    /// tensors to read back. Tensors of the recorder ([`Recorder::tensor`]) can be among them.
+    ///
+    /// For anything that runs more than once, [`prepare_job`](Self::prepare_job) or [`prepare`](Self::prepare): here
+    /// buffers and bind groups are created for one replay. Pipelines are kept by the `Gpu`.
+    ///
+    /// # Errors
+    /// Those of [`prepare`](Self::prepare), or a device failure.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use gristmill::device::{Gpu, GpuOptions};
+    /// use gristmill::ops::add::add;
+    ///
+    /// # fn main() -> gristmill::error::Result<()> {
+    /// # pollster::block_on(async {
+    /// let gpu = Gpu::request(&GpuOptions::default()).await?;
+    /// let [doubled, copied] = gpu
+    ///     .run(|job| {
+    ///         let x = job.input(&[1.0, 2.0, 3.0], 1, 3);
+    ///         let outputs = [job.output(1, 3), job.output(1, 3)];
+    ///         add(&mut job.rec, x, outputs[0], 2.0, false);
+    ///         add(&mut job.rec, x, outputs[1], 1.0, false);
+    ///         outputs
+    ///     })
+    ///     .await?;
+    /// assert_eq!((doubled, copied), (vec![2.0, 4.0, 6.0], vec![1.0, 2.0, 3.0]));
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub async fn run<R: Outputs>(&self, record: impl FnOnce(&mut Job) -> R) -> Result<R::Values> {
+        let mut job = Job::new("job", self.capabilities());
+        let outputs = record(&mut job);
+        let tensors = outputs.tensors();
+        tensors.iter().for_each(|tensor| job.rec.keep(*tensor));
+        let prepared = self.prepare_job(job, Guard::Off).await?;
+        prepared.replay().await?;
+        let mut each = Vec::with_capacity(tensors.len());
+        for tensor in &tensors {
+            each.push(prepared.values(tensor).await?);
+        }
+        Ok(outputs.values(each))
+    }
+
+    /// Allocates and fills the tensors of `job` and prepares its recording.
+    ///
+    /// # Errors
+    /// Those of [`make_persistent`](Self::make_persistent) and [`prepare`](Self::prepare).
+    pub async fn prepare_job(&self, job: Job, guard: Guard) -> Result<PreparedJob<'_>> {
+        /// Bytes of the staging buffer through which results are read, piece by piece.
+        const PIECE: u64 = 1 << 20;
+        let Job { rec, persistents, contents } = job;
+        let buffers = self.make_persistent(&persistents).await?;
+        contents.iter().for_each(|(id, bytes)| self.write(&buffers, *id, 0, bytes));
+        let prepared = self.prepare(&[&rec.finish()], &buffers, guard).await?;
+        Ok(PreparedJob { gpu: self, buffers, prepared, reader: Reader::new(self, PIECE) })
+    }
+}
+
+impl PreparedJob<'_> {
+    /// Submits one replay. [`Gpu::wait`] completes when it has run.
+    ///
+    /// # Errors
+    /// A device failure.
+    pub async fn replay(&self) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        encoder.replay(&self.prepared.programs[0]).await?;
+        encoder.submit().await
+    }
+
+    /// The values of `tensor`, row by row, without padding. A transient tensor must have been kept
+    /// ([`Recorder::keep`]).
+    ///
+    /// # Errors
+    /// A transient that no dispatch uses, or a device failure.
+    pub async fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+        let padded = tensor.element.decode(&self.bytes_around(tensor, 0).await?);
+        let rows = padded.chunks(tensor.stride as usize);
+        Ok(rows.flat_map(|row| &row[..tensor.cols as usize]).copied().collect())
+    }
+
+    /// The bytes of `tensor`, padding included, with `margin` bytes more on both sides: for tests of guard zones.
+    ///
+    /// # Errors
+    /// As [`values`](Self::values).
+    pub async fn bytes_around(&self, tensor: &Tensor, margin: u64) -> Result<Vec<u8>> {
+        self.reader.around(self.gpu, &self.buffers, &self.prepared, 0, tensor, margin).await
+    }
+}
+
+impl Outputs for Tensor {
+    type Values = Vec<f32>;
+
+    fn tensors(&self) -> Vec<Tensor> {
+        vec![*self]
+    }
+
+    fn values(&self, each: Vec<Vec<f32>>) -> Vec<f32> {
+        each.into_iter().flatten().collect()
+    }
+}
+
+impl<const N: usize> Outputs for [Tensor; N] {
+    type Values = [Vec<f32>; N];
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.to_vec()
+    }
+
+    fn values(&self, each: Vec<Vec<f32>>) -> [Vec<f32>; N] {
+        each.try_into().expect("one vector for each tensor")
+    }
+}
+
+impl Outputs for Vec<Tensor> {
+    type Values = Vec<Vec<f32>>;
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.clone()
+    }
+
+    fn values(&self, each: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        each
+    }
+}

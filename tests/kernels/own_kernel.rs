@@ -1,0 +1,122 @@
+//! A user's own shader file: it runs, and what does not fit the recording is one line.
+
+use gristmill::device::{Gpu, GpuOptions, Job};
+use gristmill::element::Element::{self, F32};
+use gristmill::kernels::{Kernel, Sources};
+use gristmill::record::Tensor;
+use pollster::block_on;
+
+const FILE: &str = include_str!("../../examples/own_kernel.wgsl");
+
+gristmill::params! {
+    struct Params {
+        rows: u32,
+        cols: u32,
+        stride4: u32,
+    }
+}
+
+gristmill::params! {
+    struct Renamed {
+        rows: u32,
+        columns: u32,
+        stride4: u32,
+    }
+}
+
+gristmill::params! {
+    struct Longer {
+        rows: u32,
+        cols: u32,
+        stride4: u32,
+        factor: f32,
+    }
+}
+
+fn gpu() -> Gpu {
+    let sources = Sources::default().with("mine/softplus", FILE).unwrap_or_else(|e| panic!("{e}"));
+    let options = GpuOptions { sources, ..GpuOptions::default() };
+    block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn kernel(entry: &'static str, element: Element, lanes: u32) -> Kernel {
+    Kernel::new("mine/softplus", entry, element).constant("LANES", lanes)
+}
+
+const X: [f32; 7] = [-90.0, -2.0, -0.5, 0.0, 0.5, 2.0, 90.0];
+
+fn params(x: Tensor) -> Params {
+    Params { rows: x.rows, cols: x.cols, stride4: x.stride4() }
+}
+
+/// Every storage type, through `lib::element` of ours. Allowed: half an ulp of the storage, and 2e-6 for what WGSL
+/// allows exp and log.
+#[test]
+fn a_file_of_a_user_runs() {
+    let gpu = gpu();
+    for (element, allowed) in [(F32, 2e-6), (Element::F16, 1e-3), (Element::Bf16, 8e-3)] {
+        let y = block_on(gpu.run(|job| {
+            let (x, y) = (job.input_of(&X, 1, 7, element), job.tensor(1, 7, element));
+            let bindings = [(1, x.binding()), (2, y.binding())];
+            job.rec.dispatch(kernel("softplus", element, 64), &bindings, &params(x), [1, 1, 1]);
+            y
+        }));
+        let y = y.unwrap_or_else(|e| panic!("{e}"));
+        for (x, y) in X.iter().zip(&y) {
+            let want = f64::from(*x).exp().ln_1p().min(90.0);
+            let error = (f64::from(*y) - want).abs();
+            assert!(error <= allowed * (1.0 + want), "{element:?}: softplus({x}) is {y}, not {want}");
+        }
+    }
+}
+
+/// What a dispatch that does not fit the file is answered with; the device works afterwards.
+#[test]
+fn a_recording_that_does_not_fit_the_file_is_one_line() {
+    let gpu = gpu();
+    let answer = |record: &dyn Fn(&mut Job, Tensor, Tensor)| {
+        let done = block_on(gpu.run(|job| {
+            let (x, y) = (job.input(&X, 1, 7), job.output(1, 7));
+            record(job, x, y);
+            y
+        }));
+        let error = done.expect_err("it does not fit").to_string();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        error
+    };
+    let softplus = || kernel("softplus", F32, 64);
+    let one = [1, 1, 1];
+
+    let missing = answer(&|job, x, _| job.rec.dispatch(softplus(), &[(1, x.binding())], &params(x), one));
+    assert!(
+        missing.ends_with("(mine/softplus:softplus f32 LANES=64): the recording passes no binding 2"),
+        "{missing}"
+    );
+    let unused = answer(&|job, x, y| {
+        let bindings = [(1, x.binding()), (2, y.binding()), (3, y.binding())];
+        job.rec.dispatch(softplus(), &bindings, &params(x), one);
+    });
+    assert!(unused.ends_with("passes binding 3, which the entry point does not use"), "{unused}");
+    let both = |x: Tensor, y: Tensor| [(1, x.binding()), (2, y.binding())];
+    let renamed = answer(&|job, x, y| {
+        let params = Renamed { rows: 1, columns: 7, stride4: 2 };
+        job.rec.dispatch(softplus(), &both(x, y), &params, one);
+    });
+    assert!(
+        renamed.contains("field 1 of its params is `cols` at byte 4 in the shader and `columns`"),
+        "{renamed}"
+    );
+    let longer = answer(&|job, x, y| {
+        let params = Longer { rows: 1, cols: 7, stride4: 2, factor: 1.0 };
+        job.rec.dispatch(softplus(), &both(x, y), &params, one);
+    });
+    assert!(
+        longer.contains("field 3 of its params is missing in the shader and `factor` at byte 12"),
+        "{longer}"
+    );
+    let too_wide = answer(&|job, x, y| {
+        job.rec.dispatch(kernel("softplus", F32, 1 << 13), &both(x, y), &params(x), one);
+    });
+    assert!(too_wide.contains("refuses the shader mine/softplus:softplus f32 LANES=8192"), "{too_wide}");
+    assert!(gpu.check().is_ok(), "the device works afterwards");
+}

@@ -1,0 +1,3 @@
+// No WGSL.
+
+fn main( {

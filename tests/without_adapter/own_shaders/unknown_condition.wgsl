@@ -1,0 +1,8 @@
+// Tests a condition that does not exist.
+
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(64)
+fn main() {
+    @if(polished) { y[0] = 1.0; }
+}
