@@ -307,13 +307,17 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
 
 /// The kernel in which a workgroup shares 32 rows, and those rows.
 fn portable(pass: Pass, layout: HeadLayout, element: Element) -> (Kernel, u32) {
-    let HeadLayout { head_dim, value_dim, .. } = layout;
-    // The columns that are summed: their sums are spread over 4 · width columns of registers.
-    let (file, entry, summed) = match pass {
-        Pass::Forward => ("attention/portable/forward", "attention", value_dim),
-        Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q", head_dim),
-        Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv", head_dim + value_dim),
+    let (file, entry) = match pass {
+        Pass::Forward => ("attention/portable/forward", "attention"),
+        Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
+        Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    let width = if summed <= 64 { 8 } else { 16 };
-    (Kernel::new(file, entry, element).constant("WIDTH", width), 32)
+    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep (almost) everything in registers, see
+    // benches/LOG.md: a longer chunk is unrolled into more registers where few chunks make a head.
+    let (width, chunk) = match layout.head_dim.max(layout.value_dim) {
+        ..=32 => (8, 2),
+        33..=64 => (16, 4),
+        _ => (16, 8),
+    };
+    (Kernel::new(file, entry, element).constant("WIDTH", width).constant("CHUNK", chunk), 32)
 }

@@ -44,7 +44,8 @@ impl TrainerState {
         if !self.loss_scale.is_finite() {
             return Err(Error::file(path, format!("cannot write: the loss scale is {}", self.loss_scale)));
         }
-        let text = serde_json::to_vec_pretty(self).map_err(|error| OUTPUT_DIR.error(path, "write", &error.into()))?;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| OUTPUT_DIR.error(path, "write", &error.into()))?;
         OUTPUT_DIR.write(path, &text)
     }
 

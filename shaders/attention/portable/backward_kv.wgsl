@@ -10,12 +10,12 @@
 
 import package::attention::params::{params, qkv};
 @if(dropout) import package::attention::params::mask_words;
-import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
 import package::attention::portable::tiles::{add_scores, add_weighted, owned_slot, place_of, put_weights, row_of};
 import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
 import package::lib::attention::LOG2_E;
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{D4, V4, WIDTH};
+import package::tile::{CHUNK, D4, V4, WIDTH};
 
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
@@ -65,7 +65,7 @@ fn attention_backward_kv(
         let gradients = params.dout_offset + sequence * params.dout_stride + i * V4;
         let head = Head(i, sequence, queries, gradients);
         for (var tile = first; tile < end; tile += TILE) {
-            gather_from(lane, place, head, keys, values, block, tile);
+            gather_from(lane, place, head, keys, values, block, tile, min(tile + TILE, end));
         }
     }
 
@@ -77,8 +77,8 @@ fn attention_backward_kv(
     }
 }
 
-// Adds the contribution of the queries of one tile.
-fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32) {
+// Adds the contribution of the queries tile..end (exclusive) of one tile.
+fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
     var s: array<vec4<f32>, SHARE>;
     for (var c = 0u; c < D4; c += CHUNK) {
         let width = min(CHUNK, D4 - c);
@@ -118,7 +118,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         workgroupBarrier();
         stage_gradient_columns(lane, head.gradients, tile, part * WIDTH);
         workgroupBarrier();
-        dv[part] = add_weighted(dv[part], place);
+        dv[part] = add_weighted(dv[part], place, tile, end);
     }
     workgroupBarrier(); // all have read the weights p
     for (var j = 0u; j < SHARE; j++) {
@@ -128,7 +128,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         workgroupBarrier();
         stage_query_columns(lane, head.queries, tile, part * WIDTH);
         workgroupBarrier();
-        dk[part] = add_weighted(dk[part], place);
+        dk[part] = add_weighted(dk[part], place, tile, end);
     }
 }
 

@@ -10,12 +10,12 @@
 import package::attention::params::{params, qkv};
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
-import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
 import package::attention::portable::tiles::{add_scores, add_weighted, group_sum, owned_slot, place_of, put_weights, row_of};
 import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{D4, V4, WIDTH};
+import package::tile::{CHUNK, D4, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read> out: array<Packed>;
 @group(0) @binding(3) var<storage, read> dout: array<Packed>;
@@ -73,7 +73,7 @@ fn attention_backward_q(
             workgroupBarrier();
             stage_keys(lane, keys, tile, part * WIDTH);
             workgroupBarrier();
-            dq[part] = add_weighted(dq[part], place);
+            dq[part] = add_weighted(dq[part], place, tile, min(tile + TILE, end));
         }
     }
 

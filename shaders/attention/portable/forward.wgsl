@@ -12,12 +12,12 @@
 import package::attention::params::{params, qkv};
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
-import package::attention::portable::tiles::{BLOCK, CHUNK, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
 import package::attention::portable::tiles::{add_scores, add_weighted, group_max, group_sum, owned_slot, place_of, put_weights, row_of};
 import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{D4, V4, WIDTH};
+import package::tile::{CHUNK, D4, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -59,7 +59,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             workgroupBarrier();
             stage_values(lane, values, tile, part * WIDTH);
             workgroupBarrier();
-            sums[part] = add_weighted(decayed(sums[part]), place);
+            sums[part] = add_weighted(decayed(sums[part]), place, tile, min(tile + TILE, end));
         }
     }
 

@@ -9,22 +9,21 @@
 // SHARE column + 0..SHARE-1, and the sums of those 4 rows in the columns 4 (column + WIDTH c) + 0..3. No invocation
 // holds a whole row, so registers do not grow with the head size as long as WIDTH grows with it.
 // Rows are staged CHUNK vec4s at a time for the scores and WIDTH vec4s at a time for the sums.
-// Workgroup memory: 15 KiB. `staged` is read and written by all: every stage_* is preceded and followed by a barrier.
+// Workgroup memory: 15 KiB at most. `staged` is read and written by all: every stage_* is preceded and followed by a barrier.
 // Source: Dao, "FlashAttention-2", 2023, section 3.3 (partition of work within a block).
 
 import package::lib::attention::add_dot;
-import package::tile::WIDTH;
+import package::tile::{CHUNK, WIDTH};
 
 const GROUPS: u32 = 8u; // of 4 owned rows
 const BLOCK: u32 = 4u * GROUPS;
 const TILE: u32 = 32u;
 const SHARE: u32 = TILE / WIDTH; // walked rows of an invocation
 const LANES: u32 = WIDTH * GROUPS;
-const CHUNK: u32 = 8u;
 const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
 const WALKED: u32 = BLOCK * PITCH; // where the walked rows start in `staged`
 
-var<workgroup> staged: array<vec4<f32>, (BLOCK + TILE) * PITCH>;
+var<workgroup> staged: array<vec4<f32>, max((BLOCK + TILE) * PITCH, TILE * WIDTH)>;
 var<workgroup> weights: array<vec4<f32>, TILE * GROUPS>;
 var<workgroup> partials: array<vec4<f32>, LANES>;
 
@@ -93,10 +92,12 @@ fn sum_slot(row: u32, column: u32) -> u32 {
     return row * WIDTH + column;
 }
 
-// Adds the weighted sum of the staged columns of all walked rows.
-fn add_weighted(quad: Quad, place: Place) -> Quad {
+// Adds the weighted sum of the staged columns of the walked rows tile..end (exclusive), at most TILE. The bounds hide how
+// many there are: compilers unroll a loop of 32, and then spill on Intel.
+fn add_weighted(quad: Quad, place: Place, tile: u32, end: u32) -> Quad {
     var sum = quad;
-    for (var row = 0u; row < TILE; row++) {
+    for (var walked = tile; walked < end; walked++) {
+        let row = walked - tile;
         let weight = weights[row * GROUPS + place.group];
         let value = staged[sum_slot(row, place.column)];
         sum.x = fma(vec4<f32>(weight.x), value, sum.x);
