@@ -14,6 +14,7 @@ use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
+use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::tally_columns;
 use gristmill::ops::work_list::WorkList;
 use pollster::block_on;
@@ -207,7 +208,7 @@ pub fn routing(c: &mut Criterion) {
         });
         row(c, &gpu, &format!("route {name}, backward with losses"), |row| {
             let [logits, d_logits] = [0; 2].map(|_| row.tensor(N, shape.experts, F32));
-            let (step, d_gates) = (row.tensor(1, 12, F32), row.tensor(N, shape.chosen, F32));
+            let (step, d_gates) = (row.state::<StepState>(), row.tensor(N, shape.chosen, F32));
             let pull = Some(row.tensor(N / 128, shape.experts, F32));
             let routed = given(row, &shape);
             let gradient = BalanceGradient { balance: losses, pull, step };

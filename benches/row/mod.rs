@@ -4,7 +4,7 @@ use criterion::{Criterion, Throughput};
 use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::Tier;
-use gristmill::record::{BufferId, Persistents, Recorder, Tensor};
+use gristmill::record::{BufferId, Persistents, Recorder, State, Tensor};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,10 @@ pub struct Row {
 impl Row {
     pub fn tensor(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
         self.persistents.tensor("bench", rows, cols, element)
+    }
+
+    pub fn state<S: State>(&mut self) -> Tensor {
+        S::tensor(&mut self.persistents, "bench")
     }
 
     pub fn integers(&mut self, values: &[u32]) -> Tensor {

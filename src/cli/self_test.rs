@@ -14,9 +14,9 @@ use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
+use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use crate::reference;
-use crate::train::state::StepState;
 
 /// How much a kernel's result differs from its reference.
 pub struct Outcome {
@@ -149,13 +149,12 @@ fn attentions(harness: &mut Harness<'_>) {
 /// The head and the cross-entropy: their gradients, since forward computes nothing but the loss.
 fn loss(harness: &mut Harness<'_>) {
     let ((h, h_values), (head, head_values)) = (harness.input(N, D), harness.input(V, D));
-    let (dh, dhead, loss) = (harness.output(N, D), harness.output(V, D), harness.output(1, 8));
+    let (dh, dhead) = (harness.output(N, D), harness.output(V, D));
+    let loss = harness.state(LossState::default());
     let targets: Vec<u32> = (0..N).map(|token| token * 37 % V).collect();
     let ignore = targets[5];
-    let ids = harness.holding(1, N, targets.iter().map(|&id| f32::from_bits(id)).collect());
-    let state = StepState { loss_scale: 1.0, ..StepState::default() };
-    let words: Vec<f32> = bytemuck::pod_collect_to_vec(bytemuck::bytes_of(&state));
-    let step = harness.holding(1, words.len() as u32, words);
+    let ids = harness.integers(&targets);
+    let step = harness.state(StepState { loss_scale: 1.0, ..StepState::default() });
     let op = LinearCrossEntropy {
         h,
         head: &[head],

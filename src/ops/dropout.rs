@@ -1,9 +1,10 @@
 //! Dropout with counter-based random bits: masks are recomputed, never stored.
 
 use super::per_item;
+use super::step_state::StepState;
 use crate::element::Element;
 use crate::kernels::Kernel;
-use crate::record::{Binding, Recorder, Tensor};
+use crate::record::{Binding, Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -20,6 +21,16 @@ crate::params! {
     }
 }
 
+crate::state! {
+    /// The current micro-batch, which masks are a function of. [`count_micro_step`] writes it.
+    pub struct DropoutState {
+        /// The step, counted from 1.
+        pub step: u32,
+        /// The micro-batch within the step, counted from 0.
+        pub micro_step: u32,
+    }
+}
+
 /// The dropout of one site in a model. Its mask is a function of seed, site, micro-batch and element;
 /// [`DropoutWords`](crate::random::DropoutWords) computes the same random words on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +41,7 @@ pub struct Dropout {
     pub seed: u64,
     /// Number of the site, below 32768; no two sites of a model share a mask.
     pub site: u32,
-    /// `DropoutState` (1, 4): the current micro-batch, written by [`count_micro_step`].
+    /// [`DropoutState`], written by [`count_micro_step`].
     pub state: Tensor,
 }
 
@@ -58,10 +69,7 @@ impl Dropout {
             "a dropout probability must be in [0, 1), not {probability}"
         );
         assert!(site < 1 << 15, "dropout site {site} must be below 32768");
-        assert!(
-            state.cols >= 2 && state.element == Element::F32,
-            "the dropout state must hold two words of 4 bytes"
-        );
+        DropoutState::assert_held_by(state);
     }
 }
 
@@ -97,10 +105,12 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
     rec.dispatch(kernel, &bindings, &params(words, None, words, dropout), grid);
 }
 
-/// Advances the dropout state (1, 4), zeros at first, to the micro-batch that begins. The step's number comes from
-/// `StepState`, so a resumed run draws the masks of an uninterrupted one.
+/// Advances `state` ([`DropoutState`]), zeros at first, to the micro-batch that begins. The step's number comes from
+/// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one.
 #[track_caller]
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor) {
+    StepState::assert_held_by(step);
+    DropoutState::assert_held_by(state);
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);
     let bindings: [(u32, Binding); 2] = [(1, step.binding()), (2, state.binding())];
     let none = Dropout { probability: 0.0, seed: 0, site: 0, state };

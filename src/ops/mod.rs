@@ -29,6 +29,7 @@ pub mod rope_scaling;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;
+pub mod step_state;
 pub mod swiglu;
 pub mod tally;
 pub mod unfused;

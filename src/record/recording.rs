@@ -1,5 +1,6 @@
 //! A finished recording, as plain data.
 
+use super::fields::Field;
 use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
 use crate::kernels::Kernel;
 
@@ -34,8 +35,8 @@ pub struct Dispatch {
     pub bindings: Vec<(u32, Binding)>,
     /// The bytes of the params struct.
     pub params: Vec<u8>,
-    /// (name, byte offset) of each field of the params struct.
-    pub fields: &'static [(&'static str, usize)],
+    /// The fields of the params struct.
+    pub fields: &'static [Field],
     /// Workgroups along x, y and z; an upper bound if the dispatch is indirect.
     pub grid: [u32; 3],
     /// Set if the dispatch is indirect: where the device reads the grid.

@@ -7,15 +7,15 @@ use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32};
 use gristmill::kernels::{Access, Capabilities, Composed, Kernel, Tier, compose, sources};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
-use gristmill::ops::dropout::{Dropout, random_words};
+use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::unfused;
-use gristmill::record::{Dispatch, Recorder};
+use gristmill::record::{Dispatch, Field, Recorder, Scalar, State};
 use gristmill::settings::OptimizerType;
 use gristmill::train::recordings::Recordings;
-use gristmill::train::state::{LossState, StepState};
+use naga::{AddressSpace, Handle, Module, StructMember, Type, TypeInner};
 use std::collections::{BTreeSet, HashSet};
-use std::mem::{offset_of, size_of};
 use std::path::Path;
 
 /// A model that uses every kernel.
@@ -54,7 +54,7 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
     let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, F32);
     let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, F32));
-    let state = rec.tensor("dropout state", 1, 4, F32);
+    let state = rec.tensor("dropout state", 1, DropoutState::WORDS, F32);
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
     let lse = tensor(&mut rec, layout.heads);
@@ -127,52 +127,53 @@ fn every_variant_composes_and_its_params_are_those_of_rust() {
         let used = composed.bindings.iter().filter(|(_, access)| *access != Access::Uniform);
         let used: BTreeSet<u32> = used.map(|(index, _)| *index).collect();
         assert_eq!(given, used, "{}: bindings given and used", dispatch.kernel);
-        let (fields, size) = uniform_fields(&dispatch.kernel, &composed);
-        let rust: Vec<(String, u32)> =
-            dispatch.fields.iter().map(|&(name, offset)| (name.to_string(), offset as u32)).collect();
-        assert_eq!(fields, rust, "{}: fields of the params struct", dispatch.kernel);
-        assert_eq!(size as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
+        let params = composed.module.global_variables.iter().find(|(_, g)| g.space == AddressSpace::Uniform);
+        let (_, params) = params.unwrap_or_else(|| panic!("{} has no params", dispatch.kernel));
+        let (fields, bytes) = struct_fields(&composed.module, params.ty);
+        assert_eq!(fields, named(dispatch.fields), "{}: fields of the params struct", dispatch.kernel);
+        assert_eq!(bytes as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
     }
 }
 
-/// The fields of the uniform struct, as names and offsets, and its size.
-fn uniform_fields(kernel: &Kernel, composed: &Composed) -> (Vec<(String, u32)>, u32) {
-    let uniform =
-        composed.module.global_variables.iter().find(|(_, g)| g.space == naga::AddressSpace::Uniform);
-    let (_, uniform) = uniform.unwrap_or_else(|| panic!("{kernel} has no params"));
-    struct_fields(&composed.module, uniform.ty)
+/// A field as (name, byte offset, type).
+type Described = (String, usize, Scalar);
+
+fn named(fields: &[Field]) -> Vec<Described> {
+    fields.iter().map(|field| (field.name.to_string(), field.offset, field.scalar)).collect()
 }
 
-fn struct_fields(module: &naga::Module, ty: naga::Handle<naga::Type>) -> (Vec<(String, u32)>, u32) {
-    match &module.types[ty].inner {
-        naga::TypeInner::Struct { members, span } => {
-            (members.iter().map(|m| (m.name.clone().unwrap_or_default(), m.offset)).collect(), *span)
-        }
-        other => panic!("a struct was expected, not {other:?}"),
-    }
+/// The fields of a struct in a shader, and its size in bytes.
+fn struct_fields(module: &Module, ty: Handle<Type>) -> (Vec<Described>, u32) {
+    let TypeInner::Struct { members, span } = &module.types[ty].inner else {
+        panic!("a struct was expected, not {:?}", module.types[ty]);
+    };
+    let field = |member: &StructMember| {
+        let scalar = match module.types[member.ty].inner {
+            TypeInner::Scalar(naga::Scalar::U32) => Scalar::U32,
+            TypeInner::Scalar(naga::Scalar::I32) => Scalar::I32,
+            TypeInner::Scalar(naga::Scalar::F32) => Scalar::F32,
+            ref other => panic!("a field of a shared struct is one 32-bit scalar, not {other:?}"),
+        };
+        (member.name.clone().unwrap_or_default(), member.offset as usize, scalar)
+    };
+    (members.iter().map(field).collect(), *span)
+}
+
+/// Compares a state struct with the one of its name in the shader of `kernel`.
+fn assert_is_shared<S: State>(kernel: &Kernel) {
+    let module = compose(kernel).unwrap_or_else(|e| panic!("{e}")).module;
+    let is_it = |ty: &Type| ty.name.as_ref().is_some_and(|name| name.ends_with(S::NAME));
+    let (ty, _) = module.types.iter().find(|(_, ty)| is_it(ty)).expect("the shader declares the struct");
+    assert_eq!(struct_fields(&module, ty), (named(S::FIELDS), 4 * S::WORDS), "{}", S::NAME);
 }
 
 #[test]
 fn state_structs_are_those_of_rust() {
-    let kernel =
-        Kernel::new("grad_norm", "finish_step", Element::F32).constant("LANES", 64).constant("BLOCK", 256);
-    let module = compose(&kernel).expect("it composes").module;
-    let fields = |name: &str| {
-        let of_name = |ty: &naga::Type| ty.name.as_ref().is_some_and(|n| n.contains(name));
-        let (handle, _) = module.types.iter().find(|(_, ty)| of_name(ty)).expect("the struct is there");
-        struct_fields(&module, handle)
-    };
-    macro_rules! rust {
-        ($kind:ty: $($field:ident)*) => {
-            (vec![$((stringify!($field).to_string(), offset_of!($kind, $field) as u32)),*], size_of::<$kind>() as u32)
-        };
-    }
-    assert_eq!(
-        fields("StepState"),
-        rust!(StepState: loss_scale global_step is_overflow grad_norm grad_factor learning_rate bias_correction1
-            bias_correction2 loss is_halted overflows step)
-    );
-    assert_eq!(fields("LossState"), rust!(LossState: seed count loss_sum token_sum mean_sum));
+    let finish_step =
+        Kernel::new("grad_norm", "finish_step", F32).constant("LANES", 64).constant("BLOCK", 256);
+    assert_is_shared::<StepState>(&finish_step);
+    assert_is_shared::<LossState>(&finish_step);
+    assert_is_shared::<DropoutState>(&Kernel::new("dropout", "count_micro_step", F32).constant("LANES", 1));
 }
 
 #[test]

@@ -12,15 +12,16 @@ use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
+use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
-use gristmill::record::{Dispatch, Recorder};
+use gristmill::record::{Dispatch, Recorder, State};
 
 /// Routers, their balance losses, tallies, biases and row gates.
 pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("routers", capabilities);
     let words = |rec: &mut Recorder, rows, cols| rec.tensor("words", rows, cols, F32);
-    let (tally, step) = (words(&mut rec, 1, tally_columns(8)), words(&mut rec, 1, 12));
+    let (tally, step) = (words(&mut rec, 1, tally_columns(8)), words(&mut rec, 1, StepState::WORDS));
     let limited = Some(ExpertGroups { count: 4, chosen: 2, score: GroupScore::BestTwo });
     for (score, groups, has_bias) in [
         (Score::Softmax, None, false),
@@ -63,7 +64,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
 /// Placement and permutation under every allocation, fused and composed.
 pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("permutations", capabilities);
-    let [ids, capacities, state] = [32, 4, 12].map(|cols| rec.tensor("integers", 1, cols, F32));
+    let [ids, capacities, state] = [32, 4, StepState::WORDS].map(|cols| rec.tensor("integers", 1, cols, F32));
     let two = HotAndCold { hot: 1, capacity: 9, cold_capacity: 5 };
     let steps = HotSteps { update_step: 10, checkpoint_step: None };
     for element in [Element::F32, Element::F16, Element::Bf16] {

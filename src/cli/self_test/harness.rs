@@ -6,14 +6,14 @@ use crate::element::Element::F32;
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::random::Philox;
-use crate::record::{BufferId, Persistents, Recorder, Tensor};
+use crate::record::{BufferId, Persistents, Recorder, State, Tensor};
 
 /// Tensors, the kernels recorded on them, and the results they must have.
 pub struct Harness<'gpu> {
     gpu: &'gpu Gpu,
     persistents: Persistents,
     /// Initial values of the inputs.
-    contents: Vec<(Tensor, Vec<f32>)>,
+    contents: Vec<(Tensor, Vec<u8>)>,
     random: Philox,
     /// Number of random values drawn.
     drawn: u64,
@@ -44,13 +44,24 @@ impl<'gpu> Harness<'gpu> {
         let values: Vec<f32> =
             (first..self.drawn).map(|i| (2.0 * self.random.uniform(i) - 1.0) as f32).collect();
         let wide = values.iter().copied().map(f64::from).collect();
-        (self.holding(rows, cols, values), wide)
+        let mut bytes = Vec::new();
+        values.chunks(cols as usize).for_each(|row| F32.encode_row(row, &mut bytes));
+        let tensor = self.output(rows, cols);
+        self.contents.push((tensor, bytes));
+        (tensor, wide)
     }
 
-    /// A tensor that holds `values`.
-    pub fn holding(&mut self, rows: u32, cols: u32, values: Vec<f32>) -> Tensor {
-        let tensor = self.output(rows, cols);
-        self.contents.push((tensor, values));
+    /// A row of integers.
+    pub fn integers(&mut self, values: &[u32]) -> Tensor {
+        let tensor = self.output(1, values.len() as u32);
+        self.contents.push((tensor, bytemuck::cast_slice(values).to_vec()));
+        tensor
+    }
+
+    /// A state struct.
+    pub fn state<S: State>(&mut self, state: S) -> Tensor {
+        let tensor = S::tensor(&mut self.persistents, "self-test");
+        self.contents.push((tensor, bytemuck::bytes_of(&state).to_vec()));
         tensor
     }
 
@@ -71,10 +82,8 @@ impl<'gpu> Harness<'gpu> {
     pub async fn run(self) -> Result<Vec<Outcome>> {
         let Self { gpu, persistents, contents, rec, expected, .. } = self;
         let buffers = gpu.make_persistent(&persistents).await?;
-        for (tensor, values) in contents {
+        for (tensor, bytes) in contents {
             let BufferId::Persistent(id) = tensor.buffer else { continue };
-            let mut bytes = Vec::new();
-            values.chunks(tensor.cols as usize).for_each(|row| F32.encode_row(row, &mut bytes));
             gpu.write(&buffers, id, 0, &bytes);
         }
         let prepared = gpu.prepare(&[&rec.finish()], &buffers, Guard::Off).await?;

@@ -3,8 +3,7 @@
 use super::{GUARD, unpadded};
 use gristmill::element::Element;
 use gristmill::kernels::Capabilities;
-use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
-use gristmill::train::state::StepState;
+use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 use std::ops::Range;
 
 /// An input with the same rounded values for the kernel and for the reference.
@@ -95,8 +94,8 @@ impl Case {
         self.placed(1, values.len() as u32, Element::F32, &bytes)
     }
 
-    /// The state of a step on the device.
-    pub fn step_state(&mut self, state: StepState) -> Tensor {
+    /// A state struct on the device.
+    pub fn state<S: State>(&mut self, state: S) -> Tensor {
         self.integers(bytemuck::cast_slice(&[state]))
     }
 
