@@ -6,7 +6,7 @@ use super::prepare::Guard;
 use super::readback::Reader;
 use crate::element::Element::F32;
 use crate::error::Result;
-use crate::kernels::{Capabilities, Kernel};
+use crate::kernels::{Capabilities, Condition, Kernel};
 use crate::record::{Persistents, Recorder, Recording, Tensor};
 
 crate::params! {
@@ -48,8 +48,9 @@ pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Persistents, Recording, Ten
     let mut persistents = Persistents::new();
     let heard = persistents.tensor("heard", lanes, 4, F32);
     let mut rec = Recorder::new("lanes", Capabilities::software());
-    let kernel =
-        Kernel::new("lanes", "hear_lanes", F32).feature("shuffled", is_shuffled).constant("LANES", lanes);
+    let kernel = Kernel::new("lanes", "hear_lanes", F32)
+        .condition(Condition::Shuffled, is_shuffled)
+        .constant("LANES", lanes);
     rec.dispatch(kernel, &[(1, heard.binding())], &Params { lanes }, [1, 1, 1]);
     (persistents, rec.finish(), heard)
 }

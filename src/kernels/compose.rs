@@ -1,7 +1,8 @@
 //! Composes a [`Kernel`] into the module that the driver compiles: WESL resolves imports and conditions, naga
 //! validates.
 
-use super::kernel::{FEATURES, Kernel};
+use super::condition::Condition;
+use super::kernel::Kernel;
 use super::sources::sources;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -70,8 +71,8 @@ fn wgsl(kernel: &Kernel) -> Result<String> {
     }
     resolver.add_module(module_path("tile"), tile_module(kernel).into());
     let mut flags: HashMap<String, Feature> =
-        FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
-    flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
+        Condition::ALL.iter().map(|condition| (condition.name().to_string(), Feature::Disable)).collect();
+    flags.extend(kernel.conditions().map(|condition| (condition.name().to_string(), Feature::Enable)));
     let options = CompileOptions {
         validate: false, // naga validates, and knows the extensions in use
         keep_root: true,

@@ -5,10 +5,12 @@
 
 mod capabilities;
 mod compose;
+mod condition;
 mod kernel;
 mod sources;
 
 pub use capabilities::{Capabilities, Limits, Tier};
 pub use compose::{Access, Composed, compose};
-pub use kernel::{FEATURES, Kernel};
+pub use condition::Condition;
+pub use kernel::Kernel;
 pub use sources::sources;

@@ -1,6 +1,7 @@
 //! Sums of tensors that no other kernel can fuse.
 
 use super::per_item;
+use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
 crate::params! {
@@ -27,5 +28,10 @@ pub fn add(rec: &mut Recorder, x: Tensor, y: Tensor, factor: f32, accumulate: bo
     let ((x_range, x_offset), (y_range, y_offset)) = (x.offset_binding(), y.offset_binding());
     let (x_stride, y_stride) = (x.stride4(), y.stride4());
     let params = Params { rows: x.rows, cols4, x_offset, y_offset, x_stride, y_stride, factor };
-    rec.dispatch(kernel.feature("accumulate", accumulate), &[(1, x_range), (2, y_range)], &params, grid);
+    rec.dispatch(
+        kernel.condition(Condition::Accumulate, accumulate),
+        &[(1, x_range), (2, y_range)],
+        &params,
+        grid,
+    );
 }

@@ -3,7 +3,7 @@
 use super::dropout::Dropout;
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Kernel, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor};
 
 /// The sizes and the mask of an attention.
@@ -291,12 +291,12 @@ fn plan(
         }
     };
     let kernel = Kernel::new(file, entry, element)
-        .feature("causal", is_causal)
-        .feature("shared_tile", capabilities.tier == Tier::Portable)
-        .feature("shuffled", capabilities.tier == Tier::Software && capabilities.lanes > 1)
-        .feature("windowed", shape.window.is_some())
-        .feature("segmented", is_packed)
-        .feature("dropout", shape.dropout.is_some())
+        .condition(Condition::Causal, is_causal)
+        .condition(Condition::SharedTile, capabilities.tier == Tier::Portable)
+        .condition(Condition::Shuffled, capabilities.tier == Tier::Software && capabilities.lanes > 1)
+        .condition(Condition::Windowed, shape.window.is_some())
+        .condition(Condition::Segmented, is_packed)
+        .condition(Condition::Dropout, shape.dropout.is_some())
         .constant("D4", layout.head_dim / 4)
         .constant("V4", layout.value_dim / 4)
         .constant("LANES", lanes)

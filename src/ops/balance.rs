@@ -4,7 +4,7 @@ use super::fold;
 use super::route::{RouterConfig, RouterOutput, Score};
 use super::tally::{TallyColumns, assert_tally};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 /// Minimum number of tokens that one invocation counts, if its sequence has as many.
@@ -147,7 +147,7 @@ pub fn balance(
     let kernel = Kernel::new("balance", "sum_choices", Element::F32)
         .constant("LANES", LANES)
         .constant("CHOSEN", config.chosen)
-        .feature("sigmoid", is_sigmoid);
+        .condition(Condition::Sigmoid, is_sigmoid);
     let mut bindings = vec![
         (1, output.counted().binding()),
         (2, output.scores.binding()),
@@ -166,7 +166,7 @@ pub fn balance(
         assert_tally(tally, experts);
         bindings.extend([(3, output.statistics.binding()), (5, tally.binding())]);
     }
-    rec.dispatch(kernel.feature("accumulate", tally.is_some()), &bindings, &params, [1, 1, 1]);
+    rec.dispatch(kernel.condition(Condition::Accumulate, tally.is_some()), &bindings, &params, [1, 1, 1]);
     balance.pulls().then_some(pull)
 }
 

@@ -3,7 +3,7 @@
 use super::per_item;
 use super::step_state::StepState;
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Binding, Recorder, State, Tensor};
 
 crate::params! {
@@ -90,7 +90,9 @@ pub fn dropout(
     }
     assert!(x.buffer != y.buffer, "dropout cannot work in place");
     let (kernel, grid) = elements("dropout", x);
-    let kernel = kernel.feature("residual", residual.is_some()).feature("accumulate", accumulate);
+    let kernel = kernel
+        .condition(Condition::Residual, residual.is_some())
+        .condition(Condition::Accumulate, accumulate);
     let mut bindings = vec![(1, x.binding()), (2, y.binding()), (3, dropout.state.binding())];
     bindings.extend(residual.map(|residual| (4, residual.binding())));
     let params = params(x, residual, y, dropout);

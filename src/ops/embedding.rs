@@ -1,7 +1,7 @@
 //! Embedding lookup and its gradient.
 
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 crate::params! {
@@ -35,7 +35,7 @@ fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumul
             "the table must have rows of the width and element type of y"
         );
         let bindings = [(1, ids.binding()), (2, part.binding()), (3, y.binding())];
-        let kernel = kernel(rec, "embedding", y.element).feature("accumulate", accumulate);
+        let kernel = kernel(rec, "embedding", y.element).condition(Condition::Accumulate, accumulate);
         launch(rec, kernel, y, first_row, part.rows, &bindings);
         first_row += part.rows;
     }

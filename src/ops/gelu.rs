@@ -1,7 +1,7 @@
 //! GELU (Hendrycks and Gimpel, 2016), the activation of feed-forward networks without a gate.
 
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 /// How Φ, the distribution function of the standard normal distribution, is computed.
@@ -62,7 +62,7 @@ fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Opt
     };
     let mut bindings = vec![(1, x_range), (if dx.is_some() { 3 } else { 2 }, y_range)];
     bindings.extend(gradient.map(|((range, _), _)| (4, range)));
-    let kernel = kernel.feature("exact", kind == Gelu::Exact);
+    let kernel = kernel.condition(Condition::Exact, kind == Gelu::Exact);
     rec.dispatch(kernel, &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
 }
 

@@ -7,7 +7,7 @@
 use super::matmul::{Layout, Problem, Tile};
 use super::work_list::{WorkList, weight_tile};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 crate::params! {
@@ -92,8 +92,8 @@ pub fn grouped_matmul_backward_weight(
     assert!(dy.element == x.element, "both factors must have one element type");
     let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities());
     let kernel = grouped(tile, Layout::Tn, dy.element)
-        .feature("gradient", dy.element != Element::F32)
-        .feature("accumulate", true);
+        .condition(Condition::Gradient, dy.element != Element::F32)
+        .condition(Condition::Accumulate, true);
     for part in &stack.parts {
         assert!(part.tensor.element == Element::F32, "gradients of parameters must be f32");
         let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
@@ -154,7 +154,7 @@ fn launch_rows(
     assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
-    let kernel = grouped(work.tile, layout, a.element).feature("accumulate", accumulate);
+    let kernel = grouped(work.tile, layout, a.element).condition(Condition::Accumulate, accumulate);
     let (arguments, bound) = work.grid(y.cols);
     for part in &stack.parts {
         assert!(part.tensor.element == a.element, "both factors must have one element type");
@@ -165,7 +165,7 @@ fn launch_rows(
 }
 
 fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
-    tile.kernel(layout, element).feature("grouped", true)
+    tile.kernel(layout, element).condition(Condition::Grouped, true)
 }
 
 /// Bindings and params of a plain product, with the part of the stack that is bound.

@@ -3,7 +3,7 @@
 use super::column_sum::fold_partials;
 use super::{LANES, per_row};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 /// Rows that one invocation of the weight gradient sums.
@@ -79,7 +79,7 @@ pub fn layer_norm_backward(
     assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of layer_norm's input");
     assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of layer_norm's input");
     let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm_backward", x.element, x.rows);
-    let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Accumulate, accumulate);
     let bindings = [
         (1, x.binding()),
         (2, w.binding()),

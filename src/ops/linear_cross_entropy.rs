@@ -3,6 +3,7 @@
 use super::matmul::{Epilogue, Layout, matmul};
 use super::{fold, per_row};
 use crate::element::{Element, stride_of};
+use crate::kernels::Condition;
 use crate::record::{Binding, Recorder, Tensor};
 
 /// Maximum size of a chunk of logits in bytes: enough rows for an efficient product, little memory.
@@ -146,7 +147,12 @@ fn softmax(
     if gradient {
         bindings.push((4, op.loss.binding()));
     }
-    rec.dispatch(kernel.feature("gradient", gradient), &bindings, &params(op, logits.rows, first), grid);
+    rec.dispatch(
+        kernel.condition(Condition::Gradient, gradient),
+        &bindings,
+        &params(op, logits.rows, first),
+        grid,
+    );
 }
 
 fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {

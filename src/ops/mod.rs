@@ -36,7 +36,7 @@ pub mod unfused;
 pub mod work_list;
 
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, fold_grid};
 
 /// Workgroup size of kernels whose invocations do not cooperate.
@@ -65,12 +65,12 @@ pub(crate) fn per_row(
         // Small workgroups, so that a few hundred rows keep several cores busy.
         Tier::Software => (kernel.constant("LANES", 16), fold_grid(rows.div_ceil(16) as u64)),
         Tier::Portable => {
-            (kernel.constant("LANES", 128).feature("shared_tile", true), fold_grid(rows as u64))
+            (kernel.constant("LANES", 128).condition(Condition::SharedTile, true), fold_grid(rows as u64))
         }
     }
 }
 
 /// A kernel of one workgroup that reduces a vector.
 pub(crate) fn fold(file: &'static str, entry: &'static str, element: Element) -> Kernel {
-    Kernel::new(file, entry, element).constant("LANES", LANES).feature("shared_tile", true)
+    Kernel::new(file, entry, element).constant("LANES", LANES).condition(Condition::SharedTile, true)
 }

@@ -3,7 +3,7 @@
 use super::column_sum::fold_partials;
 use super::{LANES, per_row};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 /// Rows that one invocation of the weight gradient sums.
@@ -53,7 +53,7 @@ pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, d
     assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of rms_norm's input");
     assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of rms_norm's input");
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
-    let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Accumulate, accumulate);
     let bindings =
         [(1, x.binding()), (2, w.binding()), (3, dy.binding()), (4, rstd.binding()), (5, dx.binding())];
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);

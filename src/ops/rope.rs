@@ -3,7 +3,7 @@
 use super::heads::HeadLayout;
 use super::rope_scaling::RopeScaling;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 /// Pairing and frequencies of a rotary embedding.
@@ -148,8 +148,8 @@ fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
     let items = heads * units;
     let lanes = items.next_power_of_two().clamp(8, widest);
     let kernel = Kernel::new("rope", "rope", element)
-        .feature("interleaved", rope.is_interleaved)
-        .feature("straddling", straddles)
+        .condition(Condition::Interleaved, rope.is_interleaved)
+        .condition(Condition::Straddling, straddles)
         .constant("LANES", lanes)
         .constant("UNITS", units);
     Plan { kernel, items, chunks: items.div_ceil(lanes) }

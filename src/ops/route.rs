@@ -3,7 +3,7 @@
 use super::balance::BalanceGradient;
 use super::per_row;
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 crate::params! {
@@ -192,14 +192,21 @@ pub fn route(
         bindings.push((6, bias.binding()));
     }
     bindings.extend(group_keys.map(|keys| (7, keys.binding())));
-    let kernel = kernel.feature("bias", bias.is_some()).feature("group_limited", group_keys.is_some());
+    let kernel = kernel
+        .condition(Condition::Bias, bias.is_some())
+        .condition(Condition::GroupLimited, group_keys.is_some());
     rec.dispatch(kernel, &bindings, &params, grid);
 
     if let Some(unbiased) = out.unbiased {
         let (kernel, grid) = plan(rec, config, "choose", logits.rows);
         let mut bindings = vec![(2, out.scores.binding()), (4, unbiased.binding())];
         bindings.extend(group_keys.map(|keys| (7, keys.binding())));
-        rec.dispatch(kernel.feature("group_limited", group_keys.is_some()), &bindings, &params, grid);
+        rec.dispatch(
+            kernel.condition(Condition::GroupLimited, group_keys.is_some()),
+            &bindings,
+            &params,
+            grid,
+        );
     }
 }
 
@@ -252,9 +259,9 @@ pub fn route_backward(
     }
     let (kernel, grid) = plan(rec, config, "route_backward", logits.rows);
     let kernel = kernel
-        .feature("gradient", d_gates.is_some())
-        .feature("balance", balance.is_some_and(|gradient| gradient.pull.is_some()))
-        .feature("z_loss", z != 0.0);
+        .condition(Condition::Gradient, d_gates.is_some())
+        .condition(Condition::Balance, balance.is_some_and(|gradient| gradient.pull.is_some()))
+        .condition(Condition::ZLoss, z != 0.0);
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -265,10 +272,15 @@ fn plan(rec: &Recorder, config: &RouterConfig, entry: &'static str, tokens: u32)
         Tier::Portable => {
             let lanes = (config.experts / 2).next_power_of_two().clamp(32, 128);
             let kernel = Kernel::new("route", entry, Element::F32).constant("LANES", lanes);
-            (kernel.feature("shared_tile", true), fold_grid(tokens.into()))
+            (kernel.condition(Condition::SharedTile, true), fold_grid(tokens.into()))
         }
     };
-    (kernel.constant("CHOSEN", config.chosen).feature("sigmoid", config.score == Score::Sigmoid), grid)
+    (
+        kernel
+            .constant("CHOSEN", config.chosen)
+            .condition(Condition::Sigmoid, config.score == Score::Sigmoid),
+        grid,
+    )
 }
 
 fn group_keys(rec: &mut Recorder, config: &RouterConfig, tokens: u32) -> Option<Tensor> {

@@ -1,7 +1,7 @@
 //! SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020), the activation of gated feed-forward networks.
 
 use crate::element::{Element, stride_of};
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 crate::params! {
@@ -103,7 +103,7 @@ impl Halves {
 fn launch(rec: &mut Recorder, entry: &'static str, halves: &Halves, y: Tensor, gradients: Option<&Halves>) {
     let columns4 = y.cols.div_ceil(4);
     let (kernel, chunks) = plan(entry, columns4, y.element, rec.capabilities().tier);
-    let kernel = kernel.feature("two_tensors", halves.up.0.is_some());
+    let kernel = kernel.condition(Condition::TwoTensors, halves.up.0.is_some());
     let (y_range, y_offset) = y.offset_binding();
     let params = Params {
         rows: y.rows,

@@ -2,7 +2,7 @@
 //! through tensors (N·k, D) in the order of choices.
 
 use super::{CombineSaved, Placement, lanes_of};
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
@@ -30,7 +30,7 @@ pub(super) fn permute_backward(
 ) {
     let unpermuted = choices(rec, "unpermuted", placement, dx);
     gather_rows(rec, d_rows, placement.places, unpermuted);
-    let kernel = kernel(rec, "sum_choices", dx).feature("accumulate", accumulate);
+    let kernel = kernel(rec, "sum_choices", dx).condition(Condition::Accumulate, accumulate);
     let params = params(dx, placement.config.chosen, 0);
     launch(rec, kernel, dx, &params, &[(1, unpermuted.binding()), (2, dx.binding())]);
 }
@@ -47,7 +47,7 @@ pub(super) fn combine(
     gather_rows(rec, rows, placement.places, unpermuted);
     let mut bindings = vec![(1, unpermuted.binding()), (2, y.binding()), (3, gates.binding())];
     bindings.extend(residual.map(|residual| (4, residual.binding())));
-    let kernel = kernel(rec, "weigh_choices", y).feature("residual", residual.is_some());
+    let kernel = kernel(rec, "weigh_choices", y).condition(Condition::Residual, residual.is_some());
     let params = params(y, placement.config.chosen, gates.stride);
     launch(rec, kernel, y, &params, &bindings);
 }

@@ -1,7 +1,7 @@
 //! Permute and combine as one kernel each, and each backward.
 
 use super::{CombineSaved, Placement, lanes_of};
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
@@ -32,7 +32,7 @@ pub(super) fn permute_backward(
     accumulate: bool,
 ) {
     let bindings = [(1, d_rows.binding()), (2, placement.places.binding()), (3, dx.binding())];
-    let kernel = kernel(rec, "permute_backward", dx).feature("accumulate", accumulate);
+    let kernel = kernel(rec, "permute_backward", dx).condition(Condition::Accumulate, accumulate);
     launch(rec, kernel, placement, dx, dx, &bindings);
 }
 
@@ -47,7 +47,7 @@ pub(super) fn combine(
     let mut bindings =
         vec![(1, rows.binding()), (2, placement.places.binding()), (3, y.binding()), (4, gates.binding())];
     bindings.extend(residual.map(|residual| (5, residual.binding())));
-    let kernel = kernel(rec, "combine", y).feature("residual", residual.is_some());
+    let kernel = kernel(rec, "combine", y).condition(Condition::Residual, residual.is_some());
     launch(rec, kernel, placement, y, gates, &bindings);
 }
 

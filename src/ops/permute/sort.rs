@@ -2,7 +2,7 @@
 
 use super::{DropOrder, NONE, Placement, PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 /// Maximum number of blocks, which keeps the scan over them short; longer batches have longer blocks.
@@ -68,7 +68,7 @@ fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Opti
     let params = params(config, block, blocks, histograms);
     let launch = |rec: &mut Recorder, entry, bindings: &[(u32, Tensor)]| {
         let kernel = Kernel::new("permute/sort", entry, Element::F32);
-        let kernel = kernel.constant("LANES", lanes).feature("shared_tile", !is_software);
+        let kernel = kernel.constant("LANES", lanes).condition(Condition::SharedTile, !is_software);
         let workgroups = if is_software { blocks.div_ceil(lanes) } else { blocks };
         rec.dispatch(kernel, &ranges(bindings), &params, fold_grid(workgroups.into()));
     };
@@ -77,7 +77,7 @@ fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Opti
     bindings.extend(capacities.map(|capacities| (5, capacities)));
     let kernel = Kernel::new("permute/sort", "scan", Element::F32)
         .constant("LANES", config.experts.next_power_of_two().clamp(16, 256))
-        .feature("capacities", capacities.is_some());
+        .condition(Condition::Capacities, capacities.is_some());
     rec.dispatch(kernel, &ranges(&bindings), &params, [1, 1, 1]);
     let bindings = [(1, ids), (2, histograms), (3, *counts), (4, *offsets), (5, *places), (6, *sources)];
     launch(rec, "scatter", &bindings);
