@@ -9,7 +9,7 @@ mod mixture;
 mod row;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gristmill::element::Element::{Bf16, F32};
+use gristmill::element::Element::{Bf16, F32, U32};
 use gristmill::ops::attention::{Attention, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
@@ -130,7 +130,7 @@ fn elementwise(c: &mut Criterion) {
         });
     }
     row(c, &gpu, "rope, q and k", |row| {
-        let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, F32));
+        let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, U32));
         let cos_sin = row.tensor(128, 32, F32);
         let settings = Rope { rotary_dim: 32, theta: 10000.0, is_interleaved: false };
         rope::rope(&mut row.rec, qkv, positions, LAYOUT, &settings, cos_sin);
@@ -159,7 +159,7 @@ fn elementwise(c: &mut Criterion) {
         bytes(5.0, F)
     });
     row(c, &gpu, "embedding", |row| {
-        let (ids, table, y) = (row.tensor(1, N, F32), row.tensor(256, D, F32), row.tensor(N, D, F32));
+        let (ids, table, y) = (row.tensor(1, N, U32), row.tensor(256, D, F32), row.tensor(N, D, F32));
         embedding::embedding(&mut row.rec, ids, &[table], y);
         bytes(2.0, D)
     });
@@ -279,7 +279,7 @@ fn losses(c: &mut Criterion) {
             let (h, head, dh) = (row.tensor(N, D, F32), row.tensor(vocab, D, F32), row.tensor(N, D, F32));
             let dhead = row.tensor(vocab, D, F32);
             let (targets, step, loss) =
-                (row.tensor(1, N, F32), row.state::<StepState>(), row.state::<LossState>());
+                (row.tensor(1, N, U32), row.state::<StepState>(), row.state::<LossState>());
             let op = LinearCrossEntropy {
                 h,
                 head: &[head],

@@ -3,7 +3,7 @@
 use super::row::{D, N, REPEATS, Ready, Row, Work, gpu, is_wanted, prepare, replay, row};
 use criterion::Criterion;
 use gristmill::device::Gpu;
-use gristmill::element::Element::F32;
+use gristmill::element::Element::{F32, U32};
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
@@ -175,7 +175,7 @@ pub fn permutations(c: &mut Criterion) {
 /// Tensors in place of the outputs of a router.
 fn given(row: &mut Row, shape: &RouterConfig) -> RouterOutput {
     RouterOutput {
-        ids: row.tensor(1, N * shape.chosen, F32),
+        ids: row.tensor(1, N * shape.chosen, U32),
         gates: row.tensor(N, shape.chosen, F32),
         scores: row.tensor(N, shape.experts, F32),
         statistics: row.tensor(N, 4, F32),
@@ -218,7 +218,7 @@ pub fn routing(c: &mut Criterion) {
         });
         row(c, &gpu, &format!("balance losses {name}"), |row| {
             let routed = given(row, &shape);
-            let tally = row.tensor(1, tally_columns(shape.experts), F32);
+            let tally = row.tensor(1, tally_columns(shape.experts), U32);
             balance(&mut row.rec, &shape, &losses, &routed, Some(tally));
             bytes(1.0)
         });

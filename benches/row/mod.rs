@@ -2,7 +2,7 @@
 
 use criterion::{Criterion, Throughput};
 use gristmill::device::{Buffers, Gpu, GpuOptions, Guard, Prepared};
-use gristmill::element::Element::{self, F32};
+use gristmill::element::Element::{self, U32};
 use gristmill::kernels::Tier;
 use gristmill::record::{BufferId, Persistents, Recorder, State, Tensor};
 use pollster::block_on;
@@ -41,7 +41,7 @@ impl Row {
     }
 
     pub fn integers(&mut self, values: &[u32]) -> Tensor {
-        let tensor = self.tensor(1, values.len() as u32, F32);
+        let tensor = self.tensor(1, values.len() as u32, U32);
         self.contents.push((tensor, values.to_vec()));
         tensor
     }

@@ -51,6 +51,6 @@ pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Persistents, Recording, Ten
     let kernel = Kernel::new("lanes", "hear_lanes", F32)
         .condition(Condition::Shuffled, is_shuffled)
         .constant("LANES", lanes);
-    rec.dispatch(kernel, &[(1, heard.binding())], &Params { lanes }, [1, 1, 1]);
+    rec.dispatch(kernel, &[heard.bind("heard", F32)], &Params { lanes }, [1, 1, 1]);
     (persistents, rec.finish(), heard)
 }

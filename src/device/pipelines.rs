@@ -3,7 +3,7 @@
 
 use super::gpu::Gpu;
 use crate::error::Result;
-use crate::kernels::{Access, Kernel, compose};
+use crate::kernels::{Access, Kernel, Variable, compose};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Pipeline {
     pub pipeline: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
-    pub bindings: Vec<(u32, Access)>,
+    pub variables: Vec<Variable>,
 }
 
 /// The compiled pipelines, by kernel.
@@ -90,8 +90,7 @@ impl Pipelines {
         // SAFETY: the shaders are part of this crate. Tests run each of them checked and unchecked, with guard zones
         // around every binding, and no loop bound depends on data in a way that could make it infinite.
         let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, checks) };
-        let entries: Vec<_> =
-            composed.bindings.iter().map(|&(binding, access)| layout_entry(binding, access)).collect();
+        let entries: Vec<_> = composed.variables.iter().map(layout_entry).collect();
         let layout = gpu
             .device
             .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
@@ -111,7 +110,7 @@ impl Pipelines {
             },
             cache: self.cache.as_ref().map(|(cache, _)| cache),
         });
-        Ok(Pipeline { pipeline, layout, bindings: composed.bindings })
+        Ok(Pipeline { pipeline, layout, variables: composed.variables })
     }
 
     /// Best effort: without the cache the next start only takes some seconds longer.
@@ -129,14 +128,14 @@ impl Pipelines {
     }
 }
 
-fn layout_entry(binding: u32, access: Access) -> wgpu::BindGroupLayoutEntry {
-    let ty = match access {
+fn layout_entry(variable: &Variable) -> wgpu::BindGroupLayoutEntry {
+    let ty = match variable.access {
         Access::Uniform => wgpu::BufferBindingType::Uniform,
         Access::Read => wgpu::BufferBindingType::Storage { read_only: true },
         Access::ReadWrite => wgpu::BufferBindingType::Storage { read_only: false },
     };
     wgpu::BindGroupLayoutEntry {
-        binding,
+        binding: variable.index,
         visibility: wgpu::ShaderStages::COMPUTE,
         ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
         count: None,

@@ -173,7 +173,7 @@ impl Gpu {
             let grid = match dispatch.arguments {
                 None => Grid::Direct(dispatch.grid),
                 Some(arguments) => {
-                    let fault = || fault(dispatch, "its indirect arguments have no buffer");
+                    let fault = || dispatch.fault("its indirect arguments have no buffer");
                     let (buffer, start) = locate(arguments.buffer).ok_or_else(fault)?;
                     Grid::Indirect(buffer.clone(), start + arguments.offset)
                 }
@@ -212,23 +212,22 @@ impl Gpu {
         params_at: u64,
         locate: impl Fn(BufferId) -> Option<(&'b wgpu::Buffer, u64)>,
     ) -> Result<wgpu::BindGroup> {
-        let fault = |what: String| fault(dispatch, &what);
+        dispatch.check_names(&pipeline.variables)?;
         let range = |buffer, offset, bytes| {
             let size = std::num::NonZeroU64::new(bytes);
             wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size })
         };
         let mut entries = Vec::new();
-        for &(index, access) in &pipeline.bindings {
-            let resource = if access == Access::Uniform {
+        for variable in &pipeline.variables {
+            let resource = if variable.access == Access::Uniform {
                 range(params, params_at, dispatch.params.len() as u64)
             } else {
-                let given = dispatch.bindings.iter().find(|(i, _)| *i == index).map(|(_, binding)| binding);
-                let binding = given.ok_or_else(|| fault(format!("binding {index} is missing")))?;
-                let (buffer, start) =
-                    locate(binding.buffer).ok_or_else(|| fault(format!("binding {index} has no buffer")))?;
+                let binding = dispatch.binding_of(variable)?;
+                let fault = || dispatch.fault(&format!("the tensor of `{}` has no buffer", binding.variable));
+                let (buffer, start) = locate(binding.buffer).ok_or_else(fault)?;
                 range(buffer, start + binding.offset, binding.bytes)
             };
-            entries.push(wgpu::BindGroupEntry { binding: index, resource });
+            entries.push(wgpu::BindGroupEntry { binding: variable.index, resource });
         }
         Ok(self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some(&dispatch.path),
@@ -284,8 +283,4 @@ impl Gpu {
         }
         Ok(buffer)
     }
-}
-
-fn fault(dispatch: &Dispatch, what: &str) -> Error {
-    Error::Device(format!("{} ({}): {what}", dispatch.path, dispatch.kernel))
 }

@@ -6,7 +6,7 @@ use super::kernel::Kernel;
 use super::sources::sources;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
-use wesl::{CompileOptions, EscapeMangler, Feature, Features, ModulePath, VirtualResolver};
+use wesl::{CompileOptions, EscapeMangler, Feature, Features, Mangler, ModulePath, VirtualResolver};
 
 /// A composed and validated shader.
 pub struct Composed {
@@ -14,8 +14,21 @@ pub struct Composed {
     pub wgsl: String,
     /// The parsed module.
     pub module: naga::Module,
-    /// The bindings that the entry point uses, as (index, access), sorted by index.
-    pub bindings: Vec<(u32, Access)>,
+    /// The bound variables that the entry point uses, sorted by index.
+    pub variables: Vec<Variable>,
+}
+
+/// A variable of a shader that a buffer is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name in the shader file that declares it.
+    pub name: String,
+    /// Its `@binding` number.
+    pub index: u32,
+    /// How the entry point accesses it.
+    pub access: Access,
+    /// The variable in [`Composed::module`].
+    pub handle: naga::Handle<naga::GlobalVariable>,
 }
 
 /// How an entry point accesses a binding.
@@ -43,14 +56,22 @@ pub fn compose(kernel: &Kernel) -> Result<Composed> {
     let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
     let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
     let usage = info.get_entry_point(entry);
-    let mut bindings: Vec<(u32, Access)> = module
-        .global_variables
-        .iter()
-        .filter(|(handle, _)| !usage[*handle].is_empty())
-        .filter_map(|(_, global)| Some((global.binding.as_ref()?.binding, access(global.space)?)))
-        .collect();
-    bindings.sort_by_key(|(index, _)| *index);
-    Ok(Composed { wgsl, module, bindings })
+    let used = module.global_variables.iter().filter(|(handle, _)| !usage[*handle].is_empty());
+    let mut variables: Vec<Variable> = used.filter_map(|(handle, global)| variable(handle, global)).collect();
+    variables.sort_by_key(|variable| variable.index);
+    Ok(Composed { wgsl, module, variables })
+}
+
+fn variable(handle: naga::Handle<naga::GlobalVariable>, global: &naga::GlobalVariable) -> Option<Variable> {
+    let (index, access) = (global.binding.as_ref()?.binding, access(global.space)?);
+    Some(Variable { name: declared_name(global.name.as_deref()?), index, access, handle })
+}
+
+/// The name that an item of a composed module has in the file that declares it: composition prefixes the items of
+/// imported files with their path.
+fn declared_name(name: &str) -> String {
+    let imported = name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten();
+    imported.map_or_else(|| name.to_string(), |(_, item)| item)
 }
 
 fn access(space: naga::AddressSpace) -> Option<Access> {

@@ -81,12 +81,13 @@ conditions! {
 }
 
 impl From<Element> for Condition {
-    /// The condition under which the elements of a shader are `element`.
+    /// The condition under which the elements of a shader are `element`, which is a float.
     fn from(element: Element) -> Self {
         match element {
             Element::F32 => Self::F32,
             Element::F16 => Self::F16,
             Element::Bf16 => Self::Bf16,
+            Element::U32 => panic!("no shader has a variant for u32 elements"),
         }
     }
 }

@@ -10,7 +10,7 @@ pub struct Kernel {
     pub file: &'static str,
     /// Name of the entry point.
     pub entry: &'static str,
-    /// Storage type of its tensors.
+    /// Storage type of the tensors that it computes with.
     pub element: Element,
     /// Enabled conditions other than the element's. Sorted, so that equal variants compare equal.
     conditions: Vec<Condition>,
@@ -20,7 +20,16 @@ pub struct Kernel {
 
 impl Kernel {
     /// The entry point `entry` of `shaders/{file}.wgsl`, with no condition enabled but the element's.
+    ///
+    /// # Panics
+    /// If `element` is not a float: ids, offsets and counts have types of their own in a shader, not a variant.
+    #[track_caller]
     pub fn new(file: &'static str, entry: &'static str, element: Element) -> Self {
+        assert!(
+            element.is_float(),
+            "{entry} computes with f32, f16 or bf16 tensors, not with {}",
+            element.name()
+        );
         Self { file, entry, element, conditions: Vec::new(), constants: Vec::new() }
     }
 

@@ -10,7 +10,7 @@ mod kernel;
 mod sources;
 
 pub use capabilities::{Capabilities, Limits, Tier};
-pub use compose::{Access, Composed, compose};
+pub use compose::{Access, Composed, Variable, compose};
 pub use condition::Condition;
 pub use kernel::Kernel;
 pub use sources::sources;

@@ -4,7 +4,7 @@ use super::per_item;
 use super::step_state::StepState;
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel};
-use crate::record::{Binding, Recorder, State, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -89,21 +89,22 @@ pub fn dropout(
         assert!(fits, "dropout needs tensors of one shape and element type");
     }
     assert!(x.buffer != y.buffer, "dropout cannot work in place");
-    let (kernel, grid) = elements("dropout", x);
+    let (kernel, grid) = elements("dropout", x.element, x);
     let kernel = kernel
         .condition(Condition::Residual, residual.is_some())
         .condition(Condition::Accumulate, accumulate);
-    let mut bindings = vec![(1, x.binding()), (2, y.binding()), (3, dropout.state.binding())];
-    bindings.extend(residual.map(|residual| (4, residual.binding())));
+    let state = DropoutState::bind("state", dropout.state);
+    let mut bindings = vec![x.bind("x", x.element), y.bind("y", x.element), state];
+    bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
     let params = params(x, residual, y, dropout);
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// `words` (N, D): the random words that [`dropout`] uses for the elements of a tensor of that shape.
+/// `words` (N, D), u32: the random words that [`dropout`] uses for the elements of a tensor of that shape.
 #[track_caller]
 pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
-    let (kernel, grid) = elements("random_words", words);
-    let bindings = [(2, words.binding()), (3, dropout.state.binding())];
+    let (kernel, grid) = elements("random_words", Element::F32, words);
+    let bindings = [words.bind("words", Element::U32), DropoutState::bind("state", dropout.state)];
     rec.dispatch(kernel, &bindings, &params(words, None, words, dropout), grid);
 }
 
@@ -111,17 +112,15 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
 /// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one.
 #[track_caller]
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor) {
-    StepState::assert_held_by(step);
-    DropoutState::assert_held_by(state);
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);
-    let bindings: [(u32, Binding); 2] = [(1, step.binding()), (2, state.binding())];
+    let bindings = [StepState::bind("step", step), DropoutState::bind("state_out", state)];
     let none = Dropout { probability: 0.0, seed: 0, site: 0, state };
     rec.dispatch(kernel, &bindings, &params(state, None, state, &none), [1, 1, 1]);
 }
 
-fn elements(entry: &'static str, x: Tensor) -> (Kernel, [u32; 3]) {
+fn elements(entry: &'static str, element: Element, x: Tensor) -> (Kernel, [u32; 3]) {
     let groups = u64::from(x.rows) * u64::from(x.cols.div_ceil(4));
-    per_item("dropout", entry, x.element, groups)
+    per_item("dropout", entry, element, groups)
 }
 
 #[track_caller]

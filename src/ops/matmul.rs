@@ -84,24 +84,27 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
         .condition(Condition::Bias, epilogue.bias.is_some())
         .condition(Condition::Residual, epilogue.residual.is_some())
         .condition(Condition::Accumulate, epilogue.accumulate);
-    let ((a_range, a_offset), (b_range, b_offset)) = (a.offset_binding(), b.offset_binding());
-    let (y_range, y_offset) = y.offset_binding();
-    let mut bindings = vec![(1, a_range), (2, b_range), (3, y_range)];
+    let y_element = if y.element == Element::F32 { Element::F32 } else { a.element };
+    let mut bindings = vec![
+        a.bind_with_offset("a", a.element),
+        b.bind_with_offset("b", a.element),
+        y.bind_with_offset("y", y_element),
+    ];
     if let Some(bias) = epilogue.bias {
         assert!(bias.cols == n, "a bias of {} elements does not fit {n} columns", bias.cols);
-        bindings.push((4, bias.binding()));
+        bindings.push(bias.bind("bias", a.element));
     }
     if let Some(residual) = epilogue.residual {
         assert!((residual.rows, residual.cols) == (m, n), "the residual must have the shape of the product");
-        bindings.push((5, residual.binding()));
+        bindings.push(residual.bind("residual", a.element));
     }
     let params = Params {
         m,
         n,
         k,
-        a_offset,
-        b_offset,
-        y_offset,
+        a_offset: a.offset4(),
+        b_offset: b.offset4(),
+        y_offset: y.offset4(),
         a_stride: a.stride4(),
         b_stride: b.stride4(),
         y_stride: y.stride4(),

@@ -1,6 +1,6 @@
 //! One file per kernel: its params struct, its plan and the functions that append it to a recording.
 //!
-//! An op asserts the shapes of its tensors and records; nothing runs here. A run's plan has checked its configuration
+//! An op asserts the shapes and elements of its tensors and records; nothing runs here. A run's plan has checked its configuration
 //! before, so a failed assertion is a bug.
 
 pub mod adamw;
@@ -43,6 +43,7 @@ use crate::record::{Recorder, fold_grid};
 pub(crate) const LANES: u32 = 64;
 
 /// A kernel with one invocation for each of `count` items, and its grid.
+#[track_caller]
 pub(crate) fn per_item(
     file: &'static str,
     entry: &'static str,
@@ -53,6 +54,7 @@ pub(crate) fn per_item(
 }
 
 /// A kernel over rows, and its grid: one workgroup per row, or one invocation on the software tier.
+#[track_caller]
 pub(crate) fn per_row(
     rec: &Recorder,
     file: &'static str,

@@ -2,6 +2,7 @@
 
 use super::fields::Field;
 use super::persistent::Persistents;
+use super::recording::Binding;
 use super::tensor::Tensor;
 use crate::element::Element;
 
@@ -17,7 +18,14 @@ pub trait State: bytemuck::Pod + Default {
 
     /// A persistent tensor that holds one such struct, zeros at first.
     fn tensor(persistents: &mut Persistents, label: impl Into<String>) -> Tensor {
-        persistents.tensor(label, 1, Self::WORDS, Element::F32)
+        persistents.tensor(label, 1, Self::WORDS, Element::U32)
+    }
+
+    /// `tensor`, which holds such a struct, as the variable `variable` of a shader.
+    #[track_caller]
+    fn bind(variable: &'static str, tensor: Tensor) -> Binding {
+        Self::assert_held_by(tensor);
+        tensor.bind(variable, Element::U32)
     }
 
     /// Asserts that `tensor` has the shape of one that holds such a struct.
@@ -25,7 +33,7 @@ pub trait State: bytemuck::Pod + Default {
     fn assert_held_by(tensor: Tensor) {
         let Tensor { rows, cols, element, .. } = tensor;
         assert!(
-            (rows, cols, element) == (1, Self::WORDS, Element::F32),
+            (rows, cols, element) == (1, Self::WORDS, Element::U32),
             "a {} is one row of {} words, not {rows} x {cols} {}",
             Self::NAME,
             Self::WORDS,
@@ -50,4 +58,39 @@ macro_rules! state {
             const FIELDS: &'static [$crate::record::Field] = $crate::fields!($name { $($field: $kind,)* });
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Scalar::{F32, U32};
+
+    crate::state! {
+        /// Three words, one short of a group of 4.
+        pub struct Triple {
+            /// A float.
+            pub first: f32,
+            /// An integer.
+            pub second: u32,
+            /// Another.
+            pub third: u32,
+        }
+    }
+
+    #[test]
+    fn fields_are_listed_and_a_tensor_holds_them() {
+        let fields = Triple::FIELDS.iter().map(|field| (field.name, field.offset, field.scalar));
+        assert!(fields.eq([("first", 0, F32), ("second", 4, U32), ("third", 8, U32)]));
+        let mut persistents = Persistents::new();
+        let tensor = Triple::tensor(&mut persistents, "triple");
+        assert_eq!((tensor.rows, tensor.cols, tensor.element), (1, 3, Element::U32));
+        assert_eq!(Triple::bind("triple", tensor).bytes, 16, "rows are padded");
+    }
+
+    #[test]
+    #[should_panic(expected = "a Triple is one row of 3 words, not 1 x 4 u32")]
+    fn a_tensor_of_another_width_is_refused() {
+        let mut persistents = Persistents::new();
+        Triple::bind("triple", persistents.tensor("four words", 1, 4, Element::U32));
+    }
 }

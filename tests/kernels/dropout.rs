@@ -2,7 +2,7 @@
 //! statistics of masks are tested in masks.rs.
 
 use crate::lab::{Bits, Case, allowed, check, check_tier};
-use gristmill::element::Element::{Bf16, F16, F32};
+use gristmill::element::Element::{Bf16, F16, F32, U32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::Attention;
 use gristmill::ops::dropout::{Dropout, DropoutState, count_micro_step, dropout, random_words};
@@ -37,7 +37,7 @@ fn factors(dropout: &Dropout, rows: u32, cols: u32) -> Vec<f64> {
 fn the_device_draws_the_host_s_words() {
     check("random words", |case| {
         let (rows, cols) = (67, 12);
-        let (words, place) = (case.output(rows, cols, F32), place(case, 0.0, 32767));
+        let (words, place) = (case.output(rows, cols, U32), place(case, 0.0, 32767));
         random_words(&mut case.rec, words, &place);
         let want: Vec<u32> =
             (0..rows * cols / 4).flat_map(|group| words_of(&place, STEP, MICRO_STEP).at(group, 0)).collect();
@@ -85,7 +85,7 @@ fn micro_batches_are_counted() {
             [(sixth, 6, 0), (sixth, 6, 1), (sixth, 6, 2), (seventh, 7, 0), (seventh, 7, 1)]
         {
             count_micro_step(&mut case.rec, step, state);
-            let words = case.output(1, 4, F32);
+            let words = case.output(1, 4, U32);
             random_words(&mut case.rec, words, &place);
             let want = words_of(&place, number, micro_step).at(0, 0);
             case.expect_words("words", words, move |words| {

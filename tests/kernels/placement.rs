@@ -1,7 +1,7 @@
 //! The row that each choice of a token gets: the device's counting sort against the reference, and its properties.
 
 use crate::lab::{Case, check};
-use gristmill::element::Element::F32;
+use gristmill::element::Element::U32;
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::permute::{
     DropOrder, HotAndCold, NONE, Placement, PlacementConfig, RowAllocation, Slots, capacity_slots, place,
@@ -371,7 +371,7 @@ fn ties_go_to_the_lower_index() {
             let counts = case.ids_below(experts, 9);
             let (state, tensor) =
                 (case.state(StepState { step: 1, ..StepState::default() }), case.integers(&counts));
-            let capacities = case.output(1, experts as u32, F32);
+            let capacities = case.output(1, experts as u32, U32);
             let two = HotAndCold { hot, capacity: 7, cold_capacity: 3 };
             let steps = HotSteps { update_step: 1 << 40, checkpoint_step: None };
             hot_experts(&mut case.rec, tensor, state, capacities, &two, &steps);

@@ -1,20 +1,21 @@
-//! Every shader variant that a run can ask for: it composes, naga validates it, and its params struct is the one that Rust
-//! writes.
+//! Every shader variant that a run can ask for: it composes, naga validates it, and its bindings and its params struct are
+//! those of Rust.
 
 use crate::configuration::plan;
 use crate::variants::{grouped_products, permutations, routers};
 use gristmill::device::lane_probe;
-use gristmill::element::Element::{self, F32};
-use gristmill::kernels::{Access, Capabilities, Composed, Kernel, Tier, compose, sources};
+use gristmill::element::Element::{self, F32, U32};
+use gristmill::kernels::{Access, Capabilities, Kernel, Tier, Variable, compose, sources};
+use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::unfused;
-use gristmill::record::{Dispatch, Field, Recorder, Scalar, State};
+use gristmill::record::{Binding, Dispatch, Field, Recorder, Recording, Scalar, State};
 use gristmill::settings::OptimizerType;
 use gristmill::train::recordings::Recordings;
-use naga::{AddressSpace, Handle, Module, StructMember, Type, TypeInner};
+use naga::{AddressSpace, Handle, Module, StructMember, Type, TypeInner, VectorSize};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
@@ -53,8 +54,8 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("packed documents", capabilities);
     let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
     let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, F32);
-    let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, F32));
-    let state = rec.tensor("dropout state", 1, DropoutState::WORDS, F32);
+    let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, U32));
+    let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
     let lse = tensor(&mut rec, layout.heads);
@@ -118,20 +119,43 @@ fn variants() -> Vec<Dispatch> {
 }
 
 #[test]
-fn every_variant_composes_and_its_params_are_those_of_rust() {
+fn every_variant_composes_and_its_bindings_and_params_are_those_of_rust() {
     let variants = variants();
     println!("{} variants", variants.len());
     for dispatch in &variants {
         let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
-        let given: BTreeSet<u32> = dispatch.bindings.iter().map(|(index, _)| *index).collect();
-        let used = composed.bindings.iter().filter(|(_, access)| *access != Access::Uniform);
-        let used: BTreeSet<u32> = used.map(|(index, _)| *index).collect();
-        assert_eq!(given, used, "{}: bindings given and used", dispatch.kernel);
+        dispatch.check_names(&composed.variables).unwrap_or_else(|e| panic!("{e}"));
+        for variable in composed.variables.iter().filter(|variable| variable.access != Access::Uniform) {
+            let Binding { element, .. } = dispatch.binding_of(variable).unwrap_or_else(|e| panic!("{e}"));
+            let holds = elements(&composed.module, variable);
+            assert!(
+                holds.contains(element),
+                "{}: `{}` holds {holds:?}, not {element:?}",
+                dispatch.kernel,
+                variable.name
+            );
+        }
         let params = composed.module.global_variables.iter().find(|(_, g)| g.space == AddressSpace::Uniform);
         let (_, params) = params.unwrap_or_else(|| panic!("{} has no params", dispatch.kernel));
         let (fields, bytes) = struct_fields(&composed.module, params.ty);
         assert_eq!(fields, named(dispatch.fields), "{}: fields of the params struct", dispatch.kernel);
         assert_eq!(bytes as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
+    }
+}
+
+/// The storage types that a tensor bound to `variable` may have.
+fn elements(module: &Module, variable: &Variable) -> &'static [Element] {
+    let TypeInner::Array { base, .. } = module.types[module.global_variables[variable.handle].ty].inner
+    else {
+        return &[U32]; // a state struct
+    };
+    let base = &module.types[base];
+    let is_packed = base.inner == TypeInner::Vector { size: VectorSize::Bi, scalar: naga::Scalar::U32 };
+    match &base.inner {
+        _ if is_packed => &[Element::F16, Element::Bf16],
+        TypeInner::Scalar(naga::Scalar::U32) | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
+        TypeInner::Scalar(naga::Scalar::F32) | TypeInner::Vector { scalar: naga::Scalar::F32, .. } => &[F32],
+        other => panic!("no tensor is bound as an array of {other:?}"),
     }
 }
 
@@ -174,6 +198,26 @@ fn state_structs_are_those_of_rust() {
     assert_is_shared::<StepState>(&finish_step);
     assert_is_shared::<LossState>(&finish_step);
     assert_is_shared::<DropoutState>(&Kernel::new("dropout", "count_micro_step", F32).constant("LANES", 1));
+}
+
+/// Two tensors of one type cannot change places unnoticed, because bindings have names.
+#[test]
+fn wrong_names_of_bindings_are_errors() {
+    let mut rec = Recorder::new("names", Capabilities::software());
+    let [x, y] = [0; 2].map(|_| rec.tensor("x", 4, 8, F32));
+    add(&mut rec, x, y, 1.0, false);
+    let Recording { dispatches, .. } = rec.finish();
+    let variables = compose(&dispatches[0].kernel).unwrap_or_else(|e| panic!("{e}")).variables;
+    let mut dispatch = dispatches[0].clone();
+    dispatch.bindings.reverse();
+    let [_, x, y] = [0, 1, 2].map(|index| &variables[index]);
+    assert_eq!(dispatch.binding_of(x).expect("x"), &dispatches[0].bindings[0], "whatever the order is");
+    assert_eq!(dispatch.binding_of(y).expect("y"), &dispatches[0].bindings[1]);
+    dispatch.bindings[0].variable = "z";
+    let unknown = dispatch.check_names(&variables).expect_err("z is no variable").to_string();
+    assert!(unknown.ends_with("binds `z`, but its tensors are x, y"), "{unknown}");
+    let missing = dispatch.binding_of(y).expect_err("y is missing").to_string();
+    assert!(missing.ends_with("nothing is bound to `y`"), "{missing}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use crate::device::{Gpu, Guard, Reader};
-use crate::element::Element::F32;
+use crate::element::Element::{F32, U32};
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::random::Philox;
@@ -53,7 +53,7 @@ impl<'gpu> Harness<'gpu> {
 
     /// A row of integers.
     pub fn integers(&mut self, values: &[u32]) -> Tensor {
-        let tensor = self.output(1, values.len() as u32);
+        let tensor = self.persistents.tensor("self-test", 1, values.len() as u32, U32);
         self.contents.push((tensor, bytemuck::cast_slice(values).to_vec()));
         tensor
     }

@@ -87,11 +87,14 @@ impl Case {
         Input { tensor, values }
     }
 
-    /// A row of integers, as words of 32 bits.
+    /// A row of integers.
     pub fn integers(&mut self, values: &[u32]) -> Tensor {
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        bytes.resize(bytes.len().next_multiple_of(16), 0);
-        self.placed(1, values.len() as u32, Element::F32, &bytes)
+        self.words(values, Element::U32)
+    }
+
+    /// A row of f32 with these bits.
+    pub fn bits(&mut self, values: &[u32]) -> Tensor {
+        self.words(values, Element::F32)
     }
 
     /// A state struct on the device.
@@ -117,6 +120,12 @@ impl Case {
     pub fn output(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
         let bytes = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, rows, cols, element).bytes();
         self.placed(rows, cols, element, &vec![0xff; bytes as usize])
+    }
+
+    fn words(&mut self, values: &[u32], element: Element) -> Tensor {
+        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        self.placed(1, values.len() as u32, element, &bytes)
     }
 
     fn placed(&mut self, rows: u32, cols: u32, element: Element, bytes: &[u8]) -> Tensor {
