@@ -1,8 +1,9 @@
 //! Composes a [`Kernel`] into the module that the driver compiles: WESL resolves imports and conditions, naga
 //! validates.
 
-use super::interface::{Access, ParamsLayout, bindings};
-use super::kernel::{FEATURES, Kernel};
+use super::condition::Condition;
+use super::interface::{ParamsLayout, Variable};
+use super::kernel::Kernel;
 use super::sources::{Sources, TILE};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
@@ -18,8 +19,8 @@ pub struct Composed {
     pub wgsl: String,
     /// The parsed module.
     pub module: naga::Module,
-    /// The bindings that the entry point uses, as (index, access), sorted by index.
-    pub bindings: Vec<(u32, Access)>,
+    /// The bound variables that the entry point uses, sorted by index.
+    pub variables: Vec<Variable>,
     /// The params struct; `None` if the file declares none.
     pub params: Option<ParamsLayout>,
 }
@@ -54,9 +55,9 @@ impl Sources {
         })?;
         let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
         let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
-        let bindings = bindings(&module, info.get_entry_point(entry));
+        let variables = Variable::used(&module, info.get_entry_point(entry));
         let params = ParamsLayout::of(&module);
-        Ok(Composed { wgsl, module, bindings, params })
+        Ok(Composed { wgsl, module, variables, params })
     }
 
     fn wgsl(&self, kernel: &Kernel) -> Result<String> {
@@ -66,8 +67,8 @@ impl Sources {
         }
         resolver.add_module(module_path(TILE), tile_module(kernel).into());
         let mut flags: HashMap<String, Feature> =
-            FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
-        flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
+            Condition::ALL.iter().map(|condition| (condition.name().to_string(), Feature::Disable)).collect();
+        flags.extend(kernel.conditions().map(|condition| (condition.name().to_string(), Feature::Enable)));
         let options = CompileOptions {
             validate: false, // naga validates, and knows the extensions in use
             keep_root: true,
