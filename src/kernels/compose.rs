@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use wesl::{
-    CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, ModulePath, ResolveError,
-    VirtualResolver,
+    CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, Mangler, ModulePath,
+    ResolveError, VirtualResolver,
 };
 
 /// A composed and validated shader.
@@ -81,6 +81,13 @@ impl Sources {
         })?;
         Ok(composed.to_string())
     }
+}
+
+/// The name that an item of a composed module has in the file that declares it: composition prefixes the items of
+/// imported files with their path.
+pub(super) fn declared_name(name: &str) -> String {
+    let imported = name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten();
+    imported.map_or_else(|| name.to_string(), |(_, item)| item)
 }
 
 /// The text of the virtual module `package::tile`: the constants that size register arrays and workgroups.

@@ -1,7 +1,7 @@
 //! What an entry point takes: its variables, and the layout of its params struct.
 
+use super::compose::declared_name;
 use naga::{GlobalVariable, Handle, Module, TypeInner};
-use wesl::{EscapeMangler, Mangler};
 
 /// A variable of a shader that a buffer is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,13 +84,6 @@ impl ParamsLayout {
         let differs = self.bytes as usize != bytes;
         differs.then(|| format!("its params take {} bytes in the shader and {bytes} in Rust", self.bytes))
     }
-}
-
-/// The name that an item of a composed module has in the file that declares it: composition prefixes the items of
-/// imported files with their path.
-fn declared_name(name: &str) -> String {
-    let imported = name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten();
-    imported.map_or_else(|| name.to_string(), |(_, item)| item)
 }
 
 /// The name of a type that a params struct of Rust may have.
