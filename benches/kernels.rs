@@ -10,15 +10,16 @@ mod row;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
-use gristmill::element::Element::{Bf16, F32};
+use gristmill::element::Element::{Bf16, F32, U32};
 use gristmill::ops::attention::{Attention, attention, attention_backward};
-use gristmill::ops::dropout::{Dropout, dropout};
+use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
+use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused};
 use row::{D, F, N, Work, gpu, row};
 
@@ -130,7 +131,7 @@ fn elementwise(c: &mut Criterion) {
         });
     }
     row(c, &gpu, "rope, q and k", |row| {
-        let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, F32));
+        let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, U32));
         let cos_sin = row.tensor(128, 32, F32);
         let settings = Rope { rotary_dim: 32, theta: 10000.0, is_interleaved: false };
         rope::rope(&mut row.rec, qkv, positions, LAYOUT, &settings, cos_sin);
@@ -159,12 +160,13 @@ fn elementwise(c: &mut Criterion) {
         bytes(5.0, F)
     });
     row(c, &gpu, "embedding", |row| {
-        let (ids, table, y) = (row.tensor(1, N, F32), row.tensor(256, D, F32), row.tensor(N, D, F32));
+        let (ids, table, y) = (row.tensor(1, N, U32), row.tensor(256, D, F32), row.tensor(N, D, F32));
         embedding::embedding(&mut row.rec, ids, &[table], y);
         bytes(2.0, D)
     });
     row(c, &gpu, "dropout", |row| {
-        let (x, y, state) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(1, 4, F32));
+        let (x, y, state) =
+            (row.tensor(N, D, F32), row.tensor(N, D, F32), row.state(DropoutState::default()));
         let place = Dropout { probability: 0.1, seed: 1, site: 0, state };
         dropout(&mut row.rec, x, None, y, false, &place);
         bytes(2.0, D)
@@ -172,7 +174,7 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "adamw, 1 Mi parameters", |row| {
         let [weights, gradients, first_moments, second_moments] = [0; 4].map(|_| row.tensor(1, 1 << 20, F32));
         let segment = adamw::AdamWTensors { weights, gradients, first_moments, second_moments };
-        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let step = step_tensors(row);
         let settings = adamw::AdamW {
             decay: 0.1,
             beta1: 0.9,
@@ -181,29 +183,34 @@ fn elementwise(c: &mut Criterion) {
             corrects_epsilon: false,
             rate_column: 0,
         };
-        adamw::adamw(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
+        adamw::adamw(&mut row.rec, &segment, &step, &settings);
         Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
     });
     row(c, &gpu, "sgd, 1 Mi parameters", |row| {
         let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(1, 1 << 20, F32));
-        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let step = step_tensors(row);
         let settings =
             sgd::Sgd { decay: 0.1, momentum: 0.9, dampening: 0.0, is_nesterov: false, rate_column: 0 };
         let segment = sgd::SgdTensors { weights, gradients, moments };
-        sgd::sgd(&mut row.rec, &segment, &StepTensors { state, loss, schedule }, &settings);
+        sgd::sgd(&mut row.rec, &segment, &step, &settings);
         Work::Bytes(4.0 * 5.0 * (1 << 20) as f64)
     });
     row(c, &gpu, "muon 128 x 384, 5 steps", |row| {
         let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(D, F, F32));
-        let [state, loss, schedule] = [12, 8, 4].map(|cols| row.tensor(1, cols, F32));
+        let step = step_tensors(row);
         let settings =
             muon::Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: 0 };
         let matrix = muon::Matrix { weights, gradients, moments };
-        muon::muon(&mut row.rec, &matrix, &StepTensors { state, loss, schedule }, &settings);
+        muon::muon(&mut row.rec, &matrix, &step, &settings);
         // Three products per Newton-Schulz step: x xᵀ, its square, and the polynomial times x.
         let (short, long) = (D as f64, F as f64);
         Work::Flops(5.0 * 2.0 * short * short * (2.0 * long + short))
     });
+}
+
+fn step_tensors(row: &mut Job) -> StepTensors {
+    let (state, loss) = (row.state(StepState::default()), row.state(LossState::default()));
+    StepTensors { state, loss, schedule: row.tensor(1, 4, F32) }
 }
 
 fn layer_norm_saved(row: &mut Job) -> layer_norm::LayerNormSaved {
@@ -221,7 +228,8 @@ fn attentions(c: &mut Criterion) {
         let keys = f64::from(window.unwrap_or(tokens));
         let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
         let with_mask = |row: &mut Job| {
-            let place = Dropout { probability: dropped, seed: 1, site: 0, state: row.tensor(1, 4, F32) };
+            let state = row.state(DropoutState::default());
+            let place = Dropout { probability: dropped, seed: 1, site: 0, state };
             Attention { dropout: (dropped > 0.0).then_some(place), ..shape }
         };
         let mut name = format!("T={tokens}");
@@ -273,7 +281,7 @@ fn losses(c: &mut Criterion) {
             let (h, head, dh) = (row.tensor(N, D, F32), row.tensor(vocab, D, F32), row.tensor(N, D, F32));
             let dhead = row.tensor(vocab, D, F32);
             let (targets, step, loss) =
-                (row.tensor(1, N, F32), row.tensor(1, 12, F32), row.tensor(1, 8, F32));
+                (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
             let op = LinearCrossEntropy {
                 h,
                 head: &[head],

@@ -46,22 +46,23 @@ fn main() -> gristmill::error::Result<()> {
 fn softplus(tape: &mut Tape<'_, '_>, x: Var) -> Var {
     let Tensor { rows, cols, element, .. } = x.tensor;
     let y = tape.rec.tensor("y", rows, cols, element);
-    dispatch(tape.rec, "softplus", &[x.tensor, y]);
+    dispatch(tape.rec, "softplus", &[("x", x.tensor), ("y", y)]);
     let saved = tape.save(x);
     tape.result(y, &[x], false, move |tape, dy| {
         let dx = tape.rec.tensor("gradient", rows, cols, element);
         let x_tensor = tape.saved(saved);
-        dispatch(tape.rec, "softplus_backward", &[x_tensor, dy, dx]);
+        dispatch(tape.rec, "softplus_backward", &[("x", x_tensor), ("dy", dy), ("dx", dx)]);
         tape.give(x, dx);
     })
 }
 
-/// Records an entry point of the file on `tensors`, which are its bindings from 1 on.
-fn dispatch(rec: &mut Recorder, entry: &'static str, tensors: &[Tensor]) {
-    let Tensor { rows, cols, element, .. } = tensors[0];
-    let params = Params { rows, cols, stride4: tensors[0].stride4() };
+/// Records an entry point of the file on `tensors` of one shape, each with the name of its variable in the file.
+fn dispatch(rec: &mut Recorder, entry: &'static str, tensors: &[(&'static str, Tensor)]) {
+    let (_, first) = tensors[0];
+    let Tensor { rows, cols, element, .. } = first;
+    let params = Params { rows, cols, stride4: first.stride4() };
     let kernel = Kernel::new("mine/softplus", entry, element).constant("LANES", LANES);
-    let bindings: Vec<_> = (1..).zip(tensors.iter().map(Tensor::binding)).collect();
+    let bindings: Vec<_> = tensors.iter().map(|(variable, tensor)| tensor.bind(variable, element)).collect();
     rec.dispatch(kernel, &bindings, &params, fold_grid(u64::from((rows * params.stride4).div_ceil(LANES))));
 }
 

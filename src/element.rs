@@ -9,27 +9,40 @@ pub enum Element {
     F16,
     /// bfloat16, the upper half of an f32, packed two to a `u32`.
     Bf16,
+    /// 32-bit words that are not numbers to compute with: ids, offsets, counts, and the structs that kernels share. No
+    /// kernel has a variant for them.
+    U32,
 }
 
 impl Element {
     /// Bytes of one element.
     pub const fn bytes(self) -> u64 {
         match self {
-            Self::F32 => 4,
+            Self::F32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 => 2,
         }
     }
 
-    /// Its name, which is also its condition in `shaders/lib/element.wgsl`.
+    /// Whether kernels compute with it.
+    pub const fn is_float(self) -> bool {
+        !matches!(self, Self::U32)
+    }
+
+    /// Its name in listings and messages, and, of a float, its condition in `shaders/lib/element.wgsl`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::U32 => "u32",
         }
     }
 
     /// Appends the bytes of one row of values to `out`, zero-padded to its stride.
+    ///
+    /// # Panics
+    /// Of `U32`, which values would be rounded to: its bytes are those of the words.
+    #[track_caller]
     pub fn encode_row(self, values: &[f32], out: &mut Vec<u8>) {
         let pad = stride_of(values.len() as u32) as usize - values.len();
         let padded = values.iter().copied().chain(std::iter::repeat_n(0.0, pad));
@@ -37,10 +50,15 @@ impl Element {
             Self::F32 => padded.for_each(|v| out.extend(v.to_le_bytes())),
             Self::F16 => padded.for_each(|v| out.extend(half::f16::from_f32(v).to_le_bytes())),
             Self::Bf16 => padded.for_each(|v| out.extend(half::bf16::from_f32(v).to_le_bytes())),
+            Self::U32 => panic!("u32 tensors hold words, not values: write the words themselves"),
         }
     }
 
     /// The values in bytes written by [`encode_row`](Self::encode_row), padding included.
+    ///
+    /// # Panics
+    /// Of `U32`, whose words f32 would round.
+    #[track_caller]
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {
             Self::F32 => {
@@ -52,6 +70,7 @@ impl Element {
             Self::Bf16 => {
                 bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
             }
+            Self::U32 => panic!("u32 tensors hold words, not values: read the words themselves"),
         }
     }
 }

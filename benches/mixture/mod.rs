@@ -3,7 +3,7 @@
 use super::row::{D, N, REPEATS, Work, gpu, is_wanted, prepare, replay, row};
 use criterion::Criterion;
 use gristmill::device::{Gpu, Job, PreparedJob};
-use gristmill::element::Element::F32;
+use gristmill::element::Element::{F32, U32};
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
@@ -14,6 +14,7 @@ use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
+use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::tally_columns;
 use gristmill::ops::work_list::WorkList;
 use pollster::block_on;
@@ -174,7 +175,7 @@ pub fn permutations(c: &mut Criterion) {
 /// Tensors in place of the outputs of a router.
 fn given(row: &mut Job, shape: &RouterConfig) -> RouterOutput {
     RouterOutput {
-        ids: row.tensor(1, N * shape.chosen, F32),
+        ids: row.tensor(1, N * shape.chosen, U32),
         gates: row.tensor(N, shape.chosen, F32),
         scores: row.tensor(N, shape.experts, F32),
         statistics: row.tensor(N, 4, F32),
@@ -207,7 +208,7 @@ pub fn routing(c: &mut Criterion) {
         });
         row(c, &gpu, &format!("route {name}, backward with losses"), |row| {
             let [logits, d_logits] = [0; 2].map(|_| row.tensor(N, shape.experts, F32));
-            let (step, d_gates) = (row.tensor(1, 12, F32), row.tensor(N, shape.chosen, F32));
+            let (step, d_gates) = (row.state(StepState::default()), row.tensor(N, shape.chosen, F32));
             let pull = Some(row.tensor(N / 128, shape.experts, F32));
             let routed = given(row, &shape);
             let gradient = BalanceGradient { balance: losses, pull, step };
@@ -217,7 +218,7 @@ pub fn routing(c: &mut Criterion) {
         });
         row(c, &gpu, &format!("balance losses {name}"), |row| {
             let routed = given(row, &shape);
-            let tally = row.tensor(1, tally_columns(shape.experts), F32);
+            let tally = row.tensor(1, tally_columns(shape.experts), U32);
             balance(&mut row.rec, &shape, &losses, &routed, Some(tally));
             bytes(1.0)
         });

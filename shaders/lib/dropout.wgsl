@@ -3,7 +3,8 @@
 
 import package::lib::philox::philox;
 
-// The current micro-batch, counted on the device by count_micro_step in dropout.wgsl.
+// The current micro-batch, counted on the device by count_micro_step in dropout.wgsl; `ops::dropout` holds the same
+// struct in Rust.
 struct DropoutState {
     step: u32, // counted from 1
     micro_step: u32, // within the step, counted from 0

@@ -1,5 +1,5 @@
-// State of a training step that lives on the device and that the kernels of the step share. `train::state` holds the
-// same structs in Rust.
+// State of a training step that lives on the device and that the kernels of the step share. `ops::step_state` holds
+// the same structs in Rust.
 
 struct StepState {
     loss_scale: f32, // of the current step

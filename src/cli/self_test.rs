@@ -14,9 +14,9 @@ use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
+use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use crate::reference;
-use crate::train::state::StepState;
 
 /// How much a kernel's result differs from its reference.
 pub struct Outcome {
@@ -149,12 +149,12 @@ fn attentions(harness: &mut Harness<'_>) {
 /// The head and the cross-entropy: their gradients, since forward computes nothing but the loss.
 fn loss(harness: &mut Harness<'_>) {
     let ((h, h_values), (head, head_values)) = (harness.input(N, D), harness.input(V, D));
-    let (dh, dhead, loss) = (harness.output(N, D), harness.output(V, D), harness.output(1, 8));
+    let (dh, dhead) = (harness.output(N, D), harness.output(V, D));
+    let loss = harness.job.state(LossState::default());
     let targets: Vec<u32> = (0..N).map(|token| token * 37 % V).collect();
     let ignore = targets[5];
     let ids = harness.job.integers(&targets);
-    let state = StepState { loss_scale: 1.0, ..StepState::default() };
-    let step = harness.job.integers(bytemuck::cast_slice(&[state]));
+    let step = harness.job.state(StepState { loss_scale: 1.0, ..StepState::default() });
     let op = LinearCrossEntropy {
         h,
         head: &[head],

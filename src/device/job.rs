@@ -4,10 +4,10 @@ use super::buffers::Buffers;
 use super::gpu::Gpu;
 use super::prepare::{Guard, Prepared};
 use super::readback::Reader;
-use crate::element::Element::{self, F32};
+use crate::element::Element::{self, F32, U32};
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
+use crate::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 
 /// Tensors with what they hold at the start, and kernels on them. It needs no adapter until it is prepared.
 pub struct Job {
@@ -57,7 +57,7 @@ impl Job {
     /// A tensor (rows, cols) of these values, rounded to `element`.
     ///
     /// # Panics
-    /// If there are not rows · cols values.
+    /// If there are not rows · cols values, or `element` is not a float.
     #[track_caller]
     pub fn input_of(&mut self, values: &[f32], rows: u32, cols: u32, element: Element) -> Tensor {
         let count = rows as usize * cols as usize;
@@ -73,10 +73,17 @@ impl Job {
         tensor
     }
 
-    /// A row (1, N) of integers such as token ids.
+    /// A u32 row (1, N) of integers such as token ids.
     pub fn integers(&mut self, values: &[u32]) -> Tensor {
-        let tensor = self.tensor(1, values.len() as u32, F32);
+        let tensor = self.tensor(1, values.len() as u32, U32);
         self.fill(tensor, values.iter().flat_map(|value| value.to_le_bytes()).collect());
+        tensor
+    }
+
+    /// A state struct, as [`State::bind`] takes it.
+    pub fn state<S: State>(&mut self, state: S) -> Tensor {
+        let tensor = S::tensor(&mut self.persistents, S::NAME);
+        self.fill(tensor, bytemuck::bytes_of(&state).to_vec());
         tensor
     }
 
@@ -188,6 +195,9 @@ impl PreparedJob<'_> {
     ///
     /// # Errors
     /// A transient that no dispatch uses, or a device failure.
+    ///
+    /// # Panics
+    /// If it holds integers: [`bytes_around`](Self::bytes_around) reads those.
     pub async fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         let padded = tensor.element.decode(&self.bytes_around(tensor, 0).await?);
         let rows = padded.chunks(tensor.stride as usize);

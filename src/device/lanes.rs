@@ -6,7 +6,7 @@ use super::job::Job;
 use super::prepare::Guard;
 use crate::element::Element::F32;
 use crate::error::Result;
-use crate::kernels::{Capabilities, Kernel};
+use crate::kernels::{Capabilities, Condition, Kernel};
 use crate::record::Tensor;
 
 crate::params! {
@@ -43,8 +43,9 @@ pub(super) async fn lanes_share_loads(gpu: &Gpu, lanes: u32) -> Result<bool> {
 pub fn lane_probe(lanes: u32, is_shuffled: bool) -> (Job, Tensor) {
     let mut job = Job::new("lanes", Capabilities::software());
     let heard = job.output(lanes, 4);
-    let kernel =
-        Kernel::new("lanes", "hear_lanes", F32).feature("shuffled", is_shuffled).constant("LANES", lanes);
-    job.rec.dispatch(kernel, &[(1, heard.binding())], &Params { lanes }, [1, 1, 1]);
+    let kernel = Kernel::new("lanes", "hear_lanes", F32)
+        .condition(Condition::Shuffled, is_shuffled)
+        .constant("LANES", lanes);
+    job.rec.dispatch(kernel, &[heard.bind("heard", F32)], &Params { lanes }, [1, 1, 1]);
     (job, heard)
 }

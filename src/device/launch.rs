@@ -4,8 +4,8 @@ use super::buffers::Buffers;
 use super::gpu::Gpu;
 use super::pipelines::Pipeline;
 use super::prepare::Prepared;
-use crate::error::{Error, Result};
-use crate::kernels::{Access, Kernel};
+use crate::error::Result;
+use crate::kernels::{Access, Kernel, Variable};
 use crate::record::{BufferId, Dispatch};
 use std::sync::Arc;
 
@@ -58,7 +58,8 @@ impl<'p> Places<'p> {
         pipeline: &Arc<Pipeline>,
         params_at: u64,
     ) -> Result<Launch> {
-        check_interface(dispatch, pipeline)?;
+        dispatch.check_names(&pipeline.variables)?;
+        dispatch.check_params(pipeline.params.as_ref())?;
         Ok(Launch {
             path: dispatch.path.clone(),
             kernel: dispatch.kernel.clone(),
@@ -80,18 +81,18 @@ impl<'p> Places<'p> {
             wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size })
         };
         let (mut entries, mut bound) = (Vec::new(), Vec::new());
-        for &(index, access) in &pipeline.bindings {
-            let resource = if access == Access::Uniform {
+        for variable in &pipeline.variables {
+            let resource = if variable.access == Access::Uniform {
                 range(self.params, params_at, dispatch.params.len() as u64)
             } else {
-                let missing = || fault(dispatch, &format!("the recording passes no binding {index}"));
-                let (_, binding) = dispatch.bindings.iter().find(|(i, _)| *i == index).ok_or_else(missing)?;
-                let nowhere = || fault(dispatch, &format!("binding {index} has no buffer"));
+                let binding = dispatch.binding_of(variable)?;
+                let nowhere =
+                    || dispatch.fault(&format!("the tensor of `{}` has no buffer", binding.variable));
                 let (buffer, start) = self.place(binding.buffer).ok_or_else(nowhere)?;
-                bound.push((index, buffer, access));
+                bound.push((variable, buffer));
                 range(buffer, start + binding.offset, binding.bytes)
             };
-            entries.push(wgpu::BindGroupEntry { binding: index, resource });
+            entries.push(wgpu::BindGroupEntry { binding: variable.index, resource });
         }
         check_usage(dispatch, &bound)?;
         Ok(gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
@@ -103,12 +104,12 @@ impl<'p> Places<'p> {
 
     fn grid(&self, dispatch: &Dispatch) -> Result<Grid> {
         let Some(arguments) = dispatch.arguments else { return Ok(Grid::Direct(dispatch.grid)) };
-        let nowhere = || fault(dispatch, "its indirect arguments have no buffer");
+        let nowhere = || dispatch.fault("its indirect arguments have no buffer");
         let (buffer, start) = self.place(arguments.buffer).ok_or_else(nowhere)?;
         if !buffer.usage().contains(wgpu::BufferUsages::INDIRECT) {
             let remedy = "create it with wgpu::BufferUsages::INDIRECT too";
             let what = format!("the buffer of its indirect arguments lacks the usage INDIRECT; {remedy}");
-            return Err(fault(dispatch, &what));
+            return Err(dispatch.fault(&what));
         }
         Ok(Grid::Indirect(buffer.clone(), start + arguments.offset))
     }
@@ -121,40 +122,20 @@ impl<'p> Places<'p> {
     }
 }
 
-/// Fails unless the shader takes the bindings and the params that the recording passes.
-fn check_interface(dispatch: &Dispatch, pipeline: &Pipeline) -> Result<()> {
-    let is_used = |index: u32| pipeline.bindings.iter().any(|(used, _)| *used == index);
-    if let Some((index, _)) = dispatch.bindings.iter().find(|(index, _)| !is_used(*index)) {
-        let what = format!("the recording passes binding {index}, which the entry point does not use");
-        return Err(fault(dispatch, &what));
-    }
-    let difference = match &pipeline.params {
-        Some(layout) => layout.difference(dispatch.fields, dispatch.params.len()),
-        None if dispatch.params.is_empty() => None,
-        None => Some("the recording passes params, and the shader declares no uniform struct".to_string()),
-    };
-    difference.map_or(Ok(()), |what| Err(fault(dispatch, &what)))
-}
-
-/// Fails if `bound`, as (index, buffer, access), has a buffer that the dispatch both reads and writes: WebGPU tracks usage
-/// by buffer, not by range.
-fn check_usage(dispatch: &Dispatch, bound: &[(u32, &wgpu::Buffer, Access)]) -> Result<()> {
-    for (written, buffer, _) in bound.iter().filter(|(_, _, access)| *access == Access::ReadWrite) {
-        let read = bound.iter().find(|(_, other, access)| *access == Access::Read && other == buffer);
-        if let Some((read, _, _)) = read {
-            return Err(fault(
-                dispatch,
-                &format!(
-                    "binding {read} is read and binding {written} written in one buffer, which WebGPU allows in no \
-                     dispatch; place their tensors in two buffers"
-                ),
-            ));
+/// Fails if `bound`, as (variable, buffer), has a buffer that the dispatch both reads and writes: WebGPU tracks usage by
+/// buffer, not by range.
+fn check_usage(dispatch: &Dispatch, bound: &[(&Variable, &wgpu::Buffer)]) -> Result<()> {
+    for (written, buffer) in bound.iter().filter(|(variable, _)| variable.access == Access::ReadWrite) {
+        let is_read = |(variable, other): &&(&Variable, &wgpu::Buffer)| {
+            variable.access == Access::Read && other == buffer
+        };
+        if let Some((read, _)) = bound.iter().find(is_read) {
+            return Err(dispatch.fault(&format!(
+                "`{}` is read and `{}` written in one buffer, which WebGPU allows in no dispatch; place their \
+                 tensors in two buffers",
+                read.name, written.name
+            )));
         }
     }
     Ok(())
-}
-
-fn fault(dispatch: &Dispatch, what: &str) -> Error {
-    let path = if dispatch.path.is_empty() { "a dispatch" } else { &dispatch.path };
-    Error::Device(format!("{path} ({}): {what}", dispatch.kernel))
 }

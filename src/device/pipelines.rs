@@ -4,7 +4,7 @@
 use super::gpu::{Gpu, GpuOptions, one_line};
 use super::submissions::Polling;
 use crate::error::{Error, Result};
-use crate::kernels::{Access, Kernel, ParamsLayout, Sources};
+use crate::kernels::{Access, Kernel, ParamsLayout, Sources, Variable};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Pipeline {
     pub pipeline: wgpu::ComputePipeline,
     pub layout: wgpu::BindGroupLayout,
-    pub bindings: Vec<(u32, Access)>,
+    pub variables: Vec<Variable>,
     pub params: Option<ParamsLayout>,
 }
 
@@ -128,8 +128,7 @@ impl Pipelines {
         // SAFETY: unchecked shaders are part of this crate. Tests run each of them checked and unchecked, with guard
         // zones around every binding, and no loop bound depends on data in a way that could make it infinite.
         let module = unsafe { gpu.device.create_shader_module_trusted(descriptor, checks) };
-        let entries: Vec<_> =
-            composed.bindings.iter().map(|&(binding, access)| layout_entry(binding, access)).collect();
+        let entries: Vec<_> = composed.variables.iter().map(layout_entry).collect();
         let layout = gpu
             .device
             .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
@@ -151,8 +150,8 @@ impl Pipelines {
         });
         let (failed, invalid) = (failed.pop(), invalid.pop());
         let refusal = async move { failed.await.or(invalid.await) };
-        let (bindings, params) = (composed.bindings, composed.params);
-        Ok((Pipeline { pipeline, layout, bindings, params }, refusal))
+        let (variables, params) = (composed.variables, composed.params);
+        Ok((Pipeline { pipeline, layout, variables, params }, refusal))
     }
 
     /// Best effort: without the cache the next start only takes some seconds longer.
@@ -170,14 +169,14 @@ impl Pipelines {
     }
 }
 
-fn layout_entry(binding: u32, access: Access) -> wgpu::BindGroupLayoutEntry {
-    let ty = match access {
+fn layout_entry(variable: &Variable) -> wgpu::BindGroupLayoutEntry {
+    let ty = match variable.access {
         Access::Uniform => wgpu::BufferBindingType::Uniform,
         Access::Read => wgpu::BufferBindingType::Storage { read_only: true },
         Access::ReadWrite => wgpu::BufferBindingType::Storage { read_only: false },
     };
     wgpu::BindGroupLayoutEntry {
-        binding,
+        binding: variable.index,
         visibility: wgpu::ShaderStages::COMPUTE,
         ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
         count: None,

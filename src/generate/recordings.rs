@@ -59,7 +59,7 @@ impl GenerateRecordings {
         capabilities: Capabilities,
     ) -> Self {
         let (window, vocab_size) = (config.seq_length as u32, config.vocab_size as u32);
-        let mut ids = |label: &str, count| persistents.tensor(label, 1, count, Element::F32);
+        let mut ids = |label: &str, count| persistents.tensor(label, 1, count, Element::U32);
         let (prompt, prompt_positions) =
             (ids("prompt", sequences * window), ids("prompt positions", sequences * window));
         let (last_rows, token, position) =

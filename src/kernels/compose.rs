@@ -1,15 +1,16 @@
 //! Composes a [`Kernel`] into the module that the driver compiles: WESL resolves imports and conditions, naga
 //! validates.
 
-use super::interface::{Access, ParamsLayout, bindings};
-use super::kernel::{FEATURES, Kernel};
+use super::condition::Condition;
+use super::interface::{ParamsLayout, Variable};
+use super::kernel::Kernel;
 use super::sources::{Sources, TILE};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use wesl::{
-    CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, ModulePath, ResolveError,
-    VirtualResolver,
+    CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, Mangler, ModulePath,
+    ResolveError, VirtualResolver,
 };
 
 /// A composed and validated shader.
@@ -18,8 +19,8 @@ pub struct Composed {
     pub wgsl: String,
     /// The parsed module.
     pub module: naga::Module,
-    /// The bindings that the entry point uses, as (index, access), sorted by index.
-    pub bindings: Vec<(u32, Access)>,
+    /// The bound variables that the entry point uses, sorted by index.
+    pub variables: Vec<Variable>,
     /// The params struct; `None` if the file declares none.
     pub params: Option<ParamsLayout>,
 }
@@ -54,9 +55,9 @@ impl Sources {
         })?;
         let entry = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
         let entry = entry.ok_or_else(|| fault(format!("there is no entry point {}", kernel.entry)))?;
-        let bindings = bindings(&module, info.get_entry_point(entry));
+        let variables = Variable::used(&module, info.get_entry_point(entry));
         let params = ParamsLayout::of(&module);
-        Ok(Composed { wgsl, module, bindings, params })
+        Ok(Composed { wgsl, module, variables, params })
     }
 
     fn wgsl(&self, kernel: &Kernel) -> Result<String> {
@@ -66,8 +67,8 @@ impl Sources {
         }
         resolver.add_module(module_path(TILE), tile_module(kernel).into());
         let mut flags: HashMap<String, Feature> =
-            FEATURES.iter().map(|name| (name.to_string(), Feature::Disable)).collect();
-        flags.extend(kernel.features().map(|name| (name.to_string(), Feature::Enable)));
+            Condition::ALL.iter().map(|condition| (condition.name().to_string(), Feature::Disable)).collect();
+        flags.extend(kernel.conditions().map(|condition| (condition.name().to_string(), Feature::Enable)));
         let options = CompileOptions {
             validate: false, // naga validates, and knows the extensions in use
             keep_root: true,
@@ -80,6 +81,13 @@ impl Sources {
         })?;
         Ok(composed.to_string())
     }
+}
+
+/// The name that an item of a composed module has in the file that declares it: composition prefixes the items of
+/// imported files with their path.
+pub(super) fn declared_name(name: &str) -> String {
+    let imported = name.starts_with("package_").then(|| EscapeMangler.unmangle(name)).flatten();
+    imported.map_or_else(|| name.to_string(), |(_, item)| item)
 }
 
 /// The text of the virtual module `package::tile`: the constants that size register arrays and workgroups.

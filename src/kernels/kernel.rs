@@ -1,36 +1,7 @@
 //! The identity of a kernel variant, which is also the key of its pipeline.
 
+use super::condition::Condition;
 use crate::element::Element;
-
-/// Every condition that a shader may test with `@if(...)`. Any other name is a composition error, so a misspelt
-/// condition cannot silently drop code.
-pub const FEATURES: [&str; 25] = [
-    "f32",
-    "f16",
-    "bf16",
-    "a_transposed",
-    "b_transposed",
-    "accumulate",
-    "balance",
-    "bias",
-    "capacities",
-    "causal",
-    "dropout",
-    "exact",
-    "gradient",
-    "group_limited",
-    "grouped",
-    "interleaved",
-    "residual",
-    "segmented",
-    "shared_tile",
-    "shuffled",
-    "sigmoid",
-    "straddling",
-    "two_tensors",
-    "windowed",
-    "z_loss",
-];
 
 /// One variant of one entry point: everything that determines the code the driver compiles.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,34 +10,35 @@ pub struct Kernel {
     pub file: &'static str,
     /// Name of the entry point.
     pub entry: &'static str,
-    /// Storage type of its tensors.
+    /// Storage type of the tensors that it computes with.
     pub element: Element,
-    /// Enabled conditions other than the element's name. Sorted, so that equal variants compare equal.
-    features: Vec<&'static str>,
+    /// Enabled conditions other than the element's. Sorted, so that equal variants compare equal.
+    conditions: Vec<Condition>,
     /// Constants of the virtual module `package::tile`, sorted by name.
     constants: Vec<(&'static str, u32)>,
 }
 
 impl Kernel {
-    /// The entry point `entry` of `shaders/{file}.wgsl`, with no condition enabled.
-    pub fn new(file: &'static str, entry: &'static str, element: Element) -> Self {
-        Self { file, entry, element, features: Vec::new(), constants: Vec::new() }
-    }
-
-    /// Enables the condition `name` if `holds`.
+    /// The entry point `entry` of `shaders/{file}.wgsl`, with no condition enabled but the element's.
     ///
     /// # Panics
-    /// If `name` is not one of [`FEATURES`].
+    /// If `element` is not a float: ids, offsets and counts have types of their own in a shader, not a variant.
     #[track_caller]
-    pub fn feature(mut self, name: &'static str, holds: bool) -> Self {
+    pub fn new(file: &'static str, entry: &'static str, element: Element) -> Self {
         assert!(
-            FEATURES.contains(&name),
-            "{name} is not one of kernels::FEATURES: add it there or fix its spelling"
+            element.is_float(),
+            "{entry} computes with f32, f16 or bf16 tensors, not with {}",
+            element.name()
         );
+        Self { file, entry, element, conditions: Vec::new(), constants: Vec::new() }
+    }
+
+    /// Enables `condition` if it `holds`.
+    pub fn condition(mut self, condition: Condition, holds: bool) -> Self {
         if holds {
-            self.features.push(name);
-            self.features.sort_unstable();
-            self.features.dedup();
+            self.conditions.push(condition);
+            self.conditions.sort_unstable();
+            self.conditions.dedup();
         }
         self
     }
@@ -78,9 +50,9 @@ impl Kernel {
         self
     }
 
-    /// The enabled conditions, the element's name included.
-    pub fn features(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.features.iter().copied().chain([self.element.name()])
+    /// The enabled conditions, the element's included.
+    pub fn conditions(&self) -> impl Iterator<Item = Condition> + '_ {
+        self.conditions.iter().copied().chain([self.element.into()])
     }
 
     /// The constants of `package::tile`.
@@ -93,7 +65,7 @@ impl std::fmt::Display for Kernel {
     /// `rms_norm:rms_norm_backward bf16 +accumulate LANES=64`: identifies the variant in dumps and logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{} {}", self.file, self.entry, self.element.name())?;
-        self.features.iter().try_for_each(|name| write!(f, " +{name}"))?;
+        self.conditions.iter().try_for_each(|condition| write!(f, " +{}", condition.name()))?;
         self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
 }

@@ -5,12 +5,14 @@
 
 mod capabilities;
 mod compose;
+mod condition;
 mod interface;
 mod kernel;
 mod sources;
 
 pub use capabilities::{Capabilities, Limits, Tier};
 pub use compose::{Composed, compose};
-pub use interface::{Access, ParamsLayout};
-pub use kernel::{FEATURES, Kernel};
+pub use condition::Condition;
+pub use interface::{Access, ParamsLayout, Variable};
+pub use kernel::Kernel;
 pub use sources::Sources;

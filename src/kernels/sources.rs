@@ -11,7 +11,7 @@ static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
 /// package path of their own.
 ///
 /// A file is WGSL, or WESL: it may import `package::lib::...` of this crate, other files of the user, and the constants
-/// of its kernel from `package::tile`, and may test the conditions of [`FEATURES`](super::FEATURES) with `@if(...)`. Its
+/// of its kernel from `package::tile`, and may test the conditions of [`Condition`](super::Condition) with `@if(...)`. Its
 /// bindings are in group 0; the params struct is the uniform at binding 0.
 ///
 /// # Examples

@@ -62,7 +62,7 @@ impl ExpertState {
 
     /// The tally of a layer in the current step: see [`TallyColumns`](crate::ops::tally::TallyColumns).
     pub fn tally(&self, layer: usize) -> Tensor {
-        self.row(self.tallies, layer, tally_columns(self.experts))
+        self.row(self.tallies, layer, tally_columns(self.experts), Element::U32)
     }
 
     /// The buffer of all tallies, and its bytes.
@@ -77,7 +77,7 @@ impl ExpertState {
 
     /// The bias that is added to a layer's scores to choose experts: (1, E), f32.
     pub fn bias(&self, layer: usize) -> Option<Tensor> {
-        self.biases.map(|biases| self.row(biases, layer, self.experts))
+        self.biases.map(|biases| self.row(biases, layer, self.experts, Element::F32))
     }
 
     /// By how much the biases move after a step; `None` if they do not.
@@ -87,7 +87,7 @@ impl ExpertState {
 
     /// Rows of each expert of a layer: (1, E), u32; `None` without capacities.
     pub fn capacities(&self, layer: usize) -> Option<Tensor> {
-        self.capacities.map(|capacities| self.row(capacities, layer, self.experts))
+        self.capacities.map(|capacities| self.row(capacities, layer, self.experts, Element::U32))
     }
 
     /// The initial contents of [`capacities`](Self::capacities).
@@ -108,10 +108,10 @@ impl ExpertState {
         }
     }
 
-    fn row(&self, buffer: BufferId, layer: usize, cols: u32) -> Tensor {
+    fn row(&self, buffer: BufferId, layer: usize, cols: u32, element: Element) -> Tensor {
         assert!(self.layers().contains(&layer), "layer {layer} has no experts");
         let offset = (layer - self.layers.0) as u64 * row_bytes(cols);
-        Tensor::new(buffer, offset, 1, cols, Element::F32)
+        Tensor::new(buffer, offset, 1, cols, element)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::grad_norm::StepTensors;
 use super::per_item;
+use super::step_state::StepState;
 use crate::element::Element;
-use crate::record::{Recorder, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -70,12 +71,12 @@ pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, set
         schedule_stride: step.schedule.stride,
     };
     let bindings = [
-        (1, tensors.gradients.binding()),
-        (2, tensors.weights.binding()),
-        (3, tensors.first_moments.binding()),
-        (4, tensors.second_moments.binding()),
-        (5, step.state.binding()),
-        (6, step.schedule.binding()),
+        tensors.gradients.bind("gradients", Element::F32),
+        tensors.weights.bind("weights", Element::F32),
+        tensors.first_moments.bind("first_moments", Element::F32),
+        tensors.second_moments.bind("second_moments", Element::F32),
+        StepState::bind("state", step.state),
+        step.schedule.bind("schedule", Element::F32),
     ];
     rec.dispatch(kernel, &bindings, &params, grid);
 }

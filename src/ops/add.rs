@@ -1,6 +1,7 @@
 //! Sums of tensors that no other kernel can fuse.
 
 use super::per_item;
+use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
 crate::params! {
@@ -24,8 +25,38 @@ pub fn add(rec: &mut Recorder, x: Tensor, y: Tensor, factor: f32, accumulate: bo
     );
     let cols4 = x.cols.div_ceil(4);
     let (kernel, grid) = per_item("add", "add", x.element, x.rows as u64 * cols4 as u64);
-    let ((x_range, x_offset), (y_range, y_offset)) = (x.offset_binding(), y.offset_binding());
-    let (x_stride, y_stride) = (x.stride4(), y.stride4());
-    let params = Params { rows: x.rows, cols4, x_offset, y_offset, x_stride, y_stride, factor };
-    rec.dispatch(kernel.feature("accumulate", accumulate), &[(1, x_range), (2, y_range)], &params, grid);
+    let params = Params {
+        rows: x.rows,
+        cols4,
+        x_offset: x.offset4(),
+        y_offset: y.offset4(),
+        x_stride: x.stride4(),
+        y_stride: y.stride4(),
+        factor,
+    };
+    let bindings = [x.bind_with_offset("x", x.element), y.bind_with_offset("y", x.element)];
+    rec.dispatch(kernel.condition(Condition::Accumulate, accumulate), &bindings, &params, grid);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element::{F32, U32};
+    use crate::kernels::Capabilities;
+
+    #[test]
+    #[should_panic(expected = "add computes with f32, f16 or bf16 tensors, not with u32")]
+    fn token_ids_are_not_added() {
+        let mut rec = Recorder::new("add", Capabilities::software());
+        let [ids, sum] = [0; 2].map(|_| rec.tensor("ids", 1, 8, U32));
+        add(&mut rec, ids, sum, 1.0, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "the tensor of `ids` must hold u32, not f32")]
+    fn floats_are_not_looked_up() {
+        let mut rec = Recorder::new("embedding", Capabilities::software());
+        let [ids, table, y] = [(1, 4), (9, 8), (4, 8)].map(|(rows, cols)| rec.tensor("x", rows, cols, F32));
+        crate::ops::embedding::embedding(&mut rec, ids, &[table], y);
+    }
 }

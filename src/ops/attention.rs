@@ -1,10 +1,10 @@
 //! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
 
-use super::dropout::Dropout;
+use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Kernel, Tier};
-use crate::record::{Binding, Recorder, Tensor};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier};
+use crate::record::{Recorder, State, Tensor};
 
 /// The sizes and the mask of an attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,10 +83,13 @@ pub fn attention(
     let params = Params { scale: shape.scale * std::f32::consts::LOG2_E, ..params };
     let Plan { kernel, blocks } =
         plan(Pass::Forward, shape, documents.is_some(), qkv.element, rec.capabilities());
-    let [qkv, out, lse] = [qkv, out, lse].map(|tensor| tensor.offset_binding().0);
-    let mut bindings = vec![(1, qkv), (2, out), (3, lse)];
-    bindings.extend(documents.map(|documents| (7, integers(documents.starts).0)));
-    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
+    let mut bindings = vec![
+        qkv.bind_with_offset("qkv", qkv.element),
+        out.bind_with_offset("out", qkv.element),
+        lse.bind_with_offset("lse", Element::F32),
+    ];
+    bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
+    bindings.extend(shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
@@ -110,30 +113,34 @@ pub fn attention_backward(
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
     assert!(fits, "dqkv must have the shape and element type of qkv");
     let delta = rec.tensor("delta", lse.rows, lse.cols, Element::F32);
-    let ((dout_range, dout_offset), (dqkv_range, dqkv_offset)) =
-        (dout.offset_binding(), dqkv.offset_binding());
     let params = Params {
-        dout_offset,
+        dout_offset: dout.offset4(),
         dout_stride: dout.stride4(),
         delta_stride: delta.stride,
-        dqkv_offset,
+        dqkv_offset: dqkv.offset4(),
         dqkv_stride: dqkv.stride4(),
         ..shape.params(qkv, out, lse, documents)
     };
-    let [qkv_range, out_range, lse_range] = [qkv, out, lse].map(|tensor| tensor.offset_binding().0);
+    let both = [
+        qkv.bind_with_offset("qkv", qkv.element),
+        dout.bind_with_offset("dout", qkv.element),
+        lse.bind_with_offset("lse", Element::F32),
+        delta.bind("delta", Element::F32),
+        dqkv.bind_with_offset("dqkv", qkv.element),
+    ];
+    let dropout = shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state));
     let Plan { kernel, blocks } =
         plan(Pass::BackwardQ, shape, documents.is_some(), qkv.element, rec.capabilities());
-    let (lse_range, delta_range) = ((4, lse_range), (5, delta.binding()));
-    let mut bindings =
-        vec![(1, qkv_range), (2, out_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
-    bindings.extend(documents.map(|documents| (7, integers(documents.starts).0)));
-    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
+    let mut bindings = both.to_vec();
+    bindings.push(out.bind_with_offset("out", qkv.element));
+    bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
+    bindings.extend(dropout);
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
     let Plan { kernel, blocks } =
         plan(Pass::BackwardKv, shape, documents.is_some(), qkv.element, rec.capabilities());
-    let mut bindings = vec![(1, qkv_range), (3, dout_range), lse_range, delta_range, (6, dqkv_range)];
-    bindings.extend(documents.map(|documents| (7, integers(documents.ends).0)));
-    bindings.extend(shape.dropout.map(|dropout| (8, dropout.state.binding())));
+    let mut bindings = both.to_vec();
+    bindings.extend(documents.map(|documents| documents.ends.bind_with_offset("ends", Element::U32)));
+    bindings.extend(dropout);
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.kv_heads, batch]);
 }
 
@@ -150,9 +157,7 @@ impl Attention {
 
     /// The params of all three kernels; the backward kernels set more fields.
     fn params(&self, qkv: Tensor, out: Tensor, lse: Tensor, documents: Option<DocumentBounds>) -> Params {
-        let [(_, qkv_offset), (_, out_offset), (_, lse_offset)] =
-            [qkv, out, lse].map(|tensor| tensor.offset_binding());
-        let offset_of = |row: Option<Tensor>| row.map_or(0, |row| integers(row).1);
+        let offset_of = |row: Option<Tensor>| row.map_or(0, |row| 4 * row.offset4());
         let Mask { site: dropout_site, seed: [seed_low, seed_high], threshold, factor } = self.mask();
         Params {
             tokens: self.tokens,
@@ -160,13 +165,13 @@ impl Attention {
             group: self.layout.group(),
             k_start: self.layout.k_start() / 4,
             v_start: self.layout.v_start() / 4,
-            qkv_offset,
+            qkv_offset: qkv.offset4(),
             qkv_stride: qkv.stride4(),
-            out_offset,
+            out_offset: out.offset4(),
             out_stride: out.stride4(),
             dout_offset: 0,
             dout_stride: 0,
-            lse_offset: 4 * lse_offset,
+            lse_offset: 4 * lse.offset4(),
             lse_stride: lse.stride,
             delta_stride: 0,
             dqkv_offset: 0,
@@ -258,12 +263,6 @@ struct Plan {
     blocks: u32,
 }
 
-/// The binding of a row of u32, and the offset of the row in it, in elements.
-fn integers(row: Tensor) -> (Binding, u32) {
-    let (range, offset) = row.offset_binding();
-    (range, 4 * offset)
-}
-
 fn plan(
     pass: Pass,
     shape: &Attention,
@@ -276,10 +275,10 @@ fn plan(
         Tier::Portable => portable(pass, shape.layout, element),
     };
     let kernel = kernel
-        .feature("causal", shape.is_causal)
-        .feature("windowed", shape.window.is_some())
-        .feature("segmented", is_packed)
-        .feature("dropout", shape.dropout.is_some())
+        .condition(Condition::Causal, shape.is_causal)
+        .condition(Condition::Windowed, shape.window.is_some())
+        .condition(Condition::Segmented, is_packed)
+        .condition(Condition::Dropout, shape.dropout.is_some())
         .constant("D4", shape.layout.head_dim / 4)
         .constant("V4", shape.layout.value_dim / 4);
     Plan { kernel, blocks: shape.tokens.div_ceil(block) }
@@ -297,7 +296,7 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
     let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
     let lanes = capabilities.software_workgroup();
     let kernel = Kernel::new(file, entry, element)
-        .feature("shuffled", capabilities.lanes > 1)
+        .condition(Condition::Shuffled, capabilities.lanes > 1)
         .constant("LANES", lanes)
         .constant("ROWS", rows)
         .constant("TILE", lanes)

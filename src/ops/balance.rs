@@ -4,7 +4,7 @@ use super::fold;
 use super::route::{RouterConfig, RouterOutput, Score};
 use super::tally::{TallyColumns, assert_tally};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 /// Minimum number of tokens that one invocation counts, if its sequence has as many.
@@ -139,7 +139,7 @@ pub fn balance(
         inverse_accumulation: balance.inverse_accumulation(),
     };
     let rows = sequences * blocks;
-    let choices = rec.tensor("choices", rows, experts, Element::F32);
+    let choices = rec.tensor("choices", rows, experts, Element::U32);
     let sums = rec.tensor("sums", rows, experts, Element::F32);
     let pull = rec.tensor("pull", sequences, experts, Element::F32);
 
@@ -147,26 +147,31 @@ pub fn balance(
     let kernel = Kernel::new("balance", "sum_choices", Element::F32)
         .constant("LANES", LANES)
         .constant("CHOSEN", config.chosen)
-        .feature("sigmoid", is_sigmoid);
+        .condition(Condition::Sigmoid, is_sigmoid);
     let mut bindings = vec![
-        (1, output.counted().binding()),
-        (2, output.scores.binding()),
-        (4, choices.binding()),
-        (5, sums.binding()),
+        output.counted().bind("ids", Element::U32),
+        output.scores.bind("scores", Element::F32),
+        choices.bind("choices", Element::U32),
+        sums.bind("sums", Element::F32),
     ];
     if is_sigmoid {
-        bindings.push((3, output.statistics.binding()));
+        bindings.push(output.statistics.bind("statistics", Element::F32));
     }
     let workgroups = u64::from(params.stride.div_ceil(LANES)) * u64::from(rows);
     rec.dispatch(kernel, &bindings, &params, fold_grid(workgroups));
 
     let kernel = fold("balance", "balance", Element::F32).constant("CHOSEN", config.chosen);
-    let mut bindings = vec![(1, choices.binding()), (2, sums.binding()), (4, pull.binding())];
+    let mut bindings = vec![
+        choices.bind("choices_in", Element::U32),
+        sums.bind("sums_in", Element::F32),
+        pull.bind("pull", Element::F32),
+    ];
     if let Some(tally) = tally {
         assert_tally(tally, experts);
-        bindings.extend([(3, output.statistics.binding()), (5, tally.binding())]);
+        bindings.push(output.statistics.bind("statistics", Element::F32));
+        bindings.push(tally.bind("tally", Element::U32));
     }
-    rec.dispatch(kernel.feature("accumulate", tally.is_some()), &bindings, &params, [1, 1, 1]);
+    rec.dispatch(kernel.condition(Condition::Accumulate, tally.is_some()), &bindings, &params, [1, 1, 1]);
     balance.pulls().then_some(pull)
 }
 

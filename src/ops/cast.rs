@@ -21,5 +21,9 @@ pub fn cast(rec: &mut Recorder, from: Tensor, to: Tensor) {
     };
     let count4 = from.rows * from.stride4();
     let (kernel, grid) = per_item("cast", entry, element, count4 as u64);
-    rec.dispatch(kernel, &[(1, from.binding()), (2, to.binding())], &Params { count4 }, grid);
+    let bindings = match entry {
+        "narrow" => [from.bind("wide", Element::F32), to.bind("narrowed", element)],
+        _ => [from.bind("packed", element), to.bind("widened", Element::F32)],
+    };
+    rec.dispatch(kernel, &bindings, &Params { count4 }, grid);
 }

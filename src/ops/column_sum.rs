@@ -2,7 +2,7 @@
 
 use super::LANES;
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 /// Rows that one invocation sums in the first launch.
@@ -33,12 +33,13 @@ pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {
     launch(rec, partials, y, partials.rows, true, true);
 }
 
+#[track_caller]
 fn launch(rec: &mut Recorder, x: Tensor, y: Tensor, block: u32, gradient: bool, accumulate: bool) {
     let kernel = Kernel::new("column_sum", "column_sum", x.element)
         .constant("LANES", LANES)
-        .feature("gradient", gradient)
-        .feature("accumulate", accumulate);
+        .condition(Condition::Gradient, gradient)
+        .condition(Condition::Accumulate, accumulate);
     let params = Params { rows: x.rows, block, x_stride4: x.stride4(), y_stride4: y.stride4() };
     let grid = [y.stride4().div_ceil(LANES), y.rows, 1];
-    rec.dispatch(kernel, &[(1, x.binding()), (2, y.binding())], &params, grid);
+    rec.dispatch(kernel, &[x.bind("x", x.element), y.bind("y", Element::F32)], &params, grid);
 }

@@ -2,6 +2,7 @@
 
 use super::heads::HeadLayout;
 use super::{per_item, per_row};
+use crate::element::Element;
 use crate::kernels::Tier;
 use crate::record::{Recorder, Tensor};
 
@@ -53,8 +54,11 @@ pub fn append(rec: &mut Recorder, qkv: Tensor, positions: Tensor, cache: Tensor,
     let params = params(qkv, positions, cache, qkv, shape);
     let items = qkv.rows as u64 * params.copied4 as u64;
     let (kernel, grid) = per_item("attention/append", "append", qkv.element, items);
-    let bindings =
-        [(1, qkv.offset_binding().0), (2, positions.offset_binding().0), (3, cache.offset_binding().0)];
+    let bindings = [
+        qkv.bind_with_offset("qkv", qkv.element),
+        positions.bind_with_offset("positions", Element::U32),
+        cache.bind_with_offset("cache", qkv.element),
+    ];
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -80,10 +84,10 @@ pub fn decode(
     let kernel =
         if is_portable { kernel.constant("COLUMNS", value_dim4.next_power_of_two()) } else { kernel };
     let bindings = [
-        (1, qkv.offset_binding().0),
-        (2, positions.offset_binding().0),
-        (4, cache.offset_binding().0),
-        (5, out.offset_binding().0),
+        qkv.bind_with_offset("qkv", qkv.element),
+        positions.bind_with_offset("positions", Element::U32),
+        cache.bind_with_offset("cache", qkv.element),
+        out.bind_with_offset("out", qkv.element),
     ];
     rec.dispatch(kernel, &bindings, &params, grid);
 }
@@ -106,14 +110,14 @@ fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &De
         group: layout.group(),
         copied4: shape.cache_cols() / 4,
         k_start: layout.k_start() / 4,
-        qkv_offset: qkv.offset_binding().1,
+        qkv_offset: qkv.offset4(),
         qkv_stride: qkv.stride4(),
-        cache_offset: cache.offset_binding().1,
+        cache_offset: cache.offset4(),
         cache_stride: cache.stride4(),
         cached_v_start: layout.k_cols() / 4,
-        out_offset: out.offset_binding().1,
+        out_offset: out.offset4(),
         out_stride: out.stride4(),
-        positions_offset: 4 * positions.offset_binding().1,
+        positions_offset: 4 * positions.offset4(),
         scale: scale * std::f32::consts::LOG2_E,
     }
 }

@@ -1,9 +1,10 @@
 //! Dropout with counter-based random bits: masks are recomputed, never stored.
 
 use super::per_item;
+use super::step_state::StepState;
 use crate::element::Element;
-use crate::kernels::Kernel;
-use crate::record::{Binding, Recorder, Tensor};
+use crate::kernels::{Condition, Kernel};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -20,6 +21,16 @@ crate::params! {
     }
 }
 
+crate::state! {
+    /// The current micro-batch, which masks are a function of. [`count_micro_step`] writes it.
+    pub struct DropoutState {
+        /// The step, counted from 1.
+        pub step: u32,
+        /// The micro-batch within the step, counted from 0.
+        pub micro_step: u32,
+    }
+}
+
 /// The dropout of one site in a model. Its mask is a function of seed, site, micro-batch and element;
 /// [`DropoutWords`](crate::random::DropoutWords) computes the same random words on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,7 +41,7 @@ pub struct Dropout {
     pub seed: u64,
     /// Number of the site, below 32768; no two sites of a model share a mask.
     pub site: u32,
-    /// `DropoutState` (1, 4): the current micro-batch, written by [`count_micro_step`].
+    /// [`DropoutState`], written by [`count_micro_step`].
     pub state: Tensor,
 }
 
@@ -58,10 +69,7 @@ impl Dropout {
             "a dropout probability must be in [0, 1), not {probability}"
         );
         assert!(site < 1 << 15, "dropout site {site} must be below 32768");
-        assert!(
-            state.cols >= 2 && state.element == Element::F32,
-            "the dropout state must hold two words of 4 bytes"
-        );
+        DropoutState::assert_held_by(state);
     }
 }
 
@@ -81,35 +89,38 @@ pub fn dropout(
         assert!(fits, "dropout needs tensors of one shape and element type");
     }
     assert!(x.buffer != y.buffer, "dropout cannot work in place");
-    let (kernel, grid) = elements("dropout", x);
-    let kernel = kernel.feature("residual", residual.is_some()).feature("accumulate", accumulate);
-    let mut bindings = vec![(1, x.binding()), (2, y.binding()), (3, dropout.state.binding())];
-    bindings.extend(residual.map(|residual| (4, residual.binding())));
+    let (kernel, grid) = elements("dropout", x.element, x);
+    let kernel = kernel
+        .condition(Condition::Residual, residual.is_some())
+        .condition(Condition::Accumulate, accumulate);
+    let state = DropoutState::bind("state", dropout.state);
+    let mut bindings = vec![x.bind("x", x.element), y.bind("y", x.element), state];
+    bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
     let params = params(x, residual, y, dropout);
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// `words` (N, D): the random words that [`dropout`] uses for the elements of a tensor of that shape.
+/// `words` (N, D), u32: the random words that [`dropout`] uses for the elements of a tensor of that shape.
 #[track_caller]
 pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
-    let (kernel, grid) = elements("random_words", words);
-    let bindings = [(2, words.binding()), (3, dropout.state.binding())];
+    let (kernel, grid) = elements("random_words", Element::F32, words);
+    let bindings = [words.bind("words", Element::U32), DropoutState::bind("state", dropout.state)];
     rec.dispatch(kernel, &bindings, &params(words, None, words, dropout), grid);
 }
 
-/// Advances the dropout state (1, 4), zeros at first, to the micro-batch that begins. The step's number comes from
-/// `StepState`, so a resumed run draws the masks of an uninterrupted one.
+/// Advances `state` ([`DropoutState`]), zeros at first, to the micro-batch that begins. The step's number comes from
+/// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one.
 #[track_caller]
 pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor) {
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);
-    let bindings: [(u32, Binding); 2] = [(1, step.binding()), (2, state.binding())];
+    let bindings = [StepState::bind("step", step), DropoutState::bind("state_out", state)];
     let none = Dropout { probability: 0.0, seed: 0, site: 0, state };
     rec.dispatch(kernel, &bindings, &params(state, None, state, &none), [1, 1, 1]);
 }
 
-fn elements(entry: &'static str, x: Tensor) -> (Kernel, [u32; 3]) {
+fn elements(entry: &'static str, element: Element, x: Tensor) -> (Kernel, [u32; 3]) {
     let groups = u64::from(x.rows) * u64::from(x.cols.div_ceil(4));
-    per_item("dropout", entry, x.element, groups)
+    per_item("dropout", entry, element, groups)
 }
 
 #[track_caller]

@@ -1,8 +1,8 @@
 //! Embedding lookup and its gradient.
 
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
-use crate::record::{Recorder, Tensor, fold_grid};
+use crate::kernels::{Condition, Kernel, Tier};
+use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 crate::params! {
     struct Params {
@@ -13,7 +13,8 @@ crate::params! {
     }
 }
 
-/// y (N, D) = `table[ids]`. The table (V, D) comes in parts of consecutive rows, several if it exceeds a binding.
+/// y (N, D) = `table[ids]`; ids (1, N), u32. The table (V, D) comes in parts of consecutive rows, several if it exceeds
+/// a binding.
 #[track_caller]
 pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
     look_up(rec, ids, table, y, false);
@@ -34,14 +35,14 @@ fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor, accumul
             part.stride == y.stride && part.element == y.element,
             "the table must have rows of the width and element type of y"
         );
-        let bindings = [(1, ids.binding()), (2, part.binding()), (3, y.binding())];
-        let kernel = kernel(rec, "embedding", y.element).feature("accumulate", accumulate);
+        let bindings = [ids.bind("ids", Element::U32), part.bind("table", y.element), y.bind("y", y.element)];
+        let kernel = kernel(rec, "embedding", y.element).condition(Condition::Accumulate, accumulate);
         launch(rec, kernel, y, first_row, part.rows, &bindings);
         first_row += part.rows;
     }
 }
 
-/// `dtable[v]` += Σ of dy (N, D) over the tokens with id v. `order` (1, N): token indices sorted
+/// `dtable[v]` += Σ of dy (N, D) over the tokens with id v. `order` (1, N), u32: token indices sorted
 /// by id, which fixes the order of each sum.
 #[track_caller]
 pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Tensor, dtable: &[Tensor]) {
@@ -52,7 +53,12 @@ pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Te
     let mut first_row = 0;
     for part in dtable {
         assert!(part.element == Element::F32, "gradients of parameters must be f32");
-        let bindings = [(1, ids.binding()), (2, order.binding()), (3, dy.binding()), (4, part.binding())];
+        let bindings = [
+            ids.bind("ids", Element::U32),
+            order.bind("order", Element::U32),
+            dy.bind("dy", dy.element),
+            part.bind("dtable", Element::F32),
+        ];
         let kernel = kernel(rec, "embedding_backward", dy.element);
         launch(rec, kernel, dy, first_row, part.rows, &bindings);
         first_row += part.rows;
@@ -73,7 +79,7 @@ fn launch(
     tokens: Tensor,
     first_row: u32,
     rows: u32,
-    bindings: &[(u32, crate::record::Binding)],
+    bindings: &[Binding],
 ) {
     let params = Params { tokens: tokens.rows, stride4: tokens.stride4(), first_row, rows };
     let groups = tokens.stride4().div_ceil(lanes(rec)) as u64 * tokens.rows as u64;

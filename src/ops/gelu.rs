@@ -1,7 +1,7 @@
 //! GELU (Hendrycks and Gimpel, 2016), the activation of feed-forward networks without a gate.
 
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 /// How Φ, the distribution function of the standard normal distribution, is computed.
@@ -47,22 +47,21 @@ fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Opt
     }
     let columns4 = x.cols.div_ceil(4);
     let (kernel, chunks) = plan(entry, columns4, x.element, rec.capabilities().tier);
-    let ((x_range, x_offset), (y_range, y_offset)) = (x.offset_binding(), y.offset_binding());
-    let gradient = dx.map(|dx| (dx.offset_binding(), dx.stride4()));
     let params = Params {
         rows: x.rows,
         columns4,
         chunks,
-        x_offset,
+        x_offset: x.offset4(),
         x_stride: x.stride4(),
-        y_offset,
+        y_offset: y.offset4(),
         y_stride: y.stride4(),
-        dx_offset: gradient.map_or(0, |((_, offset), _)| offset),
-        dx_stride: gradient.map_or(0, |(_, stride)| stride),
+        dx_offset: dx.map_or(0, |dx| dx.offset4()),
+        dx_stride: dx.map_or(0, |dx| dx.stride4()),
     };
-    let mut bindings = vec![(1, x_range), (if dx.is_some() { 3 } else { 2 }, y_range)];
-    bindings.extend(gradient.map(|((range, _), _)| (4, range)));
-    let kernel = kernel.feature("exact", kind == Gelu::Exact);
+    let y_name = if dx.is_some() { "dy" } else { "y" };
+    let mut bindings = vec![x.bind_with_offset("x", x.element), y.bind_with_offset(y_name, x.element)];
+    bindings.extend(dx.map(|dx| dx.bind_with_offset("dx", x.element)));
+    let kernel = kernel.condition(Condition::Exact, kind == Gelu::Exact);
     rec.dispatch(kernel, &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
 }
 

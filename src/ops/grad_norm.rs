@@ -1,8 +1,9 @@
 //! The global norm of the gradients, their overflow flag, and the decisions of a step.
 
+use super::step_state::{LossState, StepState};
 use super::{fold, per_row};
 use crate::element::Element;
-use crate::record::{Recorder, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 /// Groups of 4 gradients in each partial sum of the first pass.
 const BLOCK: u32 = 256;
@@ -21,9 +22,9 @@ crate::params! {
 /// The tensors that the decisions of a step are read from and written to.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTensors {
-    /// `StepState`.
+    /// [`StepState`].
     pub state: Tensor,
-    /// `LossState`.
+    /// [`LossState`].
     pub loss: Tensor,
     /// (steps, 2 + groups), a row for each global step: the learning rate of group 0, the bias corrections of both
     /// moments, and the learning rates of the other parameter groups; see [`rate_column`].
@@ -54,13 +55,21 @@ pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors
     for segment in gradients {
         params = Params { count4: segment.stride4() * segment.rows, rows: rows(segment), ..params };
         let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
-        let bindings = [(1, segment.binding()), (2, partials.binding()), (3, state.binding())];
+        let bindings = [
+            segment.bind("gradients", Element::F32),
+            partials.bind("partials", Element::F32),
+            StepState::bind("state", *state),
+        ];
         rec.dispatch(kernel.constant("BLOCK", BLOCK), &bindings, &params, grid);
         params.first_partial += params.rows;
     }
     let params = Params { rows: total, max_norm: max_norm.unwrap_or(0.0), ..params };
     let kernel = fold("grad_norm", "finish_step", Element::F32).constant("BLOCK", BLOCK);
-    let bindings =
-        [(1, schedule.binding()), (2, partials.binding()), (3, state.binding()), (4, loss.binding())];
+    let bindings = [
+        schedule.bind("schedule", Element::F32),
+        partials.bind("partials_in", Element::F32),
+        StepState::bind("state_out", *state),
+        LossState::bind("loss", *loss),
+    ];
     rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
 }

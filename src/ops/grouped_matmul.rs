@@ -7,8 +7,8 @@
 use super::matmul::{Layout, Problem, Tile};
 use super::work_list::{WorkList, weight_tile};
 use crate::element::Element;
-use crate::kernels::Kernel;
-use crate::record::{Recorder, Tensor};
+use crate::kernels::{Condition, Kernel};
+use crate::record::{Binding, Recorder, Tensor};
 
 crate::params! {
     struct Params {
@@ -92,12 +92,12 @@ pub fn grouped_matmul_backward_weight(
     assert!(dy.element == x.element, "both factors must have one element type");
     let (tile, problem) = weight_tile(stack.out, stack.cols, x.rows, work.experts, rec.capabilities());
     let kernel = grouped(tile, Layout::Tn, dy.element)
-        .feature("gradient", dy.element != Element::F32)
-        .feature("accumulate", true);
+        .condition(Condition::Gradient, dy.element != Element::F32)
+        .condition(Condition::Accumulate, true);
     for part in &stack.parts {
         assert!(part.tensor.element == Element::F32, "gradients of parameters must be f32");
         let (mut bindings, params) = operands(problem, [dy, x, part.tensor], part, stack.out);
-        bindings.push((6, work.offsets.binding()));
+        bindings.push(work.offsets.bind("offsets", Element::U32));
         let [across, down, _] = tile.grid(problem);
         // Experts vary fastest: software adapters give each core a contiguous run of workgroups, and those of a busy
         // expert should be spread over the cores.
@@ -154,36 +154,29 @@ fn launch_rows(
     assert!(a.rows == work.rows && y.rows == work.rows, "the work list is for {} rows", work.rows);
     assert!(a.element == y.element, "the result must have the element type of its factors");
     let problem = Problem { layout, m: work.rows, n: y.cols, k: a.cols };
-    let kernel = grouped(work.tile, layout, a.element).feature("accumulate", accumulate);
+    let kernel = grouped(work.tile, layout, a.element).condition(Condition::Accumulate, accumulate);
     let (arguments, bound) = work.grid(y.cols);
     for part in &stack.parts {
         assert!(part.tensor.element == a.element, "both factors must have one element type");
         let (mut bindings, params) = operands(problem, [a, part.tensor, y], part, stack.out);
-        bindings.push((6, work.tiles.binding()));
+        bindings.push(work.tiles.bind("tiles", Element::U32));
         rec.dispatch_indirect(kernel.clone(), &bindings, &params, arguments, bound);
     }
 }
 
 fn grouped(tile: Tile, layout: Layout, element: Element) -> Kernel {
-    tile.kernel(layout, element).feature("grouped", true)
+    tile.kernel(layout, element).condition(Condition::Grouped, true)
 }
 
 /// Bindings and params of a plain product, with the part of the stack that is bound.
-fn operands(
-    problem: Problem,
-    [a, b, y]: [Tensor; 3],
-    part: &Part,
-    out: u32,
-) -> (Vec<(u32, crate::record::Binding)>, Params) {
-    let [(a_range, a_offset), (b_range, b_offset), (y_range, y_offset)] =
-        [a, b, y].map(|tensor| tensor.offset_binding());
+fn operands(problem: Problem, [a, b, y]: [Tensor; 3], part: &Part, out: u32) -> (Vec<Binding>, Params) {
     let params = Params {
         m: problem.m,
         n: problem.n,
         k: problem.k,
-        a_offset,
-        b_offset,
-        y_offset,
+        a_offset: a.offset4(),
+        b_offset: b.offset4(),
+        y_offset: y.offset4(),
         a_stride: a.stride4(),
         b_stride: b.stride4(),
         y_stride: y.stride4(),
@@ -192,5 +185,10 @@ fn operands(
         experts: part.experts,
         matrix_stride: out * part.tensor.stride4(),
     };
-    (vec![(1, a_range), (2, b_range), (3, y_range)], params)
+    let bindings = vec![
+        a.bind_with_offset("a", a.element),
+        b.bind_with_offset("b", a.element),
+        y.bind_with_offset("y", y.element),
+    ];
+    (bindings, params)
 }

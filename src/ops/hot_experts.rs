@@ -2,8 +2,9 @@
 
 use super::per_item;
 use super::permute::HotAndCold;
+use super::step_state::StepState;
 use crate::element::Element;
-use crate::record::{Recorder, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -27,7 +28,8 @@ pub struct HotSteps {
 }
 
 /// Writes `capacities` (1, E): the larger capacity for the `hot` experts with the highest `counts` (1, E) of the step,
-/// the smaller one for the others. Ties go to the lower index. After steps that are not among `steps` nothing changes.
+/// the smaller one for the others; both u32. Ties go to the lower index. After steps that are not among `steps` nothing
+/// changes.
 ///
 /// Recorded after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`; steps that overflowed
 /// count too. [`HotAndCold::initial`] gives the first contents of `capacities`.
@@ -44,7 +46,6 @@ pub fn hot_experts(
     assert!(counts.cols == experts, "{} counts for {experts} experts", counts.cols);
     assert!(two.hot <= experts, "{} experts cannot be hot: there are {experts}", two.hot);
     assert!(steps.update_step > 0, "update_step must be above 0");
-    let (counts, offset4) = counts.offset_binding();
     // Steps are counted in 32 bits: none is a multiple of a number that does not fit.
     let word = |step: u64| u32::try_from(step).unwrap_or(u32::MAX);
     let params = Params {
@@ -54,9 +55,13 @@ pub fn hot_experts(
         cold_capacity: two.cold_capacity,
         update_step: word(steps.update_step),
         checkpoint_step: word(steps.checkpoint_step.unwrap_or(0)),
-        counts_offset: 4 * offset4,
+        counts_offset: 4 * counts.offset4(),
     };
     let (kernel, grid) = per_item("hot_experts", "hot_experts", Element::F32, experts.into());
-    let bindings = [(1, counts), (2, state.binding()), (3, capacities.binding())];
+    let bindings = [
+        counts.bind_with_offset("counts", Element::U32),
+        StepState::bind("state", state),
+        capacities.bind("capacities", Element::U32),
+    ];
     rec.dispatch(kernel, &bindings, &params, grid);
 }

@@ -3,7 +3,7 @@
 use super::column_sum::fold_partials;
 use super::{LANES, per_row};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 /// Rows that one invocation of the weight gradient sums.
@@ -56,12 +56,12 @@ pub fn layer_norm(rec: &mut Recorder, saved: &LayerNormSaved, b: Tensor, y: Tens
     );
     let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm", x.element, x.rows);
     let bindings = [
-        (1, x.binding()),
-        (2, w.binding()),
-        (3, b.binding()),
-        (4, y.binding()),
-        (5, mean.binding()),
-        (6, rstd.binding()),
+        x.bind("x", x.element),
+        w.bind("w", x.element),
+        b.bind("b", x.element),
+        y.bind("y", x.element),
+        mean.bind("mean_out", Element::F32),
+        rstd.bind("rstd_out", Element::F32),
     ];
     rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(x, epsilon), grid);
 }
@@ -79,14 +79,14 @@ pub fn layer_norm_backward(
     assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of layer_norm's input");
     assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of layer_norm's input");
     let (kernel, grid) = per_row(rec, "layer_norm", "layer_norm_backward", x.element, x.rows);
-    let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Accumulate, accumulate);
     let bindings = [
-        (1, x.binding()),
-        (2, w.binding()),
-        (4, dy.binding()),
-        (5, mean.binding()),
-        (6, rstd.binding()),
-        (7, dx.binding()),
+        x.bind("x", x.element),
+        w.bind("w", x.element),
+        dy.bind("dy", x.element),
+        mean.bind("mean", Element::F32),
+        rstd.bind("rstd", Element::F32),
+        dx.bind("dx", x.element),
     ];
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
 }
@@ -106,12 +106,12 @@ pub fn layer_norm_backward_weight(
     let kernel = Kernel::new("layer_norm", "layer_norm_backward_weight", x.element);
     let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
     let bindings = [
-        (1, x.binding()),
-        (4, dy.binding()),
-        (5, mean.binding()),
-        (6, rstd.binding()),
-        (7, w_partials.binding()),
-        (8, b_partials.binding()),
+        x.bind("x", x.element),
+        dy.bind("dy", x.element),
+        mean.bind("mean", Element::F32),
+        rstd.bind("rstd", Element::F32),
+        w_partials.bind("w_partials", Element::F32),
+        b_partials.bind("b_partials", Element::F32),
     ];
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), [x.stride4().div_ceil(LANES), blocks, 1]);
     fold_partials(rec, w_partials, dw);

@@ -1,9 +1,11 @@
 //! Output projection and cross-entropy in chunks of rows: the logits of all tokens never exist at once.
 
 use super::matmul::{Epilogue, Layout, matmul};
+use super::step_state::{LossState, StepState};
 use super::{fold, per_row};
 use crate::element::{Element, stride_of};
-use crate::record::{Binding, Recorder, Tensor};
+use crate::kernels::Condition;
+use crate::record::{Recorder, State, Tensor};
 
 /// Maximum size of a chunk of logits in bytes: enough rows for an efficient product, little memory.
 const CHUNK_BYTES: u64 = 16 << 20;
@@ -33,13 +35,13 @@ pub struct LinearCrossEntropy<'a> {
     pub h: Tensor,
     /// Head (V, D), in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
-    /// Target ids (1, N).
+    /// Target ids (1, N), u32.
     pub targets: Tensor,
     /// Target id that does not count.
     pub ignore: u32,
-    /// `StepState`, for its loss scale.
+    /// [`StepState`], for its loss scale.
     pub step: Tensor,
-    /// `LossState`, which receives the gradient's seed, the number of targets and the sum of losses.
+    /// [`LossState`], which receives the gradient's seed, the number of targets and the sum of losses.
     pub loss: Tensor,
     /// Micro-batches in a step: the mean loss of each counts 1 / accumulation.
     pub accumulation: u32,
@@ -96,7 +98,11 @@ pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<
 fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Tensor {
     // In 16 bits the error of a logit of 10 is 0.02, and that of its probability 2 %.
     assert!(op.h.element == Element::F32, "the head needs f32 hidden states, so that its logits are f32");
-    let bindings = [(1, op.targets.binding()), (2, op.step.binding()), (4, op.loss.binding())];
+    let bindings = [
+        op.targets.bind("targets", Element::U32),
+        StepState::bind("step", op.step),
+        LossState::bind("loss", op.loss),
+    ];
     let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
     rec.tensor("losses", 1, op.h.rows, Element::F32)
@@ -104,7 +110,7 @@ fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Tensor {
 
 fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, losses: Tensor) {
     let kernel = fold("linear_cross_entropy", "sum_losses", op.h.element);
-    let bindings = [(3, losses.binding()), (4, op.loss.binding())];
+    let bindings = [losses.bind("losses_in", Element::F32), LossState::bind("loss", op.loss)];
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
 }
 
@@ -141,12 +147,20 @@ fn softmax(
 ) {
     let (kernel, grid) =
         per_row(rec, "linear_cross_entropy", "softmax_cross_entropy", logits.element, logits.rows);
-    let mut bindings: Vec<(u32, Binding)> =
-        vec![(1, op.targets.binding()), (2, logits.binding()), (3, losses.binding())];
+    let mut bindings = vec![
+        op.targets.bind("targets", Element::U32),
+        logits.bind("logits", Element::F32),
+        losses.bind("losses", Element::F32),
+    ];
     if gradient {
-        bindings.push((4, op.loss.binding()));
+        bindings.push(LossState::bind("loss_seed", op.loss));
     }
-    rec.dispatch(kernel.feature("gradient", gradient), &bindings, &params(op, logits.rows, first), grid);
+    rec.dispatch(
+        kernel.condition(Condition::Gradient, gradient),
+        &bindings,
+        &params(op, logits.rows, first),
+        grid,
+    );
 }
 
 fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {

@@ -1,7 +1,7 @@
 //! The three matrix products of a linear layer.
 
 use crate::element::Element;
-use crate::kernels::{Capabilities, Kernel, Tier};
+use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor};
 
 /// How the operands are stored.
@@ -80,28 +80,31 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     let problem = Problem { layout, m, n, k };
     let Plan { kernel, grid } = plan(problem, a.element, rec.capabilities());
     let kernel = kernel
-        .feature("gradient", y.element == Element::F32 && a.element != Element::F32)
-        .feature("bias", epilogue.bias.is_some())
-        .feature("residual", epilogue.residual.is_some())
-        .feature("accumulate", epilogue.accumulate);
-    let ((a_range, a_offset), (b_range, b_offset)) = (a.offset_binding(), b.offset_binding());
-    let (y_range, y_offset) = y.offset_binding();
-    let mut bindings = vec![(1, a_range), (2, b_range), (3, y_range)];
+        .condition(Condition::Gradient, y.element == Element::F32 && a.element != Element::F32)
+        .condition(Condition::Bias, epilogue.bias.is_some())
+        .condition(Condition::Residual, epilogue.residual.is_some())
+        .condition(Condition::Accumulate, epilogue.accumulate);
+    let y_element = if y.element == Element::F32 { Element::F32 } else { a.element };
+    let mut bindings = vec![
+        a.bind_with_offset("a", a.element),
+        b.bind_with_offset("b", a.element),
+        y.bind_with_offset("y", y_element),
+    ];
     if let Some(bias) = epilogue.bias {
         assert!(bias.cols == n, "a bias of {} elements does not fit {n} columns", bias.cols);
-        bindings.push((4, bias.binding()));
+        bindings.push(bias.bind("bias", a.element));
     }
     if let Some(residual) = epilogue.residual {
         assert!((residual.rows, residual.cols) == (m, n), "the residual must have the shape of the product");
-        bindings.push((5, residual.binding()));
+        bindings.push(residual.bind("residual", a.element));
     }
     let params = Params {
         m,
         n,
         k,
-        a_offset,
-        b_offset,
-        y_offset,
+        a_offset: a.offset4(),
+        b_offset: b.offset4(),
+        y_offset: y.offset4(),
         a_stride: a.stride4(),
         b_stride: b.stride4(),
         y_stride: y.stride4(),
@@ -188,7 +191,7 @@ impl Tile {
     pub fn kernel(self, layout: Layout, element: Element) -> Kernel {
         let kernel = match self {
             Self::Software { rows, lanes, is_shuffled } => Kernel::new("matmul/software", "matmul", element)
-                .feature("shuffled", is_shuffled)
+                .condition(Condition::Shuffled, is_shuffled)
                 .constant("ROWS", rows)
                 .constant("COLUMNS4", SOFTWARE_COLUMNS / 4 / lanes)
                 .constant("LANES", lanes),
@@ -197,7 +200,9 @@ impl Tile {
                 .constant("TN4", width4)
                 .constant("DEPTH", if width4 == 2 { 8 } else { 16 }),
         };
-        kernel.feature("a_transposed", layout == Layout::Tn).feature("b_transposed", layout == Layout::Nt)
+        kernel
+            .condition(Condition::ATransposed, layout == Layout::Tn)
+            .condition(Condition::BTransposed, layout == Layout::Nt)
     }
 }
 

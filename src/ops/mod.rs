@@ -1,6 +1,6 @@
 //! One file per kernel: its params struct, its plan and the functions that append it to a recording.
 //!
-//! An op asserts the shapes of its tensors and records; nothing runs here. A run's plan has checked its configuration
+//! An op asserts the shapes and elements of its tensors and records; nothing runs here. A run's plan has checked its configuration
 //! before, so a failed assertion is a bug.
 
 pub mod adamw;
@@ -29,19 +29,21 @@ pub mod rope_scaling;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;
+pub mod step_state;
 pub mod swiglu;
 pub mod tally;
 pub mod unfused;
 pub mod work_list;
 
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, fold_grid};
 
 /// Workgroup size of kernels whose invocations do not cooperate.
 pub(crate) const LANES: u32 = 64;
 
 /// A kernel with one invocation for each of `count` items, and its grid.
+#[track_caller]
 pub(crate) fn per_item(
     file: &'static str,
     entry: &'static str,
@@ -52,6 +54,7 @@ pub(crate) fn per_item(
 }
 
 /// A kernel over rows, and its grid: one workgroup per row, or one invocation on the software tier.
+#[track_caller]
 pub(crate) fn per_row(
     rec: &Recorder,
     file: &'static str,
@@ -64,12 +67,12 @@ pub(crate) fn per_row(
         // Small workgroups, so that a few hundred rows keep several cores busy.
         Tier::Software => (kernel.constant("LANES", 16), fold_grid(rows.div_ceil(16) as u64)),
         Tier::Portable => {
-            (kernel.constant("LANES", 128).feature("shared_tile", true), fold_grid(rows as u64))
+            (kernel.constant("LANES", 128).condition(Condition::SharedTile, true), fold_grid(rows as u64))
         }
     }
 }
 
 /// A kernel of one workgroup that reduces a vector.
 pub(crate) fn fold(file: &'static str, entry: &'static str, element: Element) -> Kernel {
-    Kernel::new(file, entry, element).constant("LANES", LANES).feature("shared_tile", true)
+    Kernel::new(file, entry, element).constant("LANES", LANES).condition(Condition::SharedTile, true)
 }

@@ -2,9 +2,10 @@
 
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};
+use super::step_state::StepState;
 use super::{fold, per_item, per_row};
 use crate::element::Element;
-use crate::record::{Recorder, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -69,13 +70,11 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
 
     let x = rec.tensor("direction", rows, cols, Element::F32);
     let partials = rec.tensor("partials", 1, rows, Element::F32);
-    let ((gradient_range, gradient_offset), (moments_range, moments_offset)) =
-        (gradients.offset_binding(), moments.offset_binding());
     let params = Params {
         rows,
         cols4: stride / 4,
-        offset: gradient_offset,
-        moments_offset,
+        offset: gradients.offset4(),
+        moments_offset: moments.offset4(),
         momentum,
         is_nesterov: is_nesterov.into(),
         decay,
@@ -86,21 +85,24 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
     };
     let (kernel, grid) = per_row(rec, "muon", "direction", Element::F32, rows);
     let bindings = [
-        (1, gradient_range),
-        (2, moments_range),
-        (3, x.binding()),
-        (4, partials.binding()),
-        (5, step.state.binding()),
+        gradients.bind_with_offset("gradients", Element::F32),
+        moments.bind_with_offset("moments", Element::F32),
+        x.bind("x", Element::F32),
+        partials.bind("partials", Element::F32),
+        StepState::bind("state", step.state),
     ];
     rec.dispatch(kernel, &bindings, &params, grid);
     normalise(rec, x, partials, params);
     let update = orthogonalise(rec, x, settings.steps, params);
 
-    let (weights_range, weights_offset) = weights.offset_binding();
-    let params = Params { offset: weights_offset, ..params };
+    let params = Params { offset: weights.offset4(), ..params };
     let (kernel, grid) = per_item("muon", "apply", Element::F32, rows as u64 * params.cols4 as u64);
-    let bindings =
-        [(1, update.binding()), (2, weights_range), (3, step.schedule.binding()), (5, step.state.binding())];
+    let bindings = [
+        update.bind("update", Element::F32),
+        weights.bind_with_offset("weights", Element::F32),
+        step.schedule.bind("schedule", Element::F32),
+        StepState::bind("state", step.state),
+    ];
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -108,9 +110,11 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
 fn normalise(rec: &mut Recorder, x: Tensor, partials: Tensor, params: Params) {
     let norm = rec.tensor("norm", 1, 1, Element::F32);
     let kernel = fold("muon", "inverse_norm", Element::F32);
-    rec.dispatch(kernel, &[(1, partials.binding()), (2, norm.binding())], &params, [1, 1, 1]);
+    let bindings = [partials.bind("partials_in", Element::F32), norm.bind("norm", Element::F32)];
+    rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
     let (kernel, grid) = per_item("muon", "normalise", Element::F32, x.rows as u64 * params.cols4 as u64);
-    rec.dispatch(kernel, &[(1, norm.binding()), (3, x.binding())], &params, grid);
+    let bindings = [norm.bind("norm_in", Element::F32), x.bind("x", Element::F32)];
+    rec.dispatch(kernel, &bindings, &params, grid);
 }
 
 /// Newton-Schulz steps on x, whose singular values are at most 1. The polynomial takes the Gram matrix of the shorter
@@ -126,7 +130,8 @@ fn orthogonalise(rec: &mut Recorder, mut x: Tensor, steps: u32, params: Params) 
         matmul(rec, Layout::Nn, gram, gram, square, Epilogue::default());
         let params = Params { rows: n, cols4: gram.stride4(), ..params };
         let (kernel, grid) = per_item("muon", "polynomial", Element::F32, n as u64 * params.cols4 as u64);
-        rec.dispatch(kernel, &[(1, gram.binding()), (2, square.binding())], &params, grid);
+        let bindings = [gram.bind("gram", Element::F32), square.bind("square", Element::F32)];
+        rec.dispatch(kernel, &bindings, &params, grid);
         let next = rec.tensor("x", x.rows, x.cols, Element::F32);
         let (left, right) = if is_wide { (square, x) } else { (x, square) };
         matmul(rec, Layout::Nn, left, right, next, Epilogue::default());

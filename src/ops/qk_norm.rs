@@ -44,8 +44,13 @@ pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &Head
     let QkNormSaved { x, wq, wk, rstd } = saved;
     assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of qk_norm's input");
     let (kernel, grid) = per_head(x, "qk_norm", layout);
-    let bindings =
-        [(1, x.binding()), (2, wq.binding()), (3, wk.binding()), (4, y.binding()), (5, rstd.binding())];
+    let bindings = [
+        x.bind("x", x.element),
+        wq.bind("wq", x.element),
+        wk.bind("wk", x.element),
+        y.bind("y", x.element),
+        rstd.bind("rstd_out", Element::F32),
+    ];
     rec.dispatch(kernel, &bindings, &params(saved, layout, epsilon), grid);
 }
 
@@ -59,11 +64,11 @@ pub fn qk_norm_backward(rec: &mut Recorder, saved: &QkNormSaved, gradient: Tenso
     );
     let (kernel, grid) = per_head(x, "qk_norm_backward", layout);
     let bindings = [
-        (1, x.binding()),
-        (2, wq.binding()),
-        (3, wk.binding()),
-        (4, gradient.binding()),
-        (5, rstd.binding()),
+        x.bind("x", x.element),
+        wq.bind("wq", x.element),
+        wk.bind("wk", x.element),
+        gradient.bind("gradient", x.element),
+        rstd.bind("rstd", Element::F32),
     ];
     rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
 }
@@ -85,7 +90,12 @@ pub fn qk_norm_backward_weight(
         let kernel = Kernel::new("qk_norm", "qk_norm_backward_weight", x.element);
         let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
         let params = Params { first_head, head_count, ..params(saved, layout, 0.0) };
-        let bindings = [(1, x.binding()), (4, dy.binding()), (5, rstd.binding()), (6, partials.binding())];
+        let bindings = [
+            x.bind("x", x.element),
+            dy.bind("dy", x.element),
+            rstd.bind("rstd", Element::F32),
+            partials.bind("partials", Element::F32),
+        ];
         rec.dispatch(kernel, &bindings, &params, [partials.stride4().div_ceil(LANES), blocks, 1]);
         fold_partials(rec, partials, dw);
     }

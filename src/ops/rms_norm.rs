@@ -3,7 +3,7 @@
 use super::column_sum::fold_partials;
 use super::{LANES, per_row};
 use crate::element::Element;
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 /// Rows that one invocation of the weight gradient sums.
@@ -31,7 +31,12 @@ pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tenso
     assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
     assert!(rstd.cols == x.rows, "rms_norm needs one rstd for each of {} rows", x.rows);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm", x.element, x.rows);
-    let bindings = [(1, x.binding()), (2, w.binding()), (3, y.binding()), (4, rstd.binding())];
+    let bindings = [
+        x.bind("x", x.element),
+        w.bind("w", x.element),
+        y.bind("y", x.element),
+        rstd.bind("rstd_out", Element::F32),
+    ];
     rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(&x, epsilon), grid);
 }
 
@@ -53,9 +58,14 @@ pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, d
     assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of rms_norm's input");
     assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of rms_norm's input");
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
-    let kernel = kernel.constant("ROWS", ROWS).feature("accumulate", accumulate);
-    let bindings =
-        [(1, x.binding()), (2, w.binding()), (3, dy.binding()), (4, rstd.binding()), (5, dx.binding())];
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Accumulate, accumulate);
+    let bindings = [
+        x.bind("x", x.element),
+        w.bind("w", x.element),
+        dy.bind("dy", x.element),
+        rstd.bind("rstd", Element::F32),
+        dx.bind("dx", x.element),
+    ];
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
 }
 
@@ -68,7 +78,12 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
     let kernel = Kernel::new("rms_norm", "rms_norm_backward_weight", x.element);
     let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
-    let bindings = [(1, x.binding()), (3, dy.binding()), (4, rstd.binding()), (5, partials.binding())];
+    let bindings = [
+        x.bind("x", x.element),
+        dy.bind("dy", x.element),
+        rstd.bind("rstd", Element::F32),
+        partials.bind("partials", Element::F32),
+    ];
     rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), [x.stride4().div_ceil(LANES), blocks, 1]);
     fold_partials(rec, partials, dw);
 }

@@ -3,7 +3,7 @@
 use super::heads::HeadLayout;
 use super::rope_scaling::RopeScaling;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
 /// Pairing and frequencies of a rotary embedding.
@@ -100,27 +100,27 @@ fn rotate(
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} tokens", positions.cols, qkv.rows);
     assert!(cos_sin.cols == rotary_dim, "cos_sin must have {rotary_dim} columns, not {}", cos_sin.cols);
-    assert!(cos_sin.element == Element::F32, "cos_sin must be f32");
     let heads = layout.heads + layout.kv_heads;
     let Plan { kernel, items, chunks } = plan(heads, rope, qkv.element, rec.capabilities().tier);
-    let ((qkv_range, qkv_offset), (table_range, table_offset)) =
-        (qkv.offset_binding(), cos_sin.offset_binding());
-    let (positions_range, positions_offset) = positions.offset_binding();
     let params = Params {
         tokens: qkv.rows,
         items,
         chunks,
         head_stride: layout.head_dim / 4,
         pairs: rotary_dim / 2,
-        qkv_offset,
+        qkv_offset: qkv.offset4(),
         qkv_stride: qkv.stride4(),
-        positions_offset: 4 * positions_offset,
-        table_offset,
+        positions_offset: 4 * positions.offset4(),
+        table_offset: cos_sin.offset4(),
         table_stride: cos_sin.stride4(),
         table_rows: cos_sin.rows,
         direction,
     };
-    let bindings = [(1, qkv_range), (2, positions_range), (3, table_range)];
+    let bindings = [
+        qkv.bind_with_offset("qkv", qkv.element),
+        positions.bind_with_offset("positions", Element::U32),
+        cos_sin.bind_with_offset("table", Element::F32),
+    ];
     rec.dispatch(kernel, &bindings, &params, fold_grid(qkv.rows as u64 * chunks as u64));
 }
 
@@ -148,8 +148,8 @@ fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
     let items = heads * units;
     let lanes = items.next_power_of_two().clamp(8, widest);
     let kernel = Kernel::new("rope", "rope", element)
-        .feature("interleaved", rope.is_interleaved)
-        .feature("straddling", straddles)
+        .condition(Condition::Interleaved, rope.is_interleaved)
+        .condition(Condition::Straddling, straddles)
         .constant("LANES", lanes)
         .constant("UNITS", units);
     Plan { kernel, items, chunks: items.div_ceil(lanes) }

@@ -2,9 +2,10 @@
 
 use super::balance::BalanceGradient;
 use super::per_row;
+use super::step_state::StepState;
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
-use crate::record::{Recorder, Tensor, fold_grid};
+use crate::kernels::{Condition, Kernel, Tier};
+use crate::record::{Recorder, State, Tensor, fold_grid};
 
 crate::params! {
     struct Params {
@@ -122,11 +123,11 @@ impl RouterOutput {
     pub fn new(rec: &mut Recorder, config: &RouterConfig, tokens: u32, keeps_unbiased: bool) -> Self {
         let choices = tokens * config.chosen;
         Self {
-            ids: rec.tensor("ids", 1, choices, Element::F32),
+            ids: rec.tensor("ids", 1, choices, Element::U32),
             gates: rec.tensor("gates", tokens, config.chosen, Element::F32),
             scores: rec.tensor("scores", tokens, config.experts, Element::F32),
             statistics: rec.tensor("statistics", tokens, 4, Element::F32),
-            unbiased: keeps_unbiased.then(|| rec.tensor("unbiased ids", 1, choices, Element::F32)),
+            unbiased: keeps_unbiased.then(|| rec.tensor("unbiased ids", 1, choices, Element::U32)),
         }
     }
 
@@ -178,28 +179,35 @@ pub fn route(
     let params = Params { groups_stride: group_keys.map_or(0, |keys| keys.stride), ..params(config, logits) };
     let (kernel, grid) = plan(rec, config, "route", logits.rows);
     let mut bindings = vec![
-        (1, logits.binding()),
-        (2, out.scores.binding()),
-        (3, out.statistics.binding()),
-        (4, out.ids.binding()),
-        (5, out.gates.binding()),
+        logits.bind("logits", Element::F32),
+        out.scores.bind("scores", Element::F32),
+        out.statistics.bind("statistics", Element::F32),
+        out.ids.bind("ids", Element::U32),
+        out.gates.bind("gates", Element::F32),
     ];
     if let Some(bias) = bias {
         assert!(
             (bias.cols, bias.element) == (config.experts, Element::F32),
             "the bias must be one f32 for each expert"
         );
-        bindings.push((6, bias.binding()));
+        bindings.push(bias.bind("bias", Element::F32));
     }
-    bindings.extend(group_keys.map(|keys| (7, keys.binding())));
-    let kernel = kernel.feature("bias", bias.is_some()).feature("group_limited", group_keys.is_some());
+    bindings.extend(group_keys.map(|keys| keys.bind("group_keys", Element::U32)));
+    let kernel = kernel
+        .condition(Condition::Bias, bias.is_some())
+        .condition(Condition::GroupLimited, group_keys.is_some());
     rec.dispatch(kernel, &bindings, &params, grid);
 
     if let Some(unbiased) = out.unbiased {
         let (kernel, grid) = plan(rec, config, "choose", logits.rows);
-        let mut bindings = vec![(2, out.scores.binding()), (4, unbiased.binding())];
-        bindings.extend(group_keys.map(|keys| (7, keys.binding())));
-        rec.dispatch(kernel.feature("group_limited", group_keys.is_some()), &bindings, &params, grid);
+        let mut bindings = vec![out.scores.bind("scores", Element::F32), unbiased.bind("ids", Element::U32)];
+        bindings.extend(group_keys.map(|keys| keys.bind("group_keys", Element::U32)));
+        rec.dispatch(
+            kernel.condition(Condition::GroupLimited, group_keys.is_some()),
+            &bindings,
+            &params,
+            grid,
+        );
     }
 }
 
@@ -224,14 +232,18 @@ pub fn route_backward(
         "the backward of a router needs d_gates, balance losses or both"
     );
     let mut params = params(config, logits);
-    let mut bindings = vec![(1, output.scores.binding()), (2, output.statistics.binding())];
+    let mut bindings = vec![
+        output.scores.bind("scores_in", Element::F32),
+        output.statistics.bind("statistics_in", Element::F32),
+    ];
     if let Some(d_gates) = d_gates {
         let shape = (d_gates.rows, d_gates.cols, d_gates.element);
         assert!(
             shape == (logits.rows, config.chosen, Element::F32),
             "d_gates must be f32 with the shape of gates"
         );
-        bindings.extend([(3, output.ids.binding()), (4, d_gates.binding())]);
+        bindings.push(output.ids.bind("ids_in", Element::U32));
+        bindings.push(d_gates.bind("d_gates", Element::F32));
     }
     let mut z = 0.0;
     if let Some(gradient) = balance {
@@ -242,19 +254,19 @@ pub fn route_backward(
         params.z_factor = 2.0 * z / logits.rows as f32;
         if let Some(pull) = gradient.pull {
             params.pull_stride = pull.stride;
-            bindings.push((5, pull.binding()));
+            bindings.push(pull.bind("pull", Element::F32));
         }
-        bindings.push((6, gradient.step.binding()));
+        bindings.push(StepState::bind("step", gradient.step));
     }
-    bindings.push((7, d_logits.binding()));
+    bindings.push(d_logits.bind("d_logits", Element::F32));
     if z != 0.0 && config.score == Score::Sigmoid {
-        bindings.push((8, logits.binding()));
+        bindings.push(logits.bind("logits_in", Element::F32));
     }
     let (kernel, grid) = plan(rec, config, "route_backward", logits.rows);
     let kernel = kernel
-        .feature("gradient", d_gates.is_some())
-        .feature("balance", balance.is_some_and(|gradient| gradient.pull.is_some()))
-        .feature("z_loss", z != 0.0);
+        .condition(Condition::Gradient, d_gates.is_some())
+        .condition(Condition::Balance, balance.is_some_and(|gradient| gradient.pull.is_some()))
+        .condition(Condition::ZLoss, z != 0.0);
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -265,14 +277,19 @@ fn plan(rec: &Recorder, config: &RouterConfig, entry: &'static str, tokens: u32)
         Tier::Portable => {
             let lanes = (config.experts / 2).next_power_of_two().clamp(32, 128);
             let kernel = Kernel::new("route", entry, Element::F32).constant("LANES", lanes);
-            (kernel.feature("shared_tile", true), fold_grid(tokens.into()))
+            (kernel.condition(Condition::SharedTile, true), fold_grid(tokens.into()))
         }
     };
-    (kernel.constant("CHOSEN", config.chosen).feature("sigmoid", config.score == Score::Sigmoid), grid)
+    (
+        kernel
+            .constant("CHOSEN", config.chosen)
+            .condition(Condition::Sigmoid, config.score == Score::Sigmoid),
+        grid,
+    )
 }
 
 fn group_keys(rec: &mut Recorder, config: &RouterConfig, tokens: u32) -> Option<Tensor> {
-    config.groups.map(|groups| rec.tensor("group keys", tokens, groups.count, Element::F32))
+    config.groups.map(|groups| rec.tensor("group keys", tokens, groups.count, Element::U32))
 }
 
 fn params(config: &RouterConfig, logits: Tensor) -> Params {

@@ -1,6 +1,7 @@
 //! A gate for each row: the factor of the shared expert's output.
 
 use super::per_row;
+use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
 crate::params! {
@@ -18,10 +19,10 @@ crate::params! {
 pub fn row_gate(rec: &mut Recorder, x: Tensor, g: Tensor, residual: Option<Tensor>, y: Tensor) {
     assert_fits(x, g, &[Some(y), residual]);
     let (kernel, grid) = per_row(rec, "row_gate", "row_gate", x.element, x.rows);
-    let mut bindings = vec![(1, x.binding()), (2, g.binding()), (3, y.binding())];
-    bindings.extend(residual.map(|residual| (4, residual.binding())));
+    let mut bindings = vec![x.bind("x", x.element), g.bind("g", x.element), y.bind("y", x.element)];
+    bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
     let params = params(x, y, residual.unwrap_or(y));
-    rec.dispatch(kernel.feature("residual", residual.is_some()), &bindings, &params, grid);
+    rec.dispatch(kernel.condition(Condition::Residual, residual.is_some()), &bindings, &params, grid);
 }
 
 /// dx (N, D) = dy · sigmoid(g), written or, with `accumulate`, added to, and dg (N, 1), written.
@@ -38,9 +39,14 @@ pub fn row_gate_backward(
     assert_fits(x, g, &[Some(dy), Some(dx)]);
     assert_fits(x, dg, &[]);
     let (kernel, grid) = per_row(rec, "row_gate", "row_gate_backward", x.element, x.rows);
-    let bindings =
-        [(1, x.binding()), (2, g.binding()), (3, dy.binding()), (4, dx.binding()), (5, dg.binding())];
-    rec.dispatch(kernel.feature("accumulate", accumulate), &bindings, &params(x, dy, dx), grid);
+    let bindings = [
+        x.bind("x", x.element),
+        g.bind("g", x.element),
+        dy.bind("dy", x.element),
+        dx.bind("dx", x.element),
+        dg.bind("dg", x.element),
+    ];
+    rec.dispatch(kernel.condition(Condition::Accumulate, accumulate), &bindings, &params(x, dy, dx), grid);
 }
 
 #[track_caller]

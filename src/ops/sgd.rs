@@ -2,8 +2,9 @@
 
 use super::grad_norm::StepTensors;
 use super::per_item;
+use super::step_state::StepState;
 use crate::element::Element;
-use crate::record::{Recorder, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -63,11 +64,11 @@ pub fn sgd(rec: &mut Recorder, tensors: &SgdTensors, step: &StepTensors, setting
         schedule_stride: step.schedule.stride,
     };
     let bindings = [
-        (1, tensors.gradients.binding()),
-        (2, tensors.weights.binding()),
-        (3, tensors.moments.binding()),
-        (4, step.state.binding()),
-        (5, step.schedule.binding()),
+        tensors.gradients.bind("gradients", Element::F32),
+        tensors.weights.bind("weights", Element::F32),
+        tensors.moments.bind("moments", Element::F32),
+        StepState::bind("state", step.state),
+        step.schedule.bind("schedule", Element::F32),
     ];
     rec.dispatch(kernel, &bindings, &params, grid);
 }

@@ -1,7 +1,7 @@
 //! SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020), the activation of gated feed-forward networks.
 
 use crate::element::{Element, stride_of};
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 crate::params! {
@@ -61,10 +61,12 @@ pub fn swiglu_of_two_backward(
     launch(rec, "swiglu_backward", &halves, dout, Some(&gradients));
 }
 
-/// The bindings of gate and up: one for both, or one for each.
+/// Gate and up: two tensors, or one tensor that holds both packed.
 struct Halves {
-    gate: (Binding, u32, u32), // range, offset and stride in groups of 4
-    up: (Option<Binding>, u32, u32),
+    gate: Tensor,
+    up: Option<Tensor>,
+    /// Offset of up in its binding, in groups of 4.
+    up_offset: u32,
 }
 
 impl Halves {
@@ -78,10 +80,7 @@ impl Halves {
             tensor.rows,
             tensor.cols
         );
-        assert!(tensor.element == y.element, "swiglu needs tensors of one element type");
-        let (range, offset) = tensor.offset_binding();
-        let stride = tensor.stride4();
-        Self { gate: (range, offset, stride), up: (None, offset + y.cols.div_ceil(4), stride) }
+        Self { gate: tensor, up: None, up_offset: tensor.offset4() + y.cols.div_ceil(4) }
     }
 
     #[track_caller]
@@ -89,41 +88,47 @@ impl Halves {
         // Column ranges of one buffer overlap, and writable bindings must not.
         assert!(gate.buffer != up.buffer, "gate and up share a buffer: use the packed swiglu");
         for tensor in [gate, up] {
-            let fits = (tensor.rows, tensor.cols, tensor.element) == (y.rows, y.cols, y.element);
-            assert!(fits, "gate and up must have the shape and element type of swiglu's result");
+            let fits = (tensor.rows, tensor.cols) == (y.rows, y.cols);
+            assert!(fits, "gate and up must have the shape of swiglu's result");
         }
-        let ((gate_range, gate_offset), (up_range, up_offset)) = (gate.offset_binding(), up.offset_binding());
-        Self {
-            gate: (gate_range, gate_offset, gate.stride4()),
-            up: (Some(up_range), up_offset, up.stride4()),
-        }
+        Self { gate, up: Some(up), up_offset: up.offset4() }
+    }
+
+    fn up_stride(&self) -> u32 {
+        self.up.unwrap_or(self.gate).stride4()
+    }
+
+    /// Gate, or both packed, as the variable `gates` of the shader, and up alone as `ups`.
+    #[track_caller]
+    fn bind(&self, gates: &'static str, ups: &'static str, element: Element) -> Vec<Binding> {
+        let up = self.up.map(|up| up.bind_with_offset(ups, element));
+        [self.gate.bind_with_offset(gates, element)].into_iter().chain(up).collect()
     }
 }
 
+#[track_caller]
 fn launch(rec: &mut Recorder, entry: &'static str, halves: &Halves, y: Tensor, gradients: Option<&Halves>) {
     let columns4 = y.cols.div_ceil(4);
     let (kernel, chunks) = plan(entry, columns4, y.element, rec.capabilities().tier);
-    let kernel = kernel.feature("two_tensors", halves.up.0.is_some());
-    let (y_range, y_offset) = y.offset_binding();
+    let kernel = kernel.condition(Condition::TwoTensors, halves.up.is_some());
     let params = Params {
         rows: y.rows,
         columns4,
         chunks,
-        gate_offset: halves.gate.1,
-        gate_stride: halves.gate.2,
-        up_offset: halves.up.1,
-        up_stride: halves.up.2,
-        y_offset,
+        gate_offset: halves.gate.offset4(),
+        gate_stride: halves.gate.stride4(),
+        up_offset: halves.up_offset,
+        up_stride: halves.up_stride(),
+        y_offset: y.offset4(),
         y_stride: y.stride4(),
-        d_gate_offset: gradients.map_or(0, |d| d.gate.1),
-        d_gate_stride: gradients.map_or(0, |d| d.gate.2),
-        d_up_offset: gradients.map_or(0, |d| d.up.1),
-        d_up_stride: gradients.map_or(0, |d| d.up.2),
+        d_gate_offset: gradients.map_or(0, |d| d.gate.offset4()),
+        d_gate_stride: gradients.map_or(0, |d| d.gate.stride4()),
+        d_up_offset: gradients.map_or(0, |d| d.up_offset),
+        d_up_stride: gradients.map_or(0, Halves::up_stride),
     };
-    let mut bindings = vec![(1, halves.gate.0), (if gradients.is_some() { 3 } else { 2 }, y_range)];
-    bindings.extend(gradients.map(|d| (4, d.gate.0)));
-    bindings.extend(halves.up.0.map(|range| (5, range)));
-    bindings.extend(gradients.and_then(|d| d.up.0).map(|range| (6, range)));
+    let mut bindings = halves.bind("gates", "ups", y.element);
+    bindings.push(y.bind_with_offset(if gradients.is_some() { "dout" } else { "out" }, y.element));
+    bindings.extend(gradients.into_iter().flat_map(|d| d.bind("d_gates", "d_ups", y.element)));
     rec.dispatch(kernel, &bindings, &params, fold_grid(y.rows as u64 * chunks as u64));
 }
 

@@ -1,8 +1,9 @@
 //! The tally of a layer's experts in a step, and the update of the load-balancing bias.
 
 use super::fold;
+use super::step_state::StepState;
 use crate::element::{Element, stride_of};
-use crate::record::{Recorder, Tensor};
+use crate::record::{Recorder, State, Tensor};
 
 crate::params! {
     struct Params {
@@ -65,7 +66,11 @@ pub fn tally(rec: &mut Recorder, counts: Tensor, capacities: Option<Tensor>, tal
     let capacities = capacities.unwrap_or(counts); // nothing is dropped
     assert!(capacities.cols == experts, "{experts} experts cannot have {} capacities", capacities.cols);
     assert_tally(tally, experts);
-    let bindings = [(1, counts.binding()), (2, capacities.binding()), (3, tally.binding())];
+    let bindings = [
+        counts.bind("counts", Element::U32),
+        capacities.bind("capacities", Element::U32),
+        tally.bind("tally_row", Element::U32),
+    ];
     rec.dispatch(fold("tally", "tally", Element::F32), &bindings, &params(experts, 0.0), [1, 1, 1]);
 }
 
@@ -75,16 +80,19 @@ pub fn tally(rec: &mut Recorder, counts: Tensor, capacities: Option<Tensor>, tal
 #[track_caller]
 pub fn update_bias(rec: &mut Recorder, tally: Tensor, bias: Tensor, rate: f32, state: Tensor) {
     let experts = bias.cols;
-    assert!(bias.element == Element::F32, "the bias must be f32");
     assert_tally(tally, experts);
-    let bindings = [(1, tally.binding()), (2, bias.binding()), (3, state.binding())];
+    let bindings = [
+        tally.bind("tally_in", Element::U32),
+        bias.bind("bias", Element::F32),
+        StepState::bind("state", state),
+    ];
     rec.dispatch(fold("tally", "update_bias", Element::F32), &bindings, &params(experts, rate), [1, 1, 1]);
 }
 
 #[track_caller]
 pub(super) fn assert_tally(tally: Tensor, experts: u32) {
-    let fits = tally.rows == 1 && tally.cols == tally_columns(experts) && tally.element == Element::F32;
-    assert!(fits, "the tally of {experts} experts must be one row of {} words", tally_columns(experts));
+    let fits = tally.rows == 1 && tally.cols == tally_columns(experts) && tally.element == Element::U32;
+    assert!(fits, "the tally of {experts} experts must be one row of {} u32", tally_columns(experts));
 }
 
 fn params(experts: u32, rate: f32) -> Params {

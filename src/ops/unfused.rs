@@ -78,7 +78,7 @@ pub fn attention(rec: &mut Recorder, qkv: Tensor, out: Tensor, shape: &Attention
 fn softmax(rec: &mut Recorder, scores: Tensor, scale: f32) {
     let (kernel, grid) = per_row(rec, "unfused", "softmax", scores.element, scores.rows);
     let params = Params { scale, ..params(scores, scores) };
-    rec.dispatch(kernel, &[(2, scores.binding())], &params, grid);
+    rec.dispatch(kernel, &[scores.bind("y", scores.element)], &params, grid);
 }
 
 #[track_caller]
@@ -101,8 +101,8 @@ fn elementwise(
         ..params(x, y)
     };
     let (kernel, grid) = per_item("unfused", entry, x.element, x.rows as u64 * params.columns4 as u64);
-    let mut bindings = vec![(1, x.offset_binding().0), (2, y.offset_binding().0)];
-    bindings.extend(factors.map(|factors| (3, factors.binding())));
+    let mut bindings = vec![x.bind_with_offset("x", x.element), y.bind_with_offset("y", x.element)];
+    bindings.extend(factors.map(|factors| factors.bind("factors", x.element)));
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -110,9 +110,9 @@ fn params(x: Tensor, y: Tensor) -> Params {
     Params {
         rows: y.rows,
         columns4: y.cols.div_ceil(4),
-        x_offset: x.offset_binding().1,
+        x_offset: x.offset4(),
         x_stride: x.stride4(),
-        y_offset: y.offset_binding().1,
+        y_offset: y.offset4(),
         y_stride: y.stride4(),
         factor_rows: 0,
         factor_columns4: 0,

@@ -49,20 +49,23 @@ impl WorkList {
             offsets.rows == 1 && offsets.cols >= 2,
             "offsets must be one row: one for each expert, and the end"
         );
-        assert!(offsets.element == Element::F32, "offsets must be 4 bytes each");
         assert!(rows > 0, "a work list needs at least one row");
         let experts = offsets.cols - 1;
         let tile = tile_of(rows, experts, rec.capabilities());
         let count = tile_bound(rows, experts, tile.rows());
         assert!(count <= MAX_TILES, "{rows} rows of {experts} experts have more tiles than a grid holds");
-        let tiles = rec.tensor("tiles", 1, 4 * count, Element::F32);
-        let grids = rec.tensor("grids", 1, 4 * MAX_GRID_COLUMNS, Element::F32);
+        let tiles = rec.tensor("tiles", 1, 4 * count, Element::U32);
+        let grids = rec.tensor("grids", 1, 4 * MAX_GRID_COLUMNS, Element::U32);
         let kernel = Kernel::new("work_list", "work_list", Element::F32)
             .constant("EXPERTS", experts)
             .constant("HEIGHT", tile.rows())
             .constant("LANES", LANES)
             .constant("SHARE", experts.div_ceil(LANES));
-        let bindings = [(1, offsets.binding()), (2, tiles.binding()), (3, grids.binding())];
+        let bindings = [
+            offsets.bind("offsets", Element::U32),
+            tiles.bind("tiles", Element::U32),
+            grids.bind("grids", Element::U32),
+        ];
         rec.dispatch(kernel, &bindings, &Params { tiles: count, grids: MAX_GRID_COLUMNS }, [1, 1, 1]);
         Self { offsets, rows, experts, tiles, grids, tile }
     }

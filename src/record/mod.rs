@@ -4,16 +4,20 @@
 //! and the byte and dispatch counts work on it. The device prepares it once (pipelines, pool, bind groups); a replay
 //! only encodes.
 
+mod fields;
 mod memory;
 mod params;
 mod persistent;
 mod recorder;
 mod recording;
+mod state;
 mod tensor;
 
+pub use fields::{Field, FieldType, Scalar};
 pub use memory::{Consumer, MemoryPlan};
 pub use params::Params;
 pub use persistent::Persistents;
 pub use recorder::{Recorder, fold_grid};
 pub use recording::{Binding, Dispatch, GridArguments, Recording, Transient};
+pub use state::State;
 pub use tensor::{BINDING_ALIGNMENT, BufferId, PersistentId, Tensor, TransientId};

@@ -1,10 +1,12 @@
 //! Params structs: the scalars of a dispatch, with the same layout in Rust and WGSL.
 
+use super::fields::Field;
+
 /// The uniform struct at binding 0 of a kernel. Defined with [`params!`](crate::params) only: a test compares `FIELDS`
 /// with the struct that naga finds in the shader.
 pub trait Params: bytemuck::NoUninit {
-    /// (name, byte offset) of each field, in declaration order.
-    const FIELDS: &'static [(&'static str, usize)];
+    /// The fields, in declaration order.
+    const FIELDS: &'static [Field];
 }
 
 /// Defines a params struct and its list of fields. A crate that uses it depends on bytemuck with the feature `derive`.
@@ -28,8 +30,7 @@ macro_rules! params {
             $($field: $kind,)*
         }
         impl $crate::record::Params for $name {
-            const FIELDS: &'static [(&'static str, usize)] =
-                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
+            const FIELDS: &'static [$crate::record::Field] = $crate::fields!($name { $($field: $kind,)* });
         }
     };
 }

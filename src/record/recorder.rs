@@ -88,16 +88,10 @@ impl Recorder {
         }
     }
 
-    /// Appends a dispatch. `bindings` are (index, range); `params` is the struct at binding 0; `grid` counts
-    /// workgroups.
+    /// Appends a dispatch. `bindings` are all variables that the kernel's entry point uses, in any order, except for
+    /// `params`, the struct at binding 0; `grid` counts workgroups.
     #[track_caller]
-    pub fn dispatch<P: Params>(
-        &mut self,
-        kernel: Kernel,
-        bindings: &[(u32, Binding)],
-        params: &P,
-        grid: [u32; 3],
-    ) {
+    pub fn dispatch<P: Params>(&mut self, kernel: Kernel, bindings: &[Binding], params: &P, grid: [u32; 3]) {
         self.append(kernel, bindings, params, grid, None);
     }
 
@@ -108,17 +102,17 @@ impl Recorder {
     pub fn dispatch_indirect<P: Params>(
         &mut self,
         kernel: Kernel,
-        bindings: &[(u32, Binding)],
+        bindings: &[Binding],
         params: &P,
         arguments: Tensor,
         bound: [u32; 3],
     ) {
         assert!(
-            arguments.rows == 1 && arguments.cols >= 3,
-            "indirect arguments are one row of at least three integers"
+            arguments.rows == 1 && arguments.cols >= 3 && arguments.element == Element::U32,
+            "indirect arguments are one row of at least three u32"
         );
         let arguments = GridArguments { buffer: arguments.buffer, offset: arguments.offset };
-        let apart = bindings.iter().all(|(_, binding)| binding.buffer != arguments.buffer);
+        let apart = bindings.iter().all(|binding| binding.buffer != arguments.buffer);
         assert!(apart, "{kernel} binds the buffer of its indirect arguments");
         self.append(kernel, bindings, params, bound, Some(arguments));
     }
@@ -127,7 +121,7 @@ impl Recorder {
     fn append<P: Params>(
         &mut self,
         kernel: Kernel,
-        bindings: &[(u32, Binding)],
+        bindings: &[Binding],
         params: &P,
         grid: [u32; 3],
         arguments: Option<GridArguments>,
@@ -137,6 +131,10 @@ impl Recorder {
             "{kernel} binds {} storage buffers; WebGPU guarantees 8",
             bindings.len()
         );
+        for (number, Binding { variable, .. }) in bindings.iter().enumerate() {
+            let is_bound = bindings[..number].iter().any(|earlier| earlier.variable == *variable);
+            assert!(!is_bound, "{kernel} binds `{variable}` twice");
+        }
         assert!(
             grid.iter().all(|n| (1..=65535).contains(n)),
             "{kernel} has the grid {grid:?}; each dimension is 1 to 65535"
@@ -157,7 +155,7 @@ impl Recorder {
     pub fn finish(self) -> Recording {
         let mut uses = vec![(usize::MAX, 0); self.labels.len()];
         for (index, dispatch) in self.dispatches.iter().enumerate() {
-            let bound = dispatch.bindings.iter().map(|(_, binding)| binding.buffer);
+            let bound = dispatch.bindings.iter().map(|binding| binding.buffer);
             for buffer in bound.chain(dispatch.arguments.map(|arguments| arguments.buffer)) {
                 if let BufferId::Transient(id) = buffer {
                     let (first, last) = &mut uses[id.0 as usize];

@@ -1,11 +1,18 @@
 //! A finished recording, as plain data.
 
+use super::fields::Field;
 use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
-use crate::kernels::Kernel;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::kernels::{Access, Kernel, ParamsLayout, Variable};
 
-/// A range of a buffer that a dispatch binds.
+/// A range of a buffer that a dispatch binds to a variable of its shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
+    /// Name of the variable in WGSL.
+    pub variable: &'static str,
+    /// Storage type of the tensor in that range.
+    pub element: Element,
     /// The buffer.
     pub buffer: BufferId,
     /// Byte offset, a multiple of [`BINDING_ALIGNMENT`].
@@ -30,12 +37,12 @@ pub struct Dispatch {
     pub path: String,
     /// The kernel variant.
     pub kernel: Kernel,
-    /// (index, range) of each bound tensor. The params struct, binding 0, is not among them.
-    pub bindings: Vec<(u32, Binding)>,
+    /// The bound tensors, by the names of their variables. The params struct is not among them.
+    pub bindings: Vec<Binding>,
     /// The bytes of the params struct.
     pub params: Vec<u8>,
-    /// (name, byte offset) of each field of the params struct.
-    pub fields: &'static [(&'static str, usize)],
+    /// The fields of the params struct.
+    pub fields: &'static [Field],
     /// Workgroups along x, y and z; an upper bound if the dispatch is indirect.
     pub grid: [u32; 3],
     /// Set if the dispatch is indirect: where the device reads the grid.
@@ -47,6 +54,52 @@ impl Dispatch {
     /// of [`BINDING_ALIGNMENT`].
     pub fn params_slot(&self) -> u64 {
         (self.params.len() as u64).next_multiple_of(BINDING_ALIGNMENT)
+    }
+
+    /// The binding of `variable`, one of those that the kernel's entry point uses.
+    ///
+    /// # Errors
+    /// If nothing is bound to it.
+    pub fn binding_of(&self, variable: &Variable) -> Result<&Binding> {
+        let given = self.bindings.iter().find(|binding| binding.variable == variable.name);
+        given.ok_or_else(|| self.fault(&format!("nothing is bound to `{}`", variable.name)))
+    }
+
+    /// Checks that each binding is that of one of `variables`, those that the kernel's entry point uses.
+    ///
+    /// # Errors
+    /// The name of a binding that is none of them.
+    pub fn check_names(&self, variables: &[Variable]) -> Result<()> {
+        let tensors = variables.iter().filter(|variable| variable.access != Access::Uniform);
+        let names: Vec<&str> = tensors.map(|variable| variable.name.as_str()).collect();
+        match self.bindings.iter().find(|binding| !names.contains(&binding.variable)) {
+            None => Ok(()),
+            Some(Binding { variable, .. }) => {
+                Err(self.fault(&format!("binds `{variable}`, but its tensors are {}", names.join(", "))))
+            }
+        }
+    }
+
+    /// Checks that the params are those of the shader, of which `layout` is `None` if it declares no params struct.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn check_params(&self, layout: Option<&ParamsLayout>) -> Result<()> {
+        let fields = self.fields.iter().map(|field| (field.name, field.offset, field.scalar.name()));
+        let difference = match layout {
+            Some(layout) => layout.difference(&fields.collect::<Vec<_>>(), self.params.len()),
+            None if self.params.is_empty() => None,
+            None => {
+                Some("the recording passes params, and the shader declares no uniform struct".to_string())
+            }
+        };
+        difference.map_or(Ok(()), |what| Err(self.fault(&what)))
+    }
+
+    /// An error at this dispatch.
+    pub(crate) fn fault(&self, what: &str) -> Error {
+        let path = if self.path.is_empty() { "a dispatch" } else { &self.path };
+        Error::Device(format!("{path} ({}): {what}", self.kernel))
     }
 }
 

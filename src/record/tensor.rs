@@ -74,23 +74,41 @@ impl Tensor {
         self.stride / 4
     }
 
-    /// The binding for a kernel without an offset parameter; the tensor must be aligned to [`BINDING_ALIGNMENT`].
+    /// The tensor as the variable `variable` of a shader, whose elements are `element`, of a kernel without an offset
+    /// parameter.
+    ///
+    /// # Panics
+    /// If the tensor has other elements, or is not aligned to [`BINDING_ALIGNMENT`].
     #[track_caller]
-    pub fn binding(&self) -> Binding {
-        let (binding, offset4) = self.offset_binding();
+    pub fn bind(&self, variable: &'static str, element: Element) -> Binding {
         assert!(
-            offset4 == 0,
-            "a tensor at byte {} is not aligned to 256 bytes and cannot be bound without an offset",
+            self.offset4() == 0,
+            "the tensor of `{variable}` at byte {} is not aligned to 256 bytes and cannot be bound without an offset",
             self.offset
         );
-        binding
+        self.bind_with_offset(variable, element)
     }
 
-    /// An aligned binding that covers the tensor, and the offset of the tensor within it, in groups of 4 elements.
-    pub fn offset_binding(&self) -> (Binding, u32) {
-        let start = self.offset / BINDING_ALIGNMENT * BINDING_ALIGNMENT;
-        let rest = self.offset - start;
-        let binding = Binding { buffer: self.buffer, offset: start, bytes: rest + self.bytes() };
-        (binding, (rest / (4 * self.element.bytes())) as u32)
+    /// The same for a kernel that takes the tensor's [`offset4`](Self::offset4) as a parameter: the binding starts at
+    /// the last aligned byte before the tensor.
+    ///
+    /// # Panics
+    /// If the tensor has other elements.
+    #[track_caller]
+    pub fn bind_with_offset(&self, variable: &'static str, element: Element) -> Binding {
+        assert!(
+            self.element == element,
+            "the tensor of `{variable}` must hold {}, not {}",
+            element.name(),
+            self.element.name()
+        );
+        let rest = self.offset % BINDING_ALIGNMENT;
+        let (offset, bytes) = (self.offset - rest, rest + self.bytes());
+        Binding { variable, element, buffer: self.buffer, offset, bytes }
+    }
+
+    /// Offset of the tensor within its binding, in groups of 4 elements, the unit of the shaders.
+    pub fn offset4(&self) -> u32 {
+        (self.offset % BINDING_ALIGNMENT / (4 * self.element.bytes())) as u32
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn batch_tensors(
     let buffer = BufferId::Persistent(persistents.add(label, arrays.bytes(tokens)));
     let mut next = 0;
     let mut array = || {
-        let array = Tensor::new(buffer, next * batch_stride(tokens), 1, tokens, Element::F32);
+        let array = Tensor::new(buffer, next * batch_stride(tokens), 1, tokens, Element::U32);
         next += 1;
         array
     };

@@ -1,10 +1,10 @@
 //! The results of a step and of an evaluation once the device has finished them.
 
 use super::recordings::{Recordings, persistent};
-use super::state::{LossState, StepState};
 use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
+use crate::ops::step_state::{LossState, StepState};
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Tensor};
 use crate::report::expert_load::{LayerLoad, MixtureReport};

@@ -2,9 +2,9 @@
 
 use super::finished::StepReadback;
 use super::recordings::Recordings;
-use super::state::LossState;
 use super::trainer::RING;
 use crate::model::count;
+use crate::ops::step_state::LossState;
 use crate::record::{Consumer, MemoryPlan, Recording};
 
 /// How many of the largest buffers a forecast names.

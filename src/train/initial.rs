@@ -1,7 +1,7 @@
 //! What the device holds before the first step: schedules, tables, weights.
 
 use super::schedule::Schedule;
-use super::state::schedule_table;
+use super::schedule_table::schedule_table;
 use super::trainer::Trainer;
 use crate::element::Element;
 use crate::model::init::initial_row;

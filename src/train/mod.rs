@@ -22,7 +22,7 @@ mod resume;
 pub mod run;
 pub mod sample;
 pub mod schedule;
-pub mod state;
+pub mod schedule_table;
 pub mod trained;
 pub mod trainer;
 mod update;

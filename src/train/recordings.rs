@@ -3,7 +3,7 @@
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_binding, check_memory};
-use super::state::{LossState, StepState, schedule_columns};
+use super::schedule_table::schedule_columns;
 use super::update::Update;
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -14,9 +14,12 @@ use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
-use crate::ops::dropout::count_micro_step;
+use crate::ops::dropout::{DropoutState, count_micro_step};
 use crate::ops::grad_norm::StepTensors;
-use crate::record::{BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, Tensor};
+use crate::ops::step_state::{LossState, StepState};
+use crate::record::{
+    BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, State, Tensor,
+};
 use crate::settings::RunPlan;
 use crate::tape::{Parameter, Tape};
 
@@ -70,21 +73,20 @@ impl Recordings {
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer);
-        let state = words(&mut persistents, "step state", StepState::WORDS);
-        let loss = words(&mut persistents, "loss state", LossState::WORDS);
-        let eval_loss = words(&mut persistents, "evaluation loss state", LossState::WORDS);
+        let state = StepState::tensor(&mut persistents, "step state");
+        let loss = LossState::tensor(&mut persistents, "loss state");
+        let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
         let columns = schedule_columns(1 + plan.settings.groups.len());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
         let tokens = (plan.settings.runner.batch_size * model.seq_length) as u32;
         let batch_arrays = BatchArrays::of(model, plan.isolates_documents());
         let batch = batch_tensors(&mut persistents, "batch", tokens, batch_arrays);
-        let ahead_loss =
-            model.multi_token.map(|_| words(&mut persistents, "loss state ahead", LossState::WORDS));
+        let ahead_loss = model.multi_token.map(|_| LossState::tensor(&mut persistents, "loss state ahead"));
         let buffers = ModelBuffers::new(model, tokens, &mut persistents);
         let masks = model.has_dropout().then(|| Masks {
             seed: plan.settings.run.seed,
-            state: words(&mut persistents, "dropout state", DROPOUT_STATE_WORDS),
+            state: DropoutState::tensor(&mut persistents, "dropout state"),
         });
         let what = format!("the learning rates of {rows} steps take");
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
@@ -174,9 +176,6 @@ impl Recordings {
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
-/// Words of `DropoutState`.
-const DROPOUT_STATE_WORDS: u32 = 4;
-
 /// Forward, loss and backward: gradients are added to their arena.
 fn micro_step(
     gpt: &Gpt<Parameter>,
@@ -212,9 +211,4 @@ pub fn persistent(tensor: Tensor) -> Option<PersistentId> {
         BufferId::Persistent(id) => Some(id),
         BufferId::Transient(_) => None,
     }
-}
-
-/// A persistent row of `count` 32-bit words, for a struct that kernels share.
-fn words(persistents: &mut Persistents, label: &str, count: u32) -> Tensor {
-    persistents.tensor(label, 1, count, Element::F32)
 }

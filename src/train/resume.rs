@@ -1,10 +1,10 @@
 //! Where a run starts: at step 0, or at its newest checkpoint.
 
 use super::length::RunLength;
-use super::state::StepState;
 use super::trainer::Trainer;
 use crate::data::{Batches, DocumentRules};
 use crate::error::{Error, Result};
+use crate::ops::step_state::StepState;
 use crate::settings::{Resume, RunPlan};
 use crate::store::run_folder::RunFolder;
 use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};

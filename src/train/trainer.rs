@@ -5,10 +5,10 @@ use super::finished::{FinishedEvaluation, FinishedStep, StepReadback};
 use super::length::RunLength;
 use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
-use super::state::{LossState, StepState};
 use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Encoder, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
+use crate::ops::step_state::{LossState, StepState};
 use crate::record::{PersistentId, Tensor};
 use crate::settings::RunPlan;
 

@@ -5,7 +5,7 @@ use crate::packed::{document_bounds, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
-use gristmill::ops::dropout::Dropout;
+use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
 use gristmill::record::{Recorder, Tensor};
@@ -142,7 +142,7 @@ impl Row {
     }
 
     fn dropout(&self, case: &mut Case) -> Option<Dropout> {
-        let state = case.integers(&[STEP, MICRO_STEP]);
+        let state = case.state(DropoutState { step: STEP, micro_step: MICRO_STEP });
         (self.dropout > 0.0).then_some(Dropout {
             probability: self.dropout,
             seed: 5 << 40 | 77,

@@ -8,10 +8,10 @@ use crate::routing::{
 use gristmill::element::Element::F32;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::route::{route, route_backward};
+use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{TallyColumns, tally, tally_columns, update_bias};
 use gristmill::reference;
 use gristmill::reference::balance::{Factors, losses, losses_backward, updated_bias};
-use gristmill::train::state::StepState;
 
 /// Each loss alone and all together, with and without a gradient through the gates.
 #[test]
@@ -30,10 +30,8 @@ fn balance_losses_and_their_gradient() {
 
             let d_gates = case.input(rows, k, F32);
             let (through_gates, gate_terms) = gates_gradient(&logits.values, &ids, &d_gates.values, &shape);
-            let (step, columns) = (
-                case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
-                TallyColumns::of(e),
-            );
+            let (step, columns) =
+                (case.state(StepState { loss_scale: SCALE, ..StepState::default() }), TallyColumns::of(e));
             let seed = f64::from(SCALE) / f64::from(ACCUMULATION);
             let tally_row = case.integers(&vec![0; tally_columns(e) as usize]);
             // Factors that make these gradients as large as the one through the gates.
@@ -133,7 +131,7 @@ fn the_bias_follows_the_load() {
                 let mut words = vec![0; tally_columns(experts) as usize];
                 words[..chosen.len()].copy_from_slice(chosen);
                 let state = StepState { is_overflow, is_halted, ..StepState::default() };
-                let (row, state) = (case.integers(&words), case.step_state(state));
+                let (row, state) = (case.integers(&words), case.state(state));
                 let bias = case.input(1, experts, F32);
                 let rate = 0.125;
                 update_bias(&mut case.rec, row, bias.tensor, rate, state);

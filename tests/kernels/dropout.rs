@@ -2,20 +2,21 @@
 //! statistics of masks are tested in masks.rs.
 
 use crate::lab::{Bits, Case, allowed, check, check_tier};
-use gristmill::element::Element::{Bf16, F16, F32};
+use gristmill::element::Element::{Bf16, F16, F32, U32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::Attention;
-use gristmill::ops::dropout::{Dropout, count_micro_step, dropout, random_words};
+use gristmill::ops::dropout::{Dropout, DropoutState, count_micro_step, dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::step_state::StepState;
 use gristmill::random::DropoutWords;
 use gristmill::tape::{Parameter, Tape};
-use gristmill::train::state::StepState;
 
 const STEP: u32 = 70_001;
 const MICRO_STEP: u32 = 3;
 
 fn place(case: &mut Case, probability: f32, site: u32) -> Dropout {
-    Dropout { probability, seed: 0x1234_5678_9abc_def0, site, state: case.integers(&[STEP, MICRO_STEP]) }
+    let state = case.state(DropoutState { step: STEP, micro_step: MICRO_STEP });
+    Dropout { probability, seed: 0x1234_5678_9abc_def0, site, state }
 }
 
 fn words_of(place: &Dropout, step: u32, micro_step: u32) -> DropoutWords {
@@ -36,7 +37,7 @@ fn factors(dropout: &Dropout, rows: u32, cols: u32) -> Vec<f64> {
 fn the_device_draws_the_host_s_words() {
     check("random words", |case| {
         let (rows, cols) = (67, 12);
-        let (words, place) = (case.output(rows, cols, F32), place(case, 0.0, 32767));
+        let (words, place) = (case.output(rows, cols, U32), place(case, 0.0, 32767));
         random_words(&mut case.rec, words, &place);
         let want: Vec<u32> =
             (0..rows * cols / 4).flat_map(|group| words_of(&place, STEP, MICRO_STEP).at(group, 0)).collect();
@@ -77,14 +78,14 @@ fn dropout_is_the_mask_times_its_input() {
 #[test]
 fn micro_batches_are_counted() {
     check("count_micro_step", |case| {
-        let [sixth, seventh] = [5, 6].map(|step| case.step_state(StepState { step, ..StepState::default() }));
-        let state = case.integers(&[0, 0, 0, 0]);
+        let [sixth, seventh] = [5, 6].map(|step| case.state(StepState { step, ..StepState::default() }));
+        let state = case.state(DropoutState::default());
         let place = Dropout { probability: 0.5, seed: 3, site: 0, state };
         for (step, number, micro_step) in
             [(sixth, 6, 0), (sixth, 6, 1), (sixth, 6, 2), (seventh, 7, 0), (seventh, 7, 1)]
         {
             count_micro_step(&mut case.rec, step, state);
-            let words = case.output(1, 4, F32);
+            let words = case.output(1, 4, U32);
             random_words(&mut case.rec, words, &place);
             let want = words_of(&place, number, micro_step).at(0, 0);
             case.expect_words("words", words, move |words| {

@@ -159,7 +159,7 @@ fn gelu_survives_extremes() {
             let want = reference::gelu::gelu_backward(&x.values, &dy.values, formula);
             case.expect("dx", dx, want, allowed(F32, 4));
             // A NaN stays NaN, so that an overflow is not hidden.
-            let bad = case.integers(&[0x7fc0_0000, 0x7f80_0001, 0xffc0_0000, 0x7fc0_0000]);
+            let bad = case.bits(&[0x7fc0_0000, 0x7f80_0001, 0xffc0_0000, 0x7fc0_0000]);
             let [y, dx] = [0; 2].map(|_| case.output(1, 4, F32));
             gelu(&mut case.rec, bad, y, kind);
             gelu_backward(&mut case.rec, bad, bad, dx, kind);

@@ -5,7 +5,7 @@ use crate::grouped::starts;
 use crate::lab::{Bits, Case, allowed, check, sum};
 use crate::packed::split_gate_up;
 use gristmill::device::{Gpu, GpuOptions, Guard};
-use gristmill::element::Element::F32;
+use gristmill::element::Element::{F32, U32};
 use gristmill::element::stride_of;
 use gristmill::model::arena::ArenaLayout;
 use gristmill::model::parameters::{Gpt, Role, Spec};
@@ -282,9 +282,9 @@ fn segment(layout: &ArenaLayout, part: usize, values: &[f64]) -> Vec<f32> {
 fn an_indirect_launch_replays() {
     let gpu = block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"));
     let mut persistents = Persistents::new();
+    let offsets = persistents.tensor("offsets", 1, 3, U32);
     let mut tensor = |rows, cols| persistents.tensor("x", rows, cols, F32);
-    let (offsets, x, stack, y) = (tensor(1, 3), tensor(50, 8), tensor(24, 8), tensor(50, 12));
-    let gradient = tensor(24, 8);
+    let (x, stack, y, gradient) = (tensor(50, 8), tensor(24, 8), tensor(50, 12), tensor(24, 8));
     let mut rec = Recorder::new("case", gpu.capabilities());
     let work = WorkList::new(&mut rec, offsets, 50);
     grouped_matmul(&mut rec, x, &[stack], &work, y);

@@ -6,10 +6,10 @@
 //! statistics has mean K and variance K (2 + excess); the excess kurtosis of a scaled sum of n terms with fourth moment m is
 //! (m - 3) / n.
 
-use gristmill::element::Element::F32;
-use gristmill::ops::dropout::Dropout;
+use gristmill::element::Element::U32;
+use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::random::DropoutWords;
-use gristmill::record::{BufferId, PersistentId, Tensor};
+use gristmill::record::{BufferId, PersistentId, State, Tensor};
 
 const SIGMAS: f64 = 5.0;
 
@@ -39,7 +39,7 @@ impl Mask {
     /// `index` gives the counter of a row and a group of 4 columns.
     fn of(place: Place, probability: f32, index: impl Fn(usize, usize) -> [u32; 2]) -> Self {
         let Place { seed, site, step, micro_step } = place;
-        let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, 4, F32);
+        let state = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, 1, DropoutState::WORDS, U32);
         let threshold = Dropout { probability, seed, site, state }.threshold();
         let words = DropoutWords { seed, site, step, micro_step };
         let (p, mut values) = (f64::from(probability), Vec::with_capacity(ROWS * COLS));

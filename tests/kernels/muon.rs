@@ -4,9 +4,9 @@ use crate::lab::{Case, Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use gristmill::ops::muon::{Matrix, Muon, muon};
+use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::Tensor;
 use gristmill::reference;
-use gristmill::train::state::StepState;
 
 const SCALE: f32 = 8.0;
 const LR: f64 = 0.5;
@@ -67,8 +67,8 @@ fn step_tensors(case: &mut Case) -> StepTensors {
     let row = [99.0, 98.0, 97.0, LR, 96.0];
     let schedule = case.input_of(&[row, [f64::NAN; 5]].concat(), 2, 5, F32).tensor;
     StepTensors {
-        state: case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
-        loss: case.integers(&[0; 8]),
+        state: case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
+        loss: case.state(LossState::default()),
         schedule,
     }
 }

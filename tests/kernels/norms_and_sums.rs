@@ -312,7 +312,7 @@ fn cast_rounds_to_nearest_even() {
 
 fn check_nan(element: Element) {
     check(&format!("cast of NaN {element:?}"), |case| {
-        let x = case.integers(&[0x7f80_0001, 0xffff_ffff, 0x7fc0_0000, 0xff80_0001]);
+        let x = case.bits(&[0x7f80_0001, 0xffff_ffff, 0x7fc0_0000, 0xff80_0001]);
         let x = Tensor { element: F32, ..x };
         let (narrow, back) = (case.output(1, 4, element), case.output(1, 4, F32));
         cast::cast(&mut case.rec, x, narrow);

@@ -5,10 +5,10 @@ use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
 use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
 use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
+use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::{Recorder, Tensor};
 use gristmill::reference;
 use gristmill::reference::adamw::Correction;
-use gristmill::train::state::StepState;
 
 const SCALE: f32 = 8.0;
 const BETAS: [f32; 2] = [0.9, 0.95];
@@ -126,8 +126,8 @@ fn check_update(name: &str, update: &Update) {
             .collect();
         let schedule = case.input_of(&rows, global_step + 2, 5, F32).tensor;
         let (state, loss) = (
-            case.step_state(StepState { loss_scale: SCALE, global_step, ..StepState::default() }),
-            case.integers(&[0; 8]),
+            case.state(StepState { loss_scale: SCALE, global_step, ..StepState::default() }),
+            case.state(LossState::default()),
         );
         let mut raw: Vec<Vec<f64>> = counts.map(|n| (0..n).map(|_| case.normal()).collect()).to_vec();
         let length = raw.iter().flatten().map(|g| g * g).sum::<f64>().sqrt();
@@ -172,9 +172,11 @@ fn check_update(name: &str, update: &Update) {
         }
         let overflowed = overflow.is_some();
         case.expect_words("state", state, move |words| {
-            assert_eq!(words[1], global_step + u32::from(!overflowed), "global_step");
-            assert_eq!((words[2], words[10], words[11]), (overflowed.into(), overflowed.into(), 1), "flags");
-            let seen = f32::from_bits(words[3]) as f64;
+            let state: StepState = bytemuck::pod_read_unaligned(bytemuck::cast_slice(words));
+            let StepState { is_overflow, overflows, step, .. } = state;
+            assert_eq!(state.global_step, global_step + u32::from(!overflowed), "global_step");
+            assert_eq!((is_overflow, overflows, step), (overflowed.into(), overflowed.into(), 1), "flags");
+            let seen = state.grad_norm as f64;
             assert!(
                 overflowed || (seen - norm).abs() <= norm * allowed(F32, 5000),
                 "norm {seen}, not {norm}"

@@ -158,7 +158,7 @@ fn what_a_buffer_does_not_allow_is_one_line() {
     let error =
         block_on(gpu.prepare(&[&recording], &one_buffer, Guard::Off)).err().expect("read and written");
     let error = error.to_string();
-    assert!(error.contains("binding 1 is read and binding 2 written in one buffer"), "{error}");
+    assert!(error.contains("`x` is read and `y` written in one buffer"), "{error}");
 
     let buffers = bind(&[(y.buffer, storage.slice(..BYTES))]);
     let prepared =

@@ -25,6 +25,14 @@ gristmill::params! {
 }
 
 gristmill::params! {
+    struct Retyped {
+        rows: u32,
+        cols: f32,
+        stride4: u32,
+    }
+}
+
+gristmill::params! {
     struct Longer {
         rows: u32,
         cols: u32,
@@ -57,7 +65,7 @@ fn a_file_of_a_user_runs() {
     for (element, allowed) in [(F32, 2e-6), (Element::F16, 1e-3), (Element::Bf16, 8e-3)] {
         let y = block_on(gpu.run(|job| {
             let (x, y) = (job.input_of(&X, 1, 7, element), job.tensor(1, 7, element));
-            let bindings = [(1, x.binding()), (2, y.binding())];
+            let bindings = [x.bind("x", element), y.bind("y", element)];
             job.rec.dispatch(kernel("softplus", element, 64), &bindings, &params(x), [1, 1, 1]);
             y
         }));
@@ -87,31 +95,36 @@ fn a_recording_that_does_not_fit_the_file_is_one_line() {
     let softplus = || kernel("softplus", F32, 64);
     let one = [1, 1, 1];
 
-    let missing = answer(&|job, x, _| job.rec.dispatch(softplus(), &[(1, x.binding())], &params(x), one));
-    assert!(
-        missing.ends_with("(mine/softplus:softplus f32 LANES=64): the recording passes no binding 2"),
-        "{missing}"
-    );
+    let missing = answer(&|job, x, _| job.rec.dispatch(softplus(), &[x.bind("x", F32)], &params(x), one));
+    assert!(missing.ends_with("(mine/softplus:softplus f32 LANES=64): nothing is bound to `y`"), "{missing}");
     let unused = answer(&|job, x, y| {
-        let bindings = [(1, x.binding()), (2, y.binding()), (3, y.binding())];
+        let bindings = [x.bind("x", F32), y.bind("y", F32), y.bind("dx", F32)];
         job.rec.dispatch(softplus(), &bindings, &params(x), one);
     });
-    assert!(unused.ends_with("passes binding 3, which the entry point does not use"), "{unused}");
-    let both = |x: Tensor, y: Tensor| [(1, x.binding()), (2, y.binding())];
+    assert!(unused.ends_with("binds `dx`, but its tensors are x, y"), "{unused}");
+    let both = |x: Tensor, y: Tensor| [x.bind("x", F32), y.bind("y", F32)];
     let renamed = answer(&|job, x, y| {
         let params = Renamed { rows: 1, columns: 7, stride4: 2 };
         job.rec.dispatch(softplus(), &both(x, y), &params, one);
     });
     assert!(
-        renamed.contains("field 1 of its params is `cols` at byte 4 in the shader and `columns`"),
+        renamed.contains("field 1 of its params is `cols: u32` at byte 4 in the shader and `columns: u32`"),
         "{renamed}"
+    );
+    let retyped = answer(&|job, x, y| {
+        let params = Retyped { rows: 1, cols: 7.0, stride4: 2 };
+        job.rec.dispatch(softplus(), &both(x, y), &params, one);
+    });
+    assert!(
+        retyped.ends_with("is `cols: u32` at byte 4 in the shader and `cols: f32` at byte 4 in Rust"),
+        "{retyped}"
     );
     let longer = answer(&|job, x, y| {
         let params = Longer { rows: 1, cols: 7, stride4: 2, factor: 1.0 };
         job.rec.dispatch(softplus(), &both(x, y), &params, one);
     });
     assert!(
-        longer.contains("field 3 of its params is missing in the shader and `factor` at byte 12"),
+        longer.contains("field 3 of its params is missing in the shader and `factor: f32` at byte 12"),
         "{longer}"
     );
     let too_wide = answer(&|job, x, y| {

@@ -1,14 +1,14 @@
 //! The row that each choice of a token gets: the device's counting sort against the reference, and its properties.
 
 use crate::lab::{Case, check};
-use gristmill::element::Element::F32;
+use gristmill::element::Element::U32;
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::permute::{
     DropOrder, HotAndCold, NONE, Placement, PlacementConfig, RowAllocation, Slots, capacity_slots, place,
 };
+use gristmill::ops::step_state::StepState;
 use gristmill::record::Tensor;
 use gristmill::reference::permute as reference;
-use gristmill::train::state::StepState;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -345,7 +345,7 @@ fn the_busiest_experts_become_hot_at_their_steps() {
     let two = HotAndCold { hot: 3, capacity: 8, cold_capacity: 2 };
     for step in (1..=21).chain([40, 41]) {
         check(&format!("hot experts after step {step}"), |case| {
-            let state = case.step_state(StepState { step, ..StepState::default() });
+            let state = case.state(StepState { step, ..StepState::default() });
             // Counts may be part of a longer row.
             let row = case.integers(&[&[u32::MAX; 8][..], &counts, &[u32::MAX; 3]].concat());
             let row = Tensor { offset: row.offset + 32, cols: 5, stride: 8, ..row };
@@ -370,8 +370,8 @@ fn ties_go_to_the_lower_index() {
         check(&format!("{hot} of {experts} experts"), |case| {
             let counts = case.ids_below(experts, 9);
             let (state, tensor) =
-                (case.step_state(StepState { step: 1, ..StepState::default() }), case.integers(&counts));
-            let capacities = case.output(1, experts as u32, F32);
+                (case.state(StepState { step: 1, ..StepState::default() }), case.integers(&counts));
+            let capacities = case.output(1, experts as u32, U32);
             let two = HotAndCold { hot, capacity: 7, cold_capacity: 3 };
             let steps = HotSteps { update_step: 1 << 40, checkpoint_step: None };
             hot_experts(&mut case.rec, tensor, state, capacities, &two, &steps);

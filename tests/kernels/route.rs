@@ -8,11 +8,11 @@ use crate::routing::{
 use gristmill::element::Element::F32;
 use gristmill::ops::balance::Balance;
 use gristmill::ops::route::{GroupScore, route, route_backward};
+use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{TallyColumns, tally_columns};
 use gristmill::reference;
 use gristmill::reference::balance::{Factors, losses_backward};
 use gristmill::tape::{RouterLosses, Tape};
-use gristmill::train::state::StepState;
 
 #[test]
 fn routes_and_their_backward() {
@@ -154,7 +154,7 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
     let bias = bias_of(case, shape).expect("a bias");
     let (d_gates, before) = (case.input(rows, k, F32), case.input(rows, e, F32));
     let (step, tally) = (
-        case.step_state(StepState { loss_scale: SCALE, ..StepState::default() }),
+        case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
         case.integers(&vec![0; tally_columns(e) as usize]),
     );
     let counts = case.integers(&[7; 6]);

@@ -1,7 +1,7 @@
 //! Routers to test, the reference's view of them, and the bounds of their results.
 
 use crate::lab::{Case, Input, allowed};
-use gristmill::element::Element::F32;
+use gristmill::element::Element::{F32, U32};
 use gristmill::ops::route::{ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score};
 use gristmill::record::Tensor;
 use gristmill::reference;
@@ -96,7 +96,7 @@ pub fn outputs(case: &mut Case, shape: &Shape, keeps_unbiased: bool) -> RouterOu
     let (rows, RouterConfig { experts, chosen, .. }) = (shape.rows(), shape.route);
     let gates = case.output(rows, chosen, F32);
     let (scores, statistics) = (case.output(rows, experts, F32), case.output(rows, 4, F32));
-    let [ids, unbiased] = [0; 2].map(|_| case.output(1, rows * chosen, F32));
+    let [ids, unbiased] = [0; 2].map(|_| case.output(1, rows * chosen, U32));
     RouterOutput { ids, gates, scores, statistics, unbiased: keeps_unbiased.then_some(unbiased) }
 }
 

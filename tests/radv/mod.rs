@@ -4,7 +4,7 @@
 //! wgpu cannot open such a device, since nothing ever completes on it, so this module talks to Vulkan itself.
 
 use ash::{Device, Entry, Instance, khr, vk};
-use gristmill::kernels::{Access, Composed, Kernel, compose};
+use gristmill::kernels::{Access, Composed, Kernel, Variable, compose};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
@@ -15,9 +15,12 @@ pub const DRIVER: &str = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
 /// The families that are compiled for, as RADV of Mesa 22.3 names them.
 pub const FAMILIES: [&str; 3] = ["gfx1100", "navi21", "vega20"];
 
+/// The variable that names the family.
+pub const FAMILY: &str = "RADV_FORCE_FAMILY";
+
 /// The variables with which a child process opens null hardware of `family`.
 pub fn environment(family: &str) -> [(&'static str, &str); 3] {
-    [("VK_DRIVER_FILES", DRIVER), ("VK_ICD_FILENAMES", DRIVER), ("RADV_FORCE_FAMILY", family)]
+    [("VK_DRIVER_FILES", DRIVER), ("VK_ICD_FILENAMES", DRIVER), (FAMILY, family)]
 }
 
 /// Whether the driver is installed.
@@ -64,8 +67,7 @@ impl Radv {
     pub fn statistics(&self, kernel: &Kernel) -> Statistics {
         let composed = compose(kernel).unwrap_or_else(|error| panic!("{error}"));
         let words = spirv(kernel, &composed);
-        let bindings: Vec<_> =
-            composed.bindings.iter().map(|&(index, access)| layout(index, access)).collect();
+        let bindings: Vec<_> = composed.variables.iter().map(layout).collect();
         let entry = CString::new(kernel.entry).expect("an identifier");
         // SAFETY: as in `open`. naga has validated the module.
         unsafe {
@@ -132,13 +134,13 @@ fn spirv(kernel: &Kernel, composed: &Composed) -> Vec<u32> {
         .unwrap_or_else(|error| panic!("{kernel}: {error}"))
 }
 
-fn layout(binding: u32, access: Access) -> vk::DescriptorSetLayoutBinding<'static> {
-    let kind = match access {
+fn layout(variable: &Variable) -> vk::DescriptorSetLayoutBinding<'static> {
+    let kind = match variable.access {
         Access::Uniform => vk::DescriptorType::UNIFORM_BUFFER,
         Access::Read | Access::ReadWrite => vk::DescriptorType::STORAGE_BUFFER,
     };
     vk::DescriptorSetLayoutBinding::default()
-        .binding(binding)
+        .binding(variable.index)
         .descriptor_type(kind)
         .descriptor_count(1)
         .stage_flags(vk::ShaderStageFlags::COMPUTE)

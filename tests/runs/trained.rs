@@ -1,11 +1,11 @@
 //! What a run in this process leaves.
 
 use super::{Setup, Weights, new_trainer, tensors};
+use gristmill::ops::step_state::StepState;
 use gristmill::report::expert_load::MixtureReport;
 use gristmill::settings::RunPlan;
 use gristmill::train::FinishedStep;
 use gristmill::train::length::RunLength;
-use gristmill::train::state::StepState;
 use pollster::block_on;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! A step on several micro-batches equals the step on one large batch.
 
 use crate::runs::{Setup, Weights, new_trainer, relative_distance, tensors};
-use gristmill::train::state::StepState;
+use gristmill::ops::step_state::StepState;
 
 /// Relative difference allowed to gradients, loss and weights; only the order of summation differs.
 const ALLOWED: f64 = 1e-5;

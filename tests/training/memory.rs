@@ -117,17 +117,14 @@ fn tensors_over_the_binding_limit_are_split_at_whole_rows() {
         }
         for recording in recordings.all() {
             for dispatch in &recording.dispatches {
-                for (index, binding) in &dispatch.bindings {
-                    let (path, bytes) = (&dispatch.path, binding.bytes);
-                    assert!(bytes <= limit, "{path}: binding {index} covers {bytes} bytes");
+                for binding in &dispatch.bindings {
+                    let (path, variable, bytes) = (&dispatch.path, binding.variable, binding.bytes);
+                    assert!(bytes <= limit, "{path}: `{variable}` covers {bytes} bytes");
                     let whole = match binding.buffer {
                         BufferId::Persistent(id) => recordings.persistents.buffers()[id.0 as usize].1,
                         BufferId::Transient(id) => recording.transient(id).bytes,
                     };
-                    assert!(
-                        binding.offset + bytes <= whole,
-                        "{path}: binding {index} passes its buffer's end"
-                    );
+                    assert!(binding.offset + bytes <= whole, "{path}: `{variable}` passes its buffer's end");
                 }
             }
         }

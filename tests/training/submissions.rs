@@ -2,7 +2,7 @@
 //! submission is in flight when a step returns.
 
 use crate::runs::{Setup, Weights, new_trainer, tensors};
-use gristmill::train::state::StepState;
+use gristmill::ops::step_state::StepState;
 use pollster::block_on;
 use std::time::Duration;
 

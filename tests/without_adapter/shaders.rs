@@ -1,21 +1,22 @@
-//! Every shader variant that a run can ask for: it composes, naga validates it, and its params struct is the one that Rust
-//! writes.
+//! Every shader variant that a run can ask for: it composes, naga validates it, and its bindings and its params struct are
+//! those of Rust.
 
 use crate::configuration::plan;
 use crate::variants::{grouped_products, permutations, routers};
 use gristmill::device::lane_probe;
-use gristmill::element::Element::{self, F32};
-use gristmill::kernels::{Access, Capabilities, Composed, Kernel, Sources, Tier, compose};
+use gristmill::element::Element::{self, F32, U32};
+use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Tier, Variable, compose};
+use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
-use gristmill::ops::dropout::{Dropout, random_words};
+use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::unfused;
-use gristmill::record::{Dispatch, Recorder};
+use gristmill::record::{Binding, Dispatch, Field, Recorder, Recording, Scalar, State};
 use gristmill::settings::OptimizerType;
 use gristmill::train::recordings::Recordings;
-use gristmill::train::state::{LossState, StepState};
+use naga::{AddressSpace, Handle, Module, StructMember, Type, TypeInner, VectorSize};
 use std::collections::{BTreeSet, HashSet};
-use std::mem::{offset_of, size_of};
 use std::path::Path;
 
 /// A model that uses every kernel.
@@ -53,8 +54,8 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("packed documents", capabilities);
     let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 12 };
     let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, F32);
-    let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, F32));
-    let state = rec.tensor("dropout state", 1, 4, F32);
+    let [starts, ends, words] = [16, 16, 16].map(|cols| rec.tensor("integers", 1, cols, U32));
+    let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
     let lse = tensor(&mut rec, layout.heads);
@@ -135,61 +136,105 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
 }
 
 #[test]
-fn every_variant_composes_and_its_params_are_those_of_rust() {
+fn every_variant_composes_and_its_bindings_and_params_are_those_of_rust() {
     let variants = variants();
     println!("{} variants", variants.len());
     for dispatch in &variants {
         let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
-        let given: BTreeSet<u32> = dispatch.bindings.iter().map(|(index, _)| *index).collect();
-        let used = composed.bindings.iter().filter(|(_, access)| *access != Access::Uniform);
-        let used: BTreeSet<u32> = used.map(|(index, _)| *index).collect();
-        assert_eq!(given, used, "{}: bindings given and used", dispatch.kernel);
-        let (fields, size) = uniform_fields(&dispatch.kernel, &composed);
-        let rust: Vec<(String, u32)> =
-            dispatch.fields.iter().map(|&(name, offset)| (name.to_string(), offset as u32)).collect();
-        assert_eq!(fields, rust, "{}: fields of the params struct", dispatch.kernel);
-        assert_eq!(size as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
-    }
-}
-
-/// The fields of the uniform struct, as names and offsets, and its size.
-fn uniform_fields(kernel: &Kernel, composed: &Composed) -> (Vec<(String, u32)>, u32) {
-    let uniform =
-        composed.module.global_variables.iter().find(|(_, g)| g.space == naga::AddressSpace::Uniform);
-    let (_, uniform) = uniform.unwrap_or_else(|| panic!("{kernel} has no params"));
-    struct_fields(&composed.module, uniform.ty)
-}
-
-fn struct_fields(module: &naga::Module, ty: naga::Handle<naga::Type>) -> (Vec<(String, u32)>, u32) {
-    match &module.types[ty].inner {
-        naga::TypeInner::Struct { members, span } => {
-            (members.iter().map(|m| (m.name.clone().unwrap_or_default(), m.offset)).collect(), *span)
+        dispatch.check_names(&composed.variables).unwrap_or_else(|e| panic!("{e}"));
+        for variable in composed.variables.iter().filter(|variable| variable.access != Access::Uniform) {
+            let Binding { element, .. } = dispatch.binding_of(variable).unwrap_or_else(|e| panic!("{e}"));
+            let holds = elements(&composed.module, variable);
+            assert!(
+                holds.contains(element),
+                "{}: `{}` holds {holds:?}, not {element:?}",
+                dispatch.kernel,
+                variable.name
+            );
         }
-        other => panic!("a struct was expected, not {other:?}"),
+        let params = composed.module.global_variables.iter().find(|(_, g)| g.space == AddressSpace::Uniform);
+        let (_, params) = params.unwrap_or_else(|| panic!("{} has no params", dispatch.kernel));
+        let (fields, bytes) = struct_fields(&composed.module, params.ty);
+        assert_eq!(fields, named(dispatch.fields), "{}: fields of the params struct", dispatch.kernel);
+        assert_eq!(bytes as usize, dispatch.params.len(), "{}: size of the params struct", dispatch.kernel);
     }
+}
+
+/// The storage types that a tensor bound to `variable` may have.
+fn elements(module: &Module, variable: &Variable) -> &'static [Element] {
+    let TypeInner::Array { base, .. } = module.types[module.global_variables[variable.handle].ty].inner
+    else {
+        return &[U32]; // a state struct
+    };
+    let base = &module.types[base];
+    let is_packed = base.inner == TypeInner::Vector { size: VectorSize::Bi, scalar: naga::Scalar::U32 };
+    match &base.inner {
+        _ if is_packed => &[Element::F16, Element::Bf16],
+        TypeInner::Scalar(naga::Scalar::U32) | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
+        TypeInner::Scalar(naga::Scalar::F32) | TypeInner::Vector { scalar: naga::Scalar::F32, .. } => &[F32],
+        other => panic!("no tensor is bound as an array of {other:?}"),
+    }
+}
+
+/// A field as (name, byte offset, type).
+type Described = (String, usize, Scalar);
+
+fn named(fields: &[Field]) -> Vec<Described> {
+    fields.iter().map(|field| (field.name.to_string(), field.offset, field.scalar)).collect()
+}
+
+/// The fields of a struct in a shader, and its size in bytes.
+fn struct_fields(module: &Module, ty: Handle<Type>) -> (Vec<Described>, u32) {
+    let TypeInner::Struct { members, span } = &module.types[ty].inner else {
+        panic!("a struct was expected, not {:?}", module.types[ty]);
+    };
+    let field = |member: &StructMember| {
+        let scalar = match module.types[member.ty].inner {
+            TypeInner::Scalar(naga::Scalar::U32) => Scalar::U32,
+            TypeInner::Scalar(naga::Scalar::I32) => Scalar::I32,
+            TypeInner::Scalar(naga::Scalar::F32) => Scalar::F32,
+            ref other => panic!("a field of a shared struct is one 32-bit scalar, not {other:?}"),
+        };
+        (member.name.clone().unwrap_or_default(), member.offset as usize, scalar)
+    };
+    (members.iter().map(field).collect(), *span)
+}
+
+/// Compares a state struct with the one of its name in the shader of `kernel`.
+fn assert_is_shared<S: State>(kernel: &Kernel) {
+    let module = compose(kernel).unwrap_or_else(|e| panic!("{e}")).module;
+    let is_it = |ty: &Type| ty.name.as_ref().is_some_and(|name| name.ends_with(S::NAME));
+    let (ty, _) = module.types.iter().find(|(_, ty)| is_it(ty)).expect("the shader declares the struct");
+    assert_eq!(struct_fields(&module, ty), (named(S::FIELDS), 4 * S::WORDS), "{}", S::NAME);
 }
 
 #[test]
 fn state_structs_are_those_of_rust() {
-    let kernel =
-        Kernel::new("grad_norm", "finish_step", Element::F32).constant("LANES", 64).constant("BLOCK", 256);
-    let module = compose(&kernel).expect("it composes").module;
-    let fields = |name: &str| {
-        let of_name = |ty: &naga::Type| ty.name.as_ref().is_some_and(|n| n.contains(name));
-        let (handle, _) = module.types.iter().find(|(_, ty)| of_name(ty)).expect("the struct is there");
-        struct_fields(&module, handle)
-    };
-    macro_rules! rust {
-        ($kind:ty: $($field:ident)*) => {
-            (vec![$((stringify!($field).to_string(), offset_of!($kind, $field) as u32)),*], size_of::<$kind>() as u32)
-        };
-    }
-    assert_eq!(
-        fields("StepState"),
-        rust!(StepState: loss_scale global_step is_overflow grad_norm grad_factor learning_rate bias_correction1
-            bias_correction2 loss is_halted overflows step)
-    );
-    assert_eq!(fields("LossState"), rust!(LossState: seed count loss_sum token_sum mean_sum));
+    let finish_step =
+        Kernel::new("grad_norm", "finish_step", F32).constant("LANES", 64).constant("BLOCK", 256);
+    assert_is_shared::<StepState>(&finish_step);
+    assert_is_shared::<LossState>(&finish_step);
+    assert_is_shared::<DropoutState>(&Kernel::new("dropout", "count_micro_step", F32).constant("LANES", 1));
+}
+
+/// Two tensors of one type cannot change places unnoticed, because bindings have names.
+#[test]
+fn wrong_names_of_bindings_are_errors() {
+    let mut rec = Recorder::new("names", Capabilities::software());
+    let [x, y] = [0; 2].map(|_| rec.tensor("x", 4, 8, F32));
+    add(&mut rec, x, y, 1.0, false);
+    let Recording { dispatches, .. } = rec.finish();
+    let variables = compose(&dispatches[0].kernel).unwrap_or_else(|e| panic!("{e}")).variables;
+    let mut dispatch = dispatches[0].clone();
+    dispatch.bindings.reverse();
+    let [_, x, y] = [0, 1, 2].map(|index| &variables[index]);
+    assert_eq!(dispatch.binding_of(x).expect("x"), &dispatches[0].bindings[0], "whatever the order is");
+    assert_eq!(dispatch.binding_of(y).expect("y"), &dispatches[0].bindings[1]);
+    dispatch.bindings[0].variable = "z";
+    let unknown = dispatch.check_names(&variables).expect_err("z is no variable").to_string();
+    assert!(unknown.ends_with("binds `z`, but its tensors are x, y"), "{unknown}");
+    let missing = dispatch.binding_of(y).expect_err("y is missing").to_string();
+    assert!(missing.ends_with("nothing is bound to `y`"), "{missing}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Recordings that use every variant of the kernels of mixtures of experts.
 
-use gristmill::element::Element::{self, F32};
+use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::grouped_matmul::{
@@ -12,15 +12,16 @@ use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
+use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
-use gristmill::record::{Dispatch, Recorder};
+use gristmill::record::{Dispatch, Recorder, State};
 
 /// Routers, their balance losses, tallies, biases and row gates.
 pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("routers", capabilities);
-    let words = |rec: &mut Recorder, rows, cols| rec.tensor("words", rows, cols, F32);
-    let (tally, step) = (words(&mut rec, 1, tally_columns(8)), words(&mut rec, 1, 12));
+    let tensor = |rec: &mut Recorder, rows, cols| rec.tensor("x", rows, cols, F32);
+    let [tally, step] = [tally_columns(8), StepState::WORDS].map(|cols| rec.tensor("words", 1, cols, U32));
     let limited = Some(ExpertGroups { count: 4, chosen: 2, score: GroupScore::BestTwo });
     for (score, groups, has_bias) in [
         (Score::Softmax, None, false),
@@ -29,7 +30,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
         (Score::Sigmoid, limited, false),
     ] {
         let shape = RouterConfig { experts: 8, chosen: 2, score, groups, norm_top_k: true, scaling: 1.0 };
-        let (logits, bias) = (words(&mut rec, 6, 8), words(&mut rec, 1, 8));
+        let (logits, bias) = (tensor(&mut rec, 6, 8), tensor(&mut rec, 1, 8));
         let routed = RouterOutput::new(&mut rec, &shape, 6, has_bias);
         route(&mut rec, &shape, logits, has_bias.then_some(bias), &routed);
         for (expert, z) in [(0.1, 0.0), (0.1, 0.1), (0.0, 0.1)] {
@@ -37,14 +38,14 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
             balance(&mut rec, &shape, &losses, &routed, None);
             let pull = balance(&mut rec, &shape, &losses, &routed, Some(tally));
             let gradient = BalanceGradient { balance: losses, pull, step };
-            let (d_gates, d_logits) = (words(&mut rec, 6, 2), words(&mut rec, 6, 8));
+            let (d_gates, d_logits) = (tensor(&mut rec, 6, 2), tensor(&mut rec, 6, 8));
             for (d_gates, balance) in
                 [(Some(d_gates), None), (Some(d_gates), Some(&gradient)), (None, Some(&gradient))]
             {
                 route_backward(&mut rec, &shape, &routed, logits, d_gates, balance, d_logits);
             }
         }
-        let counts = words(&mut rec, 1, 8);
+        let counts = rec.tensor("counts", 1, 8, U32);
         tally::tally(&mut rec, counts, None, tally);
         tally::update_bias(&mut rec, tally, bias, 0.1, step);
     }
@@ -63,7 +64,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
 /// Placement and permutation under every allocation, fused and composed.
 pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("permutations", capabilities);
-    let [ids, capacities, state] = [32, 4, 12].map(|cols| rec.tensor("integers", 1, cols, F32));
+    let [ids, capacities, state] = [32, 4, StepState::WORDS].map(|cols| rec.tensor("integers", 1, cols, U32));
     let two = HotAndCold { hot: 1, capacity: 9, cold_capacity: 5 };
     let steps = HotSteps { update_step: 10, checkpoint_step: None };
     for element in [Element::F32, Element::F16, Element::Bf16] {
@@ -98,7 +99,7 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
 pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("grouped products", capabilities);
     for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
-        let offsets = rec.tensor("offsets", 1, 3, F32);
+        let offsets = rec.tensor("offsets", 1, 3, U32);
         let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
         let (stack, gradient) = (rec.tensor("stack", 24, 20, element), rec.tensor("gradient", 24, 20, F32));
         let work = WorkList::new(&mut rec, offsets, rows);

@@ -2,7 +2,8 @@
 //! through tensors (N·k, D) in the order of choices.
 
 use super::{CombineSaved, Placement, lanes_of};
-use crate::kernels::Kernel;
+use crate::element::Element;
+use crate::kernels::{Condition, Kernel};
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
@@ -30,9 +31,10 @@ pub(super) fn permute_backward(
 ) {
     let unpermuted = choices(rec, "unpermuted", placement, dx);
     gather_rows(rec, d_rows, placement.places, unpermuted);
-    let kernel = kernel(rec, "sum_choices", dx).feature("accumulate", accumulate);
+    let kernel = kernel(rec, "sum_choices", dx).condition(Condition::Accumulate, accumulate);
     let params = params(dx, placement.config.chosen, 0);
-    launch(rec, kernel, dx, &params, &[(1, unpermuted.binding()), (2, dx.binding())]);
+    let bindings = [unpermuted.bind("x", dx.element), dx.bind("y", dx.element)];
+    launch(rec, kernel, dx, &params, &bindings);
 }
 
 pub(super) fn combine(
@@ -45,9 +47,10 @@ pub(super) fn combine(
 ) {
     let unpermuted = choices(rec, "unpermuted", placement, y);
     gather_rows(rec, rows, placement.places, unpermuted);
-    let mut bindings = vec![(1, unpermuted.binding()), (2, y.binding()), (3, gates.binding())];
-    bindings.extend(residual.map(|residual| (4, residual.binding())));
-    let kernel = kernel(rec, "weigh_choices", y).feature("residual", residual.is_some());
+    let mut bindings =
+        vec![unpermuted.bind("x", y.element), y.bind("y", y.element), gates.bind("gates", Element::F32)];
+    bindings.extend(residual.map(|residual| residual.bind("residual", y.element)));
+    let kernel = kernel(rec, "weigh_choices", y).condition(Condition::Residual, residual.is_some());
     let params = params(y, placement.config.chosen, gates.stride);
     launch(rec, kernel, y, &params, &bindings);
 }
@@ -68,7 +71,8 @@ pub(super) fn combine_backward(
     dot_rows(rec, placement, [repeated, unpermuted], d_gates);
     let kernel = kernel(rec, "scale_rows", scaled);
     let params = params(scaled, placement.config.chosen, gates.stride);
-    let bindings = [(1, repeated.binding()), (2, scaled.binding()), (3, gates.binding())];
+    let bindings =
+        [repeated.bind("x", dy.element), scaled.bind("y", dy.element), gates.bind("gates", Element::F32)];
     launch(rec, kernel, scaled, &params, &bindings);
     gather_rows(rec, scaled, placement.sources, d_rows);
 }
@@ -81,19 +85,19 @@ fn choices(rec: &mut Recorder, label: &str, placement: &Placement, like: Tensor)
 fn repeat_rows(rec: &mut Recorder, placement: &Placement, x: Tensor, y: Tensor) {
     let kernel = kernel(rec, "repeat_rows", y);
     let params = params(y, placement.config.chosen, 0);
-    launch(rec, kernel, y, &params, &[(1, x.binding()), (2, y.binding())]);
+    launch(rec, kernel, y, &params, &[x.bind("x", y.element), y.bind("y", y.element)]);
 }
 
 fn gather_rows(rec: &mut Recorder, x: Tensor, index: Tensor, y: Tensor) {
     let kernel = kernel(rec, "gather_rows", y);
-    let bindings = [(1, x.binding()), (2, y.binding()), (3, index.binding())];
+    let bindings = [x.bind("x", y.element), y.bind("y", y.element), index.bind("index", Element::U32)];
     launch(rec, kernel, y, &params(y, 0, 0), &bindings);
 }
 
 fn dot_rows(rec: &mut Recorder, placement: &Placement, factors: [Tensor; 2], d_gates: Tensor) {
     let [x, z] = factors;
     let (kernel, grid) = per_row(rec, "permute/composed", "dot_rows", x.element, x.rows);
-    let bindings = [(1, x.binding()), (2, z.binding()), (3, d_gates.binding())];
+    let bindings = [x.bind("x", x.element), z.bind("z", x.element), d_gates.bind("d_gates", Element::F32)];
     rec.dispatch(kernel, &bindings, &params(x, placement.config.chosen, d_gates.stride), grid);
 }
 
@@ -102,7 +106,7 @@ fn kernel(rec: &Recorder, entry: &'static str, result: Tensor) -> Kernel {
     Kernel::new("permute/composed", entry, result.element).constant("LANES", lanes)
 }
 
-fn launch(rec: &mut Recorder, kernel: Kernel, y: Tensor, params: &Params, bindings: &[(u32, Binding)]) {
+fn launch(rec: &mut Recorder, kernel: Kernel, y: Tensor, params: &Params, bindings: &[Binding]) {
     let groups = y.stride4().div_ceil(lanes_of(rec, y.stride4()));
     rec.dispatch(kernel, bindings, params, fold_grid(u64::from(groups) * u64::from(y.rows)));
 }

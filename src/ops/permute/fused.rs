@@ -1,7 +1,8 @@
 //! Permute and combine as one kernel each, and each backward.
 
 use super::{CombineSaved, Placement, lanes_of};
-use crate::kernels::Kernel;
+use crate::element::Element;
+use crate::kernels::{Condition, Kernel};
 use crate::ops::per_row;
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
@@ -19,7 +20,11 @@ crate::params! {
 }
 
 pub(super) fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
-    let bindings = [(1, x.binding()), (2, placement.sources.binding()), (3, rows.binding())];
+    let bindings = [
+        x.bind("x", x.element),
+        placement.sources.bind("sources", Element::U32),
+        rows.bind("rows_out", x.element),
+    ];
     let kernel = kernel(rec, "permute", rows);
     launch(rec, kernel, placement, rows, rows, &bindings);
 }
@@ -31,8 +36,12 @@ pub(super) fn permute_backward(
     dx: Tensor,
     accumulate: bool,
 ) {
-    let bindings = [(1, d_rows.binding()), (2, placement.places.binding()), (3, dx.binding())];
-    let kernel = kernel(rec, "permute_backward", dx).feature("accumulate", accumulate);
+    let bindings = [
+        d_rows.bind("d_rows", dx.element),
+        placement.places.bind("places", Element::U32),
+        dx.bind("dx", dx.element),
+    ];
+    let kernel = kernel(rec, "permute_backward", dx).condition(Condition::Accumulate, accumulate);
     launch(rec, kernel, placement, dx, dx, &bindings);
 }
 
@@ -44,10 +53,14 @@ pub(super) fn combine(
     residual: Option<Tensor>,
     y: Tensor,
 ) {
-    let mut bindings =
-        vec![(1, rows.binding()), (2, placement.places.binding()), (3, y.binding()), (4, gates.binding())];
-    bindings.extend(residual.map(|residual| (5, residual.binding())));
-    let kernel = kernel(rec, "combine", y).feature("residual", residual.is_some());
+    let mut bindings = vec![
+        rows.bind("rows", y.element),
+        placement.places.bind("places", Element::U32),
+        y.bind("y", y.element),
+        gates.bind("gates", Element::F32),
+    ];
+    bindings.extend(residual.map(|residual| residual.bind("residual", y.element)));
+    let kernel = kernel(rec, "combine", y).condition(Condition::Residual, residual.is_some());
     launch(rec, kernel, placement, y, gates, &bindings);
 }
 
@@ -60,13 +73,13 @@ pub(super) fn combine_backward(
     d_gates: Tensor,
 ) {
     let bindings = [
-        (1, saved.rows.binding()),
-        (2, placement.sources.binding()),
-        (3, placement.places.binding()),
-        (4, saved.gates.binding()),
-        (5, dy.binding()),
-        (6, d_rows.binding()),
-        (7, d_gates.binding()),
+        saved.rows.bind("rows", dy.element),
+        placement.sources.bind("sources", Element::U32),
+        placement.places.bind("choice_places", Element::U32),
+        saved.gates.bind("gates", Element::F32),
+        dy.bind("dy", dy.element),
+        d_rows.bind("d_rows_out", dy.element),
+        d_gates.bind("d_gates", Element::F32),
     ];
     assert!(d_gates.stride == saved.gates.stride, "gates and their gradient must have one stride");
     let items = d_rows.rows + (d_gates.rows * d_gates.stride).div_ceil(CLEARED);
@@ -85,7 +98,7 @@ fn launch(
     placement: &Placement,
     result: Tensor,
     gates: Tensor,
-    bindings: &[(u32, Binding)],
+    bindings: &[Binding],
 ) {
     let groups = result.stride4().div_ceil(lanes_of(rec, result.stride4()));
     let grid = fold_grid(u64::from(groups) * u64::from(result.rows));

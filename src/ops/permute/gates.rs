@@ -24,8 +24,8 @@ pub fn renormalise_gates(
     renormalised: Tensor,
     scaling: f32,
 ) {
-    let tensors = [gates, placement.places, renormalised];
-    launch(rec, "renormalise_gates", placement, &tensors, scaling);
+    let result = ("renormalised", renormalised);
+    launch(rec, "renormalise_gates", placement, gates, &[result], scaling);
 }
 
 /// The gradient of [`renormalise_gates`]: writes `d_gates` (N, k), given that of its result.
@@ -38,22 +38,30 @@ pub fn renormalise_gates_backward(
     d_gates: Tensor,
     scaling: f32,
 ) {
-    let tensors = [gates, placement.places, d_renormalised, d_gates];
-    launch(rec, "renormalise_gates_backward", placement, &tensors, scaling);
+    let gradients = [("d_renormalised", d_renormalised), ("d_gates", d_gates)];
+    launch(rec, "renormalise_gates_backward", placement, gates, &gradients, scaling);
 }
 
-/// `tensors` at bindings 1 and on; all but the places are gates.
+/// `others` are shaped like `gates`.
 #[track_caller]
-fn launch(rec: &mut Recorder, entry: &'static str, placement: &Placement, tensors: &[Tensor], scaling: f32) {
+fn launch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    placement: &Placement,
+    gates: Tensor,
+    others: &[(&'static str, Tensor)],
+    scaling: f32,
+) {
     placement.assert_shapes();
-    let stride = tensors[0].stride;
-    for gates in tensors.iter().filter(|tensor| **tensor != placement.places) {
-        placement.assert_gates(*gates);
-        assert!(gates.stride == stride, "gates and their gradients must have one stride");
+    placement.assert_gates(gates);
+    let mut bindings = vec![gates.bind("gates", Element::F32), placement.places.bind("places", Element::U32)];
+    for &(name, other) in others {
+        placement.assert_gates(other);
+        assert!(other.stride == gates.stride, "gates and their gradients must have one stride");
+        bindings.push(other.bind(name, Element::F32));
     }
     let config = &placement.config;
     let (kernel, grid) = per_item("permute/gates", entry, Element::F32, config.tokens.into());
-    let bindings: Vec<_> = (1..).zip(tensors.iter().map(Tensor::binding)).collect();
-    let params = Params { tokens: config.tokens, chosen: config.chosen, stride, scaling };
+    let params = Params { tokens: config.tokens, chosen: config.chosen, stride: gates.stride, scaling };
     rec.dispatch(kernel, &bindings, &params, grid);
 }

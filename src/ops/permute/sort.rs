@@ -2,7 +2,7 @@
 
 use super::{DropOrder, NONE, Placement, PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 /// Maximum number of blocks, which keeps the scan over them short; longer batches have longer blocks.
@@ -25,7 +25,7 @@ crate::params! {
     }
 }
 
-/// Places the choices `ids` (1, N·k): the expert of choice j of token t at t·k + j. `capacities` (1, E), the rows of
+/// Places the choices `ids` (1, N·k), u32: the expert of choice j of token t at t·k + j. `capacities` (1, E), u32, the rows of
 /// each expert, if and only if the allocation is [`Slots::HotAndCold`]; they add up to [`PlacementConfig::rows`].
 ///
 /// Three launches, without the host. The rows of an expert are in the order of [`PlacementConfig::order`]; choices
@@ -45,7 +45,7 @@ pub fn place(
         "a tensor of {} capacities must be given exactly if there are hot experts",
         config.experts
     );
-    let mut integers = |name, cols| rec.tensor(name, 1, cols, Element::F32);
+    let mut integers = |name, cols| rec.tensor(name, 1, cols, Element::U32);
     let placement = Placement {
         config: *config,
         counts: integers("counts", config.experts),
@@ -57,6 +57,7 @@ pub fn place(
     placement
 }
 
+#[track_caller]
 fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Option<Tensor>) {
     let Placement { config, counts, offsets, places, sources } = placement;
     // Software: one invocation per block. Portable: one workgroup per block, which a shorter block would leave idle.
@@ -64,27 +65,30 @@ fn sort(rec: &mut Recorder, placement: &Placement, ids: Tensor, capacities: Opti
     let (lanes, least) = if is_software { (16, 64) } else { (64, 256) };
     let block = config.choices().div_ceil(MOST_BLOCKS).max(least).next_multiple_of(lanes);
     let blocks = config.choices().div_ceil(block);
-    let histograms = rec.tensor("histograms", blocks, config.experts, Element::F32);
+    let histograms = rec.tensor("histograms", blocks, config.experts, Element::U32);
     let params = params(config, block, blocks, histograms);
-    let launch = |rec: &mut Recorder, entry, bindings: &[(u32, Tensor)]| {
+    let launch = |rec: &mut Recorder, entry, bindings: &[Binding]| {
         let kernel = Kernel::new("permute/sort", entry, Element::F32);
-        let kernel = kernel.constant("LANES", lanes).feature("shared_tile", !is_software);
+        let kernel = kernel.constant("LANES", lanes).condition(Condition::SharedTile, !is_software);
         let workgroups = if is_software { blocks.div_ceil(lanes) } else { blocks };
-        rec.dispatch(kernel, &ranges(bindings), &params, fold_grid(workgroups.into()));
+        rec.dispatch(kernel, bindings, &params, fold_grid(workgroups.into()));
     };
-    launch(rec, "histogram", &[(1, ids), (2, histograms)]);
-    let mut bindings = vec![(2, histograms), (3, *counts), (4, *offsets)];
-    bindings.extend(capacities.map(|capacities| (5, capacities)));
+    let (ids, histograms) = (bind("ids", ids), bind("histograms", histograms));
+    launch(rec, "histogram", &[ids, histograms]);
+    let mut bindings = vec![histograms, bind("counts", *counts), bind("offsets", *offsets)];
+    bindings.extend(capacities.map(|capacities| bind("capacities", capacities)));
     let kernel = Kernel::new("permute/sort", "scan", Element::F32)
         .constant("LANES", config.experts.next_power_of_two().clamp(16, 256))
-        .feature("capacities", capacities.is_some());
-    rec.dispatch(kernel, &ranges(&bindings), &params, [1, 1, 1]);
-    let bindings = [(1, ids), (2, histograms), (3, *counts), (4, *offsets), (5, *places), (6, *sources)];
-    launch(rec, "scatter", &bindings);
+        .condition(Condition::Capacities, capacities.is_some());
+    rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
+    let (counts, offsets) = (bind("counts_in", *counts), bind("offsets_in", *offsets));
+    let (places, sources) = (bind("places", *places), bind("sources", *sources));
+    launch(rec, "scatter", &[ids, histograms, counts, offsets, places, sources]);
 }
 
-fn ranges(bindings: &[(u32, Tensor)]) -> Vec<(u32, Binding)> {
-    bindings.iter().map(|(index, tensor)| (*index, tensor.binding())).collect()
+#[track_caller]
+fn bind(variable: &'static str, integers: Tensor) -> Binding {
+    integers.bind(variable, Element::U32)
 }
 
 fn params(config: &PlacementConfig, block: u32, blocks: u32, histograms: Tensor) -> Params {

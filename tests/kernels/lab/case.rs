@@ -4,8 +4,7 @@ use super::{GUARD, unpadded};
 use gristmill::device::Job;
 use gristmill::element::Element;
 use gristmill::kernels::Capabilities;
-use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, Tensor};
-use gristmill::train::state::StepState;
+use gristmill::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 use std::ops::Range;
 
 /// An input with the same rounded values for the kernel and for the reference.
@@ -93,15 +92,18 @@ impl Case {
         Input { tensor, values }
     }
 
-    /// A row of integers, as words of 32 bits.
+    /// A row of integers.
     pub fn integers(&mut self, values: &[u32]) -> Tensor {
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        bytes.resize(bytes.len().next_multiple_of(16), 0);
-        self.placed(1, values.len() as u32, Element::F32, &bytes)
+        self.words(values, Element::U32)
     }
 
-    /// The state of a step on the device.
-    pub fn step_state(&mut self, state: StepState) -> Tensor {
+    /// A row of f32 with these bits.
+    pub fn bits(&mut self, values: &[u32]) -> Tensor {
+        self.words(values, Element::F32)
+    }
+
+    /// A state struct on the device.
+    pub fn state<S: State>(&mut self, state: S) -> Tensor {
         self.integers(bytemuck::cast_slice(&[state]))
     }
 
@@ -121,6 +123,12 @@ impl Case {
     pub fn output(&mut self, rows: u32, cols: u32, element: Element) -> Tensor {
         let bytes = Tensor::new(BufferId::Persistent(PersistentId(0)), 0, rows, cols, element).bytes();
         self.placed(rows, cols, element, &vec![0xff; bytes as usize])
+    }
+
+    fn words(&mut self, values: &[u32], element: Element) -> Tensor {
+        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        self.placed(1, values.len() as u32, element, &bytes)
     }
 
     fn placed(&mut self, rows: u32, cols: u32, element: Element, bytes: &[u8]) -> Tensor {

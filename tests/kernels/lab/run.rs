@@ -3,7 +3,7 @@
 use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
-use gristmill::kernels::{Capabilities, Tier};
+use gristmill::kernels::{Capabilities, Condition, Tier};
 use std::sync::OnceLock;
 
 /// Runs a case on every tier, checked and unchecked.
@@ -41,7 +41,9 @@ fn shares_loads(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> bool {
     let mut case = Case::new(capabilities);
     build(&mut case);
     let dispatches = case.rec.finish().dispatches;
-    dispatches.iter().any(|dispatch| dispatch.kernel.features().any(|feature| feature == "shuffled"))
+    dispatches
+        .iter()
+        .any(|dispatch| dispatch.kernel.conditions().any(|condition| condition == Condition::Shuffled))
 }
 
 fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {

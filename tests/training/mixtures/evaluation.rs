@@ -71,7 +71,7 @@ fn train(setup: &Setup, evaluates: bool) -> (Left, Vec<f32>) {
 
 fn binds(recording: &Recording, buffer: BufferId) -> bool {
     let mut bindings = recording.dispatches.iter().flat_map(|dispatch| &dispatch.bindings);
-    bindings.any(|(_, binding)| binding.buffer == buffer)
+    bindings.any(|binding| binding.buffer == buffer)
 }
 
 /// The state of the routers at the end: selection biases, and the hot experts, which have the most slots.

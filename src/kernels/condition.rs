@@ -1,0 +1,118 @@
+//! The conditions that shaders test with `@if(...)`.
+
+use crate::element::Element;
+
+macro_rules! conditions {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A condition that a shader may test with `@if(...)`. Any other name in a shader is a composition error, so a
+        /// misspelt condition cannot silently drop code.
+        ///
+        /// Variants are in the order of their names, which is the order in which a [`Kernel`](super::Kernel) lists them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Condition {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Condition {
+            /// Every condition.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// Its name in shaders, listings and dumps.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+conditions! {
+    /// The left factor of a product is stored transposed: (K, M).
+    ATransposed = "a_transposed",
+    /// The result is added to the contents of its tensor.
+    Accumulate = "accumulate",
+    /// The right factor of a product is stored transposed: (N, K).
+    BTransposed = "b_transposed",
+    /// A router's gradient includes that of its balance losses.
+    Balance = "balance",
+    /// Elements are bfloat16.
+    Bf16 = "bf16",
+    /// A bias is added: to a product, or to the scores that experts are chosen by.
+    Bias = "bias",
+    /// Each expert has a capacity of its own, read from a tensor.
+    Capacities = "capacities",
+    /// A token attends to itself and earlier tokens only.
+    Causal = "causal",
+    /// Weights of attention are dropped.
+    Dropout = "dropout",
+    /// GELU by the error function instead of tanh.
+    Exact = "exact",
+    /// Elements are IEEE half precision.
+    F16 = "f16",
+    /// Elements are 32-bit floats.
+    F32 = "f32",
+    /// The kernel computes a gradient: of parameters, which is f32 whatever the elements are, of a head, or of gates.
+    Gradient = "gradient",
+    /// Experts are chosen from the best groups only.
+    GroupLimited = "group_limited",
+    /// Rows of a product are sorted by expert, each with a matrix of its own.
+    Grouped = "grouped",
+    /// Rotary pairs are neighbours.
+    Interleaved = "interleaved",
+    /// A residual is added to the result.
+    Residual = "residual",
+    /// A token attends within its document only.
+    Segmented = "segmented",
+    /// The invocations of a workgroup share a row through workgroup memory.
+    SharedTile = "shared_tile",
+    /// The invocations of a workgroup exchange what they load by subgroup shuffles.
+    Shuffled = "shuffled",
+    /// A router scores experts by the sigmoid instead of the softmax.
+    Sigmoid = "sigmoid",
+    /// Rotary pairs do not lie in whole groups of 4 elements.
+    Straddling = "straddling",
+    /// Gate and up projection are in separate buffers.
+    TwoTensors = "two_tensors",
+    /// A query attends to a window of keys.
+    Windowed = "windowed",
+    /// A router's gradient includes that of the z-loss.
+    ZLoss = "z_loss",
+}
+
+impl From<Element> for Condition {
+    /// The condition under which the elements of a shader are `element`, which is a float.
+    fn from(element: Element) -> Self {
+        match element {
+            Element::F32 => Self::F32,
+            Element::F16 => Self::F16,
+            Element::Bf16 => Self::Bf16,
+            Element::U32 => panic!("no shader has a variant for u32 elements"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Listings and golden files print conditions in the order of the variants.
+    #[test]
+    fn variants_are_in_the_order_of_their_names() {
+        assert!(Condition::ALL.is_sorted_by_key(|condition| condition.name()));
+    }
+
+    #[test]
+    fn every_condition_is_tested_by_a_shader_and_every_tested_name_is_a_condition() {
+        let sources = crate::kernels::Sources::default();
+        let known: BTreeSet<&str> = Condition::ALL.iter().map(|condition| condition.name()).collect();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut tested = BTreeSet::new();
+        for (_, source) in sources.iter() {
+            let expressions = source.split("@if(").skip(1).filter_map(|rest| rest.split([')', '\n']).next());
+            tested.extend(expressions.flat_map(|e| e.split(|c| !is_name(c))).filter(|name| !name.is_empty()));
+        }
+        assert_eq!(tested, known);
+    }
+}

@@ -1,0 +1,49 @@
+//! State that the kernels of a training step share: the twins of the structs in `shaders/lib/step_state.wgsl`.
+
+crate::state! {
+    /// The decisions of a step, and the counters that persist from step to step.
+    /// [`grad_norm`](super::grad_norm::grad_norm) writes it.
+    pub struct StepState {
+        /// What the loss is multiplied by before the backward pass.
+        pub loss_scale: f32,
+        /// Optimizer steps done; an overflow does not advance it.
+        pub global_step: u32,
+        /// 1 if a gradient of the step was not finite.
+        pub is_overflow: u32,
+        /// L2 norm of the unscaled gradients, before clipping.
+        pub grad_norm: f32,
+        /// The optimizer's factor for gradients: unscaling times clipping.
+        pub grad_factor: f32,
+        /// The learning rate of the step, for parameters outside of groups with their own.
+        pub learning_rate: f32,
+        /// 1 / (1 - beta1^t), or 1 where the optimizer does not correct its moments.
+        pub bias_correction1: f32,
+        /// 1 / (1 - beta2^t), or 1.
+        pub bias_correction2: f32,
+        /// Mean loss over the step's micro-batches in nats per token.
+        pub loss: f32,
+        /// While 1, updates are skipped.
+        pub is_halted: u32,
+        /// Steps whose gradients were not finite, since the start of this process.
+        pub overflows: u32,
+        /// Steps done, overflowed ones included.
+        pub step: u32,
+    }
+}
+
+crate::state! {
+    /// Sums of the loss since the host cleared them.
+    /// [`linear_cross_entropy`](super::linear_cross_entropy::linear_cross_entropy) adds to them.
+    pub struct LossState {
+        /// Gradient of the objective with respect to each token's loss.
+        pub seed: f32,
+        /// Tokens of the last micro-batch that are not ignored.
+        pub count: f32,
+        /// Sum of the losses of tokens that are not ignored, in nats.
+        pub loss_sum: f32,
+        /// Number of these tokens.
+        pub token_sum: f32,
+        /// Sum of the mean losses of micro-batches, each divided by their number.
+        pub mean_sum: f32,
+    }
+}
