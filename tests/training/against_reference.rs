@@ -92,7 +92,8 @@ fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
     let (rule, adamw) = match optimizer.kind {
         OptimizerKind::AdamW(adamw) => (Rule::AdamW, adamw),
         OptimizerKind::Sgd(SgdConfig { momentum, dampening, nesterov }) => {
-            (Rule::Sgd(SgdSettings { momentum, dampening, nesterov }), AdamWConfig::default())
+            let unused = AdamWConfig { beta1: 0.0, beta2: 0.0, eps: 1.0, correction: Correction::Absent };
+            (Rule::Sgd(SgdSettings { momentum, dampening, nesterov }), unused)
         }
         OptimizerKind::Muon(muon) => {
             let MuonConfig { momentum, nesterov, ns_steps: steps, matched_adamw_rms: rms, adamw } = muon;

@@ -2,7 +2,7 @@
 
 use super::names::Names;
 use super::node::Node;
-use super::other::Fate;
+use super::other::{Fate, words};
 use super::path::join;
 use super::setting::{Kind, Setting, Words};
 use super::source::{Source, unknown_type};
@@ -101,12 +101,12 @@ impl<'a> Reader<'a> {
     }
 
     /// The word at `key`, a type of the section; `planned` are types that are known and not built.
-    pub fn kind<T: Words>(&self, key: &str, planned: &[&str]) -> Option<T> {
+    pub fn kind<T: Words>(&self, key: &str, planned: &'static str) -> Option<T> {
         let node = self.node(key)?;
         let word = node.word().unwrap_or_default();
         let built = T::WORDS.iter().map(|(word, _)| *word);
         let found = T::named(word);
-        if found.is_none() && planned.contains(&word) {
+        if found.is_none() && words(planned).any(|planned| planned == word) {
             let expected = Kind::Words(T::firsts().collect()).expected();
             self.fault(key, format!("`{word}` is not built yet; write {expected}"));
         } else if found.is_none() && node.word().is_none() {

@@ -7,7 +7,7 @@ rows! {
     /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD`.
     pub struct Optimizer {
         /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does.
-        kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, &PLANNED)),
+        kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)),
         /// Decay of the first and the second moment per step.
         betas: Vec<f64> = Numbers.optional().read_by(pair).of(ADAM).example("[0.9, 0.95]"),
         /// Decay of the first moment, where `betas` is absent: 0.9.
@@ -75,17 +75,8 @@ impl OptimizerType {
 }
 
 /// Optimizers of the original that are not built.
-const PLANNED: [&str; 9] = [
-    "PmaAdamW",
-    "FusedPmaAdamW",
-    "FusedCastAdamWeightDecay",
-    "Lamb",
-    "CAME",
-    "Adafactor",
-    "Adam",
-    "Adagrad",
-    "Momentum",
-];
+const PLANNED: &str =
+    "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad Momentum";
 
 /// The optimizer and its numbers. Weight decay is decoupled in every kind but SGD (Loshchilov and Hutter, "Decoupled weight
 /// decay regularization", 2019): p ← p (1 - lr wd) - lr update.
@@ -158,13 +149,6 @@ pub struct SgdConfig {
     pub nesterov: bool,
 }
 
-impl Default for AdamWConfig {
-    /// The original's defaults.
-    fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, correction: Correction::Published }
-    }
-}
-
 impl OptimizerConfig {
     /// How the matrices of the layers are updated; all other parameters are updated elementwise.
     pub fn matrix_rule(&self) -> UpdateRule {
@@ -198,7 +182,7 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
     let reader = Reader::open(source, "optimizer", &[&table]);
     let kind = match reader.node("type") {
         None => OptimizerType::default(),
-        Some(_) => match reader.kind("type", &PLANNED) {
+        Some(_) => match reader.kind("type", PLANNED) {
             Some(kind) => kind,
             None => return Optimizer::default(),
         },
@@ -213,10 +197,8 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
         };
         reader.fault(row.key, remedy);
     }
-    let both = reader.has("betas") && (reader.has("beta1") || reader.has("beta2"));
-    if both {
-        reader.fault("betas", "given beside `beta1` or `beta2`; keep one form");
-    }
+    let is_one_form = !reader.has("betas") || !(reader.has("beta1") || reader.has("beta2"));
+    reader.require(&["betas"], is_one_form, "given beside `beta1` or `beta2`; keep one form");
     if let OptimizerKind::Sgd(sgd) = optimizer.config().kind {
         let fits = !sgd.nesterov || (sgd.momentum > 0.0 && sgd.dampening == 0.0);
         let message = "needs a `momentum` above 0, and no `dampening`";
@@ -229,18 +211,14 @@ pub(crate) fn read(source: &Source<'_>) -> Optimizer {
 impl Optimizer {
     /// The optimizer as the trainer needs it, with the defaults of its type.
     pub(crate) fn config(&self) -> OptimizerConfig {
+        let adamw_eps = self.adamw_eps.unwrap_or(1e-8);
         let kind = match self.kind {
             OptimizerType::Muon => OptimizerKind::Muon(MuonConfig {
                 momentum: self.momentum.unwrap_or(0.95),
                 nesterov: self.nesterov.unwrap_or(true),
                 ns_steps: self.ns_steps.map_or(5, |steps| steps as u32),
                 matched_adamw_rms: self.matched_adamw_rms.unwrap_or(0.2),
-                adamw: adamw(
-                    &self.adamw_betas,
-                    [0.95, 0.95],
-                    self.adamw_eps.unwrap_or(1e-8),
-                    Correction::Published,
-                ),
+                adamw: adamw(&self.adamw_betas, [0.95; 2], adamw_eps, Correction::Published),
             }),
             OptimizerType::Sgd => OptimizerKind::Sgd(SgdConfig {
                 momentum: self.momentum.unwrap_or(0.0),

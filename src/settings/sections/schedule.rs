@@ -102,7 +102,7 @@ fn read_at<'a>(
     let reader = Reader::open(source, path, tables);
     let kind = match reader.node("type") {
         None => Some(ScheduleType::default()),
-        Some(_) => reader.kind("type", &PLANNED),
+        Some(_) => reader.kind("type", PLANNED),
     };
     let Some(kind) = kind else { return (reader, Schedule::default()) };
     let reader = reader.of_type(kind.word());

@@ -27,7 +27,7 @@ rows! {
     /// `runner_wrapper.scale_sense` as a section: a loss scale that is looked after by one of the original's cells.
     pub struct LossScale {
         /// The cell that looks after the scale.
-        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, &[])),
+        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
         /// The scale.
         loss_scale_value: f64 = Numbers.default(1.0).within(ABOVE_ZERO),
     }

@@ -6,7 +6,7 @@ rows! {
     /// `lr_schedule`: the learning rate of every step.
     pub struct Schedule {
         /// The course of the rate after warm-up.
-        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, &PLANNED)).example("linear"),
+        kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)).example("linear"),
         /// The highest rate; by default that of the optimizer.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.5"),
         /// The highest rate; for `LearningRateWiseLayer` a section with the schedule to scale.
@@ -109,4 +109,4 @@ words! {
 }
 
 /// Types of files of the original that ship with one model's code.
-pub(super) const PLANNED: [&str; 2] = ["MegatronLR", "WarmUpDecayLR"];
+pub(super) const PLANNED: &str = "MegatronLR WarmUpDecayLR";
