@@ -16,7 +16,7 @@
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_max, row_sum, row_sum4, share_of};
+import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum, row_sum4};
 import package::tile::{D4, LANES, V4};
 
 struct Params {
@@ -61,8 +61,8 @@ fn append(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
 
 @compute @workgroup_size(LANES)
 fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    let item = min(share.row, params.sequences * params.heads - 1u);
+    let row = row_of(linear_index(workgroup), lane);
+    let item = min(row, params.sequences * params.heads - 1u);
     let sequence = item / params.heads;
     let head = item % params.heads;
     let from_query = params.qkv_offset + sequence * params.qkv_stride + head * D4;
@@ -77,7 +77,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let values = start + params.cached_v_start + head / params.group * V4;
     var highest = MASKED;
     var total = 0.0;
-    for (var i = share.first; i < seen; i += share.step) {
+    for (var i = first_of(lane); i < seen; i += STEP) {
         let row = (position - i) * params.cache_stride;
         var score = 0.0;
         for (var c = 0u; c < D4; c++) {
@@ -99,7 +99,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let to = params.out_offset + sequence * params.out_stride + head * V4;
     for (var c = 0u; c < V4; c++) {
         let joined = row_sum4(sums[c] * decay, lane) / sum;
-        if (share.first == 0u && share.row == item) {
+        if (first_of(lane) == 0u && row == item) {
             out[to + c] = store4(joined);
         }
     }

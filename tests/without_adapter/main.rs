@@ -12,3 +12,4 @@ mod text_data;
 mod tidy;
 mod tokenize;
 mod tokenizer;
+mod uniformity;

@@ -69,7 +69,8 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-fn variants() -> Vec<Dispatch> {
+/// One dispatch of every variant that a recording can contain.
+pub fn variants() -> Vec<Dispatch> {
     let plain = [
         "--model.model_config.use_qk_norm=False",
         "--model.model_config.qkv_has_bias=False",
