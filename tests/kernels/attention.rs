@@ -1,9 +1,9 @@
 //! Attention, forward and backward, against the f64 reference.
 
-use crate::lab::{Bits, Case, allowed, check};
+use crate::lab::{Bits, Case, allowed, check, check_tier};
 use crate::packed::{document_bounds, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::Capabilities;
+use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::Dropout;
 use gristmill::ops::heads::HeadLayout;
@@ -187,6 +187,20 @@ impl Row {
 fn attention_is_the_weighted_mean_of_the_values() {
     for row in &ROWS {
         check(&format!("attention {row}"), |case| forward(case, row, 1.0));
+    }
+}
+
+/// The head sizes of most models, and a sequence of many blocks and tiles, with the kernels that a GPU runs alone: those of the
+/// software tier take llvmpipe several times as long to compile.
+#[test]
+fn attention_at_the_sizes_of_a_gpu() {
+    for row in [
+        Row { batch: 1, tokens: 70, heads: (2, 1), dims: (64, 64), ..BASE },
+        Row { batch: 1, tokens: 35, heads: (1, 1), dims: (128, 128), ..BASE },
+        Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
+    ] {
+        check_tier(&format!("attention {row}"), Tier::Portable, &|case| forward(case, &row, 1.0));
+        check_tier(&format!("attention_backward {row}"), Tier::Portable, &|case| backward(case, &row));
     }
 }
 
