@@ -13,3 +13,4 @@ mod tidy;
 mod tokenize;
 mod tokenizer;
 mod uniformity;
+mod writers;
