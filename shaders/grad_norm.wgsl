@@ -14,7 +14,7 @@
 // Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_of, row_sum};
 import package::lib::step_state::{LossState, StepState};
 import package::tile::{BLOCK, LANES};
 
@@ -42,23 +42,24 @@ alias ScheduleRow = vec4<f32>;
 
 @compute @workgroup_size(LANES)
 fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
     let unscale = 1.0 / state.loss_scale;
-    let end = min(BLOCK, params.count4 - share.row * BLOCK);
+    let end = min(BLOCK, params.count4 - row * BLOCK);
     var squares = 0.0;
     var overflows = 0.0;
-    for (var i = share.first; i < end; i += share.step) {
-        let g = gradients[share.row * BLOCK + i];
+    for (var i = first; i < end; i += STEP) {
+        let g = gradients[row * BLOCK + i];
         let unscaled = g * unscale;
         squares += dot(unscaled, unscaled);
         overflows += select(0.0, 1.0, any(is_overflow(g)));
     }
     let total = vec2<f32>(row_sum(squares, lane), row_sum(overflows, lane));
-    if (share.first == 0u) {
-        partials[params.first_partial + share.row] = total;
+    if (first == 0u) {
+        partials[params.first_partial + row] = total;
     }
 }
 

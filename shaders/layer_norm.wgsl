@@ -15,7 +15,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{column_block, row_sum, share_of};
+import package::lib::reduce::{STEP, column_block, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
 
@@ -43,27 +43,28 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn layer_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let start = share.row * params.stride4;
+    let start = row * params.stride4;
     var values = 0.0;
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         values += dot(load4(x[start + i]), vec4<f32>(1.0)); // padding is zero
     }
     let center = row_sum(values, lane) / f32(params.cols);
     var squares = 0.0;
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let value = keep_inside(load4(x[start + i]) - center, 4u * i, params.cols);
         squares += dot(value, value);
     }
     let scale = inverseSqrt(row_sum(squares, lane) / f32(params.cols) + params.epsilon);
-    if (share.first == 0u) {
-        mean_out[share.row] = center;
-        rstd_out[share.row] = scale;
+    if (first == 0u) {
+        mean_out[row] = center;
+        rstd_out[row] = scale;
     }
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let value = (load4(x[start + i]) - center) * scale * load4(w[i]) + load4(b[i]);
         y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
@@ -71,23 +72,24 @@ fn layer_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
 
 @compute @workgroup_size(LANES)
 fn layer_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let start = share.row * params.stride4;
-    let center = mean[share.row];
-    let scale = rstd[share.row];
+    let start = row * params.stride4;
+    let center = mean[row];
+    let scale = rstd[row];
     var sums = 0.0; // Σ h; the padding of dy and w is zero
     var products = 0.0; // Σ h · x̂
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let h = load4(dy[start + i]) * load4(w[i]);
         sums += dot(h, vec4<f32>(1.0));
         products += dot(h, (load4(x[start + i]) - center) * scale);
     }
     let shift = row_sum(sums, lane) / f32(params.cols);
     let pull = row_sum(products, lane) / f32(params.cols);
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let h = load4(dy[start + i]) * load4(w[i]);
         var value = scale * (h - shift - (load4(x[start + i]) - center) * scale * pull);
         @if(accumulate) { value += load4(dx[start + i]); }

@@ -13,7 +13,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_max, row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::lib::step_state::{LossState, StepState};
 import package::tile::LANES;
@@ -55,32 +55,33 @@ fn count_targets(@builtin(local_invocation_index) lane: u32) {
 
 @compute @workgroup_size(LANES)
 fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let start = share.row * params.stride4;
+    let start = row * params.stride4;
     var largest = LOWEST;
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let z = load_logits(start, i);
         largest = max(largest, max(max(z.x, z.y), max(z.z, z.w)));
     }
     let shift = row_max(largest, lane);
     var normalizer = 0.0;
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         normalizer += dot(exp(load_logits(start, i) - shift), vec4<f32>(1.0));
     }
     let total = row_sum(normalizer, lane);
-    let target_id = targets[params.first_token + share.row];
+    let target_id = targets[params.first_token + row];
     let counts = target_id != params.ignore;
-    if (share.first == 0u) {
+    if (first == 0u) {
         let at = load4(logits[start + min(target_id, params.vocab - 1u) / 4u])[target_id % 4u];
-        losses[params.first_token + share.row] = select(0.0, log(total) + shift - at, counts);
+        losses[params.first_token + row] = select(0.0, log(total) + shift - at, counts);
     }
     @if(gradient) {
         row_barrier(); // the target's logit is read above, and overwritten below by another invocation
         let scale = select(0.0, loss_seed.seed, counts);
-        for (var i = share.first; i < params.stride4; i += share.step) {
+        for (var i = first; i < params.stride4; i += STEP) {
             let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
             let onehot = select(vec4<f32>(0.0), vec4<f32>(1.0), index == vec4<u32>(target_id));
             let dz = scale * (exp(load_logits(start, i) - shift) / total - onehot);

@@ -15,7 +15,7 @@
 // matches AdamW's RMS: Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2.
 
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_of, row_sum};
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
@@ -63,14 +63,15 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn direction(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
     let stays = state.is_overflow != 0u || state.is_halted != 0u;
     var squares = 0.0;
-    for (var i = share.first; i < params.cols4; i += share.step) {
-        let at = share.row * params.cols4 + i;
+    for (var i = first; i < params.cols4; i += STEP) {
+        let at = row * params.cols4 + i;
         var value = vec4<f32>(0.0);
         if (!stays) {
             let g = gradients[params.offset + at] * state.grad_factor;
@@ -82,8 +83,8 @@ fn direction(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         squares += dot(value, value);
     }
     let total = row_sum(squares, lane);
-    if (share.first == 0u) {
-        partials[share.row] = total;
+    if (first == 0u) {
+        partials[row] = total;
     }
 }
 

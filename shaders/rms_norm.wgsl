@@ -14,7 +14,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{column_block, row_sum, share_of};
+import package::lib::reduce::{STEP, column_block, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
 
@@ -38,21 +38,22 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let start = share.row * params.stride4;
+    let start = row * params.stride4;
     var squares = 0.0;
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let value = load4(x[start + i]);
         squares += dot(value, value); // padding is zero
     }
     let scale = inverseSqrt(row_sum(squares, lane) / f32(params.cols) + params.epsilon);
-    if (share.first == 0u) {
-        rstd_out[share.row] = scale;
+    if (first == 0u) {
+        rstd_out[row] = scale;
     }
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let value = load4(x[start + i]) * scale * load4(w[i]);
         y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
@@ -60,18 +61,19 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
 
 @compute @workgroup_size(LANES)
 fn rms_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let start = share.row * params.stride4;
+    let start = row * params.stride4;
     var products = 0.0;
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         products += dot(load4(dy[start + i]) * load4(w[i]), load4(x[start + i]));
     }
-    let scale = rstd[share.row];
+    let scale = rstd[row];
     let pull = scale * scale * row_sum(products, lane) / f32(params.cols);
-    for (var i = share.first; i < params.stride4; i += share.step) {
+    for (var i = first; i < params.stride4; i += STEP) {
         let h = load4(dy[start + i]) * load4(w[i]);
         var value = scale * (h - load4(x[start + i]) * pull);
         @if(accumulate) { value += load4(dx[start + i]); }

@@ -17,7 +17,7 @@
 
 import package::lib::best::{Best, FIRST, LAST, better, is_before, key_of, row_best};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{Share, row_max, row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
 import package::lib::step_state::StepState;
 import package::tile::{CHOSEN, LANES};
 
@@ -61,23 +61,24 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 
 @compute @workgroup_size(LANES)
 fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.tokens) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.tokens) {
         return;
     }
-    let start = share.row * params.stride;
+    let start = row * params.stride;
     var largest = LOWEST;
-    for (var e = share.first; e < params.experts; e += share.step) {
+    for (var e = first; e < params.experts; e += STEP) {
         largest = max(largest, logits[start + e]);
     }
     let shift = row_max(largest, lane);
     var normalizer = 0.0;
-    for (var e = share.first; e < params.experts; e += share.step) {
+    for (var e = first; e < params.experts; e += STEP) {
         normalizer += exp(logits[start + e] - shift);
     }
     let total = row_sum(normalizer, lane);
     var sum = 0.0;
-    for (var e = share.first; e < params.stride; e += share.step) {
+    for (var e = first; e < params.stride; e += STEP) {
         var score = 0.0;
         if (e < params.experts) {
             @if(sigmoid) { score = logistic(logits[start + e]); }
@@ -89,13 +90,13 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let score_sum = row_sum(sum, lane);
     row_barrier(); // from here on invocations read each other's scores
 
-    let chosen = choose_experts(share, lane);
-    if (share.first != 0u) {
+    let chosen = choose_experts(row, lane);
+    if (first != 0u) {
         return;
     }
     var chosen_sum = 0.0;
     for (var j = 0u; j < CHOSEN; j++) {
-        ids[share.row * CHOSEN + j] = chosen[j];
+        ids[row * CHOSEN + j] = chosen[j];
         chosen_sum += scores[start + chosen[j]];
     }
     let factor = gate_factor(chosen_sum);
@@ -104,34 +105,35 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
         if (j < CHOSEN) {
             gate = scores[start + chosen[j]] * factor;
         }
-        gates[share.row * params.gates_stride + j] = gate;
+        gates[row * params.gates_stride + j] = gate;
     }
-    statistics[share.row] = vec4<f32>(shift + log(total), score_sum, chosen_sum, 0.0);
+    statistics[row] = vec4<f32>(shift + log(total), score_sum, chosen_sum, 0.0);
 }
 
 @compute @workgroup_size(LANES)
 fn choose(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.tokens) {
+    let row = row_of(linear_index(workgroup), lane);
+    if (row >= params.tokens) {
         return;
     }
-    let chosen = choose_experts(share, lane);
-    if (share.first != 0u) {
+    let chosen = choose_experts(row, lane);
+    if (first_of(lane) != 0u) {
         return;
     }
     for (var j = 0u; j < CHOSEN; j++) {
-        ids[share.row * CHOSEN + j] = chosen[j];
+        ids[row * CHOSEN + j] = chosen[j];
     }
 }
 
 @compute @workgroup_size(LANES)
 fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.tokens) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.tokens) {
         return;
     }
-    let start = share.row * params.stride;
-    let statistic = statistics_in[share.row]; // lse, Σ scores, Σ chosen scores
+    let start = row * params.stride;
+    let statistic = statistics_in[row]; // lse, Σ scores, Σ chosen scores
 
     // The gradient of a chosen score is factor · (d_gate_j - mean); `mean` comes from normalising the gates. `loss` is
     // the Σ s · ds that the softmax, or the division by Σ s, subtracts from the gradient of every score.
@@ -141,7 +143,7 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     @if(gradient) {
         var products = 0.0;
         for (var j = 0u; j < CHOSEN; j++) {
-            products += d_gates[share.row * params.gates_stride + j] * scores_in[start + ids_in[share.row * CHOSEN + j]];
+            products += d_gates[row * params.gates_stride + j] * scores_in[start + ids_in[row * CHOSEN + j]];
         }
         if (params.normalises != 0u) {
             mean = products / (statistic.z + EPSILON);
@@ -150,10 +152,10 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     }
 
     @if(balance || z_loss) let seed = step.loss_scale * params.inverse_accumulation;
-    @if(balance) let pull_start = share.row / params.sequence * params.pull_stride;
+    @if(balance) let pull_start = row / params.sequence * params.pull_stride;
     @if(balance) {
         var products = 0.0;
-        for (var e = share.first; e < params.experts; e += share.step) {
+        for (var e = first; e < params.experts; e += STEP) {
             products += seed * pull[pull_start + e] * scores_in[start + e];
         }
         let total = row_sum(products, lane);
@@ -161,7 +163,7 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
         @if(!sigmoid) { loss += total; }
     }
 
-    for (var e = share.first; e < params.stride; e += share.step) {
+    for (var e = first; e < params.stride; e += STEP) {
         var value = 0.0;
         if (e < params.experts) {
             let score = scores_in[start + e];
@@ -179,12 +181,12 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     }
     @if(gradient) {
         row_barrier(); // adds below to elements that other invocations have written
-        for (var j = share.first; j < CHOSEN; j += share.step) {
-            let at = start + ids_in[share.row * CHOSEN + j]; // a token's choices are distinct
+        for (var j = first; j < CHOSEN; j += STEP) {
+            let at = start + ids_in[row * CHOSEN + j]; // a token's choices are distinct
             let score = scores_in[at];
             var slope = score;
             @if(sigmoid) { slope *= 1.0 - score; }
-            d_logits[at] += slope * factor * (d_gates[share.row * params.gates_stride + j] - mean);
+            d_logits[at] += slope * factor * (d_gates[row * params.gates_stride + j] - mean);
         }
     }
 }
@@ -218,17 +220,17 @@ fn selection_score(start: u32, expert: u32) -> f32 {
 }
 
 // The first k eligible experts in the order of lib/best, best first.
-fn choose_experts(share: Share, lane: u32) -> array<u32, CHOSEN> {
-    let start = share.row * params.stride;
-    @if(group_limited) let last_group = choose_groups(share, lane);
+fn choose_experts(row: u32, lane: u32) -> array<u32, CHOSEN> {
+    let start = row * params.stride;
+    @if(group_limited) let last_group = choose_groups(row, lane);
     var chosen: array<u32, CHOSEN>;
     var taken = FIRST;
     for (var j = 0u; j < CHOSEN; j++) {
         var best = LAST;
-        for (var e = share.first; e < params.experts; e += share.step) {
+        for (var e = first_of(lane); e < params.experts; e += STEP) {
             let candidate = Best(selection_key(start, e), e);
             var allowed = is_before(taken, candidate);
-            @if(group_limited) { allowed = allowed && is_in_groups(share.row, e, last_group); }
+            @if(group_limited) { allowed = allowed && is_in_groups(row, e, last_group); }
             if (allowed && is_before(candidate, best)) {
                 best = candidate;
             }
@@ -241,11 +243,11 @@ fn choose_experts(share: Share, lane: u32) -> array<u32, CHOSEN> {
 
 // The last eligible group in the order of lib/best; also writes the keys of all groups to group_keys.
 @if(group_limited)
-fn choose_groups(share: Share, lane: u32) -> Best {
-    let start = share.row * params.stride;
-    let groups_start = share.row * params.groups_stride;
+fn choose_groups(row: u32, lane: u32) -> Best {
+    let start = row * params.stride;
+    let groups_start = row * params.groups_stride;
     let size = params.experts / params.groups;
-    for (var group = share.first; group < params.groups; group += share.step) {
+    for (var group = first_of(lane); group < params.groups; group += STEP) {
         var first = LOWEST;
         var second = LOWEST;
         for (var i = 0u; i < size; i++) {
@@ -259,7 +261,7 @@ fn choose_groups(share: Share, lane: u32) -> Best {
     var taken = FIRST;
     for (var i = 0u; i < params.groups_chosen; i++) {
         var best = LAST;
-        for (var group = share.first; group < params.groups; group += share.step) {
+        for (var group = first_of(lane); group < params.groups; group += STEP) {
             let candidate = Best(group_keys[groups_start + group], group);
             if (is_before(taken, candidate) && is_before(candidate, best)) {
                 best = candidate;

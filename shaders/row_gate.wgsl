@@ -9,7 +9,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::LANES;
 
@@ -33,37 +33,39 @@ struct Params {
 
 @compute @workgroup_size(LANES)
 fn row_gate(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let gate = logistic(load4(g[share.row]).x);
-    for (var i = share.first; i < params.y_stride4; i += share.step) {
-        var value = gate * load4(x[share.row * params.x_stride4 + i]);
-        @if(residual) { value += load4(residual[share.row * params.other_stride4 + i]); }
-        y[share.row * params.y_stride4 + i] = store4(keep_inside(value, 4u * i, params.cols));
+    let gate = logistic(load4(g[row]).x);
+    for (var i = first; i < params.y_stride4; i += STEP) {
+        var value = gate * load4(x[row * params.x_stride4 + i]);
+        @if(residual) { value += load4(residual[row * params.other_stride4 + i]); }
+        y[row * params.y_stride4 + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }
 
 @compute @workgroup_size(LANES)
 fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
         return;
     }
-    let gate = logistic(load4(g[share.row]).x);
+    let gate = logistic(load4(g[row]).x);
     var products = 0.0;
-    for (var i = share.first; i < params.other_stride4; i += share.step) {
-        let at = share.row * params.other_stride4 + i;
-        let slope = load4(dy[share.row * params.y_stride4 + i]);
-        products += dot(slope, load4(x[share.row * params.x_stride4 + i]));
+    for (var i = first; i < params.other_stride4; i += STEP) {
+        let at = row * params.other_stride4 + i;
+        let slope = load4(dy[row * params.y_stride4 + i]);
+        products += dot(slope, load4(x[row * params.x_stride4 + i]));
         var value = gate * slope;
         @if(accumulate) { value += load4(dx[at]); }
         dx[at] = store4(keep_inside(value, 4u * i, params.cols));
     }
     let total = row_sum(products, lane);
-    if (share.first == 0u) {
-        dg[share.row] = store4(vec4<f32>(gate * (1.0 - gate) * total, 0.0, 0.0, 0.0));
+    if (first == 0u) {
+        dg[row] = store4(vec4<f32>(gate * (1.0 - gate) * total, 0.0, 0.0, 0.0));
     }
 }
 

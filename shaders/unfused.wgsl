@@ -12,7 +12,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_max, row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
 import package::tile::LANES;
 
 struct Params {
@@ -65,20 +65,21 @@ fn rotate_half(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
 
 @compute @workgroup_size(LANES)
 fn softmax(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    let row = min(share.row, params.rows - 1u);
+    let item = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    let row = min(item, params.rows - 1u);
     var largest = vec4<f32>(-1e30);
-    for (var column = share.first; column < params.columns4; column += share.step) {
+    for (var column = first; column < params.columns4; column += STEP) {
         largest = max(largest, score(row, column));
     }
     let top = row_max(max(max(largest.x, largest.y), max(largest.z, largest.w)), lane);
     var sum = vec4<f32>(0.0);
-    for (var column = share.first; column < params.columns4; column += share.step) {
+    for (var column = first; column < params.columns4; column += STEP) {
         sum += exp(score(row, column) - top);
     }
     let total = row_sum(dot(sum, vec4<f32>(1.0)), lane);
-    if (share.row < params.rows) {
-        for (var column = share.first; column < params.columns4; column += share.step) {
+    if (item < params.rows) {
+        for (var column = first; column < params.columns4; column += STEP) {
             y[y_at(Place(row, column))] = store4(exp(score(row, column) - top) / total);
         }
     }

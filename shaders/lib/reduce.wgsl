@@ -59,22 +59,18 @@ fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> {
 @if(!shared_tile) fn row_max(value: f32, lane: u32) -> f32 { return value; }
 @if(!shared_tile) fn row_sum4(value: vec4<f32>, lane: u32) -> vec4<f32> { return value; }
 
-// The row of an invocation, and its elements within it: first, first + step, ...
-struct Share {
-    row: u32,
-    first: u32,
-    step: u32,
-}
+// The row of an invocation, and its elements within it: first_of(lane), first_of(lane) + STEP, ...
+//
+// Separate functions, not one that returns a struct: kernels return early for rows past the end, before the barriers
+// above, so WGSL's uniformity analysis must see that the row does not depend on the lane. It treats a struct as a whole.
+@if(shared_tile) const STEP: u32 = LANES;
+@if(!shared_tile) const STEP: u32 = 1u;
 
-@if(shared_tile)
-fn share_of(workgroup: u32, lane: u32) -> Share {
-    return Share(workgroup, lane, LANES);
-}
+@if(shared_tile) fn row_of(workgroup: u32, lane: u32) -> u32 { return workgroup; }
+@if(!shared_tile) fn row_of(workgroup: u32, lane: u32) -> u32 { return workgroup * LANES + lane; }
 
-@if(!shared_tile)
-fn share_of(workgroup: u32, lane: u32) -> Share {
-    return Share(workgroup * LANES + lane, 0u, 1u);
-}
+@if(shared_tile) fn first_of(lane: u32) -> u32 { return lane; }
+@if(!shared_tile) fn first_of(lane: u32) -> u32 { return 0u; }
 
 // The group of 4 columns that an invocation sums, over the rows first..end (exclusive).
 struct ColumnBlock {

@@ -7,7 +7,7 @@
 //                      the workgroup sums over all rows of that expert
 
 import package::lib::element::{Packed, load4, store4};
-import package::lib::group::{Group, group_of_tile};
+@if(grouped && !a_transposed) import package::lib::group::group_of_tile;
 import package::lib::row::keep_inside;
 
 struct Params {
@@ -38,7 +38,47 @@ struct Params {
 @if(grouped && !a_transposed) @group(0) @binding(6) var<storage, read> tiles: array<vec4<u32>>; // see work_list.wgsl
 @if(grouped && a_transposed) @group(0) @binding(6) var<storage, read> offsets: array<u32>; // (E + 1), rows by expert
 
-@if(grouped) var<private> group: Group; // the rows and expert of this workgroup
+// What a workgroup multiplies: sizes, and offsets in groups of 4 elements. Passed by value: control flow around barriers
+// depends on it, and WGSL's uniformity analysis takes every private variable as different in each invocation.
+struct Product {
+    m: u32, // rows of the result; 0: nothing to write
+    k: u32, // length of the sums
+    a_start: u32,
+    b_start: u32,
+    y_start: u32,
+}
+
+@if(!grouped)
+fn product_of(workgroup: vec3<u32>) -> Product {
+    return Product(params.m, params.k, params.a_offset, params.b_offset, params.y_offset);
+}
+
+// The group's rows are rows of the result. An empty group has sizes of 0 and writes nothing.
+@if(grouped && !a_transposed)
+fn product_of(workgroup: vec3<u32>) -> Product {
+    let group = group_of_tile(tiles[workgroup.y], params.first_expert, params.experts);
+    return Product(
+        group.rows,
+        select(params.k, 0u, group.rows == 0u),
+        params.a_offset + group.first * params.a_stride,
+        params.b_offset + group.matrix * params.matrix_stride,
+        params.y_offset + group.first * params.y_stride,
+    );
+}
+
+// The group's rows are summed over. The result of an empty group has no rows to write.
+@if(grouped && a_transposed)
+fn product_of(workgroup: vec3<u32>) -> Product {
+    let first = offsets[params.first_expert + workgroup.x];
+    let rows = offsets[params.first_expert + workgroup.x + 1u] - first;
+    return Product(
+        select(params.m, 0u, rows == 0u),
+        rows,
+        params.a_offset + first * params.a_stride,
+        params.b_offset + first * params.b_stride,
+        params.y_offset + workgroup.x * params.matrix_stride,
+    );
+}
 
 // Location of the result. Read once, before the epilogues: drivers may reload a uniform in every branch.
 struct Destination {
@@ -49,8 +89,8 @@ struct Destination {
     residual_stride: u32,
 }
 
-fn destination() -> Destination {
-    return Destination(size_m(), params.n, y_start(), params.y_stride, params.residual_stride);
+fn destination(product: Product) -> Destination {
+    return Destination(product.m, params.n, product.y_start, params.y_stride, params.residual_stride);
 }
 
 // Bias of four columns; `column4` may be past the end.
@@ -68,36 +108,6 @@ fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4
         store_y(at, keep_inside(value, 4u * column4, to.columns));
     }
 }
-
-@if(grouped && !a_transposed)
-fn pick_group(workgroup: vec3<u32>) {
-    group = group_of_tile(tiles[workgroup.y], params.first_expert, params.experts);
-}
-
-@if(grouped && a_transposed)
-fn pick_group(workgroup: vec3<u32>) {
-    let first = offsets[params.first_expert + workgroup.x];
-    group = Group(first, offsets[params.first_expert + workgroup.x + 1u] - first, workgroup.x);
-}
-
-// Rows of the result (m) and length of the reduction (k). With `grouped` the group's rows are rows of the result or, if
-// `a` is transposed, the reduction dimension; a workgroup with an empty group has sizes of 0 and writes nothing.
-@if(!grouped) fn size_m() -> u32 { return params.m; }
-@if(grouped && a_transposed) fn size_m() -> u32 { return select(params.m, 0u, group.rows == 0u); }
-@if(grouped && !a_transposed) fn size_m() -> u32 { return group.rows; }
-@if(!grouped) fn size_k() -> u32 { return params.k; }
-@if(grouped && !a_transposed) fn size_k() -> u32 { return select(params.k, 0u, group.rows == 0u); }
-@if(grouped && a_transposed) fn size_k() -> u32 { return group.rows; }
-
-// Offset of each operand.
-@if(!grouped) fn a_start() -> u32 { return params.a_offset; }
-@if(grouped) fn a_start() -> u32 { return params.a_offset + group.first * params.a_stride; }
-@if(!grouped) fn b_start() -> u32 { return params.b_offset; }
-@if(grouped && !a_transposed) fn b_start() -> u32 { return params.b_offset + group.matrix * params.matrix_stride; }
-@if(grouped && a_transposed) fn b_start() -> u32 { return params.b_offset + group.first * params.b_stride; }
-@if(!grouped) fn y_start() -> u32 { return params.y_offset; }
-@if(grouped && !a_transposed) fn y_start() -> u32 { return params.y_offset + group.first * params.y_stride; }
-@if(grouped && a_transposed) fn y_start() -> u32 { return params.y_offset + group.matrix * params.matrix_stride; }
 
 // Parameter gradients are f32, whatever the storage type of the factors.
 @if(gradient) fn load_y(at: u32) -> vec4<f32> { return y[at]; }

@@ -10,9 +10,8 @@
 // Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
 
 import package::lib::element::load4;
-import package::matmul::operands::{a, a_start, b, b_start, params, size_k, size_m};
+import package::matmul::operands::{Product, a, b, params, product_of};
 import package::matmul::operands::{bias_of, destination, epilogue};
-@if(grouped) import package::matmul::operands::{group, pick_group};
 import package::tile::{TM4, TN4, DEPTH};
 
 const SIDE: u32 = 16u; // invocations along each side of the workgroup
@@ -28,10 +27,10 @@ fn matmul(
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
+    let product = product_of(workgroup);
     @if(grouped) {
-        pick_group(workgroup);
-        if (group.rows == 0u) {
-            return; // an empty group has no result to write
+        if (product.m == 0u) {
+            return;
         }
     }
     @if(!grouped || a_transposed) let first_row4 = workgroup.y * A_WIDTH;
@@ -40,8 +39,8 @@ fn matmul(
     @if(grouped && a_transposed) let first_column4 = workgroup.z * B_WIDTH;
     var sums: array<vec4<f32>, 4u * TM4 * TN4>; // [row block i][row within it][column block j]
 
-    for (var k0 = 0u; k0 < size_k(); k0 += DEPTH) {
-        copy_tiles(lane, first_row4, first_column4, k0);
+    for (var k0 = 0u; k0 < product.k; k0 += DEPTH) {
+        copy_tiles(product, lane, first_row4, first_column4, k0);
         workgroupBarrier();
         for (var k = 0u; k < DEPTH; k++) {
             for (var i = 0u; i < TM4; i++) {
@@ -59,7 +58,7 @@ fn matmul(
         workgroupBarrier();
     }
 
-    let to = destination();
+    let to = destination(product);
     for (var j = 0u; j < TN4; j++) {
         let column4 = first_column4 + local.x + SIDE * j;
         let added = bias_of(column4);
@@ -73,17 +72,17 @@ fn matmul(
 }
 
 // Stages both slices, in blocks of 4 k by 4 rows (or columns) that the invocations take in turn.
-fn copy_tiles(lane: u32, first_row4: u32, first_column4: u32, k0: u32) {
+fn copy_tiles(product: Product, lane: u32, first_row4: u32, first_column4: u32, k0: u32) {
     for (var block = lane; block < (DEPTH / 4u) * (A_WIDTH + B_WIDTH); block += SIDE * SIDE) {
         let k4 = block / (A_WIDTH + B_WIDTH);
         let column = block % (A_WIDTH + B_WIDTH);
         if (column < A_WIDTH) {
-            let values = a_block(first_row4 + column, k0 / 4u + k4);
+            let values = a_block(product, first_row4 + column, k0 / 4u + k4);
             for (var r = 0u; r < 4u; r++) {
                 a_tile[(4u * k4 + r) * A_WIDTH + column] = values[r];
             }
         } else {
-            let values = b_block(first_column4 + column - A_WIDTH, k0 / 4u + k4);
+            let values = b_block(product, first_column4 + column - A_WIDTH, k0 / 4u + k4);
             for (var r = 0u; r < 4u; r++) {
                 b_tile[(4u * k4 + r) * B_WIDTH + column - A_WIDTH] = values[r];
             }
@@ -93,41 +92,41 @@ fn copy_tiles(lane: u32, first_row4: u32, first_column4: u32, k0: u32) {
 
 // A block of `a`: one vec4 along the rows for each of four k.
 @if(a_transposed)
-fn a_block(row4: u32, k4: u32) -> array<vec4<f32>, 4> {
+fn a_block(product: Product, row4: u32, k4: u32) -> array<vec4<f32>, 4> {
     var block: array<vec4<f32>, 4>;
     for (var i = 0u; i < 4u; i++) {
-        block[i] = load_a(4u * k4 + i, row4, size_k(), params.m);
+        block[i] = load_a(product, 4u * k4 + i, row4, product.k, params.m);
     }
     return block;
 }
 
 @if(!a_transposed)
-fn a_block(row4: u32, k4: u32) -> array<vec4<f32>, 4> {
+fn a_block(product: Product, row4: u32, k4: u32) -> array<vec4<f32>, 4> {
     return turn(
-        load_a(4u * row4, k4, size_m(), params.k),
-        load_a(4u * row4 + 1u, k4, size_m(), params.k),
-        load_a(4u * row4 + 2u, k4, size_m(), params.k),
-        load_a(4u * row4 + 3u, k4, size_m(), params.k),
+        load_a(product, 4u * row4, k4, product.m, params.k),
+        load_a(product, 4u * row4 + 1u, k4, product.m, params.k),
+        load_a(product, 4u * row4 + 2u, k4, product.m, params.k),
+        load_a(product, 4u * row4 + 3u, k4, product.m, params.k),
     );
 }
 
 // A block of `b`: one vec4 along the columns for each of four k.
 @if(!b_transposed)
-fn b_block(column4: u32, k4: u32) -> array<vec4<f32>, 4> {
+fn b_block(product: Product, column4: u32, k4: u32) -> array<vec4<f32>, 4> {
     var block: array<vec4<f32>, 4>;
     for (var i = 0u; i < 4u; i++) {
-        block[i] = load_b(4u * k4 + i, column4, size_k(), params.n);
+        block[i] = load_b(product, 4u * k4 + i, column4, product.k, params.n);
     }
     return block;
 }
 
 @if(b_transposed)
-fn b_block(column4: u32, k4: u32) -> array<vec4<f32>, 4> {
+fn b_block(product: Product, column4: u32, k4: u32) -> array<vec4<f32>, 4> {
     return turn(
-        load_b(4u * column4, k4, params.n, params.k),
-        load_b(4u * column4 + 1u, k4, params.n, params.k),
-        load_b(4u * column4 + 2u, k4, params.n, params.k),
-        load_b(4u * column4 + 3u, k4, params.n, params.k),
+        load_b(product, 4u * column4, k4, params.n, params.k),
+        load_b(product, 4u * column4 + 1u, k4, params.n, params.k),
+        load_b(product, 4u * column4 + 2u, k4, params.n, params.k),
+        load_b(product, 4u * column4 + 3u, k4, params.n, params.k),
     );
 }
 
@@ -136,16 +135,16 @@ fn turn(x: vec4<f32>, y: vec4<f32>, z: vec4<f32>, w: vec4<f32>) -> array<vec4<f3
     return array<vec4<f32>, 4>(turned[0], turned[1], turned[2], turned[3]);
 }
 
-fn load_a(row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
+fn load_a(product: Product, row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
     if (row >= rows || 4u * column4 >= columns) {
         return vec4<f32>(0.0);
     }
-    return load4(a[a_start() + row * params.a_stride + column4]);
+    return load4(a[product.a_start + row * params.a_stride + column4]);
 }
 
-fn load_b(row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
+fn load_b(product: Product, row: u32, column4: u32, rows: u32, columns: u32) -> vec4<f32> {
     if (row >= rows || 4u * column4 >= columns) {
         return vec4<f32>(0.0);
     }
-    return load4(b[b_start() + row * params.b_stride + column4]);
+    return load4(b[product.b_start + row * params.b_stride + column4]);
 }

@@ -17,9 +17,8 @@
 
 import package::lib::element::load4;
 import package::lib::lanes::{SHARED, own_share, from_lane};
-import package::matmul::operands::{a, a_start, b, b_start, params, size_k, size_m};
+import package::matmul::operands::{Product, a, b, params, product_of};
 import package::matmul::operands::{bias_of, destination, epilogue};
-@if(grouped) import package::matmul::operands::pick_group;
 import package::tile::{ROWS, COLUMNS4, LANES};
 
 alias Sums = array<array<vec4<f32>, COLUMNS4>, ROWS>;
@@ -27,7 +26,7 @@ alias Columns = array<u32, COLUMNS4>; // in groups of 4
 
 @compute @workgroup_size(LANES)
 fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    @if(grouped) { pick_group(workgroup); }
+    let product = product_of(workgroup);
     @if(!grouped || a_transposed) let first_row = workgroup.y * ROWS;
     @if(grouped && !a_transposed) let first_row = 0u;
     @if(!grouped || !a_transposed) let first_column4 = workgroup.x * LANES * COLUMNS4 + lane;
@@ -37,13 +36,13 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     for (var c = 0u; c < COLUMNS4; c++) {
         columns[c] = min(first_column4 + c * LANES, columns4 - 1u);
     }
-    var sums = mainloop(first_row, columns, own_share(lane));
+    var sums = mainloop(product, first_row, columns, own_share(lane));
     for (var c = 0u; c < COLUMNS4; c++) {
         for (var r = 0u; r < ROWS; r++) {
             finished[(c * ROWS + r) * LANES + lane] = sums[r][c];
         }
     }
-    let to = destination();
+    let to = destination(product);
     let rows = min(ROWS, to.rows - min(first_row, to.rows));
     for (var c = 0u; c < COLUMNS4; c++) {
         let column4 = first_column4 + c * LANES;
@@ -58,17 +57,17 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
 var<workgroup> finished: array<vec4<f32>, COLUMNS4 * ROWS * LANES>;
 
 @if(!a_transposed)
-fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
+fn mainloop(product: Product, first_row: u32, clamped: Columns, share: u32) -> Sums {
     var columns = clamped; // naga allows dynamic indexing of variables, not of values
     var sums: Sums;
-    let in_a = Matrix(a_start(), params.a_stride);
-    let in_b = Matrix(b_start(), params.b_stride);
-    let size = size_k();
+    let in_a = Matrix(product.a_start, params.a_stride);
+    let in_b = Matrix(product.b_start, params.b_stride);
+    let size = product.k;
     @if(b_transposed) let last = params.n - 1u; // row of b
     @if(!b_transposed) let last = size - 1u; // the padding of `a` is zero, so clamped rows of `b` contribute nothing
     var rows: array<u32, ROWS / SHARED>;
     for (var g = 0u; g < ROWS / SHARED; g++) {
-        rows[g] = place(in_a, min(first_row + g * SHARED + share, size_m() - 1u), 0u);
+        rows[g] = place(in_a, min(first_row + g * SHARED + share, product.m - 1u), 0u);
     }
     for (var k4 = 0u; k4 < (size + 3u) / 4u; k4++) {
         var b: array<mat4x4<f32>, COLUMNS4>; // 4 rows along k; each vector holds 4 columns
@@ -90,13 +89,13 @@ fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
 }
 
 @if(a_transposed)
-fn mainloop(first_row: u32, clamped: Columns, share: u32) -> Sums {
+fn mainloop(product: Product, first_row: u32, clamped: Columns, share: u32) -> Sums {
     var columns = clamped; // naga allows dynamic indexing of variables, not of values
     var sums: Sums;
-    let in_a = Matrix(a_start(), params.a_stride);
-    let in_b = Matrix(b_start(), params.b_stride);
-    let size = size_k();
-    let last_row4 = (size_m() - 1u) / 4u;
+    let in_a = Matrix(product.a_start, params.a_stride);
+    let in_b = Matrix(product.b_start, params.b_stride);
+    let size = product.k;
+    let last_row4 = (product.m - 1u) / 4u;
     var rows4: array<u32, ROWS / SHARED / 4u>;
     for (var g = 0u; g < ROWS / SHARED / 4u; g++) {
         rows4[g] = min(first_row / 4u + g * SHARED + share, last_row4);

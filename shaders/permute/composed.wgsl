@@ -13,7 +13,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_of, row_sum};
 import package::tile::LANES;
 
 const NONE: u32 = 0xffffffffu;
@@ -94,15 +94,15 @@ fn scale_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
 
 @compute @workgroup_size(LANES)
 fn dot_rows(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    let row = min(share.row, params.rows - 1u);
+    let item = row_of(linear_index(workgroup), lane);
+    let row = min(item, params.rows - 1u);
     var sum = vec4<f32>(0.0);
-    for (var column = share.first; column < params.stride4; column += share.step) {
+    for (var column = first_of(lane); column < params.stride4; column += STEP) {
         let i = row * params.stride4 + column;
         sum = fma(load4(x[i]), load4(z[i]), sum);
     }
     let total = row_sum(dot(sum, vec4<f32>(1.0)), lane);
-    if (share.row >= params.rows || share.first != 0u) {
+    if (item >= params.rows || first_of(lane) != 0u) {
         return;
     }
     let first = (row / params.chosen) * params.gates_stride;

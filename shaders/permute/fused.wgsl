@@ -14,7 +14,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
-import package::lib::reduce::{row_sum, share_of};
+import package::lib::reduce::{STEP, first_of, row_of, row_sum};
 import package::tile::LANES;
 
 const NONE: u32 = 0xffffffffu;
@@ -99,28 +99,29 @@ fn combine(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
 // Items are the R rows, followed by groups of CLEARED gates: those that no row writes are set to zero.
 @compute @workgroup_size(LANES)
 fn combine_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let share = share_of(linear_index(workgroup), lane);
-    if (share.row >= params.rows) {
-        for (var i = share.first; i < CLEARED; i += share.step) {
-            clear_gate((share.row - params.rows) * CLEARED + i);
+    let row = row_of(linear_index(workgroup), lane);
+    let first = first_of(lane);
+    if (row >= params.rows) {
+        for (var i = first; i < CLEARED; i += STEP) {
+            clear_gate((row - params.rows) * CLEARED + i);
         }
         return;
     }
-    let source = sources[share.row];
+    let source = sources[row];
     let is_claimed = source != NONE;
     let choice = select(0u, source, is_claimed);
     let token = choice / params.chosen;
     let gate_at = token * params.gates_stride + choice % params.chosen;
     let gate = gates[gate_at];
     var sum = vec4<f32>(0.0);
-    for (var column = share.first; column < params.stride4; column += share.step) {
+    for (var column = first; column < params.stride4; column += STEP) {
         let incoming = load4(dy[token * params.stride4 + column]);
-        let at = share.row * params.stride4 + column;
+        let at = row * params.stride4 + column;
         sum = fma(incoming, load4(rows[at]), sum);
         d_rows_out[at] = store4(select(vec4<f32>(0.0), gate * incoming, is_claimed));
     }
     let total = row_sum(dot(sum, vec4<f32>(1.0)), lane);
-    if (is_claimed && share.first == 0u) {
+    if (is_claimed && first == 0u) {
         d_gates[gate_at] = total;
     }
 }

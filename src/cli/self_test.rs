@@ -4,6 +4,7 @@
 
 mod experts;
 mod harness;
+mod tiles;
 
 use self::harness::Harness;
 use crate::device::Gpu;
@@ -43,26 +44,30 @@ const EPSILON: f32 = 1e-5;
 /// If the device fails.
 pub async fn self_test(gpu: &Gpu, tier: Tier) -> Result<Vec<Outcome>> {
     let mut harness = Harness::new(gpu, tier);
-    products(&mut harness);
+    products(&mut harness, [N, D, D], ["matmul x Wᵀ", "matmul dy W", "matmul dyᵀ x"]);
     norms(&mut harness);
     activations(&mut harness);
-    attentions(&mut harness);
+    attentions(&mut harness, LAYOUT, ["attention", "attention dqkv"]);
     loss(&mut harness);
     experts::experts(&mut harness);
+    tiles::tiles(&mut harness);
     harness.run().await
 }
 
-/// The three products of a linear layer: forward, and the gradients of its input and of its weight.
-fn products(harness: &mut Harness<'_>) {
-    let (x, w) = (harness.input(N, D), harness.input(D, D));
-    let [nt, nn, tn] = [(N, D), (N, D), (D, D)].map(|(rows, cols)| harness.output(rows, cols));
-    matmul(&mut harness.job.rec, Layout::Nt, x.0, w.0, nt, Epilogue::default());
-    matmul(&mut harness.job.rec, Layout::Nn, x.0, w.0, nn, Epilogue::default());
-    matmul(&mut harness.job.rec, Layout::Tn, x.0, x.0, tn, Epilogue::default());
-    let (n, d) = (N as usize, D as usize);
-    harness.expect("matmul x Wᵀ", nt, reference::matmul::matmul_nt(&x.1, &w.1, n, d, d));
-    harness.expect("matmul dy W", nn, reference::matmul::matmul_nn(&x.1, &w.1, n, d, d));
-    harness.expect("matmul dyᵀ x", tn, reference::matmul::matmul_tn(&x.1, &x.1, d, d, n));
+/// A product (m, n) over k in each layout: the forward pass of a linear layer, and the gradients of its input and of its weight.
+fn products(harness: &mut Harness<'_>, [m, n, k]: [u32; 3], labels: [&'static str; 3]) {
+    for (layout, label) in [Layout::Nt, Layout::Nn, Layout::Tn].into_iter().zip(labels) {
+        let a = if layout == Layout::Tn { harness.input(k, m) } else { harness.input(m, k) };
+        let b = if layout == Layout::Nt { harness.input(n, k) } else { harness.input(k, n) };
+        let y = harness.output(m, n);
+        matmul(&mut harness.job.rec, layout, a.0, b.0, y, Epilogue::default());
+        let reference = match layout {
+            Layout::Nt => reference::matmul::matmul_nt,
+            Layout::Nn => reference::matmul::matmul_nn,
+            Layout::Tn => reference::matmul::matmul_tn,
+        };
+        harness.expect(label, y, reference(&a.1, &b.1, m as usize, n as usize, k as usize));
+    }
 }
 
 fn norms(harness: &mut Harness<'_>) {
@@ -116,34 +121,34 @@ fn activations(harness: &mut Harness<'_>) {
     harness.expect("swiglu dx", d_gate_up, concatenate(&[(&d_gate, D / 2), (&d_up, D / 2)]));
 }
 
-fn attentions(harness: &mut Harness<'_>) {
-    let (qkv, values) = harness.input(N, LAYOUT.cols());
-    let (dout, dout_values) = harness.input(N, LAYOUT.out_cols());
-    let (out, lse) = (harness.output(N, LAYOUT.out_cols()), harness.output(N, LAYOUT.heads));
-    let dqkv = harness.output(N, LAYOUT.cols());
-    let shape =
-        Attention { layout: LAYOUT, tokens: N, is_causal: true, scale: 0.2, window: None, dropout: None };
+/// Causal attention and its gradients.
+fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static str; 2]) {
+    let (qkv, values) = harness.input(N, layout.cols());
+    let (dout, dout_values) = harness.input(N, layout.out_cols());
+    let (out, lse) = (harness.output(N, layout.out_cols()), harness.output(N, layout.heads));
+    let dqkv = harness.output(N, layout.cols());
+    let shape = Attention { layout, tokens: N, is_causal: true, scale: 0.2, window: None, dropout: None };
     attention(&mut harness.job.rec, qkv, out, lse, None, &shape);
     attention_backward(&mut harness.job.rec, qkv, out, dout, lse, dqkv, None, &shape);
     let sizes = reference::attention::Attention {
         tokens: N as usize,
-        heads: LAYOUT.heads as usize,
-        kv_heads: LAYOUT.kv_heads as usize,
-        head_dim: LAYOUT.head_dim as usize,
-        value_dim: LAYOUT.value_dim as usize,
+        heads: layout.heads as usize,
+        kv_heads: layout.kv_heads as usize,
+        head_dim: layout.head_dim as usize,
+        value_dim: layout.value_dim as usize,
         causal: true,
         window: None,
         starts: None,
         factors: None,
         scale: f64::from(shape.scale),
     };
-    let part = |first, count| columns(&values, LAYOUT.cols(), first, count);
-    let (q_cols, k_cols, v_cols) = (LAYOUT.q_cols(), LAYOUT.k_cols(), LAYOUT.v_cols());
-    let (q, k, v) = (part(0, q_cols), part(LAYOUT.k_start(), k_cols), part(LAYOUT.v_start(), v_cols));
+    let part = |first, count| columns(&values, layout.cols(), first, count);
+    let (q_cols, k_cols, v_cols) = (layout.q_cols(), layout.k_cols(), layout.v_cols());
+    let (q, k, v) = (part(0, q_cols), part(layout.k_start(), k_cols), part(layout.v_start(), v_cols));
     let (want, _) = reference::attention::attention(&q, &k, &v, &sizes);
     let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, &dout_values, &sizes);
-    harness.expect("attention", out, want);
-    harness.expect("attention dqkv", dqkv, concatenate(&[(&dq, q_cols), (&dk, k_cols), (&dv, v_cols)]));
+    harness.expect(labels[0], out, want);
+    harness.expect(labels[1], dqkv, concatenate(&[(&dq, q_cols), (&dk, k_cols), (&dv, v_cols)]));
 }
 
 /// The head and the cross-entropy: their gradients, since forward computes nothing but the loss.

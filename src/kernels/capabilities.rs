@@ -58,6 +58,15 @@ impl Capabilities {
         }
     }
 
+    /// A GPU with the limits that most have, for recordings of [`Tier::Portable`] where no adapter is opened.
+    pub const fn portable() -> Self {
+        Self {
+            tier: Tier::Portable,
+            limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
+            lanes: 1,
+        }
+    }
+
     /// Workgroup size of the software tier: one subgroup if shuffles are used, otherwise 8, a vector of 256 bits.
     pub const fn software_workgroup(self) -> u32 {
         if self.lanes > 1 { self.lanes } else { 8 }

@@ -1,9 +1,9 @@
 //! Attention, forward and backward, against the f64 reference.
 
-use crate::lab::{Bits, Case, allowed, check};
+use crate::lab::{Bits, Case, allowed, check, check_tier};
 use crate::packed::{document_bounds, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::kernels::Capabilities;
+use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -190,6 +190,20 @@ fn attention_is_the_weighted_mean_of_the_values() {
     }
 }
 
+/// The head sizes of most models, and a sequence of many blocks and tiles, with the kernels that a GPU runs alone: those of the
+/// software tier take llvmpipe several times as long to compile.
+#[test]
+fn attention_at_the_sizes_of_a_gpu() {
+    for row in [
+        Row { batch: 1, tokens: 70, heads: (2, 1), dims: (64, 64), ..BASE },
+        Row { batch: 1, tokens: 35, heads: (1, 1), dims: (128, 128), ..BASE },
+        Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
+    ] {
+        check_tier(&format!("attention {row}"), Tier::Portable, &|case| forward(case, &row, 1.0));
+        check_tier(&format!("attention_backward {row}"), Tier::Portable, &|case| backward(case, &row));
+    }
+}
+
 #[test]
 fn attention_with_large_scores_does_not_overflow() {
     // Scores of several hundred, so all weights except one are zero.
@@ -223,7 +237,7 @@ fn a_window_of_full_attention_is_refused() {
 }
 
 /// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a single
-/// document per sequence, must give the bits of plain causal attention.
+/// document per sequence, must give the results of plain causal attention.
 #[test]
 fn a_window_of_everything_changes_no_bit() {
     let row = Row { tokens: 130, heads: (2, 1), dims: (12, 8), ..BASE };
@@ -231,7 +245,7 @@ fn a_window_of_everything_changes_no_bit() {
         let (n, layout) = (row.batch * row.tokens, row.shape().layout);
         let qkv = input(case, n, &layout, 1.0, F32).0;
         let dout = case.input(n, layout.out_cols(), F32).tensor;
-        let bits = Bits::default();
+        let bits = Bits::of_different_kernels();
         let whole = Row { documents: &[130], ..row };
         for (row, window) in
             [(row, None), (row, Some(130)), (row, Some(u32::MAX)), (whole, None), (whole, Some(131))]

@@ -129,6 +129,13 @@ fn a_stack_in_parts_of_whole_experts() {
 #[test]
 fn many_rows() {
     check_all_three(&[700, 324], (33, 12), F32, &[2]);
+    check_all_three(&[513], (129, 257), F32, &[1]); // several columns of tiles
+}
+
+/// From 64 tiles of weight gradients on, the portable tier uses large tiles for these: here 2 x 3 for each of 11 experts.
+#[test]
+fn large_gradients() {
+    check_all_three(&[7, 0, 9, 1, 0, 3, 0, 0, 2, 31, 8], (129, 257), F32, &[4, 7]);
 }
 
 /// Compared with a loop on the host.

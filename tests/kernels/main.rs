@@ -10,6 +10,7 @@ mod decode;
 mod documents;
 mod dropout;
 mod elementwise;
+mod folded_grids;
 mod grouped;
 mod grouped_layers;
 mod lanes;

@@ -1,9 +1,10 @@
 //! matmul and its epilogues against the f64 reference.
 
-use crate::lab::{Case, allowed, check};
+use crate::lab::{Case, allowed, check, check_tier};
 use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32};
-use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::kernels::Tier;
+use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
 use gristmill::record::Tensor;
 use gristmill::reference;
 
@@ -75,6 +76,61 @@ fn matmul_accumulates_gradients_in_f32() {
         );
         case.expect("y", y.tensor, want, allowed(F32, k));
     });
+}
+
+/// 2 x 32 tiles of 128 x 128, for which `portable` uses tiles of that size. The last tile of each row and column is cut off, and
+/// k is no multiple of a step.
+const LARGE: (u32, u32, u32) = (200, 3970, 37);
+
+#[test]
+fn large_products_of_every_layout() {
+    for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+        check_large(&format!("{layout:?}"), |case| {
+            let (m, n, k) = LARGE;
+            uses_large_tiles(case, layout);
+            let (a, b, want) = product(case, layout, m, n, k, F32);
+            let y = case.output(m, n, F32);
+            matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+            case.expect("y", y, want, allowed(F32, k));
+        });
+    }
+}
+
+#[test]
+fn large_products_with_epilogues() {
+    check_large("Nt, bias and residual, Bf16", |case| {
+        let (m, n, k) = LARGE;
+        uses_large_tiles(case, Layout::Nt);
+        let (a, b, mut want) = product(case, Layout::Nt, m, n, k, Bf16);
+        let (bias, residual, y) = (case.input(1, n, Bf16), case.input(m, n, Bf16), case.output(m, n, Bf16));
+        for (i, w) in want.iter_mut().enumerate() {
+            *w += bias.values[i % n as usize] + residual.values[i];
+        }
+        let (bias, residual) = (Some(bias.tensor), Some(residual.tensor));
+        matmul(&mut case.rec, Layout::Nt, a, b, y, Epilogue { bias, residual, accumulate: false });
+        case.expect("y", y, want, allowed(Bf16, k));
+    });
+    check_large("Tn, added to an f32 gradient, Bf16", |case| {
+        let (m, n, k) = LARGE;
+        uses_large_tiles(case, Layout::Tn);
+        let (a, b, mut want) = product(case, Layout::Tn, m, n, k, Bf16);
+        let y = case.input(m, n, F32);
+        want.iter_mut().zip(&y.values).for_each(|(w, y)| *w += y);
+        let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
+        matmul(&mut case.rec, Layout::Tn, a, b, y.tensor, epilogue);
+        case.expect("y", y.tensor, want, allowed(F32, k));
+    });
+}
+
+fn check_large(name: &str, build: impl Fn(&mut Case)) {
+    let (m, n, k) = LARGE;
+    check_tier(&format!("matmul {m}x{n}x{k} {name}"), Tier::Portable, &build);
+}
+
+fn uses_large_tiles(case: &Case, layout: Layout) {
+    let (m, n, k) = LARGE;
+    let kernel = plan(Problem { layout, m, n, k }, F32, case.rec.capabilities()).kernel;
+    assert!(kernel.constants().contains(&("TM4", 2)), "{layout:?}: the plan has another tile: {kernel}");
 }
 
 #[test]

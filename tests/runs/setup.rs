@@ -93,8 +93,10 @@ seed: 7
         (plan, data, length)
     }
 
+    /// A device with the tier that the overrides name, if they do.
     pub fn gpu(&self) -> Gpu {
-        open_gpu_with(&self.gpu_options)
+        let tier = self.plan().settings.context.tier.or(self.gpu_options.tier);
+        open_gpu_with(&GpuOptions { tier, ..self.gpu_options.clone() })
     }
 
     /// The weights a run starts with.

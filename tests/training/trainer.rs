@@ -3,6 +3,7 @@
 use crate::against_reference::{ALLOWED, follows_the_reference};
 use crate::runs::{Setup, reference_shape};
 use gristmill::data::Batch;
+use gristmill::kernels::Tier;
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
 use gristmill::settings::OptimizerType;
@@ -15,6 +16,15 @@ fn follows(setup: &Setup) {
 #[test]
 fn llama_shape_follows_the_reference() {
     follows(&Setup::new("llama", ""));
+}
+
+/// The kernels that a GPU runs.
+#[test]
+fn the_portable_tier_follows_the_reference() {
+    let model = "n_kv_heads: 2, sliding_window: 7, use_qk_norm: True, qkv_has_bias: True";
+    let setup = Setup::new("portable", model).with(&["--context.tier=portable"]);
+    assert_eq!(setup.gpu().capabilities().tier, Tier::Portable);
+    follows_the_reference(&setup, 4);
 }
 
 #[test]

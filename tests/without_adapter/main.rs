@@ -15,3 +15,5 @@ mod text_data;
 mod tidy;
 mod tokenize;
 mod tokenizer;
+mod uniformity;
+mod writers;

@@ -5,7 +5,7 @@ mod radv;
 
 use crate::shaders::portable_variants;
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
-use gristmill::kernels::{Capabilities, Kernel, Tier};
+use gristmill::kernels::{Capabilities, Kernel};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState};
@@ -16,7 +16,7 @@ use std::process::Command;
 
 /// Attention at the head sizes of real models, plain and with every mask.
 fn attention_kernels(head_dim: u32, element: Element) -> Vec<Kernel> {
-    let mut rec = Recorder::new("attention", Capabilities::software().with_tier(Tier::Portable));
+    let mut rec = Recorder::new("attention", Capabilities::portable());
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim: head_dim };
     let mut tensor = |cols, element| rec.tensor("x", 64, cols, element);
     let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols(), element));

@@ -5,7 +5,7 @@ use crate::configuration::plan;
 use crate::variants::{grouped_products, permutations, routers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
-use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Tier, Variable, compose};
+use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
 use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
@@ -72,7 +72,7 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
 
 /// Every variant of the tier for GPUs that a run can ask for.
 pub fn portable_variants() -> Vec<Kernel> {
-    let mut kernels: Vec<Kernel> = variants_of(&[Capabilities::software().with_tier(Tier::Portable)])
+    let mut kernels: Vec<Kernel> = variants_of(&[Capabilities::portable()])
         .into_iter()
         .map(|dispatch| dispatch.kernel)
         .collect();
@@ -81,9 +81,10 @@ pub fn portable_variants() -> Vec<Kernel> {
     kernels
 }
 
-fn variants() -> Vec<Dispatch> {
+/// One dispatch of every variant that a recording can contain.
+pub fn variants() -> Vec<Dispatch> {
     let software = Capabilities::software();
-    let others = [software.with_lanes(1), software.with_lanes(4), software.with_tier(Tier::Portable)];
+    let others = [software.with_lanes(1), software.with_lanes(4), Capabilities::portable()];
     let mut seen = HashSet::new();
     variants_of(&[&[software][..], &others].concat())
         .into_iter()

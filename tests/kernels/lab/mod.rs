@@ -1,7 +1,8 @@
 //! Runs a kernel case on every tier, checked and unchecked, and compares it with the f64 reference.
 //!
 //! Inputs and outputs lie between guard zones of NaN, and outputs start as NaN, so reading past an end, leaving an element
-//! unwritten or writing outside shows. Pads of outputs must be zero. Checked and unchecked shaders must agree bit for bit.
+//! unwritten or writing outside shows. Pads of outputs must be zero. On software adapters, checked and unchecked shaders must
+//! agree bit for bit; `bits` says why only there.
 
 mod bits;
 mod case;

@@ -18,11 +18,20 @@ pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} [{}]", tier.name());
     let capabilities = gpus()[0].capabilities().with_tier(tier);
     let [checked, unchecked] = gpus().each_ref().map(|gpu| run(&name, gpu, capabilities, build));
-    assert!(checked == unchecked, "{name}: checked and unchecked shaders differ");
+    // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
+    let is_equal = checked == unchecked || !compiles_as_written();
+    assert!(is_equal, "{name}: checked and unchecked shaders differ");
+    // Only software adapters have lanes.
     if shares_loads(capabilities, build) {
         let alone = run(&format!("{name} without lanes"), &gpus()[1], capabilities.with_lanes(1), build);
         assert!(alone == unchecked, "{name}: sharing loads between lanes changes the result");
     }
+}
+
+/// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same formula
+/// give the same bits. Software adapters do: the tests' results on llvmpipe and SwiftShader.
+pub(super) fn compiles_as_written() -> bool {
+    gpus()[0].report().is_software
 }
 
 /// One device with the shaders' run-time checks and one without, shared by all tests. On llvmpipe their compiled kernels take

@@ -1,6 +1,6 @@
 //! Different ways to compute the same mixture give the same training run.
 
-use crate::runs::{Setup, TensorFile, Trained, Words, relative_distance, write_tensors};
+use crate::runs::{Setup, TensorFile, Trained, Words, open_gpu, relative_distance, write_tensors};
 use gristmill::model::config::{BalanceLosses, MixtureConfig, TokenDispatch};
 use gristmill::model::parameters::Gpt;
 use gristmill::ops::route::{RouterConfig, Score};
@@ -129,13 +129,18 @@ fn enough_capacity_is_dropless() {
     }
 }
 
+/// On software adapters, whose compilers keep each operation as it is written. WGSL allows others to fuse products and sums,
+/// differently in different kernels, which may change the last bit of each.
 #[test]
 fn fused_and_composed_permutations_are_bit_equal() {
     for dispatch in
         ["use_gmm: True", "capacity_factor: 0.8", "capacity_factor: 0.8, routing_policy: TopkRouterV1"]
     {
         let run = |fused| run(fused, &format!("{FOUR}, {dispatch}, use_fused_ops_permute: {fused}"));
-        assert!(run("True") == run("False"), "{dispatch}: fused and composed permutations differ");
+        let (fused, composed) = (run("True"), run("False"));
+        assert_close(dispatch, &fused, &composed);
+        let may_differ = !open_gpu().report().is_software;
+        assert!(may_differ || fused == composed, "{dispatch}: fused and composed permutations differ");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::{Setup, reference_shape};
+use gristmill::kernels::Tier;
 use gristmill::model::config::{
     BalanceLosses, MixtureConfig, ModelConfig, MultiToken, SharedExpert, Sizes, TokenDispatch,
 };
@@ -22,6 +23,14 @@ fn follows(setup: &Setup) {
 #[test]
 fn dropless_experts_follow_the_reference() {
     follows(&Setup::experts("dropless", GROUPED, ""));
+}
+
+/// The kernels that a GPU runs.
+#[test]
+fn experts_of_the_portable_tier_follow_the_reference() {
+    let setup = Setup::experts("portable experts", GROUPED, "").with(&["--context.tier=portable"]);
+    assert_eq!(setup.gpu().capabilities().tier, Tier::Portable);
+    follows_the_reference(&setup, 4);
 }
 
 /// Balance losses change the gradients and are not part of the reported loss.

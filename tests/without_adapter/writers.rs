@@ -1,0 +1,138 @@
+//! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12: a shader that one of them refuses would
+//! fail only on machines that no test reaches.
+
+use crate::shaders::variants;
+use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose};
+use naga::back::pipeline_constants::process_overrides;
+use naga::back::{PipelineConstants, hlsl, msl, spv};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{Module, ResourceBinding, ShaderStage};
+use std::collections::BTreeMap;
+
+#[test]
+fn every_variant_is_written_for_every_api() {
+    for dispatch in variants() {
+        let kernel = &dispatch.kernel;
+        let composed = compose(kernel).unwrap_or_else(|e| panic!("{e}"));
+        let shader = Shader::new(kernel, &composed);
+        shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
+        shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
+        shader.hlsl().unwrap_or_else(|e| panic!("{kernel}: HLSL: {e}"));
+    }
+}
+
+struct Shader<'a> {
+    entry: &'a str,
+    composed: &'a Composed,
+    /// The module with nothing but what the entry point uses.
+    module: Module,
+    info: ModuleInfo,
+    /// Whether it needs subgroups, which no shader of the tier `portable` may.
+    has_subgroups: bool,
+}
+
+impl<'a> Shader<'a> {
+    /// Validated with the capabilities that WebGPU demands of every adapter, or with these and subgroups.
+    fn new(kernel: &'a Kernel, composed: &'a Composed) -> Self {
+        let has_subgroups = kernel.conditions().any(|condition| condition == Condition::Shuffled);
+        let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32; // unpack2x16float
+        capabilities.set(Capabilities::SUBGROUP, has_subgroups);
+        let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+        let info = validator.validate(&composed.module);
+        let info = info.unwrap_or_else(|e| panic!("{kernel}: {}", e.emit_to_string(&composed.wgsl)));
+        let entry = Some((ShaderStage::Compute, kernel.entry));
+        let compact = process_overrides(&composed.module, &info, entry, &PipelineConstants::default());
+        let (module, info) = compact.unwrap_or_else(|e| panic!("{kernel}: {e}"));
+        let (module, info) = (module.into_owned(), info.into_owned());
+        Self { entry: kernel.entry, composed, module, info, has_subgroups }
+    }
+
+    /// The oldest SPIR-V that wgpu writes, or the oldest with subgroups.
+    fn spirv(&self) -> Result<(), spv::Error> {
+        let target = |variable: &Variable| {
+            let target =
+                spv::BindingInfo { descriptor_set: 0, binding: variable.index, binding_array_size: None };
+            (resource(variable.index), target)
+        };
+        let options = spv::Options {
+            lang_version: if self.has_subgroups { (1, 3) } else { (1, 0) },
+            fake_missing_bindings: false,
+            binding_map: self.composed.variables.iter().map(target).collect(),
+            capabilities: (!self.has_subgroups).then(|| [spv::Capability::Shader].into_iter().collect()),
+            bounds_check_policies: CHECKED,
+            ..spv::Options::default()
+        };
+        let pipeline =
+            spv::PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: self.entry.into() };
+        spv::write_vec(&self.module, &self.info, &options, Some(&pipeline)).map(|_| ())
+    }
+
+    /// Buffers have consecutive slots, and the sizes of arrays come after them.
+    fn msl(&self) -> Result<(), String> {
+        let mut resources = BTreeMap::new();
+        for (slot, variable) in self.composed.variables.iter().enumerate() {
+            let buffer = Some(slot as msl::Slot);
+            let mutable = variable.access == Access::ReadWrite;
+            let target = msl::BindTarget { buffer, mutable, ..msl::BindTarget::default() };
+            resources.insert(resource(variable.index), target);
+        }
+        let sizes_buffer = Some(resources.len() as msl::Slot);
+        let entry = msl::EntryPointResources { resources, immediates_buffer: None, sizes_buffer };
+        let options = msl::Options {
+            lang_version: (2, 1),
+            per_entry_point_map: BTreeMap::from([(self.entry.to_string(), entry)]),
+            fake_missing_bindings: false,
+            bounds_check_policies: CHECKED,
+            ..msl::Options::default()
+        };
+        let pipeline = msl::PipelineOptions {
+            entry_point: Some((ShaderStage::Compute, self.entry.into())),
+            ..msl::PipelineOptions::default()
+        };
+        let written = msl::write_string(&self.module, &self.info, &options, &pipeline);
+        let (_, translation) = written.map_err(|e| e.to_string())?;
+        for name in translation.entry_point_names {
+            name.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// A register of its kind for each buffer; the shader model of DX12's older compiler, or the oldest with subgroups.
+    fn hlsl(&self) -> Result<(), hlsl::Error> {
+        let mut next = [0; 3];
+        let mut binding_map = hlsl::BindingMap::new();
+        for variable in &self.composed.variables {
+            let register = &mut next[variable.access as usize];
+            let target = hlsl::BindTarget { register: *register, ..hlsl::BindTarget::default() };
+            binding_map.insert(resource(variable.index), target);
+            *register += 1;
+        }
+        let options = hlsl::Options {
+            shader_model: if self.has_subgroups { hlsl::ShaderModel::V6_0 } else { hlsl::ShaderModel::V5_1 },
+            binding_map,
+            fake_missing_bindings: false,
+            ..hlsl::Options::default()
+        };
+        let pipeline = hlsl::PipelineOptions { entry_point: Some((ShaderStage::Compute, self.entry.into())) };
+        let mut text = String::new();
+        let mut writer = hlsl::Writer::new(&mut text, &options, &pipeline);
+        let reflection = writer.write(&self.module, &self.info, None)?;
+        for name in reflection.entry_point_names {
+            name.map_err(|e| hlsl::Error::Custom(e.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The run-time checks of a device with its default options.
+const CHECKED: BoundsCheckPolicies = BoundsCheckPolicies {
+    index: BoundsCheckPolicy::Restrict,
+    buffer: BoundsCheckPolicy::Restrict,
+    image_load: BoundsCheckPolicy::Restrict,
+    binding_array: BoundsCheckPolicy::Unchecked,
+};
+
+fn resource(binding: u32) -> ResourceBinding {
+    ResourceBinding { group: 0, binding }
+}
