@@ -8,6 +8,7 @@ mod configs;
 mod megatron;
 mod settings;
 mod shaders;
+mod sizes;
 mod text_data;
 mod tidy;
 mod tokenize;
