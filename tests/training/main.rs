@@ -7,6 +7,7 @@ mod runs;
 mod accumulation;
 mod against_reference;
 mod blend;
+mod divergence;
 mod document_steps;
 mod dropout;
 mod forecast;
