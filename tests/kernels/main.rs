@@ -10,6 +10,7 @@ mod decode;
 mod documents;
 mod dropout;
 mod elementwise;
+mod grad_norm;
 mod grouped;
 mod grouped_layers;
 mod lanes;
