@@ -1,6 +1,7 @@
 // Global gradient norm, overflow detection, and the StepState that the optimizer reads
 //
-//   square_sum    per row of BLOCK groups of 4 of one arena segment: partial = (√Σ (g / loss_scale)², non-finite groups)
+//   square_sum    per row of blocks · BLOCK groups of 4 of one arena segment: partial = (√Σ (g / loss_scale)², non-finite
+//                 groups)
 //   finish_step   one workgroup reduces all partials and writes norm, overflow flag, clip factor / loss_scale, learning
 //                 rate and bias corrections to the step's state; advances global_step unless the step overflowed or the
 //                 run is halted
@@ -8,7 +9,8 @@
 //   gradients (4 · count4) f32, partials (P, 2) f32, schedule (schedule_rows, 4 · schedule_stride4) f32
 //
 // square_sum: one workgroup per row; software tier: one invocation (lib/reduce). Reductions have a fixed order that
-// does not depend on tensor boundaries, so the norm is the same from run to run.
+// does not depend on tensor boundaries, so the norm is the same from run to run. Large models have several blocks in a row,
+// which keeps the partials few, and each block is summed by itself, which keeps the sums as accurate as for small ones.
 // Numerics: gradients are unscaled before squaring. Squares of values above 2^40 are summed times 2^-176, those of values
 // below 2^-40 times 2^150, each apart from the others, so that no square overflows or vanishes (Blue, "A Portable Fortran
 // Program to Find the Euclidean Norm of a Vector", 1978; LAPACK's dnrm2). A norm over the largest f32 becomes that. So
@@ -23,7 +25,8 @@ import package::tile::{BLOCK, LANES};
 
 struct Params {
     count4: u32, // groups of 4 in the segment
-    rows: u32, // square_sum: rows of BLOCK groups; finish_step: number of partials
+    rows: u32, // square_sum: rows; finish_step: number of partials
+    blocks: u32, // square_sum: blocks of BLOCK groups in a row
     first_partial: u32,
     max_norm: f32, // 0: no clipping
     schedule_rows: u32,
@@ -61,10 +64,15 @@ fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
         return;
     }
     let unscale = 1.0 / state.loss_scale;
-    let end = min(BLOCK, params.count4 - share.row * BLOCK);
     var sums = Squares(0.0);
-    for (var i = share.first; i < end; i += share.step) {
-        sums += squares_of(gradients[share.row * BLOCK + i] * unscale);
+    for (var block = 0u; block < params.blocks; block++) {
+        let start = (share.row * params.blocks + block) * BLOCK;
+        let end = min(start + BLOCK, params.count4);
+        var of_block = Squares(0.0);
+        for (var i = start + share.first; i < end; i += share.step) {
+            of_block += squares_of(gradients[i] * unscale);
+        }
+        sums += of_block;
     }
     let total = row_sum4(sums, lane);
     if (share.first == 0u) {

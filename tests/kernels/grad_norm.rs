@@ -1,8 +1,10 @@
 //! The gradient norm, the overflow flag and the clip factor, for gradients of any size that f32 holds.
 
-use crate::lab::{Case, allowed, check};
+use crate::lab::{Case, allowed, check, check_tier};
 use gristmill::element::Element::F32;
+use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::grad_norm::{StepTensors, grad_norm};
+use gristmill::record::Recorder;
 use gristmill::reference::grad_norm as reference;
 use gristmill::train::state::StepState;
 
@@ -57,9 +59,7 @@ fn squares_that_overflow_or_vanish() {
 /// Sums of squares of values of different sizes meet in one norm.
 #[test]
 fn sizes_that_are_summed_apart() {
-    check_norm("gradients from 1e-30 to 1e30", 1.0, |case, i| {
-        case.normal() * 10f64.powi(i as i32 % 61 - 30)
-    });
+    check_norm("gradients from 1e-30 to 1e30", 1.0, |case, i| case.normal() * 10f64.powi(i as i32 % 61 - 30));
     for power in [40, -40] {
         check_norm(&format!("gradients around 2^{power}"), 1.0, |case, _| 2f64.powi(power) * case.normal());
         // All but one lie on one side, and both sides matter.
@@ -70,6 +70,45 @@ fn sizes_that_are_summed_apart() {
             2f64.powi(power) * if i == 2500 { 0.5 } else { 1.01 }
         });
     }
+}
+
+/// One workgroup reduces the partial sums of the first pass, so there are not many, however large the model.
+#[test]
+fn partial_sums_stay_few() {
+    let limits = Capabilities::software().with_binding_bytes(1 << 30);
+    let mut rec = Recorder::new("norm", limits.with_tier(Tier::Portable));
+    let mut row = |cols| rec.tensor("row", 1, cols, F32);
+    let gradients = [row(1 << 28), row(1 << 28), row(1 << 20), row(7)];
+    let step = StepTensors { state: row(12), loss: row(8), schedule: row(3) };
+    grad_norm(&mut rec, &gradients, &step, None);
+    let recording = rec.finish();
+    let partials = recording.transients.iter().find(|transient| transient.label == "partials");
+    let partials = partials.expect("the partials").bytes / 8;
+    println!("{partials} partial sums of 537 million gradients");
+    assert!((8192..=16384 + 4).contains(&partials), "{partials} partial sums");
+}
+
+/// More gradients than one block for each row of the first pass: rows have two blocks, the last one a part of one.
+#[test]
+fn rows_of_several_blocks() {
+    let count = 16384 * 1024 + 100_700;
+    check_tier("17 million gradients", Tier::Portable, &|case| {
+        let pattern: Vec<f64> = (0..1021).map(|_| case.normal()).collect();
+        let values: Vec<f64> = pattern.iter().copied().cycle().take(count).collect();
+        let gradients = case.input_of(&values, 1, count as u32, F32);
+        let step = StepTensors {
+            state: case.step_state(StepState { loss_scale: 1.0, ..StepState::default() }),
+            loss: case.integers(&[0; 8]),
+            schedule: case.input_of(&[0.5, 1.0, 1.0], 1, 3, F32).tensor,
+        };
+        grad_norm(&mut case.rec, &[gradients.tensor], &step, None);
+        let norm = reference::grad_norm([gradients.values.as_slice()].into_iter());
+        case.expect_words("state", step.state, move |words| {
+            let got = f64::from(f32::from_bits(words[3]));
+            // As accurate as a sum of some thousand: blocks are summed by themselves.
+            assert!((got - norm).abs() <= norm * allowed(F32, 8192), "norm {got}, not {norm}");
+        });
+    });
 }
 
 /// A norm over the largest f32 is that, and the gradients are neither called infinite nor dropped.
