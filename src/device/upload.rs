@@ -73,8 +73,13 @@ impl UploadRing {
 
 impl Gpu {
     /// Writes `data` at byte `at` of a persistent buffer. For set-up and tests: wgpu allocates a staging buffer per
-    /// call.
+    /// call, and frees it when a later submission has run.
     pub fn write(&self, buffers: &Buffers, to: PersistentId, at: u64, data: &[u8]) {
         self.queue.write_buffer(&buffers.buffers[to.0 as usize], at, data);
+    }
+
+    /// Submits what [`write`](Self::write) has been given, so that its staging buffers can be freed. Does not wait.
+    pub fn submit_writes(&self) {
+        self.queue.submit([]);
     }
 }

@@ -14,6 +14,7 @@ mod forecast;
 mod generate;
 mod memory;
 mod mixtures;
+mod portions;
 mod resume;
 mod segments;
 mod submissions;
