@@ -1,6 +1,7 @@
 // Global gradient norm, overflow detection, and the StepState that the optimizer reads
 //
-//   square_sum    per row of BLOCK groups of 4 of one arena segment: partial = (Σ (g / loss_scale)², non-finite groups)
+//   square_sum    per row of blocks · BLOCK groups of 4 of one arena segment: partial = (√Σ (g / loss_scale)², non-finite
+//                 groups)
 //   finish_step   one workgroup reduces all partials and writes norm, overflow flag, clip factor / loss_scale, learning
 //                 rate and bias corrections to the step's state; advances global_step unless the step overflowed or the
 //                 run is halted
@@ -8,19 +9,24 @@
 //   gradients (4 · count4) f32, partials (P, 2) f32, schedule (schedule_rows, 4 · schedule_stride4) f32
 //
 // square_sum: one workgroup per row; software tier: one invocation (lib/reduce). Reductions have a fixed order that
-// does not depend on tensor boundaries, so the norm is the same from run to run.
-// Numerics: gradients are unscaled before squaring, so the loss scale cannot make the squares overflow. Overflow is
-// tested on the raw bits (exponent all ones): shader compilers may assume that no value is NaN and drop `g != g`.
+// does not depend on tensor boundaries, so the norm is the same from run to run. Large models have several blocks in a row,
+// which keeps the partials few, and each block is summed by itself, which keeps the sums as accurate as for small ones.
+// Numerics: gradients are unscaled before squaring. Squares of values above 2^40 are summed times 2^-176, those of values
+// below 2^-40 times 2^150, each apart from the others, so that no square overflows or vanishes (Blue, "A Portable Fortran
+// Program to Find the Euclidean Norm of a Vector", 1978; LAPACK's dnrm2). A norm over the largest f32 becomes that. So
+// is_overflow means that a gradient is not finite, and nothing else. That is tested on the raw bits (exponent all ones):
+// shader compilers may assume that no value is NaN and drop `g != g`.
 // Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
 import package::lib::grid::linear_index;
-import package::lib::reduce::{STEP, first_of, row_of, row_sum};
+import package::lib::reduce::{STEP, first_of, row_of, row_sum4};
 import package::lib::step_state::{LossState, StepState};
 import package::tile::{BLOCK, LANES};
 
 struct Params {
     count4: u32, // groups of 4 in the segment
-    rows: u32, // square_sum: rows of BLOCK groups; finish_step: number of partials
+    rows: u32, // square_sum: rows; finish_step: number of partials
+    blocks: u32, // square_sum: blocks of BLOCK groups in a row
     first_partial: u32,
     max_norm: f32, // 0: no clipping
     schedule_rows: u32,
@@ -29,6 +35,17 @@ struct Params {
 
 // By global_step: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), learning rate of parameter group 1, ...
 alias ScheduleRow = vec4<f32>;
+
+// Sums of squares by the size of their values: large ones times DOWN², ordinary ones, small ones times UP²; and how many
+// groups are not finite.
+alias Squares = vec4<f32>;
+
+const LARGE = 1099511627776.0; // 2^40
+const SMALL = 9.094947017729282e-13; // 2^-40
+const DOWN = 3.2311742677852644e-27; // 2^-88: 2^34 squares of the largest f32 have a finite sum
+const UP = 3.777893186295716e22; // 2^75: the square of the smallest normal f32 is normal
+const LARGEST = 3.4028234663852886e38;
+const SMALLEST = 1.1754943508222875e-38; // normal
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
@@ -48,43 +65,46 @@ fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
         return;
     }
     let unscale = 1.0 / state.loss_scale;
-    let end = min(BLOCK, params.count4 - row * BLOCK);
-    var squares = 0.0;
-    var overflows = 0.0;
-    for (var i = first; i < end; i += STEP) {
-        let g = gradients[row * BLOCK + i];
-        let unscaled = g * unscale;
-        squares += dot(unscaled, unscaled);
-        overflows += select(0.0, 1.0, any(is_overflow(g)));
+    var sums = Squares(0.0);
+    for (var block = 0u; block < params.blocks; block++) {
+        let start = (row * params.blocks + block) * BLOCK;
+        let end = min(start + BLOCK, params.count4);
+        var of_block = Squares(0.0);
+        for (var i = start + first; i < end; i += STEP) {
+            of_block += squares_of(gradients[i] * unscale);
+        }
+        sums += of_block;
     }
-    let total = vec2<f32>(row_sum(squares, lane), row_sum(overflows, lane));
+    let total = row_sum4(sums, lane);
     if (first == 0u) {
-        partials[params.first_partial + row] = total;
+        partials[params.first_partial + row] = vec2<f32>(norm_of(total), total.w);
     }
 }
 
 @compute @workgroup_size(LANES)
 fn finish_step(@builtin(local_invocation_index) lane: u32) {
-    var sums = vec2<f32>(0.0);
+    var sums = Squares(0.0);
     for (var i = lane; i < params.rows; i += LANES) {
-        sums += partials_in[i];
+        let partial = partials_in[i];
+        sums += squares_of(vec4<f32>(partial.x, 0.0, 0.0, 0.0)) + Squares(0.0, 0.0, 0.0, partial.y);
     }
-    let squares = row_sum(sums.x, lane);
-    let overflows = row_sum(sums.y, lane);
+    let total = row_sum4(sums, lane);
     if (lane != 0u) {
         return;
     }
-    let norm = sqrt(squares);
+    let overflow = total.w > 0.0;
+    // Infinite after an overflow; as a constant it would not be valid WGSL.
+    let norm = select(norm_of(total), bitcast<f32>(select(0u, 0x7f800000u, overflow)), overflow);
     var clip = 1.0;
     if (params.max_norm > 0.0) {
         clip = min(1.0, params.max_norm / (norm + 1e-6));
     }
-    let overflow = overflows > 0.0;
     let row = schedule[min(state_out.global_step, params.schedule_rows - 1u) * params.schedule_stride4];
     state_out.is_overflow = select(0u, 1u, overflow);
     state_out.overflows += select(0u, 1u, overflow);
     state_out.grad_norm = norm;
-    state_out.grad_factor = clip / state_out.loss_scale;
+    // A factor that vanished would make a step without gradients of one whose gradients are huge.
+    state_out.grad_factor = max(clip / state_out.loss_scale, SMALLEST);
     state_out.learning_rate = row.x;
     state_out.bias_correction1 = row.y;
     state_out.bias_correction2 = row.z;
@@ -93,6 +113,34 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
     if (!overflow && state_out.is_halted == 0u) {
         state_out.global_step += 1u;
     }
+}
+
+fn squares_of(values: vec4<f32>) -> Squares {
+    let sizes = abs(values);
+    let is_large = sizes > vec4<f32>(LARGE);
+    let is_small = sizes < vec4<f32>(SMALL);
+    let scaled = sizes * select(select(vec4<f32>(1.0), vec4<f32>(UP), is_small), vec4<f32>(DOWN), is_large);
+    let large = select(vec4<f32>(0.0), scaled, is_large);
+    let small = select(vec4<f32>(0.0), scaled, is_small);
+    let ordinary = select(scaled, vec4<f32>(0.0), is_large | is_small);
+    let overflows = select(0.0, 1.0, any(is_overflow(values)));
+    return Squares(dot(large, large), dot(ordinary, ordinary), dot(small, small), overflows);
+}
+
+// The root of the sum of all squares, at most the largest f32.
+fn norm_of(sums: Squares) -> f32 {
+    let large = sqrt(sums.x);
+    if (large >= LARGEST * DOWN) {
+        return LARGEST;
+    }
+    return hypotenuse(large / DOWN, hypotenuse(sqrt(sums.y), sqrt(sums.z) / UP));
+}
+
+// √(a² + b²) of two lengths.
+fn hypotenuse(a: f32, b: f32) -> f32 {
+    let longer = max(a, b);
+    let ratio = min(a, b) / max(longer, SMALLEST);
+    return min(longer * sqrt(1.0 + ratio * ratio), LARGEST);
 }
 
 fn is_overflow(value: vec4<f32>) -> vec4<bool> {

@@ -4,8 +4,8 @@
 //
 // Expert f is busier than e if it was chosen more often in the step, or equally often and f < e. Capacities are
 // reassigned at the end of steps that are powers of two below update_step, multiples of update_step, or
-// checkpoint_step; other steps leave them unchanged. `state.step` already includes the current step: finish_step of
-// grad_norm ran before.
+// checkpoint_step; other steps leave them unchanged, and so do steps that overflowed and a halted run, as with the
+// weights. `state.step` already includes the current step: finish_step of grad_norm ran before.
 // One invocation per expert counts the busier ones: E² comparisons, but no sort and no barrier.
 
 import package::lib::grid::linear_index;
@@ -30,7 +30,8 @@ struct Params {
 @compute @workgroup_size(LANES)
 fn hot_experts(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let expert = linear_index(workgroup) * LANES + lane;
-    if (expert >= params.experts || !is_time(state.step)) {
+    let is_skipped = state.is_overflow != 0u || state.is_halted != 0u;
+    if (expert >= params.experts || is_skipped || !is_time(state.step)) {
         return;
     }
     let mine = counts[params.counts_offset + expert];

@@ -34,6 +34,9 @@ pub enum Error {
     /// Several faults of one configuration, a line each.
     #[error("{}", lines(.0))]
     Several(Vec<Error>),
+    /// The training ran, but its loss or gradients stopped being finite.
+    #[error("{0}")]
+    Diverged(String),
     /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
     #[error("{0}")]
     Plan(String),

@@ -61,7 +61,7 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
         lines.insert(1, format!("experts  a token uses {active} of these parameters"));
     }
     if let Some(length) = length {
-        let total = length.total_steps * tokens;
+        let total = length.total_steps.saturating_mul(tokens);
         lines.push(format!(
             "run      {} steps ({} to an epoch): {} tokens, {}FLOP",
             HumanCount(length.total_steps),

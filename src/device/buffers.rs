@@ -137,12 +137,18 @@ impl Gpu {
     }
 
     /// Writes `data` at byte `at` of a persistent buffer. For set-up and tests: wgpu allocates a staging buffer per
-    /// call. For an application's buffer without the usage `COPY_DST`, the next [`check`](Self::check) fails.
+    /// call, and frees it when a later submission has run. For an application's buffer without the usage `COPY_DST`, the
+    /// next [`check`](Self::check) fails.
     pub fn write(&self, buffers: &Buffers, to: PersistentId, at: u64, data: &[u8]) {
         match buffers.target(to) {
             Ok(range) => self.queue.write_buffer(&range.buffer, range.start + at, data),
             Err(error) => self.fault(&error),
         }
+    }
+
+    /// Submits what [`write`](Self::write) has been given, so that its staging buffers can be freed. Does not wait.
+    pub fn submit_writes(&self) {
+        self.queue.submit([]);
     }
 
     /// The buffer of `slice`, if it can hold the persistent buffer `label` of `bytes` bytes.

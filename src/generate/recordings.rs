@@ -1,6 +1,7 @@
 //! The recordings of generation: prefill of the prompts in one pass, then decoding of one token per sequence.
 
 use crate::element::Element;
+use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::config::{Activation, ModelConfig};
 use crate::model::parameters::Gpt;
@@ -44,12 +45,16 @@ impl GenerateRecordings {
         let inner = halves * config.intermediate_size.next_multiple_of(4);
         let widest = heads.cols().max(config.hidden_size as u32).max(inner as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
-        let tokens = sequences * config.seq_length as u32;
-        let experts = widest_expert_tensor(config, tokens, true).map_or(0, |[rows, cols]| 4 * rows * cols);
-        logits.max(4 * u64::from(tokens) * u64::from(widest)).max(experts)
+        let tokens = u64::from(sequences) * config.seq_length as u64;
+        let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
+        let experts = experts.map_or(0, |[rows, cols]| 4 * rows * cols);
+        logits.max((4 * tokens).saturating_mul(u64::from(widest))).max(experts)
     }
 
     /// Records both for the model `gpt` of `config`, and adds the tensors to `persistents`.
+    ///
+    /// # Errors
+    /// A tensor or a launch over the limits of `capabilities`.
     pub fn new(
         persistents: &mut Persistents,
         gpt: &Gpt<Parameter>,
@@ -57,7 +62,7 @@ impl GenerateRecordings {
         buffers: ModelBuffers,
         sequences: u32,
         capabilities: Capabilities,
-    ) -> Self {
+    ) -> Result<Self> {
         let (window, vocab_size) = (config.seq_length as u32, config.vocab_size as u32);
         let mut ids = |label: &str, count| persistents.tensor(label, 1, count, Element::U32);
         let (prompt, prompt_positions) =
@@ -86,15 +91,15 @@ impl GenerateRecordings {
             let last = rec.tensor("last", sequences, h.cols, h.element);
             embedding(&mut rec, last_rows, &[h], last);
             head(&mut rec, gpt, last, logits);
-            rec.finish()
+            rec.try_finish()?
         };
         let step = {
             let mut rec = Recorder::new("decode", capabilities);
             let h = hidden(&mut rec, batch(token, position), Mode::Decode(&caches)); // (B, D)
             head(&mut rec, gpt, h, logits);
-            rec.finish()
+            rec.try_finish()?
         };
-        Self {
+        Ok(Self {
             sequences,
             window,
             vocab_size,
@@ -106,7 +111,7 @@ impl GenerateRecordings {
             logits,
             prefill,
             step,
-        }
+        })
     }
 }
 

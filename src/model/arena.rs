@@ -113,15 +113,17 @@ impl ArenaLayout {
     /// The parameters of the model of `config`, which the layout was made for, on two arenas.
     #[track_caller]
     pub fn bind(&self, config: &ModelConfig, weights: &Arena, gradients: Option<&Arena>) -> Gpt<Parameter> {
-        let mut count = 0;
+        let mut parameters = self.parameters.iter();
         let gpt = Gpt::declare(config, &mut |declared| {
-            count += 1;
-            let (spec, _) = self.find(&declared.path);
-            let is_alike = (spec.rows, spec.cols) == (declared.rows, declared.cols);
-            assert!(is_alike, "{} has another shape in the arenas than in the model", spec.path);
-            self.parameter(&spec.path, weights, gradients)
+            let Some((spec, parts)) = parameters.next() else {
+                panic!("the arenas do not hold {}", declared.path)
+            };
+            let is_alike =
+                (&spec.path, spec.rows, spec.cols) == (&declared.path, declared.rows, declared.cols);
+            assert!(is_alike, "{} is not the model's {} in the arenas", spec.path, declared.path);
+            parameter(spec, parts, weights, gradients)
         });
-        assert!(count == self.parameters.len(), "the arenas hold parameters that the model does not declare");
+        assert!(parameters.next().is_none(), "the arenas hold parameters that the model does not declare");
         gpt
     }
 
@@ -129,8 +131,7 @@ impl ArenaLayout {
     #[track_caller]
     pub fn parameter(&self, path: &str, weights: &Arena, gradients: Option<&Arena>) -> Parameter {
         let (spec, parts) = self.find(path);
-        let on = |arena: &Arena| parts.iter().map(|part| arena.part(spec, part)).collect();
-        Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
+        parameter(spec, parts, weights, gradients)
     }
 
     /// A parameter and its parts.
@@ -179,6 +180,13 @@ impl Arena {
         let Some(id) = self.segments[segment] else { panic!("this arena does not hold segment {segment}") };
         BufferId::Persistent(id)
     }
+}
+
+/// A parameter on two arenas.
+#[track_caller]
+fn parameter(spec: &Spec, parts: &[Part], weights: &Arena, gradients: Option<&Arena>) -> Parameter {
+    let on = |arena: &Arena| parts.iter().map(|part| arena.part(spec, part)).collect();
+    Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
 }
 
 /// (first row, rows) of each part of a parameter: one part if it fits, otherwise split where [`Spec::split_rows`]

@@ -1,6 +1,6 @@
 //! The number of a model's parameters and the work of a token.
 
-use super::config::ModelConfig;
+use super::config::{MixtureConfig, ModelConfig, MultiToken};
 use super::parameters::{Gpt, Role, Spec};
 
 /// Number of parameters, without pads.
@@ -11,6 +11,45 @@ pub fn parameters(config: &ModelConfig) -> usize {
 /// Number of parameters that one token uses: of the experts only those it visits.
 pub fn active_parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(|spec| active(config, spec)).sum()
+}
+
+/// How much a model consists of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Parameters, with padding rows.
+    pub parameters: f64,
+    /// Tensors of a checkpoint.
+    pub tensors: f64,
+}
+
+/// The extent of the model of `config`, from one layer of each kind: its parameters are not listed, so that this is quick for
+/// a model that is too large to build, and no product of sizes overflows.
+pub fn extent(config: &ModelConfig) -> Extent {
+    let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
+    let dense = config.mixture.as_ref().map_or(config.num_layers, |mixture| mixture.first_dense_layers);
+    let counts = [dense, config.num_layers.saturating_sub(dense), depth];
+    let around = extent_of(config, [0; 3]);
+    let kinds = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
+    counts.iter().zip(kinds).filter(|(count, _)| **count > 0).fold(around, |sum, (&count, kind)| {
+        let one = extent_of(config, kind);
+        Extent {
+            parameters: sum.parameters + count as f64 * (one.parameters - around.parameters),
+            tensors: sum.tensors + count as f64 * (one.tensors - around.tensors),
+        }
+    })
+}
+
+/// The extent of the same model with so many dense layers, layers of experts and blocks of multi-token prediction.
+fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent {
+    let mixture =
+        config.mixture.clone().map(|mixture| MixtureConfig { first_dense_layers: dense, ..mixture });
+    let multi_token = config.multi_token.map(|multi_token| MultiToken { depth, ..multi_token });
+    let specs =
+        Gpt::describe(&ModelConfig { num_layers: dense + mixed, mixture, multi_token, ..config.clone() });
+    Extent {
+        parameters: specs.iter().map(|spec| spec.rows as f64 * spec.cols as f64).sum(),
+        tensors: specs.iter().map(|spec| spec.pieces.len() as f64).sum(),
+    }
 }
 
 /// Floating-point operations to train on one token of a full window: forward and backward.
@@ -111,6 +150,20 @@ mod tests {
         let odd = ModelConfig { intermediate_size: 7, ..config() };
         let even = ModelConfig { intermediate_size: 8, ..config() };
         assert_eq!(parameters(&even) - parameters(&odd), 4 * 3 * 128);
+    }
+
+    #[test]
+    fn the_extent_is_that_of_the_listed_parameters() {
+        let gpt2 = ModelConfig::gpt2(sizes());
+        for config in [config(), gpt2, ModelConfig { num_layers: 7, ..mixture_example() }] {
+            let specs = Gpt::describe(&config);
+            let parameters: usize = specs.iter().map(|spec| spec.rows * spec.cols).sum();
+            let tensors: usize = specs.iter().map(|spec| spec.pieces.len()).sum();
+            assert_eq!(extent(&config), Extent { parameters: parameters as f64, tensors: tensors as f64 });
+        }
+        // No product of these sizes fits 64 bits, and their layers would not fit this machine.
+        let huge = Sizes { hidden_size: 1 << 31, num_layers: 1 << 40, num_heads: 1 << 31, ..sizes() };
+        assert!(extent(&ModelConfig { head_dim: 256, ..ModelConfig::llama(huge) }).parameters > 1e30);
     }
 
     #[test]

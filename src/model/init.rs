@@ -1,6 +1,6 @@
 //! Initial weights.
 
-use super::parameters::{Init, Spec};
+use super::parameters::{Init, Piece, Role, Spec};
 use crate::random::Philox;
 
 /// The initial values of row `row` of parameter number `index`, counted in the order of
@@ -9,7 +9,8 @@ use crate::random::Philox;
 ///
 /// Every parameter has its own random stream; element (row, column) is number `row · cols + column` of it.
 pub fn initial_row(spec: &Spec, index: usize, row: usize, seed: u64) -> Vec<f32> {
-    let is_padding = !spec.pieces.iter().any(|piece| spec.piece_rows(piece).any(|(r, ..)| r == row));
+    let holds = |piece: &Piece| (piece.first_row..piece.first_row + piece.rows).contains(&row);
+    let is_padding = spec.role != Role::Vector && !spec.pieces.iter().any(holds);
     match spec.init {
         _ if is_padding => vec![0.0; spec.cols],
         Init::Ones => vec![1.0; spec.cols],

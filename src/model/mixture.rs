@@ -9,7 +9,6 @@ use super::expert_state::ExpertState;
 use super::parameters::{Mixture, Shared};
 use crate::ops::balance::Balance;
 use crate::ops::permute::place;
-use crate::ops::swiglu::gate_up_cols;
 use crate::ops::work_list::WorkList;
 use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
@@ -122,7 +121,7 @@ fn router_losses(
 /// with the capacities of training or, in generation, without (`is_dropless`).
 pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
-    let inner = gate_up_cols(mixture.intermediate_size as u32);
+    let inner = 2 * mixture.intermediate_size.next_multiple_of(4);
     let rows = mixture.placement(tokens, is_dropless).rows();
-    Some([u64::from(rows), u64::from(inner.max(config.hidden_size as u32))])
+    Some([u64::from(rows), inner.max(config.hidden_size) as u64])
 }

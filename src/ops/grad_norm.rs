@@ -5,13 +5,18 @@ use super::{fold, per_row};
 use crate::element::Element;
 use crate::record::{Recorder, State, Tensor};
 
-/// Groups of 4 gradients in each partial sum of the first pass.
+/// Groups of 4 gradients that are summed in one go in the first pass.
 const BLOCK: u32 = 256;
+
+/// Most rows of the first pass, whose partial sums the one workgroup of the second pass reduces; each segment may add one.
+/// Some hundred rows are left for each segment of a model with many, which keep a GPU busy.
+const MOST_ROWS: u32 = 16384;
 
 crate::params! {
     struct Params {
         count4: u32,
         rows: u32,
+        blocks: u32,
         first_partial: u32,
         max_norm: f32,
         schedule_rows: u32,
@@ -40,20 +45,24 @@ pub const fn rate_column(group: usize) -> u32 {
 /// given, the norm is clipped to `max_norm`.
 #[track_caller]
 pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, max_norm: Option<f32>) {
-    let rows = |segment: &Tensor| (segment.stride4() * segment.rows).div_ceil(BLOCK);
+    let groups = |segment: &Tensor| segment.stride4() * segment.rows;
+    let blocks: u64 = gradients.iter().map(|segment| u64::from(groups(segment).div_ceil(BLOCK))).sum();
+    let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK);
+    let rows = |segment: &Tensor| groups(segment).div_ceil(BLOCK * blocks);
     let total: u32 = gradients.iter().map(rows).sum();
     let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
     let StepTensors { state, loss, schedule } = tensors;
     let mut params = Params {
         count4: 0,
         rows: 0,
+        blocks,
         first_partial: 0,
         max_norm: 0.0,
         schedule_rows: schedule.rows,
         schedule_stride4: schedule.stride4(),
     };
     for segment in gradients {
-        params = Params { count4: segment.stride4() * segment.rows, rows: rows(segment), ..params };
+        params = Params { count4: groups(segment), rows: rows(segment), ..params };
         let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
         let bindings = [
             segment.bind("gradients", Element::F32),

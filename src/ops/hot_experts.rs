@@ -29,10 +29,10 @@ pub struct HotSteps {
 
 /// Writes `capacities` (1, E): the larger capacity for the `hot` experts with the highest `counts` (1, E) of the step,
 /// the smaller one for the others; both u32. Ties go to the lower index. After steps that are not among `steps` nothing
-/// changes.
+/// changes, nor after a step that overflowed or while the run is halted.
 ///
-/// Recorded after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`; steps that overflowed
-/// count too. [`HotAndCold::initial`] gives the first contents of `capacities`.
+/// Recorded after [`grad_norm`](super::grad_norm::grad_norm), which counts the step in `state`, overflowed or not.
+/// [`HotAndCold::initial`] gives the first contents of `capacities`.
 #[track_caller]
 pub fn hot_experts(
     rec: &mut Recorder,

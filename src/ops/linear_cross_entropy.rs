@@ -4,7 +4,7 @@ use super::matmul::{Epilogue, Layout, matmul};
 use super::step_state::{LossState, StepState};
 use super::{fold, per_row};
 use crate::element::{Element, stride_of};
-use crate::kernels::Condition;
+use crate::kernels::{Capabilities, Condition};
 use crate::record::{Recorder, State, Tensor};
 
 /// Maximum size of a chunk of logits in bytes: enough rows for an efficient product, little memory.
@@ -52,6 +52,11 @@ pub struct LinearCrossEntropy<'a> {
 /// Bytes of the smallest chunk of logits that `tokens` rows can be cut into. One binding must hold it.
 pub fn smallest_chunk_bytes(tokens: u32, vocab: u32) -> u64 {
     logits_row_bytes(vocab) * tokens.min(ALIGNED_ROWS) as u64
+}
+
+/// Number of chunks that the logits of `tokens` rows are cut into. Each is recorded as several launches.
+pub fn chunk_count(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u64 {
+    u64::from(tokens.div_ceil(chunk_rows(tokens, vocab, capabilities)))
 }
 
 /// Adds the loss of the batch to `loss` and computes the gradients of loss_scale · factor · mean loss / accumulation:
@@ -116,11 +121,16 @@ fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, losses: Tensor) {
 
 /// (first row, rows) of each chunk.
 fn chunks(rec: &Recorder, op: &LinearCrossEntropy<'_>) -> Vec<(u32, u32)> {
-    let budget = CHUNK_BYTES.min(rec.capabilities().limits.binding_bytes);
-    let fitting = u32::try_from(budget / logits_row_bytes(vocab(op))).unwrap_or(u32::MAX);
-    let whole = if fitting >= TILE_ROWS { TILE_ROWS } else { ALIGNED_ROWS };
-    let rows = (fitting / whole * whole).max(ALIGNED_ROWS).min(op.h.rows);
+    let rows = chunk_rows(op.h.rows, vocab(op), &rec.capabilities());
     (0..op.h.rows).step_by(rows as usize).map(|first| (first, rows.min(op.h.rows - first))).collect()
+}
+
+/// Rows of all chunks but the last.
+fn chunk_rows(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u32 {
+    let budget = CHUNK_BYTES.min(capabilities.limits.binding_bytes);
+    let fitting = u32::try_from(budget / logits_row_bytes(vocab)).unwrap_or(u32::MAX);
+    let whole = if fitting >= TILE_ROWS { TILE_ROWS } else { ALIGNED_ROWS };
+    (fitting / whole * whole).max(ALIGNED_ROWS).min(tokens)
 }
 
 fn logits_row_bytes(vocab: u32) -> u64 {

@@ -4,6 +4,7 @@ use super::params::Params;
 use super::recording::{Binding, Dispatch, GridArguments, Recording, Transient};
 use super::tensor::{BufferId, Tensor, TransientId};
 use crate::element::{Element, stride_of};
+use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Kernel};
 use std::collections::HashSet;
 
@@ -15,13 +16,15 @@ pub struct Recorder {
     dispatches: Vec<Dispatch>,
     labels: Vec<(String, u64)>,
     kept: HashSet<TransientId>,
+    /// The first tensor, binding or grid that is too large, in words.
+    misfit: Option<String>,
 }
 
 impl Recorder {
     /// An empty recording for adapters with at least `capabilities`.
     pub fn new(name: &'static str, capabilities: Capabilities) -> Self {
         let (scopes, dispatches, labels, kept) = Default::default();
-        Self { name, capabilities, scopes, dispatches, labels, kept }
+        Self { name, capabilities, scopes, dispatches, labels, kept, misfit: None }
     }
 
     /// The capabilities that kernel planning may rely on.
@@ -62,21 +65,21 @@ impl Recorder {
         &self.scopes
     }
 
-    /// A new transient tensor (rows, cols). Its contents are undefined until an op writes it.
-    ///
-    /// # Panics
-    /// If it is larger than one binding can cover.
-    #[track_caller]
+    /// A new transient tensor (rows, cols). Its contents are undefined until an op writes it. If it is larger than one
+    /// binding can cover, [`try_finish`](Self::try_finish) returns the error.
     pub fn tensor(&mut self, label: &str, rows: u32, cols: u32, element: Element) -> Tensor {
-        let bytes = rows as u64 * stride_of(cols) as u64 * element.bytes();
-        let limit = self.capabilities.limits.binding_bytes;
-        assert!(
-            bytes <= limit,
-            "{label} ({rows} x {cols}) takes {bytes} bytes, more than the adapter's binding limit of {limit}"
-        );
+        let bytes = (rows as u64 * stride_of(cols) as u64).saturating_mul(element.bytes());
         let id = TransientId(self.labels.len() as u32);
         let path = self.path();
         let label = if path.is_empty() { label.to_string() } else { format!("{path}.{label}") };
+        let limit = self.capabilities.limits.binding_bytes;
+        if bytes > limit {
+            self.refuse(format!(
+                "{label} ({rows} x {cols}) takes {} MiB, over the adapter's largest binding of {} MiB",
+                bytes.div_ceil(1 << 20),
+                limit >> 20
+            ));
+        }
         self.labels.push((label, bytes));
         Tensor::new(BufferId::Transient(id), 0, rows, cols, element)
     }
@@ -135,10 +138,22 @@ impl Recorder {
             let is_bound = bindings[..number].iter().any(|earlier| earlier.variable == *variable);
             assert!(!is_bound, "{kernel} binds `{variable}` twice");
         }
-        assert!(
-            grid.iter().all(|n| (1..=65535).contains(n)),
-            "{kernel} has the grid {grid:?}; each dimension is 1 to 65535"
-        );
+        assert!(!grid.contains(&0), "{kernel} has the empty grid {grid:?}");
+        if grid.iter().any(|side| *side > MAX_GRID_SIDE) {
+            let path = self.path();
+            self.refuse(format!(
+                "{path}: a grid of {grid:?} workgroups, of which an adapter runs {MAX_GRID_SIDE} in a dimension ({kernel})"
+            ));
+        }
+        let limit = self.capabilities.limits.binding_bytes;
+        if let Some(binding) = bindings.iter().find(|binding| binding.bytes > limit) {
+            let (path, bytes) = (self.path(), binding.bytes.div_ceil(1 << 20));
+            self.refuse(format!(
+                "{path}: binding `{}` of {kernel} takes {bytes} MiB, over the adapter's largest of {} MiB",
+                binding.variable,
+                limit >> 20
+            ));
+        }
         let params = bytemuck::bytes_of(params).to_vec();
         self.dispatches.push(Dispatch {
             path: self.path(),
@@ -152,7 +167,25 @@ impl Recorder {
     }
 
     /// The finished recording, with the lifetime of every transient.
+    ///
+    /// # Panics
+    /// Where [`try_finish`](Self::try_finish) returns an error.
+    #[track_caller]
     pub fn finish(self) -> Recording {
+        match self.try_finish() {
+            Ok(recording) => recording,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The finished recording, for ops whose sizes a user chose.
+    ///
+    /// # Errors
+    /// A tensor or a binding over the limit of the capabilities, or a grid over WebGPU's: the first of them, by its path.
+    pub fn try_finish(self) -> Result<Recording> {
+        if let Some(misfit) = self.misfit {
+            return Err(Error::Plan(misfit));
+        }
         let mut uses = vec![(usize::MAX, 0); self.labels.len()];
         for (index, dispatch) in self.dispatches.iter().enumerate() {
             let bound = dispatch.bindings.iter().map(|binding| binding.buffer);
@@ -169,11 +202,21 @@ impl Recorder {
             let last = if self.kept.contains(&TransientId(id as u32)) { usize::MAX } else { last };
             Transient { label, bytes, first, last }
         });
-        Recording { name: self.name, dispatches: self.dispatches, transients: transients.collect() }
+        Ok(Recording { name: self.name, dispatches: self.dispatches, transients: transients.collect() })
+    }
+
+    /// Keeps the first thing that does not fit. The ops that follow are recorded all the same: none of them can return an
+    /// error, and [`try_finish`](Self::try_finish) refuses the whole.
+    fn refuse(&mut self, misfit: String) {
+        self.misfit.get_or_insert(misfit);
     }
 }
 
-/// Folds a one-dimensional grid into two dimensions below WebGPU's limit of 65,535; `lib/grid.wgsl` unfolds it.
+/// Largest dimension of a grid: WebGPU's default, which no adapter exceeds.
+const MAX_GRID_SIDE: u32 = 65535;
+
+/// Folds a one-dimensional grid into two dimensions below WebGPU's limit; `lib/grid.wgsl` unfolds it. What does not fit even
+/// so is refused by the recorder, which can name the op.
 #[track_caller]
 pub fn fold_grid(workgroups: u64) -> [u32; 3] {
     const ROW: u64 = 32768;
@@ -181,7 +224,5 @@ pub fn fold_grid(workgroups: u64) -> [u32; 3] {
     if workgroups <= ROW {
         return [workgroups as u32, 1, 1];
     }
-    let rows = workgroups.div_ceil(ROW);
-    assert!(rows <= 65535, "{workgroups} workgroups exceed the largest grid, {}", ROW * 65535);
-    [ROW as u32, rows as u32, 1]
+    [ROW as u32, u32::try_from(workgroups.div_ceil(ROW)).unwrap_or(u32::MAX), 1]
 }

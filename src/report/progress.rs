@@ -25,7 +25,7 @@ pub struct ProgressPlan {
     pub tokens_per_step: u64,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
-    /// Peak of the adapter in floating-point operations per second.
+    /// What MFU is a share of: the floating-point operations per second that a matrix product was measured to reach.
     pub peak_flops: f64,
     /// Steps from one log line to the next; the first and the last step always have one.
     pub log_every: u64,
@@ -127,7 +127,7 @@ impl Stretch {
     }
 }
 
-/// The speed of steps. MFU is model FLOP/s over the adapter's peak.
+/// The speed of steps. MFU is model FLOP/s over the measured peak of matrix products.
 #[derive(Debug)]
 struct Speed {
     step_ms: f64,

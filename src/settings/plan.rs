@@ -1,6 +1,6 @@
 //! Every number of a run, decided and checked before anything is built.
 
-use super::engine::{MAX_SIZE, Source};
+use super::engine::{MAX_PARAMETERS, MAX_SIZE, MAX_TENSORS, Source};
 use super::instruments;
 use super::model_config::model_config;
 use super::sections::optimizer::OptimizerConfig;
@@ -9,6 +9,7 @@ use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
 use crate::error::Result;
 use crate::model::config::ModelConfig;
+use crate::model::count;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::Gpt;
 use serde_json::Value;
@@ -57,6 +58,9 @@ impl RunPlan {
             return None;
         }
         let model = model_config(&settings.model, settings.moe.as_ref(), &settings.callbacks);
+        if !is_of_possible_size(&model, source) {
+            return None;
+        }
         let plan = Self {
             rank: 0,
             world: 1,
@@ -171,6 +175,20 @@ impl RunPlan {
             source.fault(&path, misfit.message);
         }
     }
+}
+
+/// Whether the parameters can be listed, which all that follows does. If not, that is a fault.
+fn is_of_possible_size(model: &ModelConfig, source: &Source<'_>) -> bool {
+    let count::Extent { parameters, tensors } = count::extent(model);
+    let message = if parameters > MAX_PARAMETERS {
+        format!("the model would have {parameters:.1e} parameters, and {MAX_PARAMETERS:.1e} are the most")
+    } else if tensors > MAX_TENSORS {
+        format!("the model would have {tensors:.1e} tensors, and {MAX_TENSORS:.1e} are the most")
+    } else {
+        return true;
+    };
+    source.fault("model.model_config", format!("{message}; lower its sizes"));
+    false
 }
 
 /// Tokens in a step; windows that no buffer holds are a fault.

@@ -4,7 +4,7 @@ use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
 
-/// Logs what the run trains, where, and how much memory that takes. `matmul_rate` is in FLOP/s.
+/// Logs what the run trains, where, and how much memory that takes. `matmul_rate` is in FLOP/s, as measured.
 pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, matmul_rate: f64) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     let model = &trainer.recordings.model;
@@ -29,7 +29,10 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, matmul_rat
         mib(trainer.persistent_bytes()),
         mib(trainer.pool_bytes())
     );
-    tracing::info!("matrix products reach {:.1} GFLOP/s, the peak that MFU refers to", matmul_rate / 1e9);
+    tracing::info!(
+        "MFU is the share of {:.1} GFLOP/s, which a square f32 matrix product was measured to reach here just now",
+        matmul_rate / 1e9
+    );
 }
 
 /// Logs the loss that a model without context could reach on the first `batches` micro-batches of `data`.

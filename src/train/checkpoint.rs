@@ -32,9 +32,7 @@ impl Trainer<'_> {
     /// # Errors
     /// A file that is missing or damaged; a state or a tensor that is not the run's.
     pub fn load(&self, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
-        checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, |tensor, bytes| {
-            self.write(tensor, bytes)
-        })
+        checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, self.portions())
     }
 
     /// Reads weights alone: `path` is a checkpoint folder or a safetensors file.
@@ -43,7 +41,7 @@ impl Trainer<'_> {
     /// A file that is missing or damaged; a tensor that is missing or of another shape.
     pub fn load_weights(&self, path: &Path) -> Result<()> {
         let weights = self.tensors_in_training().weights;
-        checkpoint::load_weights(weights, path, |tensor, bytes| self.write(tensor, bytes))
+        checkpoint::load_weights(weights, path, self.portions())
     }
 
     /// The tensors of one arena as f32, by their checkpoint names. For tests and tools.

@@ -4,7 +4,14 @@ use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
 use super::trainer::Trainer;
 use crate::element::Element;
+use crate::error::Result;
 use crate::model::init::initial_row;
+use crate::record::Tensor;
+use std::cell::Cell;
+
+/// Bytes that are written between two submissions: until a submission, wgpu keeps a copy of everything that was written,
+/// beside the buffers it is for. A forecast does not count these copies.
+const PORTION: u64 = 16 << 20;
 
 impl Trainer<'_> {
     /// Writes the learning rates of `steps` steps, a schedule per parameter group, and with `betas` the corrections of
@@ -29,16 +36,46 @@ impl Trainer<'_> {
         }
     }
 
-    /// Writes the weights that a run starts with, drawn from `seed`.
-    pub(super) fn write_initial_weights(&self, seed: u64) {
-        let parameters = self.recordings.layout.parameters.iter();
-        for (index, (spec, parts)) in parameters.into_iter().enumerate() {
+    /// Writes the weights that a run starts with, drawn from `seed`, portion by portion: the device takes over each before
+    /// the next one is drawn.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) async fn write_initial_weights(&self, seed: u64) -> Result<()> {
+        let mut written = 0;
+        for (index, (spec, parts)) in self.recordings.layout.parameters.iter().enumerate() {
             for part in parts {
-                let mut bytes = Vec::new();
-                for row in part.first_row..part.first_row + part.rows {
-                    Element::F32.encode_row(&initial_row(spec, index, row, seed), &mut bytes);
+                let tensor = self.recordings.arenas.weights.part(spec, part);
+                let group = (PORTION / (4 * u64::from(tensor.stride))).max(1) as u32;
+                for first in (0..tensor.rows).step_by(group as usize) {
+                    let rows = tensor.rows(first, group.min(tensor.rows - first));
+                    let mut bytes = Vec::with_capacity(rows.bytes() as usize);
+                    for row in first..first + rows.rows {
+                        let values = initial_row(spec, index, part.first_row + row as usize, seed);
+                        Element::F32.encode_row(&values, &mut bytes);
+                    }
+                    self.write(rows, &bytes);
+                    written += bytes.len() as u64;
+                    if written >= PORTION {
+                        self.gpu.encoder().submit().await?;
+                        self.gpu.wait().await?;
+                        written = 0;
+                    }
                 }
-                self.write(self.recordings.arenas.weights.part(spec, part), &bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes like [`write`](Self::write), and submits each portion, without waiting for it: for loading checkpoints.
+    pub(super) fn portions(&self) -> impl Fn(Tensor, &[u8]) {
+        let written = Cell::new(0);
+        move |tensor, bytes| {
+            self.write(tensor, bytes);
+            written.set(written.get() + bytes.len() as u64);
+            if written.get() >= PORTION {
+                self.gpu.submit_writes();
+                written.set(0);
             }
         }
     }

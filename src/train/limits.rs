@@ -13,6 +13,14 @@ use std::fmt::Display;
 const SMALLER_BATCH: &str =
     "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead";
 
+/// Largest number of chunks of logits in a micro-batch: each is recorded on its own, in several launches.
+const MAX_CHUNKS: u64 = 1 << 15;
+
+/// The error of a recording that does not fit, with what to do about it.
+pub(super) fn misfit(error: &Error) -> Error {
+    Error::Plan(format!("{error}; {SMALLER_BATCH}, or make the model or its windows smaller"))
+}
+
 /// Refuses what takes `bytes` and so fits no binding of the adapter; `what` ends with the verb, `remedy` says what to do.
 pub(super) fn check_binding(
     bytes: u64,
@@ -32,24 +40,39 @@ pub(super) fn check_binding(
 }
 
 /// Refuses activations that are too wide for one binding, in micro-batches of `batch_size` windows. Recording would
-/// find them too, but could not name the key to change.
+/// find them too, but could not name the key to change, and sizes that pass here fit the 32 bits of ops.
 pub(super) fn check_activations(
     model: &ModelConfig,
     batch_size: usize,
     capabilities: &Capabilities,
 ) -> Result<()> {
-    let (tokens, widest) = (batch_size * model.seq_length, widest_row(model));
+    let (tokens, widest) = (batch_size.saturating_mul(model.seq_length), widest_row(model));
     let what = format!("an activation of {batch_size} x {} tokens x {widest} takes", model.seq_length);
-    check_binding(4 * (tokens * widest) as u64, capabilities, what, SMALLER_BATCH)?;
+    check_binding(bytes(&[tokens, widest]), capabilities, what, SMALLER_BATCH)?;
     if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
         check_launches(model, [rows, columns], capabilities)?;
         let what = format!("an activation of the experts, {rows} rows x {columns}, takes");
         check_binding(4 * rows * columns, capabilities, what, SMALLER_BATCH)?;
     }
-    let bytes = linear_cross_entropy::smallest_chunk_bytes(tokens as u32, model.vocab_size as u32);
-    let what = format!("a chunk of logits over {} tokens takes", model.vocab_size);
+    check_logits(model, tokens as u32, capabilities)
+}
+
+/// Refuses a vocabulary of which no chunk of logits fits a binding, or which makes so many chunks that their recording alone
+/// is too large.
+fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities) -> Result<()> {
+    let vocab = model.vocab_size as u32;
+    let bytes = linear_cross_entropy::smallest_chunk_bytes(tokens, vocab);
+    let what = format!("a chunk of logits over {vocab} tokens takes");
     let remedy = "lower model.model_config.vocab_size or choose another adapter with context.device_name";
-    check_binding(bytes, capabilities, what, remedy)
+    check_binding(bytes, capabilities, what, remedy)?;
+    let chunks = linear_cross_entropy::chunk_count(tokens, vocab, capabilities);
+    if chunks > MAX_CHUNKS {
+        return Err(Error::Plan(format!(
+            "the logits of {tokens} tokens over a vocabulary of {vocab} make {chunks} chunks, of which a micro-batch has \
+             {MAX_CHUNKS} at most; {SMALLER_BATCH}"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a run that takes more than `cap` bytes of device memory.
@@ -69,14 +92,26 @@ pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<
     )))
 }
 
-/// Columns of the widest activation of a dense layer.
+/// Bytes of an f32 tensor with these sides; the largest `u64` if they are more.
+fn bytes(sides: &[usize]) -> u64 {
+    sides.iter().fold(4, |bytes: u64, side| bytes.saturating_mul(*side as u64))
+}
+
+/// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's
+/// scores, or of all choices of a token.
 fn widest_row(model: &ModelConfig) -> usize {
     let heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
     let inner = match model.activation {
         Activation::SwiGlu => 2 * model.intermediate_size.next_multiple_of(4),
         Activation::Gelu(_) => model.intermediate_size,
     };
-    model.hidden_size.max(heads).max(inner)
+    let of_experts = model.mixture.as_ref().map_or(0, |mixture| {
+        let shared = mixture.shared.map_or(0, |shared| 2 * shared.intermediate_size.next_multiple_of(4));
+        // Without the fused kernels a token's row is repeated for each of its choices.
+        let repeated = if mixture.fuses_permutation { 1 } else { model.hidden_size.next_multiple_of(4) };
+        shared.max(mixture.experts()).max(mixture.chosen() * repeated)
+    });
+    model.hidden_size.max(heads).max(inner).max(of_experts)
 }
 
 /// Refuses experts whose grouped products need a larger grid than a launch can have.

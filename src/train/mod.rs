@@ -11,6 +11,7 @@ pub mod dump;
 mod evaluation;
 mod finished;
 pub mod forecast;
+mod health;
 mod initial;
 mod instruments;
 pub mod length;

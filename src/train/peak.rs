@@ -6,17 +6,28 @@ use crate::ops::add::add;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use std::time::{Duration, Instant};
 
-/// Floating-point operations per second of a square f32 matrix product with the kernel that training uses, the best
-/// of three. Takes a fraction of a second.
+/// Sides of the square products that are measured: each takes eight times as long as the one before it.
+const SIDES: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+/// A product that takes this long fills the adapter, and a launch costs little beside it. One eight times as long stays far
+/// below the time after which a driver resets a GPU, which a single launch may not exceed.
+const LONG_ENOUGH: Duration = Duration::from_millis(5);
+
+/// Floating-point operations per second of a square f32 matrix product with the kernel that training uses, the best of
+/// three. Grows the product until it takes 5 ms, so that it suits slow adapters and fast ones.
 ///
 /// # Errors
 /// A device that fails.
 pub async fn probe_matmul_rate(gpu: &Gpu) -> Result<f64> {
-    let side: u32 = if gpu.report().is_software { 384 } else { 4096 };
-    let mut job = Job::new("probe", gpu.capabilities());
-    let [a, b, y] = [(); 3].map(|()| job.output(side, side));
-    matmul(&mut job.rec, Layout::Nn, a, b, y, Epilogue::default());
-    Ok(2.0 * (side as f64).powi(3) / best_of_three(gpu, job).await?)
+    let mut rate: f64 = 0.0;
+    for side in SIDES {
+        let time = time_product(gpu, side).await?;
+        rate = rate.max(operations(side) / time.as_secs_f64());
+        if time >= LONG_ENOUGH {
+            break;
+        }
+    }
+    Ok(rate)
 }
 
 /// Bytes per second, read and written, of a kernel that only copies 64 MiB (16 MiB on a software adapter), the best
@@ -29,11 +40,23 @@ pub async fn probe_memory_rate(gpu: &Gpu) -> Result<f64> {
     let mut job = Job::new("probe", gpu.capabilities());
     let [x, y] = [(); 2].map(|()| job.output(rows, 1024));
     add(&mut job.rec, x, y, 1.0, false);
-    Ok(2.0 * x.bytes() as f64 / best_of_three(gpu, job).await?)
+    Ok(2.0 * x.bytes() as f64 / best_of_three(gpu, job).await?.as_secs_f64())
 }
 
-/// Seconds that a replay of `job` takes, the best of three after a first one that also compiles and clears.
-async fn best_of_three(gpu: &Gpu, job: Job) -> Result<f64> {
+/// Multiplications and additions of a square product.
+fn operations(side: u32) -> f64 {
+    2.0 * f64::from(side).powi(3)
+}
+
+async fn time_product(gpu: &Gpu, side: u32) -> Result<Duration> {
+    let mut job = Job::new("probe", gpu.capabilities());
+    let [a, b, y] = [(); 3].map(|()| job.output(side, side));
+    matmul(&mut job.rec, Layout::Nn, a, b, y, Epilogue::default());
+    best_of_three(gpu, job).await
+}
+
+/// The time that a replay of `job` takes, the best of three after a first one that also compiles and clears.
+async fn best_of_three(gpu: &Gpu, job: Job) -> Result<Duration> {
     let probe = gpu.prepare_job(job, Guard::Off).await?;
     let mut best = Duration::MAX;
     for _ in 0..4 {
@@ -42,5 +65,31 @@ async fn best_of_three(gpu: &Gpu, job: Job) -> Result<f64> {
         gpu.wait().await?;
         best = best.min(start.elapsed());
     }
-    Ok(best.as_secs_f64())
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The budget of a submission in training.
+    const BUDGET: Duration = Duration::from_millis(200);
+
+    /// The largest launch of a probe on an adapter that reaches `rate` FLOP/s with products of every size.
+    fn longest(rate: f64) -> Duration {
+        let times = SIDES.map(|side| Duration::from_secs_f64(operations(side) / rate));
+        let last = times.iter().position(|time| *time >= LONG_ENOUGH).unwrap_or(times.len() - 1);
+        times[last]
+    }
+
+    #[test]
+    fn no_launch_exceeds_the_budget_of_a_submission() {
+        // From 0.2 GFLOP/s, a core without vectors, to 200 TFLOP/s.
+        for step in 0..=60 {
+            let rate = 2e8 * 10f64.powf(f64::from(step) / 10.0);
+            assert!(longest(rate) <= BUDGET, "{rate:e} FLOP/s: a launch takes {:?}", longest(rate));
+        }
+        // One launch of 4096³ took longer than the budget on every adapter below 687 GFLOP/s.
+        assert!(Duration::from_secs_f64(operations(4096) / 68e9) > Duration::from_secs(2));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
-use super::limits::{check_activations, check_binding, check_memory};
+use super::limits::{check_activations, check_binding, check_memory, misfit};
 use super::schedule_table::schedule_columns;
 use super::update::Update;
 use crate::element::Element;
@@ -68,6 +68,7 @@ impl Recordings {
     /// A tensor that no binding can hold; a run over `context.max_device_memory`.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
         let model = &plan.model;
+        check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
         let parameters = plan.grouping().apply(Gpt::describe(model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
@@ -91,16 +92,15 @@ impl Recordings {
         let what = format!("the learning rates of {rows} steps take");
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), &capabilities, what, remedy)?;
-        check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
 
         let gpt = layout.bind(model, &arenas.weights, Some(&arenas.gradients));
         let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
         let context = |mode| ForwardContext { config: model, buffers, batch, mode };
         let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
         let training = context(Mode::Training(Training { step: state, accumulation, masks }));
-        let micro_step = micro_step(&gpt, &training, &losses, capabilities);
+        let micro_step = micro_step(&gpt, &training, &losses, capabilities).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
-        let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities);
+        let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities).map_err(|e| misfit(&e))?;
         let update = Update {
             optimizer: &plan.optimizer,
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
@@ -111,11 +111,11 @@ impl Recordings {
             experts: buffers.experts,
         };
         let update = update.record(capabilities)?;
-        let sample = plan
-            .settings
-            .sample
-            .is_some()
-            .then(|| GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities));
+        let sample = plan.settings.sample.as_ref().map(|_| {
+            GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
+                .map_err(|e| misfit(&e))
+        });
+        let sample = sample.transpose()?;
         let recordings = Self {
             model: model.clone(),
             persistents,
@@ -182,7 +182,7 @@ fn micro_step(
     training: &ForwardContext<'_>,
     losses: &LossTensors,
     capabilities: Capabilities,
-) -> Recording {
+) -> Result<Recording> {
     let mut rec = Recorder::new("micro_step", capabilities);
     if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
         rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state));
@@ -190,7 +190,7 @@ fn micro_step(
     let mut tape = Tape::new(&mut rec);
     gpt.loss(&mut tape, training, losses);
     tape.backward();
-    rec.finish()
+    rec.try_finish()
 }
 
 /// Forward and loss alone.
@@ -199,10 +199,10 @@ fn eval(
     evaluation: &ForwardContext<'_>,
     losses: &LossTensors,
     capabilities: Capabilities,
-) -> Recording {
+) -> Result<Recording> {
     let mut rec = Recorder::new("eval", capabilities);
     gpt.loss(&mut Tape::forward_only(&mut rec), evaluation, losses);
-    rec.finish()
+    rec.try_finish()
 }
 
 /// The buffer of a persistent tensor.

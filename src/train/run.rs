@@ -2,6 +2,7 @@
 
 use super::announce::{announce, announce_entropy};
 use super::evaluation::Evaluation;
+use super::health::Health;
 use super::instruments::expert_instruments;
 use super::length::RunLength;
 use super::peak::probe_matmul_rate;
@@ -44,7 +45,8 @@ pub struct Summary {
 /// finishes the step, saves a checkpoint and ends.
 ///
 /// # Errors
-/// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk.
+/// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk; steps whose gradients or
+/// losses are not finite, 20 in a row or at the end, while checkpoints from before them are kept.
 pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     let log = Log::start();
@@ -83,6 +85,8 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
         reporter: Reporter::new(metrics, progress, instruments, evaluation, plan.tokens_per_step),
         checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
         is_interrupted: false,
+        health: Health::default(),
+        is_save_due: false,
         plan,
         total_steps: length.total_steps,
         data: &data,
@@ -125,6 +129,9 @@ struct Run<'a> {
     reporter: Reporter<'a>,
     interrupt: Arc<AtomicBool>,
     is_interrupted: bool,
+    health: Health,
+    /// Whether a checkpoint is to be written. While steps fail none is, since it might replace the last good one.
+    is_save_due: bool,
     /// The host's counters, as the next checkpoint will save them.
     state: TrainerState,
 }
@@ -143,8 +150,10 @@ impl Run<'_> {
             }
             self.collect(trainer)?;
             self.is_interrupted = self.interrupt.load(Ordering::Relaxed);
-            if checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps)) {
-                self.save(trainer).await?;
+            self.is_save_due |=
+                checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
+            if self.is_save_due && !self.health.is_failing() {
+                self.save_unless_failing(trainer).await?;
             }
         }
         Ok(())
@@ -153,6 +162,9 @@ impl Run<'_> {
     /// Reports the last results, saves the last checkpoint, writes the sample.
     async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
         self.settle(trainer).await?;
+        if !self.is_interrupted {
+            self.health.check_end(|| self.newest_checkpoint())?;
+        }
         // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
         let wants_checkpoint = self.plan.settings.callbacks.checkpoint.is_some() || self.is_interrupted;
         if wants_checkpoint && !self.is_saved() {
@@ -177,7 +189,9 @@ impl Run<'_> {
         if let Some(last) = steps.last() {
             self.state.global_step = last.state.global_step as u64;
         }
-        self.reporter.take_in(steps, &evaluations)
+        steps.iter().for_each(|finished| self.health.note(finished.step, &finished.state));
+        self.reporter.take_in(steps, &evaluations)?;
+        self.health.check(|| self.newest_checkpoint())
     }
 
     /// Waits until everything submitted has finished and is reported.
@@ -186,8 +200,15 @@ impl Run<'_> {
         self.collect(trainer)
     }
 
+    /// Saves, unless the last step turns out to have failed: then a later step does.
+    async fn save_unless_failing(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        self.settle(trainer).await?;
+        if self.health.is_failing() { Ok(()) } else { self.save(trainer).await }
+    }
+
     async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         self.settle(trainer).await?;
+        self.is_save_due = false;
         let pending = self.checkpoints.begin(self.state.step)?;
         trainer.save(&self.state, &pending).await?;
         let path = pending.commit()?;
@@ -198,7 +219,11 @@ impl Run<'_> {
 
     /// Whether there is a checkpoint of the last step.
     fn is_saved(&self) -> bool {
-        let latest = self.checkpoints.latest();
-        latest.is_ok_and(|latest| latest.is_some_and(|(step, _)| step == self.state.step))
+        self.newest_checkpoint() == Some(self.state.step)
+    }
+
+    /// The step of the newest checkpoint.
+    fn newest_checkpoint(&self) -> Option<u64> {
+        self.checkpoints.latest().ok().flatten().map(|(step, _)| step)
     }
 }

@@ -62,6 +62,8 @@ impl TrainedRun {
     }
 }
 
+const FEWER_PROMPTS: &str = "continue fewer prompts at once";
+
 /// A model on a device, ready to continue a fixed number of prompts at once.
 pub struct TrainedModel<'gpu> {
     gpu: &'gpu Gpu,
@@ -81,13 +83,14 @@ impl<'gpu> TrainedModel<'gpu> {
         let mut persistents = Persistents::new();
         let layout = ArenaLayout::new(Gpt::describe(config), &capabilities.limits)?;
         let weights = layout.arena(&mut persistents, "weights", |_| true);
-        let model_buffers = ModelBuffers::new(config, sequences * config.seq_length as u32, &mut persistents);
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
-        check_binding(bytes, &capabilities, what, "continue fewer prompts at once")?;
+        check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
+        let model_buffers = ModelBuffers::new(config, sequences * config.seq_length as u32, &mut persistents);
         let gpt = layout.bind(config, &weights, None);
         let recordings =
-            GenerateRecordings::new(&mut persistents, &gpt, config, model_buffers, sequences, capabilities);
+            GenerateRecordings::new(&mut persistents, &gpt, config, model_buffers, sequences, capabilities)
+                .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(&[&recordings.prefill, &recordings.step], &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {

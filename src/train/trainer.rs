@@ -94,7 +94,7 @@ impl<'gpu> Trainer<'gpu> {
             loss_scale: plan.settings.wrapper.scale_sense as f32,
             ..StepState::default()
         });
-        trainer.write_initial_weights(plan.settings.run.seed);
+        trainer.write_initial_weights(plan.settings.run.seed).await?;
         Ok(trainer)
     }
 

@@ -32,7 +32,7 @@ impl Update<'_> {
     /// Writes the recording.
     ///
     /// # Errors
-    /// A matrix under Muon that lies in several bindings.
+    /// A matrix under Muon that lies in several bindings; a launch over WebGPU's limits.
     pub fn record(&self, capabilities: Capabilities) -> Result<Recording> {
         let mut rec = Recorder::new("update", capabilities);
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
@@ -56,7 +56,7 @@ impl Update<'_> {
         if let Some(experts) = self.experts {
             experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, self.tensors.state));
         }
-        Ok(rec.finish())
+        rec.try_finish()
     }
 
     /// AdamW on all parameters of segment number `i` at once.

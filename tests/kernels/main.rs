@@ -11,6 +11,7 @@ mod documents;
 mod dropout;
 mod elementwise;
 mod folded_grids;
+mod grad_norm;
 mod grouped;
 mod grouped_layers;
 mod lanes;

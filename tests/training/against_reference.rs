@@ -2,19 +2,20 @@
 
 use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::model::config::ModelConfig;
-use gristmill::model::parameters::{Gpt, Spec};
+use gristmill::random::{Permutation, SHUFFLE_STREAM};
 use gristmill::reference::adamw;
-use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer};
+use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
 use gristmill::settings::{
     AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, RunPlan, SgdConfig,
 };
 use gristmill::train::length::RunLength;
+use regex::Regex;
 
-/// Relative error allowed to losses and to the final weights.
+/// Relative error allowed to losses, gradient norms and the final weights.
 pub const ALLOWED: f64 = 1e-5;
 
 /// Trains `steps` steps in f32 on the device and in f64 on the host, from the same initial weights and the same text, and
-/// compares every loss and the final weights.
+/// compares every loss, every gradient norm and the final weights.
 pub fn follows_the_reference(setup: &Setup, steps: u64) {
     let trained = setup.train(steps);
     let plan = setup.plan();
@@ -25,10 +26,8 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
     let length = RunLength::new(&plan, data.train.steps_per_epoch());
     let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
     for step in 0..steps {
-        let batches: Vec<(Vec<u32>, Vec<u32>)> = (step * accumulation..(step + 1) * accumulation)
-            .map(|i| data.train.batch(i).expect("a batch"))
-            .map(|batch| (batch.tokens, batch.targets))
-            .collect();
+        let batches: Vec<(Vec<u32>, Vec<u32>)> =
+            (step * accumulation..(step + 1) * accumulation).map(|i| reference_batch(&plan, i)).collect();
         let lr = length.schedule.lr_at(step);
         let rate = |group: usize| group.checked_sub(1).map(|i| length.group_schedules[i].lr_at(step));
         reference.rates =
@@ -53,6 +52,13 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
             100.0 * norm / ALLOWED
         );
         assert!(loss <= ALLOWED, "{} step {step}: loss {} and {}", setup.name, got.loss, want.loss);
+        assert!(
+            norm <= ALLOWED,
+            "{} step {step}: gradient norm {} and {}",
+            setup.name,
+            got.grad_norm,
+            want.grad_norm
+        );
     }
     let (mut got, mut want) = (trained.weights, reference.weights);
     if plan.model.learns_positions() {
@@ -68,23 +74,68 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
     assert!(distance <= ALLOWED, "{}: the final weights differ by {distance:.2e} in norm", setup.name);
 }
 
-/// The f64 trainer with the plan's optimizer, exemptions and frozen tensors; and the parameter group of each tensor.
+/// Micro-batch number `micro_step`, cut from the text here: a window starts every T bytes, and each epoch takes them in an
+/// order of its own, as many as fill whole steps. Only the permutation is the library's.
+fn reference_batch(plan: &RunPlan, micro_step: u64) -> (Vec<u32>, Vec<u32>) {
+    let text = std::fs::read("tests/data/mill.txt").expect("the text");
+    let (length, runner) = (plan.model.seq_length, &plan.settings.runner);
+    let (rows, accumulation) = (runner.batch_size, runner.gradient_accumulation_steps);
+    let windows = (text.len() - 1) / length;
+    let in_epoch = (windows / (rows * accumulation) * accumulation) as u64;
+    let order =
+        Permutation::new(windows as u64, plan.settings.run.seed, SHUFFLE_STREAM + micro_step / in_epoch);
+    let first = micro_step % in_epoch * rows as u64;
+    let starts = (first..first + rows as u64).map(|number| order.at(number) as usize * length);
+    let bytes = |start: usize| text[start..start + length].iter().map(|byte| u32::from(*byte));
+    let (tokens, targets) =
+        starts.map(|start| (bytes(start), bytes(start + 1))).unzip::<_, _, Vec<_>, Vec<_>>();
+    (tokens.into_iter().flatten().collect(), targets.into_iter().flatten().collect())
+}
+
+/// The f64 trainer with the plan's exemptions and frozen tensors; and the parameter group of each tensor. They follow from the
+/// names of tensors alone.
 fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, usize)>) {
-    let mut reference = Trainer::new(reference_shape(&plan.model), setup.initial_weights());
-    let plain = Gpt::describe(&plan.model);
-    let sorted = plan.grouping().apply(Gpt::describe(&plan.model)).expect("groups");
-    let pairs = || sorted.iter().zip(&plain);
-    let names = |spec: &Spec| spec.pieces.iter().map(|piece| piece.name.clone()).collect::<Vec<_>>();
-    let decay = |spec: &Spec| if spec.decays { plan.weight_decay(spec.group) } else { 0.0 };
-    // What decays without groups and exemptions is the reference's own rule.
-    reference.weight_decays = pairs()
-        .filter(|(spec, plain)| spec.group > 0 || spec.decays != plain.decays)
-        .flat_map(|(spec, _)| names(spec).into_iter().map(move |name| (name, decay(spec))))
-        .collect();
-    reference.frozen = pairs().filter(|(spec, _)| !spec.trains).flat_map(|(spec, _)| names(spec)).collect();
-    let groups = pairs().flat_map(|(spec, _)| names(spec).into_iter().map(|name| (name, spec.group)));
-    let groups = groups.collect();
+    let shape = reference_shape(&plan.model);
+    let names: Vec<String> = shape.parameters().into_iter().map(|(name, _)| name).collect();
+    let mut reference = Trainer::new(shape, setup.initial_weights());
+    let (run, model, groups) = (&plan.settings.run, &plan.settings.model, &plan.settings.groups);
+    let group = |name: &String| {
+        groups.iter().position(|group| takes(&group.keys.params, name)).map_or(0, |number| number + 1)
+    };
+    let decay = |name: &String| {
+        let own = group(name).checked_sub(1).and_then(|number| groups[number].keys.weight_decay);
+        let is_exempt = !decays(name) || takes(&run.no_decay_params, name);
+        if is_exempt { 0.0 } else { own.unwrap_or(plan.optimizer.weight_decay) }
+    };
+    let is_frozen = |name: &&String| takes(&model.freeze, name) && !takes(&model.freeze_exclude, name);
+    reference.weight_decays = names.iter().map(|name| (name.clone(), decay(name))).collect();
+    reference.frozen = names.iter().filter(is_frozen).cloned().collect();
+    let groups = names.iter().map(|name| (name.clone(), group(name))).collect();
     (reference, groups)
+}
+
+/// Whether one of `patterns` is found in the tensor's name, or in that of the parameter which holds it.
+fn takes(patterns: &[String], name: &str) -> bool {
+    // What q, k and v, or gate and up, are part of.
+    let parameters = [
+        ("model.embed_tokens.weight", "embedding"),
+        ("lm_head.weight", "head output_layer.weight"),
+        ("q_proj.weight", "attention.wqkv"),
+        ("k_proj.weight", "attention.wqkv"),
+        ("v_proj.weight", "attention.wqkv"),
+        ("o_proj.weight", "attention.wo"),
+        ("gate_proj.weight", "feed_forward.w_gate_up"),
+        ("up_proj.weight", "feed_forward.w_gate_up"),
+        ("down_proj.weight", "feed_forward.w_down"),
+    ];
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    let prefix = layer.map_or(String::new(), |layer| format!("layers.{layer}."));
+    let holds = parameters.iter().find(|(end, _)| name.ends_with(end));
+    let holder = holds.map(|(_, parameter)| format!("{prefix}{parameter}"));
+    patterns.iter().any(|pattern| {
+        let pattern = Regex::new(pattern).expect("a pattern");
+        pattern.is_match(name) || holder.as_ref().is_some_and(|holder| pattern.is_match(holder))
+    })
 }
 
 /// The f64 trainer's rule, and AdamW's settings for the tensors that the rule leaves to it.

@@ -11,6 +11,7 @@ mod own_shaders;
 mod registers;
 mod settings;
 mod shaders;
+mod sizes;
 mod text_data;
 mod tidy;
 mod tokenize;

@@ -67,16 +67,19 @@ impl PlacementConfig {
         self.tokens * self.chosen
     }
 
-    /// Rows of all experts (R).
+    /// Rows of all experts (R); the largest `u32` if there are more, which no tensor can have.
     pub fn rows(&self) -> u32 {
-        match self.allocation {
-            RowAllocation::Dropless { safe_tokens: false } => self.choices(),
-            RowAllocation::Dropless { safe_tokens: true } => self.choices() + self.experts,
-            RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => self.experts * capacity,
+        let (choices, experts) = (u64::from(self.tokens) * u64::from(self.chosen), u64::from(self.experts));
+        let rows = match self.allocation {
+            RowAllocation::Dropless { safe_tokens: false } => choices,
+            RowAllocation::Dropless { safe_tokens: true } => choices + experts,
+            RowAllocation::Capacity { slots: Slots::Equal(capacity), .. } => experts * u64::from(capacity),
             RowAllocation::Capacity { slots: Slots::HotAndCold(two), .. } => {
-                two.hot * two.capacity + (self.experts - two.hot) * two.cold_capacity
+                let (hot, cold) = (u64::from(two.hot), experts - u64::from(two.hot));
+                hot * u64::from(two.capacity) + cold * u64::from(two.cold_capacity)
             }
-        }
+        };
+        u32::try_from(rows).unwrap_or(u32::MAX)
     }
 
     /// Whether capacities differ, so that [`place`](super::place) needs them as a tensor.

@@ -19,8 +19,15 @@ impl Range {
     }
 }
 
-/// Dropout sites are numbered with 15 bits, three a layer; real models stay far below.
-pub(crate) const MAX_LAYERS: f64 = 10_000.0;
+/// The memory plan compares every tensor with every buffer, which takes seconds at this depth. The deepest models are far
+/// below it (Llama 3.1 405B has 126 layers) or at it (DeepNet).
+pub(crate) const MAX_LAYERS: f64 = 1_000.0;
+
+/// Most parameters of a model: 2^40 are 4 TiB of float32, weights alone.
+pub(crate) const MAX_PARAMETERS: f64 = (1u64 << 40) as f64;
+
+/// Most tensors in a checkpoint: each expert of each layer has three. Real models have at most about 100,000.
+pub(crate) const MAX_TENSORS: f64 = (1u64 << 20) as f64;
 
 /// Largest single size, so that products of two fit 64 bits; real models stay far below.
 pub(crate) const MAX_SIZE: usize = 1 << 31;
@@ -37,5 +44,5 @@ pub(crate) const COUNT: Range = Range::new("a whole number above 0", |x| x >= 1.
 pub(crate) const SIZE: Range =
     Range::new("a whole number from 1 to 2147483648", |x| x >= 1.0 && x <= MAX_SIZE as f64, 0.0);
 pub(crate) const LAYERS: Range =
-    Range::new("a whole number from 1 to 10000", |x| (1.0..=MAX_LAYERS).contains(&x), 0.0);
+    Range::new("a whole number from 1 to 1000", |x| (1.0..=MAX_LAYERS).contains(&x), 0.0);
 pub(crate) const TOKEN_ID: Range = Range::new("a token id", |id| id < u32::MAX as f64, u32::MAX as f64);

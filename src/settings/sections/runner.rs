@@ -10,7 +10,7 @@ rows! {
         /// Windows in a micro-batch (B).
         batch_size: usize = Numbers.default(1).within(SIZE),
         /// Micro-batches in a step, whose gradients are averaged.
-        gradient_accumulation_steps: usize = Numbers.default(1).within(COUNT).read_by(accumulation),
+        gradient_accumulation_steps: usize = Numbers.default(1).within(SIZE).read_by(accumulation),
         /// The run ends after this step, 0: after its epochs. The learning rate's schedule does not shrink with it.
         stop_step: u64 = Host.default(0),
     }

@@ -6,8 +6,9 @@ rows! {
     /// `runner_wrapper`: loss scale and gradient clipping.
     pub struct Wrapper {
         /// The loss is multiplied by this before the backward pass, and gradients are divided by it: a number, or a section
-        /// with `type: FixedLossScaleUpdateCell` and `loss_scale_value`.
-        scale_sense: f64 = Numbers.default(1.0).within(ABOVE_ZERO).read_by(loss_scale).example("1024.0"),
+        /// with `type: FixedLossScaleUpdateCell` and `loss_scale_value`. A step whose gradients are not finite is skipped; 20
+        /// in a row, of gradients or losses, end the run with an error.
+        scale_sense: f64 = Numbers.default(1.0).within(SCALE).read_by(loss_scale).example("1024.0"),
         /// Whether gradients are scaled down to `max_grad_norm` where their norm is above it; False unless written, but True
         /// without a `runner_wrapper`.
         use_clip_grad: bool = Numbers.default(false),
@@ -29,7 +30,7 @@ rows! {
         /// The cell that looks after the scale.
         kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
         /// The scale.
-        loss_scale_value: f64 = Numbers.default(1.0).within(ABOVE_ZERO),
+        loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
     }
     others []
 }
@@ -45,6 +46,13 @@ words! {
 
 const PLANNED: [&str; 2] = ["DynamicLossScaleUpdateCell", "AdaptiveLossScaleUpdateCell"];
 const PATH: &str = "runner_wrapper";
+
+/// The scale and its inverse are far from the limits of float32, also times a loss or a gradient.
+const SCALE: Range = Range::new("a number from 2^-64 to 2^64", is_scale, 0.0);
+
+fn is_scale(scale: f64) -> bool {
+    (2f64.powi(-64)..=2f64.powi(64)).contains(&scale)
+}
 
 /// Reads the section.
 pub(crate) fn read(source: &Source<'_>) -> Wrapper {
@@ -82,8 +90,10 @@ fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<f64> {
         node => {
             let number = f64::from_node(node);
             if number.is_none() {
-                reader
-                    .fault(key, format!("expected a number above 0 or a section with a type, found {node}"));
+                reader.fault(
+                    key,
+                    format!("expected a number from 2^-64 to 2^64 or a section with a type, found {node}"),
+                );
             }
             number
         }

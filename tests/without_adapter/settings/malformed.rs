@@ -64,6 +64,10 @@ const MALFORMED: &str = r#"
 = x.yaml:1: context.max_device_memory: expected a size such as 8GB or 512MB, found `58`
 +runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 65536}}
 = x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling
++runner_wrapper: {scale_sense: 1e39}
+= x.yaml:1: runner_wrapper.scale_sense: expected a number from 2^-64 to 2^64, found `1e39`
++runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell, loss_scale_value: 1e-30}}
+= x.yaml:1: runner_wrapper.scale_sense.loss_scale_value: expected a number from 2^-64 to 2^64, found `1e-30`
 +seed: [
 = x.yaml:3: not valid YAML: did not find expected ',' or ']'
 +seed: 7

@@ -20,7 +20,7 @@ fn dropout_is_a_share_below_one() {
     }
     let deep = resolve(&BASE.replace("num_layers: 2", "num_layers: 20000"), &[]);
     let found = deep.unwrap_err().to_string();
-    assert!(found.contains("num_layers: expected a whole number from 1 to 10000"), "{found}");
+    assert!(found.contains("num_layers: expected a whole number from 1 to 1000, found"), "{found}");
 }
 
 #[test]

@@ -166,4 +166,7 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
     reader.require(&["mtp_depth", "hidden_size"], width.is_multiple_of(4), message);
     let message = format!("expected a whole number below seq_length {length}, found `{depth}`");
     reader.require(&["mtp_depth", "seq_length"], depth < length, message);
+    let (layers, most) = (model.num_layers, MAX_LAYERS as usize);
+    let message = format!("with num_layers {layers} makes more than {most} blocks; lower it");
+    reader.require(&["mtp_depth", "num_layers"], layers.saturating_add(depth) <= most, message);
 }
