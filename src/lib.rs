@@ -68,6 +68,7 @@
 pub mod cli;
 pub mod data;
 pub mod device;
+pub mod durable;
 pub mod element;
 pub mod error;
 pub mod generate;

@@ -2,12 +2,15 @@
 
 use super::output::say;
 use super::stacked_areas::{self, StackedAreas};
+use crate::durable::Place;
 use crate::error::{Error, Result};
-use crate::store::durable::create_folder_of;
 use crate::store::npy;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+
+/// What chose the folder of the plots.
+const PLOTS: Place = Place("--save_path_prefix");
 
 /// The flags of the original's tool, also accepted with hyphens.
 #[derive(clap::Args)]
@@ -57,7 +60,7 @@ pub fn token_distribution(arguments: &Arguments) -> Result<()> {
         .map(|(layer, steps)| busiest(steps, *hot_expert_num, *layer))
         .collect::<Result<Vec<_>>>()?;
     if let Some(folder) = Path::new(&format!("{save_path_prefix}x")).parent() {
-        create_folder_of("--save_path_prefix", folder)?;
+        PLOTS.create_folder(folder)?;
     }
     for (layer, steps) in layers {
         draw_layer(layer, steps, save_path_prefix)?;
@@ -78,8 +81,8 @@ fn draw_layer(layer: usize, steps: BTreeMap<u64, Vec<f64>>, prefix: &str) -> Res
         columns: steps.into_iter().collect(),
     };
     let path = |ending: &str| PathBuf::from(format!("{prefix}layer-{layer}_token_distribution.{ending}"));
-    write(&path("svg"), stacked_areas::svg(&areas)?.as_bytes())?;
-    write(&path("png"), &stacked_areas::png(&areas)?)
+    PLOTS.write(&path("svg"), stacked_areas::svg(&areas)?.as_bytes())?;
+    PLOTS.write(&path("png"), &stacked_areas::png(&areas)?)
 }
 
 /// Every .npy file below `folder`, sorted by path.
@@ -92,8 +95,10 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
             Error::file(&folder, message)
         };
         for entry in fs::read_dir(&folder).map_err(unreadable)? {
-            let path = entry.map_err(unreadable)?.path();
-            if path.is_dir() {
+            let entry = entry.map_err(unreadable)?;
+            let path = entry.path();
+            // Linked folders are left out: they may lead back here.
+            if entry.file_type().map_err(unreadable)?.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "npy") {
                 files.push(path);
@@ -152,11 +157,4 @@ fn busiest(steps: &BTreeMap<u64, Vec<f64>>, count: usize, layer: usize) -> Resul
     experts.sort_by(|one, other| last[*other].total_cmp(&last[*one]));
     experts.truncate(count);
     Ok(experts)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let unwritable = |error: io::Error| {
-        Error::file(path, format!("cannot be written: {error}; choose another --save_path_prefix"))
-    };
-    fs::write(path, bytes).map_err(unwritable)
 }

@@ -1,7 +1,7 @@
 //! Text and token files as batches. Their order is a pure function of seed, epoch and step: a resumed run asks for the
 //! next number.
 
-mod atomic_file;
+mod background_check;
 mod batch;
 mod batches;
 mod blend;
@@ -16,6 +16,7 @@ mod documents;
 mod files;
 mod llm_c;
 pub mod megatron;
+mod output;
 mod pending;
 mod plural;
 mod source;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::expert_load::{LayerLoad, MixtureReport};
 use super::metrics::StepMetrics;
+use crate::durable::Place;
 use crate::error::Result;
-use crate::store::durable::create_folder_of;
 use crate::store::npy;
 
 /// The instruments of a run whose model has experts.
@@ -23,6 +23,9 @@ pub struct ExpertInstruments {
     /// Where and when each layer's choices are written, if at all.
     pub distribution: Option<TokenDistribution>,
 }
+
+/// What chose the folder of these files.
+const SUMMARY_DIR: Place = Place("summary_dir of SummaryMonitor");
 
 /// Files with the choices of each expert, `layer-L_STEP.npy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +81,7 @@ impl TokenDistribution {
     }
 
     fn create_folder(&self) -> Result<()> {
-        create_folder_of("summary_dir of SummaryMonitor", &self.folder)
+        SUMMARY_DIR.create_folder(&self.folder)
     }
 
     /// One vector per layer: how often each expert was chosen. A float32 holds counts up to 2^24 exactly.
@@ -86,7 +89,7 @@ impl TokenDistribution {
         self.create_folder()?;
         for layer in &report.layers {
             let counts: Vec<f32> = layer.chosen.iter().map(|count| *count as f32).collect();
-            npy::write(&self.folder.join(format!("layer-{}_{step}.npy", layer.layer)), &counts)?;
+            npy::write(SUMMARY_DIR, &self.folder.join(format!("layer-{}_{step}.npy", layer.layer)), &counts)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::error::Result;
-use crate::store::durable::io_error;
+use crate::store::OUTPUT_DIR;
 
 /// The target of the two lines of a step: always in the file, on the terminal only if no bar shows the same.
 pub(super) const STEP_TARGET: &str = "gristmill::step";
@@ -127,10 +127,10 @@ impl Default for FileState {
 impl FileLog {
     fn attach(&self, path: &Path, console: &Console) -> Result<()> {
         let opened = OpenOptions::new().create(true).append(true).open(path);
-        let mut file = opened.map_err(|error| io_error(path, "open for writing", &error))?;
+        let mut file = opened.map_err(|error| OUTPUT_DIR.error(path, "open for writing", &error))?;
         let mut state = self.lock();
         if let FileState::Waiting(kept) = &*state {
-            file.write_all(kept).map_err(|error| io_error(path, "write", &error))?;
+            file.write_all(kept).map_err(|error| OUTPUT_DIR.error(path, "write", &error))?;
         }
         *state = FileState::Attached { file, path: path.to_path_buf(), console: console.clone() };
         Ok(())
@@ -153,8 +153,11 @@ impl Write for FileLog {
             FileState::Attached { file, path, console } => {
                 if let Err(error) = file.write_all(bytes) {
                     // Not through `tracing`: this is inside one of its events.
-                    let _ =
-                        writeln!(console, "warning: {}; the log ends here", io_error(path, "write", &error));
+                    let _ = writeln!(
+                        console,
+                        "warning: {}; the log ends here",
+                        OUTPUT_DIR.error(path, "write", &error)
+                    );
                     *state = FileState::Failed;
                 }
             }

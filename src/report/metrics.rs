@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Result;
-use crate::store::durable::io_error;
+use crate::store::OUTPUT_DIR;
 
 /// The metrics of one step. JSON has no numbers that are not finite: they are written as `null` and read back as NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl MetricsWriter {
     /// The file cannot be opened for writing.
     pub fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(|error| io_error(path, "open for writing", &error))?;
+        let file = file.map_err(|error| OUTPUT_DIR.error(path, "open for writing", &error))?;
         Ok(Self { path: path.to_path_buf(), out: BufWriter::new(file) })
     }
 
@@ -87,7 +87,7 @@ impl MetricsWriter {
     pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
         let line = serde_json::to_string(metrics).map_err(std::io::Error::from);
         let written = line.and_then(|line| writeln!(self.out, "{line}")).and_then(|()| self.out.flush());
-        written.map_err(|error| io_error(&self.path, "write", &error))
+        written.map_err(|error| OUTPUT_DIR.error(&self.path, "write", &error))
     }
 }
 

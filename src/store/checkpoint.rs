@@ -12,8 +12,8 @@
 //! The tensors themselves are on the device: `read` hands over the rows of one, unpadded, and `write` replaces its
 //! content.
 
+use super::OUTPUT_DIR;
 use super::arena_tensors::{self, ArenaTensor, TakeRow};
-use super::durable::write_atomically;
 use super::hugging_face::hugging_face_config;
 use super::router_tensors::{self, RouterTensor};
 use super::tensor_file::{TensorFile, TensorInfo};
@@ -68,7 +68,7 @@ pub(crate) async fn save(
     save_file(&folder.join(OPTIMIZER), &moments, &router_tensors::capacities(experts), &read).await?;
     let config =
         serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
-    write_atomically(&folder.join(CONFIG), &config)?;
+    OUTPUT_DIR.write(&folder.join(CONFIG), &config)?;
     state.save(&folder.join(STATE))
 }
 

@@ -7,7 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::durable::{UNFINISHED, create_folder, io_error, sync_folder, sync_tree, with_suffix};
+use super::OUTPUT_DIR;
+use crate::durable::{UNFINISHED, read_error, with_suffix};
 use crate::error::Result;
 
 /// Suffix of a checkpoint while a new one of the same step replaces it.
@@ -32,10 +33,10 @@ impl CheckpointFolder {
     /// # Errors
     /// The folder cannot be created.
     pub fn begin(&self, step: u64) -> Result<PendingCheckpoint> {
-        create_folder(&self.folder)?;
+        OUTPUT_DIR.create_folder(&self.folder)?;
         self.clear_unfinished()?;
         let path = with_suffix(&self.path_of(step), UNFINISHED);
-        fs::create_dir(&path).map_err(|error| io_error(&path, "create the folder", &error))?;
+        fs::create_dir(&path).map_err(|error| OUTPUT_DIR.error(&path, "create the folder", &error))?;
         Ok(PendingCheckpoint { home: self.clone(), step, path, finished: false })
     }
 
@@ -77,11 +78,11 @@ impl CheckpointFolder {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(io_error(&self.folder, "read", &error)),
+            Err(error) => return Err(read_error(&self.folder, "read", &error)),
         };
         let name = |entry: std::io::Result<fs::DirEntry>| match entry {
             Ok(entry) => entry.file_name().into_string().ok().map(Ok),
-            Err(error) => Some(Err(io_error(&self.folder, "read", &error))),
+            Err(error) => Some(Err(read_error(&self.folder, "read", &error))),
         };
         entries.filter_map(name).collect()
     }
@@ -142,7 +143,7 @@ impl PendingCheckpoint {
     /// A file cannot be synced (a full disk may show only here) or the folder cannot be renamed. The earlier
     /// checkpoints are then untouched.
     pub fn commit(mut self) -> Result<PathBuf> {
-        sync_tree(&self.path)?;
+        OUTPUT_DIR.sync_files(&self.path)?;
         let final_path = self.home.path_of(self.step);
         let replaced = with_suffix(&final_path, REPLACED);
         let replaces = final_path.exists();
@@ -151,7 +152,7 @@ impl PendingCheckpoint {
         }
         rename(&self.path, &final_path)?;
         self.finished = true;
-        sync_folder(&self.home.folder)?;
+        OUTPUT_DIR.sync_folder(&self.home.folder)?;
         if replaces {
             delete_or_warn(&replaced);
         }
@@ -172,13 +173,13 @@ impl Drop for PendingCheckpoint {
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).map_err(|error| io_error(from, "rename", &error))
+    fs::rename(from, to).map_err(|error| OUTPUT_DIR.error(from, "rename", &error))
 }
 
 /// Deletes a folder that nothing depends on. A failure costs only disk space, so it does not end the run.
 fn delete_or_warn(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
-        tracing::warn!("{}", io_error(path, "delete", &error));
+        tracing::warn!("{}", OUTPUT_DIR.error(path, "delete", &error));
     }
 }
 

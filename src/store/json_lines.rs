@@ -1,12 +1,13 @@
 //! Files of JSON objects, one per line, each with the number of a step.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::durable::{io_error, replace_atomically};
+use super::OUTPUT_DIR;
+use crate::durable::read_error;
 use crate::error::Result;
 
 /// The only field that matters here.
@@ -24,11 +25,11 @@ pub fn truncate_after(path: &Path, last_step: u64) -> Result<usize> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(io_error(path, "read", &error)),
+        Err(error) => return Err(read_error(path, "read", &error)),
     };
     let mut removed = 0;
-    replace_atomically(path, |out| {
-        let mut out = BufWriter::new(out);
+    let mut kept = OUTPUT_DIR.begin(path)?;
+    kept.fill(|out| {
         // Split as bytes: an incomplete last line may not be UTF-8.
         for line in BufReader::new(file).split(b'\n') {
             let line = line?;
@@ -39,7 +40,8 @@ pub fn truncate_after(path: &Path, last_step: u64) -> Result<usize> {
                 removed += 1;
             }
         }
-        out.flush()
+        Ok(())
     })?;
+    kept.finish()?;
     Ok(removed)
 }

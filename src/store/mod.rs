@@ -3,10 +3,11 @@
 //! Nothing here knows the trainer, the configuration or a device. A checkpoint's tensors are read and written through
 //! functions that the caller passes in.
 
+use crate::durable::Place;
+
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
-pub mod durable;
 mod hugging_face;
 pub mod json_lines;
 pub mod npy;
@@ -14,3 +15,10 @@ mod router_tensors;
 pub mod run_folder;
 pub mod tensor_file;
 pub mod trainer_state;
+
+/// What chose the folder of a run.
+pub(crate) const OUTPUT_DIR: Place = Place("--output_dir");
+
+/// Remedy for a damaged file of a checkpoint.
+const USE_ANOTHER: &str =
+    "use another checkpoint, or delete the folder of this one to resume from the one before it";

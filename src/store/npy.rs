@@ -6,21 +6,21 @@
 use std::fs;
 use std::path::Path;
 
-use super::durable::io_error;
+use crate::durable::{Place, read_error};
 use crate::error::{Error, Result};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The data start at a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
 
-/// Writes a vector of float32.
+/// Writes a vector of float32 to `path`, which `place` chose.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(path: &Path, values: &[f32]) -> Result<()> {
+pub fn write(place: Place, path: &Path, values: &[f32]) -> Result<()> {
     let mut bytes = header(values.len());
     values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
-    fs::write(path, bytes).map_err(|error| io_error(path, "write", &error))
+    fs::write(path, bytes).map_err(|error| place.error(path, "write", &error))
 }
 
 /// Reads a vector of little-endian floats or integers of 16 to 64 bits.
@@ -28,7 +28,7 @@ pub fn write(path: &Path, values: &[f32]) -> Result<()> {
 /// # Errors
 /// The file cannot be read, or is not such a vector or not complete.
 pub fn read(path: &Path) -> Result<Vec<f64>> {
-    let bytes = fs::read(path).map_err(|error| io_error(path, "read", &error))?;
+    let bytes = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
     parse(&bytes).map_err(|reason| Error::file(path, format!("not a NumPy vector of numbers: {reason}")))
 }
 
@@ -101,12 +101,12 @@ mod tests {
         expected.extend([0, 0, 128, 63, 0, 0, 32, 64]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npy");
-        write(&path, &[1.0, 2.5]).unwrap();
+        write(Place("a folder"), &path, &[1.0, 2.5]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), expected);
         assert_eq!(read(&path).unwrap(), [1.0, 2.5]);
         for count in [0, 1, 7, 99_999] {
             let values: Vec<f32> = (0..count).map(|index| index as f32).collect();
-            write(&path, &values).unwrap();
+            write(Place("a folder"), &path, &values).unwrap();
             assert!((fs::read(&path).unwrap().len() - 4 * count).is_multiple_of(ALIGNMENT));
             assert!(read(&path).unwrap().iter().zip(&values).all(|(there, here)| *there == f64::from(*here)));
             assert_eq!(read(&path).unwrap().len(), count);

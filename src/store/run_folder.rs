@@ -15,8 +15,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::checkpoint_folder::CheckpointFolder;
-use super::durable::{create_folder, io_error, write_atomically};
-use super::json_lines;
+use super::{OUTPUT_DIR, json_lines};
 use crate::error::{Error, Result};
 
 pub(crate) const CONFIG: &str = "config.yaml";
@@ -48,7 +47,7 @@ impl RunFolder {
         let path = output_dir.to_path_buf();
         if !resume {
             refuse_existing(&path)?;
-            create_folder(&path)?;
+            OUTPUT_DIR.create_folder(&path)?;
         } else if !path.is_dir() {
             return Err(Error::file(
                 path,
@@ -63,7 +62,7 @@ impl RunFolder {
         } else {
             // Again, now that the lock excludes a process that was just about to write its first file.
             refuse_existing(&folder.path)?;
-            write_atomically(&folder.config_path(), folder.config_yaml.as_bytes())?;
+            OUTPUT_DIR.write(&folder.config_path(), folder.config_yaml.as_bytes())?;
         }
         Ok(folder)
     }
@@ -76,7 +75,7 @@ impl RunFolder {
     /// A file cannot be replaced.
     pub fn accept_resume(&self) -> Result<usize> {
         let Some((step, _)) = self.resume_point else { return Ok(0) };
-        write_atomically(&self.config_path(), self.config_yaml.as_bytes())?;
+        OUTPUT_DIR.write(&self.config_path(), self.config_yaml.as_bytes())?;
         json_lines::truncate_after(&self.metrics_path(), step)
     }
 
@@ -136,7 +135,7 @@ fn refuse_existing(path: &Path) -> Result<()> {
 
 /// Takes the folder's lock and writes this process's id into the file, for the error message of the next one.
 fn lock(folder: &Path) -> Result<File> {
-    let unwritable = |error: io::Error| io_error(folder, "write into this folder", &error);
+    let unwritable = |error: io::Error| OUTPUT_DIR.error(folder, "write into this folder", &error);
     let mut options = OpenOptions::new();
     let opened = options.create(true).truncate(false).read(true).write(true).open(folder.join("run.lock"));
     let mut file = opened.map_err(unwritable)?;

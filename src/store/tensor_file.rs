@@ -14,7 +14,8 @@ use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::durable::{USE_ANOTHER, io_error};
+use super::{OUTPUT_DIR, USE_ANOTHER};
+use crate::durable::read_error;
 use crate::error::{Error, Result};
 
 mod writer;
@@ -89,7 +90,7 @@ impl TensorFile {
         metadata: HashMap<String, String>,
         fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
     ) -> Result<()> {
-        let file = File::create(path).map_err(|error| io_error(path, "create", &error))?;
+        let file = File::create(path).map_err(|error| OUTPUT_DIR.error(path, "create", &error))?;
         writer::write_to(BufWriter::with_capacity(1 << 20, file), path, tensors, metadata, fill).await
     }
 
@@ -98,11 +99,11 @@ impl TensorFile {
     /// # Errors
     /// The file is missing, not a safetensors file, or truncated.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|error| io_error(path, "open", &error))?;
+        let file = File::open(path).map_err(|error| read_error(path, "open", &error))?;
         // SAFETY: a map is undefined behaviour only if the file changes or shrinks while it is mapped. Checkpoints do
         // not change once they have their final name, and the run folder's lock keeps a second process from replacing
         // them.
-        let map = unsafe { Mmap::map(&file) }.map_err(|error| io_error(path, "read", &error))?;
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| read_error(path, "read", &error))?;
         let (header, data_start) = parse(path, &map)?;
         Ok(Self { path: path.to_path_buf(), map, header, data_start })
     }

@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-use super::durable::{USE_ANOTHER, io_error, write_atomically};
+use super::{OUTPUT_DIR, USE_ANOTHER};
+use crate::durable::read_error;
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
@@ -43,8 +44,8 @@ impl TrainerState {
         if !self.loss_scale.is_finite() {
             return Err(Error::file(path, format!("cannot write: the loss scale is {}", self.loss_scale)));
         }
-        let text = serde_json::to_vec_pretty(self).map_err(|error| io_error(path, "write", &error.into()))?;
-        write_atomically(path, &text)
+        let text = serde_json::to_vec_pretty(self).map_err(|error| OUTPUT_DIR.error(path, "write", &error.into()))?;
+        OUTPUT_DIR.write(path, &text)
     }
 
     /// Reads the state from `path`.
@@ -57,7 +58,7 @@ impl TrainerState {
         struct Versioned {
             format_version: u32,
         }
-        let text = fs::read(path).map_err(|error| io_error(path, "read", &error))?;
+        let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
         let foreign =
             |error| Error::file(path, format!("not a trainer state, or damaged ({error}); {USE_ANOTHER}"));
         let Versioned { format_version } = serde_json::from_slice(&text).map_err(foreign)?;

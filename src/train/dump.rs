@@ -2,11 +2,11 @@
 
 use super::recordings::Recordings;
 use super::run::open_device;
+use crate::durable::Place;
 use crate::error::Result;
 use crate::kernels::{Capabilities, Kernel, compose};
 use crate::record::Recording;
 use crate::settings::{Override, RunConfig};
-use crate::store::durable::{create_folder_of, write_atomically};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,11 @@ pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Re
 pub fn write_shaders(recordings: &[&Recording], folder: &Path) -> Result<Vec<PathBuf>> {
     let dispatches = recordings.iter().flat_map(|recording| &recording.dispatches);
     let kernels: BTreeMap<String, &Kernel> = dispatches.map(|d| (d.kernel.to_string(), &d.kernel)).collect();
-    create_folder_of("folder", folder)?;
+    let place = Place("folder");
+    place.create_folder(folder)?;
     let write = |(name, kernel): (&String, &&Kernel)| {
         let path = folder.join(file_name(name));
-        write_atomically(&path, format!("// {name}\n{}", compose(kernel)?.wgsl).as_bytes())?;
+        place.write(&path, format!("// {name}\n{}", compose(kernel)?.wgsl).as_bytes())?;
         Ok(path)
     };
     kernels.iter().map(write).collect()

@@ -3,8 +3,11 @@
 //! `UPDATE_GOLDEN=1 cargo test --release --test processes token_distribution::` writes the golden plot again.
 
 use crate::launch::{Ended, gristmill, run};
+use gristmill::durable::Place;
 use gristmill::store::npy;
 use std::path::Path;
+
+const HERE: Place = Place("a folder");
 
 fn token_distribution(arguments: &[&str]) -> Ended {
     run(gristmill(["token-distribution"]).args(arguments))
@@ -22,7 +25,7 @@ fn write_counts(folder: &Path) {
     for (layer, counts) in counts.iter().enumerate() {
         // Sorted by name, step 10 comes before step 5.
         for (step, counts) in [1, 5, 10].into_iter().zip(counts) {
-            npy::write(&tensors.join(format!("layer-{layer}_{step}.npy")), counts).expect("a file");
+            npy::write(HERE, &tensors.join(format!("layer-{layer}_{step}.npy")), counts).expect("a file");
         }
     }
 }
@@ -96,7 +99,7 @@ fn errors_are_one_line_and_no_plot() {
     refused("2", "4", "--hot_expert_num 4: layer 0 has 3 experts; lower it");
     refused("0", "1", "--first_layer 0 leaves none of --num_layers 0; lower it");
     let tensors = home.path().join("export_small/tensor");
-    npy::write(&tensors.join("layer-0_7.npy"), &[1.0, 2.0]).expect("a file");
+    npy::write(HERE, &tensors.join("layer-0_7.npy"), &[1.0, 2.0]).expect("a file");
     refused("2", "1", "have 3 experts and 2; keep those of one run");
     std::fs::write(tensors.join("layer-0_7.npy"), b"PK").expect("a file");
     refused("2", "1", "layer-0_7.npy: not a NumPy vector of numbers: its first bytes are not NumPy's");
@@ -122,4 +125,30 @@ fn layers_before_the_first_with_experts_need_no_files() {
     ])
     .succeeded();
     assert!(ended.stdout.ends_with("hot_expert_index:  [[1]]\n"), "{}", ended.stdout);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_linked_folder_is_not_followed() {
+    let home = tempfile::tempdir().expect("a folder");
+    write_counts(home.path());
+    std::os::unix::fs::symlink(home.path(), home.path().join("export_small/again")).expect("a link");
+    let path = |name: &str| format!("{}{name}", home.path().display());
+    let flags = |prefix: &str| {
+        [
+            "--num_layers=2".to_string(),
+            format!("--npy_files_load_path={}", path("")),
+            format!("--save_path_prefix={prefix}"),
+        ]
+    };
+    let drawn = run(gristmill(["token-distribution"]).args(flags(&path("/plots/")))).succeeded();
+    assert!(drawn.stdout.contains("hot_expert_index:  [[0], [1]]"), "{}", drawn.stdout);
+    // Advice names the flag of this program, not a run's setting.
+    std::fs::write(path("/file"), "").expect("a file");
+    let refused = run(gristmill(["token-distribution"]).args(flags(&path("/file/plots/"))));
+    assert!(
+        refused.stderr.contains("is a file, not a folder: choose another --save_path_prefix"),
+        "{}",
+        refused.stderr
+    );
 }

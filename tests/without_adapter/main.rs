@@ -5,6 +5,7 @@ mod place;
 mod variants;
 
 mod configs;
+mod durable;
 mod megatron;
 mod settings;
 mod shaders;

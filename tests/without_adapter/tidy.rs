@@ -33,6 +33,7 @@ fn module_of(file: &str) -> &str {
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("element", &[]),
     ("error", &[]),
+    ("durable", &["error"]),
     ("random", &[]),
     ("reference", &[]),
     ("kernels", &["element", "error"]),
@@ -40,7 +41,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("ops", &["element", "kernels", "record"]),
     ("tape", &["element", "kernels", "ops", "record"]),
     ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
-    ("data", &["error", "random"]),
+    ("data", &["durable", "error", "random"]),
     ("device", &["element", "error", "kernels", "record"]),
     ("settings", &["data", "error", "kernels", "model"]),
     // The binaries may import everything.
@@ -50,6 +51,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "data",
             "device",
+            "durable",
             "element",
             "error",
             "generate",
@@ -66,13 +68,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
-    ("store", &["element", "error", "model", "ops", "record"]),
-    ("report", &["error", "store"]),
+    ("store", &["durable", "element", "error", "model", "ops", "record"]),
+    ("report", &["durable", "error", "store"]),
     (
         "train",
         &[
-            "data", "device", "element", "error", "generate", "kernels", "model", "ops", "record", "report",
-            "settings", "store", "tape",
+            "data", "device", "durable", "element", "error", "generate", "kernels", "model", "ops", "record",
+            "report", "settings", "store", "tape",
         ],
     ),
 ];

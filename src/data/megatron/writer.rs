@@ -1,10 +1,12 @@
 //! Megatron's pair of files, written one sequence at a time.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use super::{index, paths};
-use crate::data::atomic_file::AtomicFile;
+use crate::data::output;
 use crate::data::token_encoding::TokenEncoding;
+use crate::durable::AtomicFile;
 use crate::error::{Error, Result};
 
 /// A pair of `.bin` and `.idx` files being written. They have temporary names until [`finish`](Self::finish).
@@ -37,9 +39,9 @@ impl MegatronWriter {
                 format!("the format has no code for {encoding}; use {}", TokenEncoding::I32),
             ));
         }
-        AtomicFile::check_free(&idx, force)?;
-        let bin = AtomicFile::create(&bin, force)?;
-        let idx = AtomicFile::create(&idx, force)?;
+        output::check_free(&idx, force)?;
+        let bin = output::begin(&bin, force)?;
+        let idx = output::begin(&idx, force)?;
         let (lengths, modes, bytes) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { bin, idx, encoding, lengths, modes, boundaries: vec![0], bytes })
     }
@@ -66,7 +68,7 @@ impl MegatronWriter {
         }
         self.bytes.clear();
         self.encoding.encode(ids, &mut self.bytes);
-        self.bin.write(&self.bytes)?;
+        self.bin.fill(|out| out.write_all(&self.bytes))?;
         self.lengths.push(length);
         Ok(())
     }

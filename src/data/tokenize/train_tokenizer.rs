@@ -1,12 +1,13 @@
 //! Text files into a tokenizer.
 
+use std::io::Write;
 use std::path::Path;
 
 use super::inputs;
-use crate::data::atomic_file::AtomicFile;
 use crate::data::config::DocumentFormat;
 use crate::data::documents::Lines;
 use crate::data::files::{self, InputFile};
+use crate::data::output;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 
@@ -24,7 +25,7 @@ pub fn train_tokenizer(
     min_frequency: u64,
     force: bool,
 ) -> Result<Tokenizer> {
-    AtomicFile::check_free(output, force)?;
+    output::check_free(output, force)?;
     let files = inputs::expand(inputs, &DocumentFormat::File)?;
     inputs::check_output(&files, output)?;
     let mut has_text = false;
@@ -36,8 +37,8 @@ pub fn train_tokenizer(
         return Err(Error::file(inputs.join(", "), "no text to learn from; name files with text"));
     }
     let json = tokenizer.to_json()?;
-    let mut file = AtomicFile::create(output, force)?;
-    file.write(json.as_bytes())?;
+    let mut file = output::begin(output, force)?;
+    file.fill(|out| out.write_all(json.as_bytes()))?;
     file.finish()?;
     Ok(tokenizer)
 }

@@ -1,12 +1,14 @@
 //! Token files in each format.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::TokenFormat;
-use crate::data::atomic_file::AtomicFile;
 use crate::data::llm_c::{HEADER_BYTES, Header};
 use crate::data::megatron::MegatronWriter;
+use crate::data::output;
 use crate::data::token_encoding::TokenEncoding;
+use crate::durable::AtomicFile;
 use crate::error::{Error, Result};
 
 /// The largest vocabulary whose ids fit 16 bits, in tokens.
@@ -47,9 +49,9 @@ impl TokenWriter {
         }
         let encoding = if vocab_size <= U16_TOKENS { TokenEncoding::U16 } else { TokenEncoding::U32 };
         let has_header = format == TokenFormat::LlmC;
-        let mut file = AtomicFile::create(path, force)?;
+        let mut file = output::begin(path, force)?;
         if has_header {
-            file.write(&[0; HEADER_BYTES])?;
+            file.fill(|out| out.write_all(&[0; HEADER_BYTES]))?;
         }
         Ok(Self::Flat(Flat { file, encoding, has_header, tokens: 0, bytes: Vec::new() }))
     }
@@ -64,7 +66,7 @@ impl TokenWriter {
                 flat.bytes.clear();
                 flat.encoding.encode(ids, &mut flat.bytes);
                 flat.tokens += ids.len() as u64;
-                flat.file.write(&flat.bytes)
+                flat.file.fill(|out| out.write_all(&flat.bytes))
             }
             Self::Megatron(writer) => {
                 writer.sequence(ids)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use safetensors::tensor::TensorInfo as Placed;
 
-use super::super::durable::io_error;
+use super::super::OUTPUT_DIR;
 use super::{LENGTH_BYTES, MAX_HEADER_BYTES, TensorInfo};
 use crate::error::{Error, Result};
 
@@ -28,7 +28,7 @@ impl TensorSink<'_> {
         let Some(missing_bytes) = self.missing_bytes.checked_sub(bytes.len()) else {
             return Err(self.wrong_length(format!("{} more", bytes.len() - self.missing_bytes)));
         };
-        self.out.write_all(bytes).map_err(|error| io_error(self.path, "write", &error))?;
+        self.out.write_all(bytes).map_err(|error| OUTPUT_DIR.error(self.path, "write", &error))?;
         self.missing_bytes = missing_bytes;
         Ok(())
     }
@@ -54,7 +54,7 @@ pub(super) async fn write_to(
     metadata: HashMap<String, String>,
     mut fill: impl AsyncFnMut(usize, &mut TensorSink<'_>) -> Result<()>,
 ) -> Result<()> {
-    let failed = |error: io::Error| io_error(path, "write", &error);
+    let failed = |error: io::Error| OUTPUT_DIR.error(path, "write", &error);
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|&index| Reverse(tensors[index].dtype.bitsize()));
     let placed = place(path, tensors, &order)?;

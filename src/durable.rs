@@ -1,0 +1,149 @@
+//! Files that survive a crash: under its final name a file is either complete and on disk, or absent.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Suffix of unfinished files and folders. Anything with it may be deleted.
+pub const UNFINISHED: &str = ".tmp";
+
+/// The setting or flag that chose a place on disk. Errors tell the user to choose another.
+#[derive(Clone, Copy, Debug)]
+pub struct Place(pub &'static str);
+
+/// A file being written under a temporary name. Dropping it before [`finish`](Self::finish) removes it.
+#[derive(Debug)]
+pub struct AtomicFile {
+    place: Place,
+    path: PathBuf,
+    temporary: PathBuf,
+    /// `None` once the file is finished.
+    file: Option<BufWriter<File>>,
+}
+
+impl Place {
+    /// An I/O error at `path` as one line with the cause and the remedy; `doing` is what was tried ("write").
+    pub fn error(self, path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
+        let cause = match error.kind() {
+            ErrorKind::StorageFull => "disk full: free space there, or",
+            ErrorKind::QuotaExceeded => "disk quota exceeded: free space there, or",
+            ErrorKind::PermissionDenied => "no permission: change who may write it, or",
+            ErrorKind::ReadOnlyFilesystem => "the file system is read-only:",
+            ErrorKind::NotADirectory => "a part of this path is a file, not a folder:",
+            ErrorKind::IsADirectory => "a folder has this name: remove it, or",
+            ErrorKind::FileTooLarge => "the file would pass the size limit: raise `ulimit -f`, or",
+            _ => return read_error(path, doing, error),
+        };
+        Error::file(path, format!("cannot {doing}: {cause} choose another {}", self.0))
+    }
+
+    /// Creates a folder and its missing parents and syncs their names to disk: otherwise a power cut could lose a whole
+    /// folder of synced files.
+    pub fn create_folder(self, path: &Path) -> Result<()> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.exists()).collect();
+        fs::create_dir_all(path).map_err(|error| self.error(path, "create the folder", &error))?;
+        let mut named = missing.iter().rev().filter(|folder| !folder.as_os_str().is_empty());
+        named.try_for_each(|folder| self.sync_parent(folder))
+    }
+
+    /// Starts the file that will replace `path`. What lies at its temporary name is removed, and never written through if it
+    /// is a link.
+    pub fn begin(self, path: &Path) -> Result<AtomicFile> {
+        let temporary = with_suffix(path, UNFINISHED);
+        let _ = fs::remove_file(&temporary);
+        let created = OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let file = created.map_err(|error| self.error(path, "write", &error))?;
+        let file = Some(BufWriter::with_capacity(1 << 20, file));
+        Ok(AtomicFile { place: self, path: path.to_path_buf(), temporary, file })
+    }
+
+    /// Writes `bytes` to `path` so that a reader, now or after a crash, finds either the old content or the new.
+    pub fn write(self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let mut file = self.begin(path)?;
+        file.fill(|out| out.write_all(bytes))?;
+        file.finish().map(|_| ())
+    }
+
+    /// Syncs the files of a folder, and the folder itself, to disk.
+    pub fn sync_files(self, folder: &Path) -> Result<()> {
+        for entry in fs::read_dir(folder).map_err(|error| read_error(folder, "read", &error))? {
+            let path = entry.map_err(|error| read_error(folder, "read", &error))?.path();
+            // Windows flushes only handles that are open for writing.
+            let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
+            synced.map_err(|error| self.error(&path, "write", &error))?;
+        }
+        self.sync_folder(folder)
+    }
+
+    /// Syncs a folder's list of names to disk, so that a rename inside it survives a power cut.
+    pub fn sync_folder(self, folder: &Path) -> Result<()> {
+        // Elsewhere a folder cannot be opened as a file, and the file system's journal takes care of this.
+        let synced =
+            if cfg!(unix) { File::open(folder).and_then(|handle| handle.sync_all()) } else { Ok(()) };
+        synced.map_err(|error| self.error(folder, "sync the folder", &error))
+    }
+
+    fn sync_parent(self, path: &Path) -> Result<()> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        self.sync_folder(parent.unwrap_or(Path::new(".")))
+    }
+}
+
+impl AtomicFile {
+    /// The name that the file will have.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends what `fill` writes.
+    pub fn fill(&mut self, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+        let written = self.file.as_mut().map_or(Ok(()), fill);
+        written.map_err(|error| self.place.error(&self.path, "write", &error))
+    }
+
+    /// Overwrites the start of the file with `bytes`.
+    pub fn write_start(&mut self, bytes: &[u8]) -> Result<()> {
+        self.fill(|out| {
+            out.seek(SeekFrom::Start(0))?;
+            out.write_all(bytes)?;
+            out.seek(SeekFrom::End(0)).map(|_| ())
+        })
+    }
+
+    /// Syncs the file to disk and gives it its name, which it returns.
+    pub fn finish(mut self) -> Result<PathBuf> {
+        self.fill(|out| out.flush().and_then(|()| out.get_ref().sync_all()))?;
+        self.file = None; // Windows does not rename open files
+        if let Err(error) = fs::rename(&self.temporary, &self.path) {
+            let _ = fs::remove_file(&self.temporary);
+            return Err(self.place.error(&self.path, "write", &error));
+        }
+        self.place.sync_parent(&self.path)?;
+        Ok(self.path.clone())
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = fs::remove_file(&self.temporary); // it may be what fills the disk
+        }
+    }
+}
+
+/// An I/O error about a file that is only read, or one whose cause no other place would change.
+pub fn read_error(path: impl AsRef<Path>, doing: &str, error: &io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::file(path, format!("cannot {doing}: no such file or folder")),
+        _ => Error::file(path, format!("cannot {doing}: {error}")),
+    }
+}
+
+/// `path` with `suffix` appended to its name.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
