@@ -45,18 +45,19 @@ impl<'a> ArenaTensor<'a> {
         read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
         take: TakeRow<'_>,
     ) -> Result<()> {
-        if !self.piece.is_transposed {
+        if self.piece.is_in_order() {
             return self.read_stored(read, take).await;
         }
-        // Files hold such a matrix as (columns, rows): transposing it takes its size in host memory once more.
-        let mut values = Vec::with_capacity(self.piece.rows * self.spec.cols);
+        // Putting it in the file's order takes its size in host memory once more.
+        let shape = self.info().shape;
+        let mut values = Vec::with_capacity(shape.iter().product());
         let mut keep = |row: &[u8]| {
             values.extend(Element::F32.decode(row));
             Ok(())
         };
         self.read_stored(read, &mut keep).await?;
         let values = self.spec.to_file(self.piece, values);
-        values.chunks(self.piece.rows).try_for_each(|row| take(bytemuck::cast_slice(row)))
+        values.chunks(shape.last().copied().unwrap_or(1)).try_for_each(|row| take(bytemuck::cast_slice(row)))
     }
 
     /// Hands the rows to `take` as the device holds them.

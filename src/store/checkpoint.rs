@@ -108,6 +108,7 @@ pub(crate) fn load_weights(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let WeightTensors { layout, arena, experts } = weights;
+    check_order(layout, &path.join(STATE))?;
     let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
     let file = TensorFile::open(&file)?;
     arena_tensors::load(layout, arena, &file, "", &write)?;
@@ -116,6 +117,24 @@ pub(crate) fn load_weights(
     let known = ArenaTensor::list(layout, arena, "").into_iter().map(|tensor| tensor.name);
     warn_of_unknown(&file, &known.chain(biases.into_iter().map(|bias| bias.info.name)).collect());
     Ok(())
+}
+
+/// Refuses the weights beside `state` if they are older than the order in which files hold interleaved heads.
+fn check_order(layout: &ArenaLayout, state: &Path) -> Result<()> {
+    let pieces = || layout.parameters.iter().flat_map(|(spec, _)| &spec.pieces);
+    if !state.is_file() || pieces().all(|piece| piece.heads.is_none()) {
+        return Ok(());
+    }
+    match TrainerState::format_of(state)? {
+        format if format < 3 => Err(Error::file(
+            state,
+            format!(
+                "is of format {format}, whose weights have interleaved rotary dimensions in another order: continue \
+                 with the version that wrote it"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Warns of tensors in the file that the model does not have.

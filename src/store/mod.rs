@@ -8,7 +8,7 @@ use crate::durable::Place;
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
-mod hugging_face;
+pub(crate) mod hugging_face;
 pub mod json_lines;
 pub mod npy;
 mod router_tensors;

@@ -1,6 +1,6 @@
 //! A run on the device against an f64 run of the whole trainer.
 
-use crate::runs::{Setup, Weights, reference_shape, relative_distance};
+use crate::runs::{Setup, Weights, reference_name, reference_shape, relative_distance};
 use gristmill::model::config::ModelConfig;
 use gristmill::model::parameters::{Gpt, Spec};
 use gristmill::reference::adamw;
@@ -74,7 +74,7 @@ fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, us
     let plain = Gpt::describe(&plan.model);
     let sorted = plan.grouping().apply(Gpt::describe(&plan.model)).expect("groups");
     let pairs = || sorted.iter().zip(&plain);
-    let names = |spec: &Spec| spec.pieces.iter().map(|piece| piece.name.clone()).collect::<Vec<_>>();
+    let names = |spec: &Spec| spec.pieces.iter().map(|piece| reference_name(&piece.name)).collect::<Vec<_>>();
     let decay = |spec: &Spec| if spec.decays { plan.weight_decay(spec.group) } else { 0.0 };
     // What decays without groups and exemptions is the reference's own rule.
     reference.weight_decays = pairs()
