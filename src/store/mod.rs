@@ -15,6 +15,7 @@ mod router_tensors;
 pub mod run_folder;
 pub mod tensor_file;
 pub mod trainer_state;
+mod weight_files;
 
 /// What chose the folder of a run.
 pub(crate) const OUTPUT_DIR: Place = Place("--output_dir");

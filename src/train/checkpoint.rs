@@ -37,7 +37,7 @@ impl Trainer<'_> {
         })
     }
 
-    /// Reads weights alone: `path` is a checkpoint folder or a safetensors file.
+    /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing or of another shape.

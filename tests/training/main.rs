@@ -13,6 +13,7 @@ mod forecast;
 mod generate;
 mod memory;
 mod mixtures;
+mod published;
 mod resume;
 mod segments;
 mod submissions;
