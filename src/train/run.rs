@@ -6,7 +6,7 @@ use super::instruments::expert_instruments;
 use super::length::RunLength;
 use super::peak::probe_matmul_rate;
 use super::reporter::{Losses, Reporter};
-use super::resume::{fresh_state, restore};
+use super::resume::{fresh_state, restore, start_of};
 use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
 use crate::data::Dataset;
@@ -17,9 +17,9 @@ use crate::report::instruments::ExpertInstruments;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::settings::{Context, Override, Resume, RunConfig, RunPlan};
+use crate::settings::{Context, Override, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
-use crate::store::run_folder::RunFolder;
+use crate::store::run_folder::{RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,14 +57,15 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(plan).await?;
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
-    let resume = &settings.run.resume_training;
-    if let Some(path) = settings.run.weights().filter(|_| *resume == Resume::No) {
+    let start = start_of(&settings.run)?;
+    if let Some(path) = settings.run.weights().filter(|_| start != Start::Resume) {
         trainer.load_weights(path)?;
     }
     let instruments = expert_instruments(&plan.model, settings);
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;
 
-    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), *resume != Resume::No)?;
+    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), start)?;
+    let resume = &settings.run.resume_training;
     let state = restore(&trainer, &folder, resume, fresh_state(plan, &length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
