@@ -83,7 +83,11 @@ fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTree
             decisions.remove(&format!("{path}.{key}"));
         }
         decisions.insert(format!("{path}.warmup_steps"), schedule.warmup_steps().into());
-        decisions.insert(format!("{path}.total_steps"), schedule.total_steps().into());
+        let total_steps = format!("{path}.total_steps");
+        match schedule.depends_on_length() {
+            true => decisions.insert(total_steps, schedule.total_steps().into()),
+            false => decisions.remove(&total_steps),
+        };
     }
     // The token that ends documents may be the tokenizer's, and has no effect where nothing depends on their ends.
     let eod = "train_dataset.eod_token_id".to_string();
