@@ -29,6 +29,7 @@ pub mod tokenize;
 pub mod tokenizer;
 mod windows;
 
+pub use background_check::BackgroundCheck;
 pub use batch::{Ahead, Batch};
 pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;

@@ -9,7 +9,7 @@ use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, restore, start_of};
 use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
-use crate::data::Dataset;
+use crate::data::{BackgroundCheck, Dataset};
 use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::model::count;
@@ -87,6 +87,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
         plan,
         total_steps: length.total_steps,
         data: &data,
+        data_check: data.check_in_background(),
         evaluation,
         interrupt,
         state,
@@ -121,6 +122,7 @@ struct Run<'a> {
     plan: &'a RunPlan,
     total_steps: u64,
     data: &'a Dataset,
+    data_check: BackgroundCheck,
     evaluation: Option<Evaluation<'a>>,
     checkpoints: CheckpointFolder,
     reporter: Reporter<'a>,
@@ -144,6 +146,12 @@ impl Run<'_> {
             }
             self.collect(trainer)?;
             self.is_interrupted = self.interrupt.load(Ordering::Relaxed);
+            if let Some(fault) = self.data_check.fault().cloned() {
+                // As after a signal: the work so far is good.
+                self.settle(trainer).await?;
+                self.save(trainer).await?;
+                return Err(fault);
+            }
             if checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps)) {
                 self.save(trainer).await?;
             }
