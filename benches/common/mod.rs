@@ -1,8 +1,7 @@
-//! Rows of `benches/history.csv`: the measurement, the adapter and the commit.
+//! Rows of `benches/history.csv`: the measurement, the adapter, the commit, the day and the machine.
 #![allow(dead_code)] // each bench uses a part of it
 
 use gristmill::device::Gpu;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -13,30 +12,38 @@ pub fn append_history(gpu: &Gpu, bench: &str, metric: &str, value: f64) {
         return;
     }
     let report = gpu.report();
-    let row = format!(
-        "{},{},{},{},{},{bench},{metric},{value:.4}\n",
+    let row = [
         commit(),
-        quoted(&report.name),
-        quoted(&report.driver),
-        report.backend,
-        gpu.capabilities().tier.name(),
-    );
+        report.name.clone(),
+        report.driver.clone(),
+        report.backend.to_string(),
+        gpu.capabilities().tier.name().to_string(),
+        bench.to_string(),
+        metric.to_string(),
+        format!("{value:.4}"),
+        output_of("date", &["-u", "+%Y-%m-%d"]),
+        output_of("hostname", &[]),
+    ];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/history.csv");
-    let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
-    if let Err(error) = file.and_then(|mut file| file.write_all(row.as_bytes())) {
+    let file = std::fs::OpenOptions::new().append(true).open(&path).map_err(csv::Error::from);
+    let written = file.and_then(|file| csv::Writer::from_writer(file).write_record(&row));
+    if let Err(error) = written {
         eprintln!("{}: {error}", path.display());
     }
 }
 
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('"', "'"))
-}
-
 /// The measured commit, with `-dirty` if code or dependencies differ from it; changes to other files do not matter.
 fn commit() -> String {
-    let git = |arguments: &[&str]| Command::new("git").args(arguments).output();
-    let name = git(&["rev-parse", "--short", "HEAD"]).ok().and_then(|o| String::from_utf8(o.stdout).ok());
-    let is_clean = git(&["diff", "--quiet", "HEAD", "--", "src", "shaders", "Cargo.toml", "Cargo.lock"]);
-    let suffix = if is_clean.is_ok_and(|output| output.status.success()) { "" } else { "-dirty" };
-    format!("{}{suffix}", name.unwrap_or_default().trim())
+    let clean = Command::new("git")
+        .args(["diff", "--quiet", "HEAD", "--", "src", "shaders", "Cargo.toml", "Cargo.lock"])
+        .status();
+    let suffix = if clean.is_ok_and(|status| status.success()) { "" } else { "-dirty" };
+    format!("{}{suffix}", output_of("git", &["rev-parse", "--short", "HEAD"]))
+}
+
+/// What a program prints; nothing if it cannot be run.
+fn output_of(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().ok();
+    let text = output.and_then(|output| String::from_utf8(output.stdout).ok());
+    text.unwrap_or_default().trim().to_string()
 }

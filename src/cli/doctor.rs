@@ -2,7 +2,7 @@
 //! large a model it can train.
 
 use super::output::say;
-use super::self_test::{ALLOWED, self_test};
+use super::self_test::{ALLOWED, Outcome, self_test};
 use crate::device::{Gpu, GpuOptions, list_adapters};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
@@ -78,13 +78,28 @@ async fn test_tiers(gpu: &Gpu) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for tier in Tier::ALL {
         let outcomes = self_test(gpu, tier).await?;
-        let shown: Vec<String> = outcomes.iter().map(|o| format!("{} {:.0e}", o.kernel, o.error)).collect();
         let preferred = if tier == gpu.report().preferred_tier() { ", preferred" } else { "" };
-        say!("self-test  tier {}{preferred}: errors {}", tier.name(), shown.join(", "));
+        say!(
+            "self-test  tier {}{preferred}; errors up to {ALLOWED:.0e} pass, the largest first:",
+            tier.name()
+        );
+        table(&outcomes).iter().for_each(|row| say!("  {row}"));
         let bad = outcomes.iter().filter(|outcome| outcome.error > ALLOWED);
         wrong.extend(bad.map(|outcome| format!("{} of tier {}", outcome.kernel, tier.name())));
     }
     Ok(wrong)
+}
+
+/// A row for each outcome, the largest error first.
+fn table(outcomes: &[Outcome]) -> Vec<String> {
+    let width = outcomes.iter().map(|outcome| outcome.kernel.chars().count()).max().unwrap_or(0);
+    let mut sorted: Vec<&Outcome> = outcomes.iter().collect();
+    sorted.sort_by(|one, other| other.error.total_cmp(&one.error));
+    let row = |outcome: &&Outcome| {
+        let mark = if outcome.error > ALLOWED { "  wrong" } else { "" };
+        format!("{:width$}  {:.1e}{mark}", outcome.kernel, outcome.error)
+    };
+    sorted.iter().map(row).collect()
 }
 
 /// A line on the largest model of [`LADDER`] that fits the memory.
@@ -131,6 +146,16 @@ fn forecast(layers: u32, width: u32, heads: u32, capabilities: Capabilities) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_starts_with_the_worst() {
+        let outcome = |kernel, error| Outcome { kernel, error };
+        let outcomes = [outcome("gelu", 2e-7), outcome("matmul x Wᵀ", f64::INFINITY), outcome("rope", 3e-6)];
+        assert_eq!(
+            table(&outcomes),
+            ["matmul x Wᵀ  inf  wrong", "rope         3.0e-6", "gelu         2.0e-7"]
+        );
+    }
 
     #[test]
     fn the_ladder_is_sorted_and_every_model_can_be_planned() {

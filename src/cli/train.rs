@@ -18,7 +18,8 @@ Overrides follow the file and set any key of the configuration by its path: --lr
   --train_dataset_dir PATH, --eval_dataset_dir PATH  the data
   --device_name NAME                                 the adapter, by a part of its name
   --tier software|portable                           kernels for software adapters, or for any GPU
-  --resume_training                                  continue from the newest checkpoint of the run folder
+  --resume_training[=auto]                           continue from the newest checkpoint of the run folder;
+                                                     auto: or begin where there is none
   --do_eval                                          compute eval_loss at intervals
 
 A run leaves config.yaml, metrics.jsonl, checkpoint/ and log.txt in output_dir/run_name (./output/tiny for

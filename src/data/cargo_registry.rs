@@ -1,7 +1,10 @@
-//! The cargo registry loader: the Rust sources that cargo keeps on every machine that has built a crate. Text to train
-//! on without a download.
+//! The cargo registry loader: the Rust sources of this crate's dependencies, which cargo keeps on every machine that has
+//! built it. Text to train on without a download.
+//!
+//! The text does not depend on what else lies in the registry: it is made of the packages in `Cargo.lock`, in their order.
+//! Packages that cargo downloads on some platforms only are left out everywhere.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -17,41 +20,52 @@ use crate::error::{Error, Result};
 /// Larger files are left out: most are generated tables and bindings, which would crowd out what people wrote.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
+/// The packages of this version of the crate, sorted by name and version.
+const LOCK: &str = include_str!("../../Cargo.lock");
+
+/// The names of packages that are needed on some platforms only, one a line.
+const PLATFORM_PACKAGES: &str = include_str!("cargo_registry/platform_packages.txt");
+
 /// The one source of the loader.
 pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Loaded>> {
-    let home = std::env::var_os("CARGO_HOME")
-        .filter(|home| !home.is_empty())
-        .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (stream, sentence) = load_from(home.as_deref(), repository, config, codec)?;
+    let (stream, sentence) = load_from(cargo_home().as_deref(), repository, LOCK, config, codec)?;
     let whole = Loaded::whole(stream, "the cargo registry".to_string());
     Ok(vec![Loaded { sentence, eod: Some(codec.eod()?), ..whole }])
 }
 
-/// Reads the registry below `home`, or the sources of `repository` if there is none.
+/// The folder in which cargo keeps the registry.
+fn cargo_home() -> Option<PathBuf> {
+    let named = std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    named.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
+}
+
+/// Reads the packages of `lock` in the registry below `home`, or the sources of `repository` if none of them is there.
 fn load_from(
     home: Option<&Path>,
     repository: &Path,
+    lock: &str,
     config: &CargoRegistryConfig,
     codec: &Codec,
 ) -> Result<(TokenStream, String)> {
-    let crates = home.map(crates_below).unwrap_or_default();
+    let folders = home.map(folders_below).unwrap_or_default();
     let mut corpus = Corpus::new(Some(config.max_bytes), codec)?;
-    let mut last = None;
-    for (name, folder) in &crates {
+    let (mut taken, mut missing) = (Vec::new(), Vec::new());
+    for package in packages(lock) {
         if corpus.is_full() {
             break;
         }
-        let files = corpus.files;
-        take(folder, &["rs"], &mut corpus)?;
-        if corpus.files > files {
-            last = Some(name);
+        match folders.get(&package) {
+            Some(folder) => {
+                take(folder, &["rs"], &mut corpus)?;
+                taken.push(package);
+            }
+            None => missing.push(package),
         }
     }
-    let origin = match (home, crates.keys().next(), last) {
-        (Some(home), Some(first), Some(last)) => {
-            format!("the cargo registry in {} ({first} to {last})", home.display())
+    let origin = match (home, taken.first(), taken.last()) {
+        (Some(home), Some(first), Some(last)) if corpus.files > 0 => {
+            format!("the cargo registry in {} ({first} to {last}{})", home.display(), without(&missing))
         }
         _ => {
             for folder in ["src", "shaders"] {
@@ -71,9 +85,35 @@ fn load_from(
     Ok((stream, sentence))
 }
 
-/// The folder of each crate, by name and version. The folders above are named by a hash of the registry's host, on
-/// which the order must not depend.
-fn crates_below(home: &Path) -> BTreeMap<String, PathBuf> {
+/// The packages of a `Cargo.lock` that come from a registry, as `name-version`.
+fn packages(lock: &str) -> impl Iterator<Item = String> {
+    let field = |package: &str, key: &str| -> Option<String> {
+        let line = package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""))?;
+        line.strip_suffix('"').map(str::to_string)
+    };
+    lock.split("[[package]]").skip(1).filter_map(move |package| {
+        let (name, version) = (field(package, "name")?, field(package, "version")?);
+        let is_everywhere = PLATFORM_PACKAGES.lines().all(|platform| platform != name);
+        (is_everywhere && field(package, "source").is_some()).then(|| format!("{name}-{version}"))
+    })
+}
+
+/// Says which packages could not be read.
+fn without(missing: &[String]) -> String {
+    match missing {
+        [] => String::new(),
+        [first, rest @ ..] => {
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+            format!(
+                ", without {first}{more}, not downloaded: `cargo fetch` in gristmill's repository adds what is missing"
+            )
+        }
+    }
+}
+
+/// The folder of each package in the registry, by name and version. The folders above are named by a hash of the
+/// registry's host.
+fn folders_below(home: &Path) -> HashMap<String, PathBuf> {
     let subfolders = |folder: &Path| -> Vec<PathBuf> {
         let entries =
             fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
@@ -82,14 +122,14 @@ fn crates_below(home: &Path) -> BTreeMap<String, PathBuf> {
         folders.sort();
         folders
     };
-    let mut crates = BTreeMap::new();
+    let mut found = HashMap::new();
     for folder in subfolders(&home.join("registry/src")).iter().flat_map(|host| subfolders(host)) {
         if let Some(name) = folder.file_name() {
             // A second host has the same crate again.
-            crates.entry(name.to_string_lossy().into_owned()).or_insert(folder);
+            found.entry(name.to_string_lossy().into_owned()).or_insert(folder);
         }
     }
-    crates
+    found
 }
 
 /// Adds the source files below `folder` to the corpus, until it is full.
@@ -125,35 +165,90 @@ mod tests {
         tokens.into_iter().map(|token| token as u8 as char).collect()
     }
 
+    const LOCK: &str = r#"
+version = 4
+
+[[package]]
+name = "a"
+version = "1.0.0"
+source = "registry+https://github.com/rust-lang/crates.io-index"
+dependencies = [
+ "b 2.0.0",
+]
+
+[[package]]
+name = "anstyle-wincon"
+version = "1.0.0"
+source = "registry+https://github.com/rust-lang/crates.io-index"
+
+[[package]]
+name = "b"
+version = "1.0.0"
+source = "registry+https://github.com/rust-lang/crates.io-index"
+
+[[package]]
+name = "b"
+version = "2.0.0"
+source = "registry+https://github.com/rust-lang/crates.io-index"
+
+[[package]]
+name = "gristmill"
+version = "0.1.0"
+"#;
+
     #[test]
-    fn order_does_not_depend_on_the_host() {
+    fn the_text_is_that_of_the_locked_packages_whatever_else_is_there() {
         let (home, repository) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        write(home.path(), "registry/src/z-host/a-1.0/src/lib.rs", "a");
-        write(home.path(), "registry/src/a-host/b-1.0/src/lib.rs", "b");
-        write(home.path(), "registry/src/a-host/b-1.0/Cargo.toml", "no");
-        write(home.path(), "registry/src/z-host/b-1.0/src/lib.rs", "twice");
-        let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
-        let (stream, sentence) =
-            load_from(Some(home.path()), repository.path(), &config, &Codec::Bytes { eod: 0 }).unwrap();
+        let load = || {
+            let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
+            load_from(Some(home.path()), repository.path(), LOCK, &config, &Codec::Bytes { eod: 0 }).unwrap()
+        };
+        write(home.path(), "registry/src/z-host/a-1.0.0/src/lib.rs", "a");
+        write(home.path(), "registry/src/a-host/b-2.0.0/src/lib.rs", "b");
+        let (stream, sentence) = load();
         assert_eq!(text(&stream), "a\0b\0");
         let home_name = home.path().display();
         let expected =
-            format!("4 bytes of 2 source files from the cargo registry in {home_name} (a-1.0 to b-1.0)");
-        assert_eq!(sentence, expected);
+            format!("4 bytes of 2 source files from the cargo registry in {home_name} (a-1.0.0 to b-2.0.0");
+        let remedy = ", without b-1.0.0, not downloaded: `cargo fetch` in gristmill's repository adds what is missing)";
+        assert_eq!(sentence, format!("{expected}{remedy}"));
+
+        write(home.path(), "registry/src/a-host/b-1.0.0/src/lib.rs", "c");
+        let whole = load();
+        for other in
+            ["a-host/a-0.9.0/src/lib.rs", "a-host/aa-1.0.0/lib.rs", "a-host/anstyle-wincon-1.0.0/lib.rs"]
+        {
+            write(home.path(), &format!("registry/src/{other}"), "other");
+        }
+        write(home.path(), "registry/src/a-host/b-2.0.0/Cargo.toml", "no");
+        write(home.path(), "registry/src/z-host/b-2.0.0/src/lib.rs", "twice");
+        let (stream, sentence) = load();
+        assert_eq!((text(&stream), sentence), (text(&whole.0), whole.1));
+        assert_eq!(text(&stream), "a\0c\0b\0");
+    }
+
+    /// Cargo downloaded what these tests are built with: what is missing is for other platforms.
+    #[test]
+    fn every_platform_has_the_packages_that_are_read() {
+        let home = cargo_home().unwrap();
+        let folders = folders_below(&home);
+        let missing: Vec<String> =
+            packages(super::LOCK).filter(|package| !folders.contains_key(package)).collect();
+        assert_eq!(missing, [""; 0], "not downloaded here: add their names to platform_packages.txt");
     }
 
     #[test]
     fn falls_back_to_the_repository() {
         let (home, repository) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = CargoRegistryConfig { max_bytes: 100, eod_byte: 0 };
-        let error = load_from(Some(home.path()), repository.path(), &config, &Codec::Bytes { eod: 0 })
+        let error = load_from(Some(home.path()), repository.path(), LOCK, &config, &Codec::Bytes { eod: 0 })
             .unwrap_err()
             .to_string();
         assert!(error.contains("no Rust source found"), "{error}");
         write(repository.path(), "src/lib.rs", "x");
         write(repository.path(), "shaders/rope.wgsl", "y");
         let (stream, sentence) =
-            load_from(None, repository.path(), &config, &Codec::Bytes { eod: 0 }).unwrap();
+            load_from(None, repository.path(), LOCK, &config, &Codec::Bytes { eod: 0 }).unwrap();
         assert_eq!(text(&stream), "x\0y\0");
         assert!(sentence.ends_with("as no cargo registry was found"), "{sentence}");
     }

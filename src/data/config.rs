@@ -50,7 +50,7 @@ pub enum Loader {
     Tokens(TokensConfig),
     /// `BlendedMegatronDatasetDataLoader`: Megatron's memory-mapped pairs of `.bin` and `.idx` files.
     Megatron(MegatronConfig),
-    /// `CargoRegistryDataLoader`: the Rust sources in the cargo registry of this machine.
+    /// `CargoRegistryDataLoader`: the Rust sources of this crate's dependencies in the cargo registry of this machine.
     CargoRegistry(CargoRegistryConfig),
 }
 

@@ -1,5 +1,6 @@
 //! The data of a run: loaders turned into batches for training and evaluation.
 
+use super::background_check::{BackgroundCheck, Unchecked};
 use super::batches::{BatchSpec, Batches};
 use super::codec::Codec;
 use super::config::{DataConfig, Loader, TokenizerConfig};
@@ -9,7 +10,7 @@ use super::statistics::check_vocabulary;
 use super::{cargo_registry, megatron, text, token_file};
 use crate::error::{Error, Result};
 
-/// Streams of at most this many tokens are checked against the vocabulary before step 1, larger ones batch by batch.
+/// Streams of at most this many tokens are checked against the vocabulary before step 1, larger ones while the run trains.
 const CHECKED_TOKENS: u64 = 64 << 20;
 
 /// Training and evaluation data, loaded and checked.
@@ -23,6 +24,8 @@ pub struct Dataset {
     pub codec: Codec,
     /// For the log: a sentence for each source on what was read, and one on the split.
     pub summary: Vec<String>,
+    /// The streams that were too long to be checked.
+    unchecked: Vec<Unchecked>,
 }
 
 impl Dataset {
@@ -33,7 +36,8 @@ impl Dataset {
     /// If a file is missing or malformed, there is too little data for one step, or a token is outside the vocabulary.
     pub fn load(train: &DataConfig, eval: Option<&DataConfig>, spec: &BatchSpec, seed: u64) -> Result<Self> {
         let codec = codec(train, spec.vocab_size)?;
-        let loaded = load_sources(train, &codec, spec.vocab_size)?;
+        let mut unchecked = Vec::new();
+        let loaded = load_sources(train, &codec, spec.vocab_size, &mut unchecked)?;
         let mut summary = sentences("training data", &loaded);
         let (learned, held_out): (Vec<_>, Vec<_>) = loaded
             .iter()
@@ -49,7 +53,9 @@ impl Dataset {
         let eval = match eval {
             Some(config) => {
                 let tokenizer = config.tokenizer.as_ref().or(train.tokenizer.as_ref());
-                Some(EvalData::load(config, tokenizer, spec.vocab_size, &mut summary)?)
+                let (data, loaded) = EvalData::load(config, tokenizer, spec.vocab_size, &mut unchecked)?;
+                summary.extend(sentences("evaluation data", &loaded));
+                Some(data)
             }
             None if held_out.iter().all(|source| source.range.is_empty()) => None,
             None => {
@@ -58,7 +64,13 @@ impl Dataset {
             }
         };
         let eval = eval.map(|eval| eval.batches(spec)).transpose()?;
-        Ok(Self { train: batches, eval, codec, summary })
+        Ok(Self { train: batches, eval, codec, summary, unchecked })
+    }
+
+    /// Starts to check what was too long to be checked when it was loaded. Batches are checked in any case, but a bad one
+    /// may come up days later.
+    pub fn check_in_background(&self) -> BackgroundCheck {
+        BackgroundCheck::start(self.unchecked.clone())
     }
 }
 
@@ -84,13 +96,13 @@ impl EvalData {
         config: &DataConfig,
         tokenizer: Option<&TokenizerConfig>,
         vocab_size: usize,
-        summary: &mut Vec<String>,
-    ) -> Result<Self> {
+        unchecked: &mut Vec<Unchecked>,
+    ) -> Result<(Self, Vec<Loaded>)> {
         let codec = codec_of(&config.loader, tokenizer, vocab_size)?;
-        let loaded = load_sources(config, &codec, vocab_size)?;
-        summary.extend(sentences("evaluation data", &loaded));
+        let loaded = load_sources(config, &codec, vocab_size, unchecked)?;
         let sources = loaded.iter().map(|source| source.source(source.ranges(0.0).0)).collect();
-        Ok(Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] })
+        let data = Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] };
+        Ok((data, loaded))
     }
 
     /// Its batches, in the order of the files, for steps of one micro-batch.
@@ -115,16 +127,25 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
     Codec::load(tokenizer, eod, vocab_size)
 }
 
-/// The sources of a loader, checked against the vocabulary.
-fn load_sources(config: &DataConfig, codec: &Codec, vocab_size: usize) -> Result<Vec<Loaded>> {
+/// The sources of a loader, checked against the vocabulary or added to `unchecked`.
+fn load_sources(
+    config: &DataConfig,
+    codec: &Codec,
+    vocab_size: usize,
+    unchecked: &mut Vec<Unchecked>,
+) -> Result<Vec<Loaded>> {
     let loaded = match &config.loader {
         Loader::Text(config) => text::load(config, codec)?,
         Loader::Tokens(config) => token_file::load(config)?,
         Loader::Megatron(config) => megatron::load(config)?,
         Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
     };
-    for source in loaded.iter().filter(|source| source.stream.len() <= CHECKED_TOKENS) {
-        check_vocabulary(&source.stream, vocab_size, config.documents.pad)?;
+    let pad = config.documents.pad;
+    for Loaded { stream, .. } in &loaded {
+        match stream.len() <= CHECKED_TOKENS {
+            true => check_vocabulary(stream, vocab_size, pad)?,
+            false => unchecked.push(Unchecked { stream: stream.clone(), vocab_size, pad }),
+        }
     }
     Ok(loaded)
 }

@@ -1,6 +1,7 @@
 //! Text and token files as batches. Their order is a pure function of seed, epoch and step: a resumed run asks for the
 //! next number.
 
+mod background_check;
 mod batch;
 mod batches;
 mod blend;
@@ -28,6 +29,7 @@ pub mod tokenize;
 pub mod tokenizer;
 mod windows;
 
+pub use background_check::BackgroundCheck;
 pub use batch::{Ahead, Batch};
 pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;

@@ -1,11 +1,7 @@
 //! Names of parameters in Hugging Face's files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, SharedExpert};
+use super::config::{Family, ModelConfig, SharedExpert};
 
-/// The router in a layer, as in Qwen, DeepSeek and GLM.
-pub(super) const ROUTER: &str = "mlp.gate";
-/// The prefix of an expert's number.
-pub(super) const EXPERTS: &str = "mlp.experts";
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
@@ -17,7 +13,7 @@ pub(super) const MULTI_TOKEN_NORM: &str = "shared_head.norm";
 
 /// The name in files of the bias (E) that layer `layer` adds to scores to choose experts.
 pub fn selection_bias(layer: usize) -> String {
-    format!("{}.{layer}.{ROUTER}.e_score_correction_bias", LLAMA.layers)
+    format!("{}.{layer}.{}.e_score_correction_bias", LLAMA.layers, MIXTURE.router)
 }
 
 /// The shared expert: gated as in Qwen2, or not as in DeepSeek and GLM.
@@ -25,9 +21,38 @@ pub(super) fn shared_expert(shared: &SharedExpert) -> &'static str {
     if shared.is_gated { "mlp.shared_expert" } else { "mlp.shared_experts" }
 }
 
-/// The projections of an expert.
-pub(super) const EXPERT_GATE_UP: [&str; 2] = ["gate_proj", "up_proj"];
-pub(super) const EXPERT_DOWN: &str = "down_proj";
+/// The names of a layer's mixture of experts.
+pub(super) struct MixtureNames {
+    pub router: &'static str,
+    /// The prefix of an expert's number.
+    pub experts: &'static str,
+    /// The projections of an expert, after its number.
+    pub projections: Projections,
+}
+
+/// The names of the projections of a gated feed-forward network.
+pub(super) struct Projections {
+    pub gate_up: [&'static str; 2],
+    pub down: &'static str,
+}
+
+impl MixtureNames {
+    /// Mixtral's where it computes the model, otherwise those of Qwen, DeepSeek and GLM.
+    pub fn of(config: &ModelConfig) -> &'static Self {
+        if config.is_mixtral() { &MIXTRAL } else { &MIXTURE }
+    }
+}
+
+const MIXTURE: MixtureNames = MixtureNames { router: "mlp.gate", experts: "mlp.experts", projections: GATED };
+
+const MIXTRAL: MixtureNames = MixtureNames {
+    router: "block_sparse_moe.gate",
+    experts: "block_sparse_moe.experts",
+    projections: Projections { gate_up: ["w1", "w3"], down: "w2" },
+};
+
+/// The projections of Llama's feed-forward network, and of a shared expert.
+pub(super) const GATED: Projections = Projections { gate_up: ["gate_proj", "up_proj"], down: "down_proj" };
 
 /// The names of one family. Several names of one parameter are consecutive ranges of its rows. Parameters that the
 /// published family does not have are named by analogy.

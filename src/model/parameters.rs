@@ -14,7 +14,7 @@ pub(super) mod tests;
 
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
 pub use multi_token::MultiTokenBlock;
-pub use spec::{Init, Piece, Role, Spec, UpdateRule};
+pub use spec::{Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 
 use super::config::ModelConfig;
 use scope::{Rows, Scope};
@@ -133,15 +133,14 @@ impl<P> SelfAttention<P> {
         let (width, head_dim) = (config.hidden_size, config.head_dim);
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
-        let qkv = Rows::new(names.qkv.iter().copied(), &[q_rows, kv_rows, kv_rows]);
+        let qkv = Rows::new(names.qkv.iter().copied(), &[q_rows, kv_rows, kv_rows])
+            .with_heads(InterleavedHeads::of(config), 2);
         let out = Rows::new([names.wo], &[width]);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
-            qk_norm: config
-                .qk_norm
-                .then(|| head_norms.map(|(path, name)| layer.norm_weight(path, name, head_dim))),
+            qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),
             wo: layer.linear(wo, &out, q_rows, residual_std, config.linear_bias),
         }
     }

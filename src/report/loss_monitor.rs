@@ -13,12 +13,12 @@ const BAR_CELLS: usize = 50;
 pub struct LossLine {
     /// The epoch, from 1.
     pub epoch: u64,
-    /// Epochs in all.
+    /// Epochs that the run begins in all.
     pub epochs: u64,
     /// The step in the epoch, from 1.
     pub step: u64,
-    /// Steps per epoch.
-    pub steps_per_epoch: u64,
+    /// Steps that the run takes in this epoch: all, unless it ends within the epoch.
+    pub steps: u64,
     /// The step's loss, in nats per token.
     pub loss: f32,
     /// Mean loss of the epoch so far, which the original prints outside its data-sink mode.
@@ -46,7 +46,7 @@ pub struct LossLine {
 /// ```
 /// use gristmill::report::loss_monitor::{LossLine, loss_line};
 /// let line = LossLine {
-///     epoch: 1, epochs: 2, step: 1, steps_per_epoch: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
+///     epoch: 1, epochs: 2, step: 1, steps: 6500, loss: 8.25, step_ms: 166_756.0, lr: Some(1e-5),
 ///     loss_scale: Some(1.0), global_norm: Some(44.313248), tflops: Some(2.849), ..LossLine::default()
 /// };
 /// assert_eq!(
@@ -56,8 +56,8 @@ pub struct LossLine {
 /// );
 /// ```
 pub fn loss_line(line: &LossLine) -> String {
-    let LossLine { epoch, epochs, step, steps_per_epoch, .. } = line;
-    let mut text = format!("{{ Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps_per_epoch:5}], ");
+    let LossLine { epoch, epochs, step, steps, .. } = line;
+    let mut text = format!("{{ Epoch:[{epoch:3}/{epochs:3}], step:[{step:5}/{steps:5}], ");
     text += &match line.epoch_loss {
         None => format!("loss: {}, ", fixed(line.loss)),
         Some(mean) => format!("loss:[{}/{}], ", fixed(line.loss), fixed(mean)),
@@ -135,7 +135,7 @@ mod tests {
             epoch: 2,
             epochs: 10,
             step: 123,
-            steps_per_epoch: 6500,
+            steps: 6500,
             loss: 3.25,
             step_ms: 672.9,
             lr: Some(3e-4),

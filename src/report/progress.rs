@@ -94,11 +94,14 @@ impl ProgressPlan {
     fn loss_line(&self, metrics: &StepMetrics, speed: &Speed) -> LossLine {
         let steps_per_epoch = self.steps_per_epoch.max(1);
         let steps_before = metrics.step.saturating_sub(1);
+        let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
+        // The original counts whole epochs, also where `stop_step` ends the run within one.
+        let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
         LossLine {
-            epoch: steps_before / steps_per_epoch + 1,
-            epochs: self.epochs,
-            step: steps_before % steps_per_epoch + 1,
-            steps_per_epoch,
+            epoch: epochs_before + 1,
+            epochs: self.total_steps.div_ceil(steps_per_epoch).min(self.epochs),
+            step,
+            steps: steps_left.clamp(step, steps_per_epoch),
             loss: metrics.loss,
             epoch_loss: None,
             step_ms: speed.step_ms,
@@ -173,12 +176,23 @@ mod tests {
         let place = |step| {
             let speed = plan().speed(&Stretch { steps: 1, ms: 5.0 });
             let line = plan().loss_line(&StepMetrics { step, ..StepMetrics::default() }, &speed);
-            (line.epoch, line.step)
+            (line.epoch, line.step, line.steps)
         };
-        assert_eq!([1, 10, 11, 20, 25].map(place), [(1, 1), (1, 10), (2, 1), (2, 10), (3, 5)]);
+        assert_eq!(
+            [1, 10, 11, 20, 25].map(place),
+            [(1, 1, 10), (1, 10, 10), (2, 1, 10), (2, 10, 10), (3, 5, 5)]
+        );
         let speed = plan().speed(&Stretch::default());
         let nothing = ProgressPlan::default().loss_line(&StepMetrics::default(), &speed);
         assert_eq!((nothing.epoch, nothing.step), (1, 1));
+    }
+
+    #[test]
+    fn a_run_that_stops_within_an_epoch_counts_its_own_steps() {
+        let plan = ProgressPlan { total_steps: 200, epochs: 2, steps_per_epoch: 7782, ..plan() };
+        let speed = plan.speed(&Stretch { steps: 1, ms: 5.0 });
+        let line = plan.loss_line(&StepMetrics { step: 1, ..StepMetrics::default() }, &speed);
+        assert_eq!([line.epoch, line.epochs, line.step, line.steps], [1, 1, 1, 200]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
 
-use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
+use super::tensor_file::TensorInfo;
+use super::weight_files::WeightFiles;
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::{Piece, Spec};
 use crate::record::Tensor;
@@ -45,18 +46,19 @@ impl<'a> ArenaTensor<'a> {
         read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
         take: TakeRow<'_>,
     ) -> Result<()> {
-        if !self.piece.is_transposed {
+        if self.piece.is_in_order() {
             return self.read_stored(read, take).await;
         }
-        // Files hold such a matrix as (columns, rows): transposing it takes its size in host memory once more.
-        let mut values = Vec::with_capacity(self.piece.rows * self.spec.cols);
+        // Putting it in the file's order takes its size in host memory once more.
+        let shape = self.info().shape;
+        let mut values = Vec::with_capacity(shape.iter().product());
         let mut keep = |row: &[u8]| {
             values.extend(Element::F32.decode(row));
             Ok(())
         };
         self.read_stored(read, &mut keep).await?;
         let values = self.spec.to_file(self.piece, values);
-        values.chunks(self.piece.rows).try_for_each(|row| take(bytemuck::cast_slice(row)))
+        values.chunks(shape.last().copied().unwrap_or(1)).try_for_each(|row| take(bytemuck::cast_slice(row)))
     }
 
     /// Hands the rows to `take` as the device holds them.
@@ -86,14 +88,14 @@ impl<'a> ArenaTensor<'a> {
 /// # Errors
 /// A tensor that is missing or of another shape or type. All are checked before the first is written, so that the
 /// file of another model changes nothing.
-pub(crate) fn load(
+pub(super) fn load(
     layout: &ArenaLayout,
     arena: &Arena,
-    file: &TensorFile,
+    file: &WeightFiles,
     prefix: &str,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
-    ArenaTensor::list(layout, arena, prefix).iter().try_for_each(|tensor| check(file, &tensor.info()))?;
+    ArenaTensor::list(layout, arena, prefix).iter().try_for_each(|tensor| file.check(&tensor.info()))?;
     let parameters = layout.parameters.iter();
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         for part in parts {
@@ -103,28 +105,12 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// Compares the tensor called `info.name` in `file` with what the model expects of it.
-///
-/// # Errors
-/// The tensor is missing, or its shape or type differ.
-pub(super) fn check(file: &TensorFile, info: &TensorInfo) -> Result<()> {
-    let TensorInfo { name, dtype: expected, shape: size } = info;
-    let (shape, dtype, _) = file.tensor(name)?;
-    if (shape, dtype) == (&size[..], *expected) {
-        return Ok(());
-    }
-    let message =
-        format!("`{name}` is {dtype:?} {shape:?} there, {expected:?} {size:?} in this model; {OTHER_MODEL}");
-    Err(Error::file(file.path(), message))
-}
-
 /// The bytes of one part of a parameter as the device holds it, padding included.
-fn stored(spec: &Spec, part: &Part, file: &TensorFile, prefix: &str) -> Result<Vec<u8>> {
+fn stored(spec: &Spec, part: &Part, file: &WeightFiles, prefix: &str) -> Result<Vec<u8>> {
     let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
     for piece in &spec.pieces {
-        let (_, _, bytes) = file.tensor(&format!("{prefix}{}", piece.name))?;
-        let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        let mut values = spec.from_file(piece, values.collect()).into_iter();
+        let values = file.values(&format!("{prefix}{}", piece.name))?;
+        let mut values = spec.from_file(piece, values).into_iter();
         for (row, first, columns) in spec.piece_rows(piece) {
             let inside = row.checked_sub(part.first_row).filter(|&row| row < part.rows);
             let taken: Vec<f32> = values.by_ref().take(columns).collect();

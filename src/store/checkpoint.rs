@@ -18,6 +18,7 @@ use super::hugging_face::hugging_face_config;
 use super::router_tensors::{self, RouterTensor};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::trainer_state::TrainerState;
+use super::weight_files::{MODEL, WeightFiles};
 use crate::error::{Error, Result};
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
@@ -27,7 +28,6 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const CONFIG: &str = "config.json";
 const STATE: &str = "trainer_state.json";
@@ -89,7 +89,7 @@ pub(crate) fn load(
     load_weights(tensors.weights, folder, &write)?;
     let WeightTensors { layout, experts, .. } = tensors.weights;
     let (model, optimizer) =
-        (TensorFile::open(&folder.join(MODEL))?, TensorFile::open(&folder.join(OPTIMIZER))?);
+        (WeightFiles::open(&folder.join(MODEL))?, WeightFiles::open(&folder.join(OPTIMIZER))?);
     router_tensors::load(&router_tensors::biases(experts), &model, true, &write)?;
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
     arena_tensors::load(layout, tensors.first_moments, &optimizer, "exp_avg.", &write)?;
@@ -97,8 +97,8 @@ pub(crate) fn load(
     Ok(state)
 }
 
-/// Reads weights alone, and the biases of routers if they are there: `path` is a checkpoint folder or a safetensors
-/// file.
+/// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of several,
+/// or a folder with either.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing or of another shape.
@@ -108,8 +108,8 @@ pub(crate) fn load_weights(
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let WeightTensors { layout, arena, experts } = weights;
-    let file = if path.is_dir() { path.join(MODEL) } else { path.to_path_buf() };
-    let file = TensorFile::open(&file)?;
+    check_order(layout, &path.join(STATE))?;
+    let file = WeightFiles::open(path)?;
     arena_tensors::load(layout, arena, &file, "", &write)?;
     let biases = router_tensors::biases(experts);
     router_tensors::load(&biases, &file, false, write)?;
@@ -118,10 +118,27 @@ pub(crate) fn load_weights(
     Ok(())
 }
 
+/// Refuses the weights beside `state` if they are older than the order in which files hold interleaved heads.
+fn check_order(layout: &ArenaLayout, state: &Path) -> Result<()> {
+    let pieces = || layout.parameters.iter().flat_map(|(spec, _)| &spec.pieces);
+    if !state.is_file() || pieces().all(|piece| piece.heads.is_none()) {
+        return Ok(());
+    }
+    match TrainerState::format_of(state)? {
+        format if format < 3 => Err(Error::file(
+            state,
+            format!(
+                "is of format {format}, whose weights have interleaved rotary dimensions in another order: continue \
+                 with the version that wrote it"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Warns of tensors in the file that the model does not have.
-fn warn_of_unknown(file: &TensorFile, known: &HashSet<String>) {
-    let names = file.names();
-    let unknown: Vec<&String> = names.iter().filter(|name| !known.contains(*name)).collect();
+fn warn_of_unknown(file: &WeightFiles, known: &HashSet<String>) {
+    let unknown = file.unknown(known);
     if let Some(first) = unknown.first() {
         let (path, count) = (file.path().display(), unknown.len());
         tracing::warn!(

@@ -3,6 +3,8 @@
 mod architecture;
 mod mixture;
 
+use architecture::Architecture;
+
 use crate::model::config::{Activation, Family, ModelConfig};
 use crate::ops::gelu::Gelu;
 use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
@@ -10,16 +12,31 @@ use serde_json::json;
 
 /// The content of `config.json` for `model`.
 pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
+    let architecture = Architecture::nearest(model);
     let mut config = match model.family {
-        Family::Llama => llama_config(model),
+        Family::Llama => llama_config(model, architecture),
         Family::Gpt2 => gpt2_config(model),
     };
-    let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config));
+    let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config, architecture));
     more.into_iter().flatten().for_each(|(key, value)| config[key] = value);
     if let Some(ahead) = model.multi_token {
         config["num_nextn_predict_layers"] = ahead.depth.into();
     }
+    let (class, model_type) = architecture.names();
+    config["architectures"] = json!([class]);
+    config["model_type"] = model_type.into();
+    if let Some(note) = note(model) {
+        config["gristmill_note"] = note.into();
+    }
     config
+}
+
+/// What the architecture that `config.json` names cannot compute of `model`; `None` if it computes the same.
+pub(crate) fn note(model: &ModelConfig) -> Option<String> {
+    let architecture = Architecture::nearest(model);
+    let (class, lacks) = (architecture.names().0, architecture.lacks(model));
+    let text = || format!("{class} is the nearest architecture, but it has no {}", lacks.join(", no "));
+    (!lacks.is_empty()).then(text)
 }
 
 /// The keys of `GPT2Config`.
@@ -30,8 +47,6 @@ fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
         Activation::SwiGlu => "silu",
     };
     json!({
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
         "vocab_size": model.vocab_size,
         "n_embd": model.hidden_size,
         "n_layer": model.num_layers,
@@ -51,23 +66,15 @@ fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
     })
 }
 
-/// The keys of `LlamaConfig`, which are also those of `Qwen3Config` (with QK-norm) and `MistralConfig` (with a
-/// sliding window).
-fn llama_config(model: &ModelConfig) -> serde_json::Value {
-    let (architecture, model_type) = match (model.qk_norm, model.sliding_window) {
-        (true, _) => ("Qwen3ForCausalLM", "qwen3"),
-        (false, Some(_)) => ("MistralForCausalLM", "mistral"),
-        (false, None) => ("LlamaForCausalLM", "llama"),
-    };
+/// The keys of `LlamaConfig`, which are also those of Mistral, Qwen and GLM, and what these need beyond them.
+fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::Value {
     // Hugging Face cannot scale the base by a constant, but that is the same as another base.
     let rope_theta = match model.rope_scaling {
         RopeScaling::Ntk { factor } => model.rope_theta * factor,
         _ => model.rope_theta,
     };
     let rope_scaling = hugging_face_scaling(&model.rope_scaling);
-    json!({
-        "architectures": [architecture],
-        "model_type": model_type,
+    let mut config = json!({
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_layers,
@@ -78,7 +85,7 @@ fn llama_config(model: &ModelConfig) -> serde_json::Value {
         "max_position_embeddings": model.max_positions,
         "rope_theta": rope_theta,
         "rope_scaling": rope_scaling,
-        "partial_rotary_factor": model.rotary_dim as f64 / model.head_dim as f64,
+        "partial_rotary_factor": rotary_factor(model),
         "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tie_word_embeddings,
         "attention_bias": model.qkv_bias,
@@ -88,7 +95,29 @@ fn llama_config(model: &ModelConfig) -> serde_json::Value {
         "hidden_act": "silu",
         "initializer_range": model.init_std,
         "torch_dtype": "float32",
-    })
+    });
+    if architecture == Architecture::Glm4Moe {
+        config["use_qk_norm"] = model.qk_norm.into();
+        config["first_k_dense_replace"] = model.num_layers.into();
+        config["num_nextn_predict_layers"] = 0.into();
+    }
+    if is_qwen(architecture) && model.sliding_window.is_some() {
+        // Without these the window would start in a later layer.
+        config["max_window_layers"] = 0.into();
+        config["layer_types"] = vec!["sliding_attention"; model.num_layers].into();
+    }
+    config
+}
+
+fn is_qwen(architecture: Architecture) -> bool {
+    matches!(architecture, Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen2Moe)
+}
+
+/// The share of a head that rotates, such that its product with `head_dim`, rounded down, is `rotary_dim`.
+fn rotary_factor(model: &ModelConfig) -> f64 {
+    let (dim, whole) = (model.rotary_dim as f64, model.head_dim as f64);
+    let share = dim / whole;
+    if share * whole < dim { share.next_up() } else { share }
 }
 
 /// The entry `rope_scaling`, null if there is none.
@@ -118,3 +147,6 @@ fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

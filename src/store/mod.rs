@@ -8,13 +8,14 @@ use crate::durable::Place;
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
-mod hugging_face;
+pub(crate) mod hugging_face;
 pub mod json_lines;
 pub mod npy;
 mod router_tensors;
 pub mod run_folder;
 pub mod tensor_file;
 pub mod trainer_state;
+mod weight_files;
 
 /// What chose the folder of a run.
 pub(crate) const OUTPUT_DIR: Place = Place("--output_dir");

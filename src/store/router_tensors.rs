@@ -1,8 +1,8 @@
 //! The state of routers in a checkpoint: the selection bias among the weights, under its Hugging Face name, and each
 //! expert's capacity among the optimizer's tensors.
 
-use super::arena_tensors::check;
-use super::tensor_file::{TensorFile, TensorInfo};
+use super::tensor_file::TensorInfo;
+use super::weight_files::WeightFiles;
 use crate::error::Result;
 use crate::model::{ExpertState, selection_bias};
 use crate::record::Tensor;
@@ -49,16 +49,18 @@ fn rows(
 /// A tensor that is required and missing, or of another shape or type. Nothing is written then.
 pub(super) fn load(
     router_state: &[RouterTensor],
-    file: &TensorFile,
+    file: &WeightFiles,
     is_required: bool,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
-    let names = file.names();
     let wanted: Vec<&RouterTensor> =
-        router_state.iter().filter(|row| is_required || names.contains(&row.info.name)).collect();
-    wanted.iter().try_for_each(|row| check(file, &row.info))?;
+        router_state.iter().filter(|row| is_required || file.holds(&row.info.name)).collect();
+    wanted.iter().try_for_each(|row| file.check(&row.info))?;
     for RouterTensor { info, tensor } in wanted {
-        write(*tensor, file.tensor(&info.name)?.2);
+        match info.dtype {
+            Dtype::F32 => write(*tensor, bytemuck::cast_slice(&file.values(&info.name)?)),
+            _ => write(*tensor, file.bytes(&info.name)?),
+        }
     }
     Ok(())
 }

@@ -22,6 +22,17 @@ pub(crate) const CONFIG: &str = "config.yaml";
 const METRICS: &str = "metrics.jsonl";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
 
+/// What a run expects in its folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Nothing of another run.
+    New,
+    /// Perhaps a run that ended before its first checkpoint, which this one replaces.
+    Again,
+    /// A run with a complete checkpoint, which this one continues.
+    Resume,
+}
+
 /// The folder of one run, locked against other processes for as long as this value lives.
 #[derive(Debug)]
 pub struct RunFolder {
@@ -33,7 +44,7 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Creates `output_dir` for a new run, or with `resume` opens that of an earlier one.
+    /// Creates `output_dir` for a new run, or opens that of an earlier one.
     ///
     /// A new run gets its folder, the lock and `config.yaml`, so an unwritable place is found here and not at the first
     /// checkpoint. Call it after everything else that can fail early: from then on a second start needs
@@ -43,27 +54,34 @@ impl RunFolder {
     /// # Errors
     /// One line each: a run exists there already; there is nothing to resume; another process writes there; the folder
     /// cannot be created or written.
-    pub fn create(output_dir: &Path, config_yaml: &str, resume: bool) -> Result<Self> {
+    pub fn create(output_dir: &Path, config_yaml: &str, start: Start) -> Result<Self> {
         let path = output_dir.to_path_buf();
-        if !resume {
-            refuse_existing(&path)?;
-            OUTPUT_DIR.create_folder(&path)?;
-        } else if !path.is_dir() {
-            return Err(Error::file(
-                path,
-                "--resume_training=True, but no run folder is here: correct --output_dir or --run_name, or leave \
-                 --resume_training out to start a new run",
-            ));
+        match start {
+            Start::New => refuse_existing(&path)?,
+            Start::Resume if !path.is_dir() => {
+                return Err(Error::file(
+                    path,
+                    "--resume_training=True, but no run folder is here: correct --output_dir or --run_name, or leave \
+                     --resume_training out to start a new run",
+                ));
+            }
+            Start::Again | Start::Resume => {}
         }
+        OUTPUT_DIR.create_folder(&path)?;
         let lock = lock(&path)?;
         let mut folder = Self { path, config_yaml: config_yaml.to_owned(), resume_point: None, _lock: lock };
-        if resume {
-            folder.resume_point = Some(folder.find_checkpoint()?);
-        } else {
-            // Again, now that the lock excludes a process that was just about to write its first file.
-            refuse_existing(&folder.path)?;
-            OUTPUT_DIR.write(&folder.config_path(), folder.config_yaml.as_bytes())?;
+        // From here on the lock excludes a process that was just about to write.
+        match start {
+            Start::Resume => {
+                folder.resume_point = Some(folder.find_checkpoint()?);
+                return Ok(folder);
+            }
+            Start::Again if folder.checkpoints(0).latest()?.is_none() => {
+                json_lines::truncate_after(&folder.metrics_path(), 0)?;
+            }
+            Start::New | Start::Again => refuse_existing(&folder.path)?,
         }
+        OUTPUT_DIR.write(&folder.config_path(), folder.config_yaml.as_bytes())?;
         Ok(folder)
     }
 

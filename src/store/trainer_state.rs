@@ -12,7 +12,7 @@ use crate::durable::read_error;
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The numbers that a resumed run starts from, and those that must be as they were.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,15 +54,8 @@ impl TrainerState {
     /// # Errors
     /// One line: the file is missing, of another format version, or not what [`TrainerState::save`] writes.
     pub fn load(path: &Path) -> Result<Self> {
-        /// Read first, since another version may have other fields.
-        #[derive(Deserialize)]
-        struct Versioned {
-            format_version: u32,
-        }
-        let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
-        let foreign =
-            |error| Error::file(path, format!("not a trainer state, or damaged ({error}); {USE_ANOTHER}"));
-        let Versioned { format_version } = serde_json::from_slice(&text).map_err(foreign)?;
+        // Read first, since another version may have other fields.
+        let format_version = Self::format_of(path)?;
         if format_version != FORMAT_VERSION {
             return Err(Error::file(
                 path,
@@ -72,7 +65,19 @@ impl TrainerState {
                 ),
             ));
         }
-        serde_json::from_slice(&text).map_err(foreign)
+        read_json(path)
+    }
+
+    /// The format of the file at `path`, which another version may have written.
+    ///
+    /// # Errors
+    /// The file is missing or says nothing of a format.
+    pub fn format_of(path: &Path) -> Result<u32> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            format_version: u32,
+        }
+        read_json(path).map(|Versioned { format_version }| format_version)
     }
 
     /// Holds the state found in `checkpoint` against the one of the run that wants to continue it: settings and data must be
@@ -114,6 +119,13 @@ impl TrainerState {
             ),
         ))
     }
+}
+
+fn read_json<T: de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::file(path, format!("not a trainer state, or damaged ({error}); {USE_ANOTHER}"))
+    })
 }
 
 /// So many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
@@ -185,7 +197,7 @@ mod tests {
             line
         };
         (0..whole.len()).for_each(|length| drop(refused(&whole[..length])));
-        let old = refused(&whole.replace("\"format_version\": 2", "\"format_version\": 1"));
+        let old = refused(&whole.replace("\"format_version\": 3", "\"format_version\": 1"));
         assert!(old.contains("is of format 1") && old.contains("--load_checkpoint"), "{old}");
         assert!(refused(&whole.replace("global_step", "globel_step")).contains("globel_step"));
         assert!(refused(&whole.replace("fedcba", "fedcbz")).contains("16 hexadecimal digits"));

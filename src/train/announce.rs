@@ -3,6 +3,7 @@
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
+use crate::store::hugging_face;
 
 /// Logs what the run trains, where, and how much memory that takes. `matmul_rate` is in FLOP/s, as measured.
 pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, matmul_rate: f64) {
@@ -19,6 +20,9 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, matmul_rat
             "experts: {} of these parameters are active per token",
             count::active_parameters(model)
         );
+    }
+    if let Some(note) = hugging_face::note(model) {
+        tracing::warn!("other programs will not compute the same from checkpoints: {note}");
     }
     let frozen = frozen_parameters(trainer);
     if frozen > 0 {

@@ -35,7 +35,7 @@ impl Trainer<'_> {
         checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, self.portions())
     }
 
-    /// Reads weights alone: `path` is a checkpoint folder or a safetensors file.
+    /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing or of another shape.

@@ -1,7 +1,7 @@
 //! Whether training still gets anywhere: a run whose steps fail one after the other ends with an error.
 
-use crate::ops::step_state::StepState;
 use crate::error::{Error, Result};
+use crate::ops::step_state::StepState;
 
 /// Failed steps in a row that end a run. A step fails if a gradient is not finite, so that its update is skipped, or if its
 /// loss is not. Neither the loss scale nor the weights move then, so a few batches at fault are survived, and nothing else.
@@ -50,8 +50,13 @@ impl Health {
     /// # Errors
     /// That of [`check`](Self::check).
     pub fn check_end(&self, newest: impl FnOnce() -> Option<u64>) -> Result<()> {
-        let is_lost = self.is_failing() && (self.sound == 0 || !self.has_loss);
-        if is_lost { Err(self.error(newest())) } else { Ok(()) }
+        if self.is_lost() { Err(self.error(newest())) } else { Ok(()) }
+    }
+
+    /// Whether a checkpoint of the last step would be worthless: it failed, and no step of this process was sound, or it has
+    /// no loss.
+    pub fn is_lost(&self) -> bool {
+        self.is_failing() && (self.sound == 0 || !self.has_loss)
     }
 
     fn error(&self, newest: Option<u64>) -> Error {

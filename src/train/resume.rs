@@ -5,11 +5,27 @@ use super::trainer::Trainer;
 use crate::data::{Batches, DocumentRules};
 use crate::error::{Error, Result};
 use crate::ops::step_state::StepState;
-use crate::settings::{Resume, RunPlan};
-use crate::store::run_folder::RunFolder;
+use crate::settings::{Resume, Run, RunPlan};
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
 use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use serde_json::Value;
 use std::collections::BTreeMap;
+
+/// How a run of `settings` starts, which `auto` leaves to what its folder holds.
+///
+/// # Errors
+/// A folder of checkpoints that cannot be read.
+pub(super) fn start_of(settings: &Run) -> Result<Start> {
+    match settings.resume_training {
+        Resume::No => Ok(Start::New),
+        Resume::Latest | Resume::Named(_) => Ok(Start::Resume),
+        Resume::Auto => {
+            let checkpoints = CheckpointFolder::new(settings.folder().join(CHECKPOINTS), 0);
+            Ok(if checkpoints.latest()?.is_some() { Start::Resume } else { Start::Again })
+        }
+    }
+}
 
 /// The state of a new run. A checkpoint must match it in everything but its counters.
 pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) -> TrainerState {
@@ -67,7 +83,11 @@ fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTree
             decisions.remove(&format!("{path}.{key}"));
         }
         decisions.insert(format!("{path}.warmup_steps"), schedule.warmup_steps().into());
-        decisions.insert(format!("{path}.total_steps"), schedule.total_steps().into());
+        let total_steps = format!("{path}.total_steps");
+        match schedule.depends_on_length() {
+            true => decisions.insert(total_steps, schedule.total_steps().into()),
+            false => decisions.remove(&total_steps),
+        };
     }
     // The token that ends documents may be the tokenizer's, and has no effect where nothing depends on their ends.
     let eod = "train_dataset.eod_token_id".to_string();

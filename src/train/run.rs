@@ -7,10 +7,10 @@ use super::instruments::expert_instruments;
 use super::length::RunLength;
 use super::peak::probe_matmul_rate;
 use super::reporter::{Losses, Reporter};
-use super::resume::{fresh_state, restore};
+use super::resume::{fresh_state, restore, start_of};
 use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
-use crate::data::Dataset;
+use crate::data::{BackgroundCheck, Dataset};
 use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::model::count;
@@ -18,9 +18,9 @@ use crate::report::instruments::ExpertInstruments;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::settings::{Context, Override, Resume, RunConfig, RunPlan};
+use crate::settings::{Context, Override, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
-use crate::store::run_folder::RunFolder;
+use crate::store::run_folder::{RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
 use std::path::Path;
 use std::sync::Arc;
@@ -59,14 +59,15 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(plan).await?;
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
-    let resume = &settings.run.resume_training;
-    if let Some(path) = settings.run.weights().filter(|_| *resume == Resume::No) {
+    let start = start_of(&settings.run)?;
+    if let Some(path) = settings.run.weights().filter(|_| start != Start::Resume) {
         trainer.load_weights(path)?;
     }
     let instruments = expert_instruments(&plan.model, settings);
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;
 
-    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), *resume != Resume::No)?;
+    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), start)?;
+    let resume = &settings.run.resume_training;
     let state = restore(&trainer, &folder, resume, fresh_state(plan, &length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
@@ -90,6 +91,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
         plan,
         total_steps: length.total_steps,
         data: &data,
+        data_check: data.check_in_background(),
         evaluation,
         interrupt,
         state,
@@ -124,6 +126,7 @@ struct Run<'a> {
     plan: &'a RunPlan,
     total_steps: u64,
     data: &'a Dataset,
+    data_check: BackgroundCheck,
     evaluation: Option<Evaluation<'a>>,
     checkpoints: CheckpointFolder,
     reporter: Reporter<'a>,
@@ -150,6 +153,11 @@ impl Run<'_> {
             }
             self.collect(trainer)?;
             self.is_interrupted = self.interrupt.load(Ordering::Relaxed);
+            if let Some(fault) = self.data_check.fault().cloned() {
+                // As after a signal: the work so far is good.
+                self.save_unless_failing(trainer).await?;
+                return Err(fault);
+            }
             self.is_save_due |=
                 checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
             if self.is_save_due && !self.health.is_failing() {
@@ -167,13 +175,18 @@ impl Run<'_> {
         }
         // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
         let wants_checkpoint = self.plan.settings.callbacks.checkpoint.is_some() || self.is_interrupted;
-        if wants_checkpoint && !self.is_saved() {
+        let is_lost = self.health.is_lost();
+        if wants_checkpoint && !self.is_saved() && !is_lost {
             self.save(trainer).await?;
         }
         let Losses { train: loss, eval: eval_loss } = self.reporter.finish();
         let (steps, is_interrupted) = (self.state.step, self.is_interrupted);
         let mut summary = Summary { steps, loss, eval_loss, is_interrupted, sample: None };
-        if is_interrupted {
+        if is_interrupted && is_lost {
+            tracing::warn!(
+                "interrupted after step {steps} without a checkpoint of it, since that step failed"
+            );
+        } else if is_interrupted {
             tracing::info!("interrupted after step {steps}: continue with --resume_training=True");
         } else if let Some(config) = &self.plan.settings.sample {
             let text = sample(trainer, config, &self.data.codec, self.plan.settings.run.seed).await?;

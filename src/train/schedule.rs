@@ -94,6 +94,16 @@ impl Schedule {
         }
     }
 
+    /// Whether rates depend on [`total_steps`](Self::total_steps) after the warm-up.
+    pub fn depends_on_length(&self) -> bool {
+        match &self.config.decay {
+            Decay::Constant | Decay::Annealing { .. } | Decay::AnnealingWithRestarts { .. } => false,
+            Decay::CoolDown { length: CoolDown::Steps(_), .. } => false,
+            Decay::CoolDown { .. } | Decay::Linear | Decay::StableDecay(_) => true,
+            Decay::Cosine { .. } | Decay::CosineWithRestarts { .. } | Decay::Polynomial { .. } => true,
+        }
+    }
+
     /// Number of steps over which the rate changes.
     pub fn total_steps(&self) -> u64 {
         self.total_steps

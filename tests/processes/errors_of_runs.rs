@@ -3,6 +3,7 @@
 
 use crate::launch::{assert_refused, in_repository, program, run};
 use crate::place::Place;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,6 +50,28 @@ fn folders_that_cannot_be_used() {
         &["--resume_training=True"],
         &["is training into this folder: wait for it, or choose another"],
     );
+}
+
+/// Files this long are checked while the run trains, which would reach the bad token only after many steps.
+#[test]
+fn a_bad_token_far_into_a_long_file() {
+    const TOKENS: u64 = (64 << 20) + 1000;
+    let place = Place::new();
+    let path = place.path("long.bin");
+    let mut file = std::fs::File::create(&path).expect("a file");
+    file.set_len(2 * TOKENS - 2).expect("a file with a hole");
+    file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&300u16.to_le_bytes())).expect("a token");
+    let data = format!(
+        "--train_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
+        path.display()
+    );
+    place.refuses(
+        "a bad token",
+        &[&data, "--callbacks=[]", "--stop_step=5000"],
+        &[&format!("token 300 at position {} of the data is outside vocab_size 256", TOKENS - 1)],
+    );
+    // The work before it is saved, as after a signal.
+    assert!(place.newest().0 < 5000);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod runs;
 mod launch;
 mod place;
 
+mod announced;
 mod command_line;
 mod errors_of_configuration;
 mod errors_of_runs;

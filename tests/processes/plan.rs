@@ -41,7 +41,7 @@ fn doctor_tests_the_kernels() {
         assert!(report.contains(text), "`{text}` is missing:\n{report}");
     }
     // The self-test covers the backward kernels too.
-    let tested: Vec<&str> = report.lines().filter(|line| line.starts_with("self-test")).collect();
+    let tested: Vec<&str> = report.split("self-test").skip(1).collect();
     assert_eq!(tested.len(), 2, "{report}");
     for text in [
         "rms_norm dw",
@@ -57,7 +57,14 @@ fn doctor_tests_the_kernels() {
         "fused combine dgates",
         "grouped_matmul dw",
     ] {
-        assert!(tested.iter().all(|line| line.contains(text)), "`{text}` was not tested:\n{report}");
+        assert!(tested.iter().all(|table| table.contains(text)), "`{text}` was not tested:\n{report}");
+    }
+    for table in tested {
+        let rows = table.lines().skip(1).take_while(|line| line.starts_with("  "));
+        let errors: Vec<f64> = rows
+            .map(|row| row.split_whitespace().last().and_then(|error| error.parse().ok()).expect("an error"))
+            .collect();
+        assert!(errors.len() > 10 && errors.is_sorted_by(|one, next| one >= next), "{report}");
     }
     let none = run(without_adapter(&mut gristmill(["doctor"])));
     assert_eq!(none.code, Some(2));

@@ -1,8 +1,9 @@
 //! A run that was killed or interrupted and then resumed equals, bit for bit, the run that was never stopped.
 #![cfg(unix)] // other systems treat signals, killed processes and renamed folders differently
 
-use crate::launch::{end, start, train_gpt};
-use crate::runs::{FolderRun, STEPS, resumable, uninterrupted};
+use crate::launch::{end, run, start, train_gpt};
+use crate::place::Place;
+use crate::runs::{FolderRun, STEPS, metrics, resumable, uninterrupted};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -99,6 +100,21 @@ fn interrupts_finish_the_step_and_save() {
         );
         end(start_run(&run)).succeeded();
         run.left().assert_equals(signal, &want);
+    }
+}
+
+/// A scheduler repeats one command after a kill, however early that came, and also after the end.
+#[test]
+fn auto_begins_where_there_is_no_checkpoint_and_continues_elsewhere() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.folder().join("checkpoint/step_0000001.tmp")).expect("a folder");
+    std::fs::write(place.folder().join("config.yaml"), "seed: 1\n").expect("a file");
+    std::fs::write(place.folder().join("metrics.jsonl"), "{\"step\":1,\"loss\":9.0}\n").expect("a file");
+    for (stop, steps) in [("--stop_step=2", 2), ("--stop_step=4", 4), ("--stop_step=4", 4)] {
+        run(&mut place.command(&["--resume_training=auto", stop])).succeeded();
+        assert_eq!(place.newest().0, steps);
+        let written: Vec<u64> = metrics(&place.folder()).iter().map(|line| line.step).collect();
+        assert_eq!(written, (1..=steps).collect::<Vec<_>>());
     }
 }
 

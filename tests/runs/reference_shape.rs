@@ -35,7 +35,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             head_dim: model.head_dim,
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
-            interleaved: model.rotary_interleaved,
+            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors.
+            interleaved: false,
             scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,

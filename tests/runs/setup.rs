@@ -1,6 +1,6 @@
 //! The configuration of a small run.
 
-use super::Weights;
+use super::{Weights, reference_name};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
@@ -109,7 +109,7 @@ seed: 7
                     initial_row(spec, index, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
                 let values = spec.to_file(piece, rows.collect());
-                weights.insert(piece.name.clone(), values.into_iter().map(f64::from).collect());
+                weights.insert(reference_name(&piece.name), values.into_iter().map(f64::from).collect());
             }
         }
         weights

@@ -8,10 +8,22 @@ use std::collections::BTreeMap;
 /// Tensors by checkpoint name.
 pub type Weights = BTreeMap<String, Vec<f64>>;
 
-/// The contents of one of the trainer's arenas.
+/// The name of a checkpoint's tensor in the reference, which does not know Mixtral's names.
+pub fn reference_name(name: &str) -> String {
+    let names = [
+        ("block_sparse_moe.", "mlp."),
+        (".w1.weight", ".gate_proj.weight"),
+        (".w3.weight", ".up_proj.weight"),
+        (".w2.weight", ".down_proj.weight"),
+    ];
+    names.iter().fold(name.to_string(), |name, (theirs, ours)| name.replace(theirs, ours))
+}
+
+/// The contents of one of the trainer's arenas, under the names of the reference.
 pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weights {
     let tensors = pollster::block_on(trainer.tensors(arena)).expect("tensors");
-    tensors.into_iter().map(|(name, values)| (name, values.into_iter().map(f64::from).collect())).collect()
+    let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
+    tensors.into_iter().map(|(name, values)| (reference_name(&name), wide(values))).collect()
 }
 
 /// Adds `gradients` to `sum`, tensor by tensor.

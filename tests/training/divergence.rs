@@ -2,6 +2,7 @@
 
 use crate::runs::{FolderRun, Setup, metrics, read_tensors};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Nothing is learned in the first step, whose rate is 0; the second one makes the weights so large that no later step has a
 /// finite loss.
@@ -19,6 +20,9 @@ fn fails(run: &FolderRun, stop_step: u64) -> String {
     assert_eq!(line.lines().count(), 1, "{line}");
     line
 }
+
+/// Weights so large that every step overflows.
+const SKIPS: [&str; 1] = ["--model.model_config.init_method_std=1.e+16"];
 
 #[test]
 fn a_run_that_diverges_stops_and_keeps_its_last_sound_checkpoint() {
@@ -45,12 +49,23 @@ fn a_run_that_ends_without_a_loss_has_failed() {
     assert_eq!(run.newest(), Some(2));
 }
 
-/// Weights so large that the first step overflows, and so does every other.
 #[test]
 fn a_run_that_skips_every_step_has_failed() {
-    let run = FolderRun::new(Setup::new("skips", "").with(&["--model.model_config.init_method_std=1.e+16"]));
+    let run = FolderRun::new(Setup::new("skips", "").with(&SKIPS));
     let line = fails(&run, 3);
     assert!(line.contains(" not finite in steps 1 to 3; "), "{line}");
     assert!(line.ends_with("start again; no checkpoint was written before"), "{line}");
+    assert_eq!(run.newest(), None);
+}
+
+/// An interrupt saves the work so far, unless that is a failed step's.
+#[test]
+fn an_interrupted_run_that_fails_saves_nothing() {
+    let run = FolderRun::new(Setup::new("interrupted", "").with(&SKIPS));
+    let config = run.setup.write(run.home.path());
+    let arguments = run.arguments(3);
+    let ended = gristmill::train::run(&config, &arguments, Arc::new(AtomicBool::new(true)));
+    let summary = pollster::block_on(ended).expect("an interrupt is no error");
+    assert!(summary.is_interrupted);
     assert_eq!(run.newest(), None);
 }

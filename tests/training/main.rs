@@ -15,6 +15,7 @@ mod generate;
 mod memory;
 mod mixtures;
 mod portions;
+mod published;
 mod resume;
 mod segments;
 mod submissions;

@@ -66,3 +66,14 @@ fn a_gpt2_shape_resumes_exactly_and_is_saved_as_one() {
         assert_eq!(tensor.shape(), shape, "{name}");
     }
 }
+
+/// A constant rate does not know how long the run is.
+#[test]
+fn a_run_whose_rates_do_not_depend_on_its_length_can_be_made_longer() {
+    let constant = "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}";
+    let want = resumable(1000, &[constant, "--epochs=4"]).train(15).left();
+    let mut run = resumable(1000, &[constant, "--epochs=2"]);
+    run.train(10);
+    run.setup.overrides.push("--epochs=4".into());
+    run.train(15).left().assert_equals("two epochs and another one", &want);
+}

@@ -6,6 +6,7 @@ mod variants;
 
 mod configs;
 mod durable;
+mod history;
 mod megatron;
 mod own_shaders;
 mod registers;

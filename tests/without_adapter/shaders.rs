@@ -72,10 +72,8 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
 
 /// Every variant of the tier for GPUs that a run can ask for.
 pub fn portable_variants() -> Vec<Kernel> {
-    let mut kernels: Vec<Kernel> = variants_of(&[Capabilities::portable()])
-        .into_iter()
-        .map(|dispatch| dispatch.kernel)
-        .collect();
+    let mut kernels: Vec<Kernel> =
+        variants_of(&[Capabilities::portable()]).into_iter().map(|dispatch| dispatch.kernel).collect();
     let mut seen = HashSet::new();
     kernels.retain(|kernel| seen.insert(kernel.clone()));
     kernels

@@ -1,7 +1,8 @@
 //! The resolved configuration of a mixture of experts.
 
+use super::ModelConfig;
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
-use crate::ops::route::RouterConfig;
+use crate::ops::route::{RouterConfig, Score};
 
 /// A mixture of experts: feed-forward networks of which each token visits a few (Shazeer et al., "Outrageously Large
 /// Neural Networks", 2017).
@@ -121,6 +122,26 @@ impl MixtureConfig {
             }
             _ => None,
         }
+    }
+}
+
+impl ModelConfig {
+    /// Whether Mixtral computes this model: softmax scores, normalised gates, the same experts in every layer and nothing
+    /// beside them, attention without biases and QK-norm (Jiang et al., "Mixtral of Experts", 2024).
+    pub fn is_mixtral(&self) -> bool {
+        let Some(mixture) = &self.mixture else { return false };
+        let RouterConfig { chosen, score, groups, norm_top_k, scaling, .. } = mixture.route;
+        let is_plain_router =
+            score == Score::Softmax && groups.is_none() && scaling == 1.0 && !mixture.has_bias;
+        let has_only_experts = mixture.shared.is_none() && mixture.first_dense_layers == 0;
+        let is_plain_attention = !self.qkv_bias && !self.qk_norm && self.rotary_dim == self.head_dim;
+        // A single gate is not normalised here, and always 1 there.
+        let is_normalised = norm_top_k && chosen > 1;
+        is_plain_router
+            && is_normalised
+            && has_only_experts
+            && is_plain_attention
+            && self.multi_token.is_none()
     }
 }
 

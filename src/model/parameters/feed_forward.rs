@@ -4,7 +4,7 @@ use super::Linear;
 use super::scope::{Rows, Scope};
 use super::spec::Role;
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
-use crate::model::names;
+use crate::model::names::{self, MixtureNames, Projections};
 
 /// Rows to which gate and up are padded, so that each starts at a whole group of 4 columns of their product: see
 /// [`ops::swiglu`](crate::ops::swiglu).
@@ -96,9 +96,10 @@ impl<P> Mixture<P> {
     fn declare(layer: &mut Scope<'_, P>, mixture: &MixtureConfig) -> Self {
         let (config, inner, experts) = (layer.config, mixture.intermediate_size, mixture.experts());
         let (std, residual_std) = (config.init_std, config.residual_init_std());
-        let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names::EXPERTS)).collect();
-        let [gate_up, down] = gated(&each, inner, config.hidden_size);
-        let (router, stack) = (Rows::new([names::ROUTER], &[experts]), Role::ExpertStack { experts });
+        let names = MixtureNames::of(config);
+        let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect();
+        let [gate_up, down] = gated(&each, &names.projections, inner, config.hidden_size);
+        let (router, stack) = (Rows::new([names.router], &[experts]), Role::ExpertStack { experts });
         let width = config.hidden_size;
         Self {
             router: layer.matrix(
@@ -119,7 +120,7 @@ impl<P> Shared<P> {
     fn declare(layer: &mut Scope<'_, P>, shared: SharedExpert, gate_std: f64) -> Self {
         let (config, inner) = (layer.config, shared.intermediate_size);
         let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
-        let [gate_up, down] = gated(&[names::shared_expert(&shared).into()], inner, width);
+        let [gate_up, down] = gated(&[names::shared_expert(&shared).into()], &names::GATED, inner, width);
         let gate = Rows::new([names::SHARED_GATE], &[1]);
         Self {
             w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
@@ -133,9 +134,9 @@ impl<P> Shared<P> {
 
 /// The rows of w_gate_up and w_down of gated networks of these names, stacked. Files hold each projection of each
 /// network as a tensor of its own.
-fn gated(networks: &[String], inner: usize, width: usize) -> [Rows; 2] {
-    let gate_up = networks.iter().flat_map(|name| names::EXPERT_GATE_UP.map(|of| format!("{name}.{of}")));
-    let down = networks.iter().map(|name| format!("{name}.{}", names::EXPERT_DOWN));
+fn gated(networks: &[String], names: &Projections, inner: usize, width: usize) -> [Rows; 2] {
+    let gate_up = networks.iter().flat_map(|name| names.gate_up.map(|of| format!("{name}.{of}")));
+    let down = networks.iter().map(|name| format!("{name}.{}", names.down));
     [
         Rows::aligned(gate_up, &vec![inner; 2 * networks.len()], GATE_UP_ALIGNMENT),
         Rows::new(down, &vec![width; networks.len()]),

@@ -1,6 +1,6 @@
 //! Declaring parameters: paths, Hugging Face names, pieces and initial values.
 
-use super::{Init, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
+use super::{Init, InterleavedHeads, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
 use crate::model::names::Names;
 
@@ -22,6 +22,8 @@ pub(super) struct Rows {
     pieces: Vec<(String, usize, usize)>,
     /// Rows as stored.
     stored: usize,
+    /// The heads in the first pieces, if files order their dimensions differently, and the number of these pieces.
+    heads: Option<(InterleavedHeads, usize)>,
 }
 
 impl<'a, P> Scope<'a, P> {
@@ -95,8 +97,18 @@ impl<'a, P> Scope<'a, P> {
 
     /// The weight of a norm over `cols` elements.
     pub fn norm_weight(&mut self, path: &str, name: &str, cols: usize) -> P {
-        let pieces = Rows::new([name], &[cols]).pieces(&self.name, "weight");
-        self.declare(Role::Vector, path, [1, cols], Init::Ones, pieces)
+        self.norm_of(path, &Rows::new([name], &[cols]))
+    }
+
+    /// The weight of a norm over the dimensions of q's or k's heads.
+    pub fn head_norm(&mut self, path: &str, name: &str) -> P {
+        let rows = Rows::new([name], &[self.config.head_dim]);
+        self.norm_of(path, &rows.with_heads(InterleavedHeads::of(self.config), 1))
+    }
+
+    fn norm_of(&mut self, path: &str, rows: &Rows) -> P {
+        let pieces = rows.pieces(&self.name, "weight");
+        self.declare(Role::Vector, path, [1, rows.stored], Init::Ones, pieces)
     }
 
     /// A bias: one element for each row of a matrix.
@@ -141,16 +153,22 @@ impl Rows {
             stored += rows.next_multiple_of(alignment);
             (name, first, rows)
         };
-        Self { pieces: names.into_iter().zip(sizes).map(piece).collect(), stored }
+        Self { pieces: names.into_iter().zip(sizes).map(piece).collect(), stored, heads: None }
+    }
+
+    /// The same with `heads` in the first `count` pieces.
+    pub fn with_heads(self, heads: Option<InterleavedHeads>, count: usize) -> Self {
+        Self { heads: heads.map(|heads| (heads, count)), ..self }
     }
 
     fn pieces(&self, prefix: &str, kind: &str) -> Vec<Piece> {
-        let piece = |(name, first_row, rows): &(String, usize, usize)| Piece {
+        let piece = |(index, (name, first_row, rows)): (usize, &(String, usize, usize))| Piece {
             name: format!("{prefix}{name}.{kind}"),
             first_row: *first_row,
             rows: *rows,
             is_transposed: false,
+            heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),
         };
-        self.pieces.iter().map(piece).collect()
+        self.pieces.iter().enumerate().map(piece).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! What is known of one parameter.
 
+use crate::model::config::ModelConfig;
+
 /// One parameter: a matrix of `rows` x `cols` as the arenas hold it, and how it is initialised, trained and saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
@@ -79,6 +81,19 @@ pub struct Piece {
     pub rows: usize,
     /// Whether files hold it as (columns, rows).
     pub is_transposed: bool,
+    /// The heads in its rows, if files hold their dimensions in another order.
+    pub heads: Option<InterleavedHeads>,
+}
+
+/// Heads that rotate in interleaved pairs, (2i, 2i + 1). Hugging Face's models rotate in halves, (i, i + rotary_dim / 2), so
+/// files hold the rotating dimensions of each head in that order. The same permutation of q and k keeps their products, so
+/// the model in the file is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterleavedHeads {
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Dimensions that rotate, the first of a head.
+    pub rotary_dim: usize,
 }
 
 impl Spec {
@@ -116,12 +131,20 @@ impl Spec {
 
     /// The values of a piece from row order to the order of the file.
     pub fn to_file(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
-        if piece.is_transposed { transposed(&values, self.cols) } else { values }
+        match piece.heads {
+            _ if piece.is_transposed => transposed(&values, self.cols),
+            Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
+            None => values,
+        }
     }
 
     /// The values of a piece from the order of the file to row order.
     pub fn from_file(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
-        if piece.is_transposed { transposed(&values, piece.rows) } else { values }
+        match piece.heads {
+            _ if piece.is_transposed => transposed(&values, piece.rows),
+            Some(heads) => gathered(&values, piece.rows, |row| heads.file_row(row)),
+            None => values,
+        }
     }
 
     /// Number of elements, without pads and padding rows.
@@ -130,7 +153,59 @@ impl Spec {
     }
 }
 
+impl Piece {
+    /// Whether files hold its rows as they are stored.
+    pub fn is_in_order(&self) -> bool {
+        !self.is_transposed && self.heads.is_none()
+    }
+}
+
+impl InterleavedHeads {
+    /// The heads of q and k in the model of `config`; `None` if they do not rotate in interleaved pairs.
+    pub fn of(config: &ModelConfig) -> Option<Self> {
+        let is_interleaved = config.rope().is_some_and(|rope| rope.is_interleaved);
+        is_interleaved.then_some(Self { head_dim: config.head_dim, rotary_dim: config.rotary_dim })
+    }
+
+    /// Where row `row` of a file is stored.
+    fn stored_row(self, row: usize) -> usize {
+        let (half, dim) = (self.rotary_dim / 2, row % self.head_dim);
+        let stored = match dim {
+            _ if dim >= self.rotary_dim => dim,
+            _ if dim < half => 2 * dim,
+            _ => 2 * (dim - half) + 1,
+        };
+        row - dim + stored
+    }
+
+    /// Where the stored row `row` is in a file.
+    fn file_row(self, row: usize) -> usize {
+        let dim = row % self.head_dim;
+        let is_rotating = dim < self.rotary_dim;
+        row - dim + if is_rotating { dim / 2 + dim % 2 * (self.rotary_dim / 2) } else { dim }
+    }
+}
+
+/// `rows` rows, of which each is the row of `values` that `from` names.
+fn gathered(values: &[f32], rows: usize, from: impl Fn(usize) -> usize) -> Vec<f32> {
+    let width = values.len() / rows;
+    (0..rows).flat_map(|row| values[from(row) * width..][..width].iter().copied()).collect()
+}
+
 /// The transpose of a matrix of `cols` columns.
 fn transposed(values: &[f32], cols: usize) -> Vec<f32> {
     (0..cols).flat_map(|column| values.iter().skip(column).step_by(cols).copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_hold_interleaved_heads_as_halves() {
+        let heads = InterleavedHeads { head_dim: 8, rotary_dim: 6 };
+        let order: Vec<usize> = (0..16).map(|row| heads.stored_row(row)).collect();
+        assert_eq!(order, [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]);
+        assert!((0..16).all(|row| heads.file_row(heads.stored_row(row)) == row));
+    }
 }

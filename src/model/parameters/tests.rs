@@ -241,3 +241,53 @@ fn parameters_are_declared_in_their_one_order() {
     let mixture = paths(&mixture_example());
     assert_eq!(mixture[mixture.len() - last_of_a_mixture.len()..], last_of_a_mixture);
 }
+
+/// The names of <https://huggingface.co/mistralai/Mixtral-8x7B-v0.1>, for what Mixtral computes and nothing else.
+#[test]
+fn a_mixtral_has_its_published_names() {
+    let example = mixture_example();
+    let mixture = MixtureConfig { first_dense_layers: 0, shared: None, ..example.mixture.clone().unwrap() };
+    let mixtral = ModelConfig { mixture: Some(mixture), multi_token: None, ..example };
+    let names: Vec<String> = files(&Gpt::describe(&mixtral))
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| name.contains("moe"))
+        .collect();
+    let of_layer = |layer: usize| {
+        let expert = move |expert: usize, of: &str| {
+            format!("model.layers.{layer}.block_sparse_moe.experts.{expert}.{of}.weight")
+        };
+        let gate_up = (0..3).flat_map(move |number| ["w1", "w3"].map(|of| expert(number, of)));
+        let down = (0..3).map(move |number| expert(number, "w2"));
+        [format!("model.layers.{layer}.block_sparse_moe.gate.weight")].into_iter().chain(gate_up).chain(down)
+    };
+    assert_eq!(names, (0..2).flat_map(of_layer).collect::<Vec<_>>());
+    let normed = Gpt::describe(&ModelConfig { qk_norm: true, ..mixtral });
+    assert!(files(&normed).iter().all(|(name, _)| !name.contains("block_sparse_moe")));
+}
+
+/// q and k alone are reordered, their biases and norms with them.
+#[test]
+fn interleaved_heads_are_reordered_in_files() {
+    let base =
+        ModelConfig { qkv_bias: true, qk_norm: true, mixture: None, multi_token: None, ..mixture_example() };
+    let reordered = |config: &ModelConfig| -> Vec<String> {
+        let specs = Gpt::describe(config);
+        let pieces = specs.iter().flat_map(|spec| &spec.pieces);
+        pieces.filter(|piece| piece.heads.is_some()).map(|piece| piece.name.clone()).collect()
+    };
+    assert!(reordered(&base).is_empty());
+    let of_layer = |layer| {
+        let names = [
+            "q_proj.weight",
+            "k_proj.weight",
+            "q_proj.bias",
+            "k_proj.bias",
+            "q_norm.weight",
+            "k_norm.weight",
+        ];
+        names.map(|name| format!("model.layers.{layer}.self_attn.{name}"))
+    };
+    let want: Vec<String> = (0..2).flat_map(of_layer).collect();
+    assert_eq!(reordered(&ModelConfig { rotary_interleaved: true, ..base }), want);
+}

@@ -10,9 +10,10 @@ rows! {
         run_name: String = Host.optional().read_by(folder_name).example("trial"),
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
-        /// Checkpoint folder or safetensors file whose weights the run starts from.
+        /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either; floats of 16 or 32 bits.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),
-        /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name.
+        /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name. `auto` continues
+        /// where there is a complete checkpoint and begins a new run otherwise, for schedulers that repeat one command.
         resume_training: Resume = Host.optional().example("True"),
         /// Seed of the initial weights, of dropout and, where they have none of their own, of data order and sample.
         seed: u64 = Numbers.default(0),
@@ -75,13 +76,15 @@ pub enum Resume {
     No,
     /// From the newest checkpoint of the run folder.
     Latest,
+    /// From the newest checkpoint if there is one, otherwise a new run.
+    Auto,
     /// From the checkpoint of this name.
     Named(String),
 }
 
 impl Setting for Resume {
     fn kind() -> Kind {
-        Kind::Form("True, False or the name of a checkpoint")
+        Kind::Form("True, False, auto or the name of a checkpoint")
     }
 
     fn from_node(node: &Node) -> Option<Self> {
@@ -89,6 +92,7 @@ impl Setting for Resume {
             (Some(true), _) => Some(Self::Latest),
             (Some(false), _) => Some(Self::No),
             (None, Node::Text(name)) if name.is_empty() => Some(Self::No),
+            (None, Node::Text(word)) if word == "auto" => Some(Self::Auto),
             (None, Node::Text(name)) => Some(Self::Named(name.clone())),
             _ => None,
         }
@@ -98,6 +102,7 @@ impl Setting for Resume {
         match self {
             Self::No => None,
             Self::Latest => Some(true.into()),
+            Self::Auto => Some("auto".into()),
             Self::Named(name) => Some(name.as_str().into()),
         }
     }

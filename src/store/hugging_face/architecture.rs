@@ -1,35 +1,64 @@
-//! The published architecture nearest to a mixture of experts, and what it lacks.
+//! The published architecture nearest to a model, and what it lacks.
 //!
-//! | the mixture | architecture | computes the same if |
+//! | the model | architecture | computes the same if |
 //! |---|---|---|
+//! | is a GPT-2 | `GPT2LMHeadModel` | always |
+//! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
+//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM` | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
-//! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts |
-//! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, heads as wide together as the model; the shared expert, if any, as above |
-//! | otherwise | `Qwen3MoeForCausalLM` | plain softmax |
+//! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
+//! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
+//! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
+//! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Mixtral computes the same as
-//! DeepSeek-MoE without a shared expert, but names its tensors differently. Capacity, which drops tokens in training,
-//! has no key.
+//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` rotates a
+//! part of each head. Capacity, which drops tokens in training, has no key.
 
-use crate::model::config::{MixtureConfig, ModelConfig};
+use crate::model::config::{Family, MixtureConfig, ModelConfig};
 use crate::ops::route::{GroupScore, RouterConfig, Score};
 
-/// A published architecture of a mixture of experts.
-#[derive(Clone, Copy, PartialEq)]
+/// A published architecture.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Architecture {
+    Gpt2,
+    Llama,
+    Mistral,
     Qwen2,
     Qwen3,
-    Glm4,
+    Glm4Moe,
+    Qwen2Moe,
+    Qwen3Moe,
+    Mixtral,
     DeepSeek,
 }
 
 impl Architecture {
     /// The one nearest to `model`.
-    pub fn nearest(model: &ModelConfig, mixture: &MixtureConfig) -> Self {
+    pub fn nearest(model: &ModelConfig) -> Self {
+        match &model.mixture {
+            _ if model.family == Family::Gpt2 => Self::Gpt2,
+            None => Self::nearest_dense(model),
+            Some(mixture) => Self::nearest_mixture(model, mixture),
+        }
+    }
+
+    fn nearest_dense(model: &ModelConfig) -> Self {
+        match (model.qk_norm, model.qkv_bias, model.sliding_window) {
+            _ if rotates_a_part(model) => Self::Glm4Moe,
+            (true, true, _) => Self::Glm4Moe,
+            (true, false, _) => Self::Qwen3,
+            (false, true, _) => Self::Qwen2,
+            (false, false, Some(_)) => Self::Mistral,
+            (false, false, None) => Self::Llama,
+        }
+    }
+
+    fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> Self {
         match (mixture.shared, mixture.route.score) {
-            (Some(shared), _) if shared.is_gated => Self::Qwen2,
-            (_, Score::Sigmoid) => Self::Glm4,
-            (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => Self::Qwen3,
+            (Some(shared), _) if shared.is_gated => Self::Qwen2Moe,
+            (_, Score::Sigmoid) => Self::Glm4Moe,
+            _ if model.is_mixtral() => Self::Mixtral,
+            (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => Self::Qwen3Moe,
             (_, Score::Softmax) => Self::DeepSeek,
         }
     }
@@ -37,18 +66,38 @@ impl Architecture {
     /// Its entries in `architectures` and `model_type`.
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Qwen2 => ("Qwen2MoeForCausalLM", "qwen2_moe"),
-            Self::Qwen3 => ("Qwen3MoeForCausalLM", "qwen3_moe"),
-            Self::Glm4 => ("Glm4MoeForCausalLM", "glm4_moe"),
+            Self::Gpt2 => ("GPT2LMHeadModel", "gpt2"),
+            Self::Llama => ("LlamaForCausalLM", "llama"),
+            Self::Mistral => ("MistralForCausalLM", "mistral"),
+            Self::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+            Self::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Self::Glm4Moe => ("Glm4MoeForCausalLM", "glm4_moe"),
+            Self::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
+            Self::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
+            Self::Mixtral => ("MixtralForCausalLM", "mixtral"),
             Self::DeepSeek => ("DeepseekForCausalLM", "deepseek"),
         }
     }
 
     /// What `model` has and this architecture does not.
-    pub fn lacks(self, model: &ModelConfig, mixture: &MixtureConfig) -> Vec<&'static str> {
-        use Architecture::{DeepSeek, Glm4, Qwen2};
+    pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
+        use Architecture::{DeepSeek, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
+        let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
+        let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
+        let checks = [
+            (self != Glm4Moe && rotates_a_part(model), "partial rotary embedding"),
+            (matches!(self, Glm4Moe | DeepSeek) && model.sliding_window.is_some(), "sliding window"),
+            (matches!(self, Qwen3Moe | DeepSeek | Mixtral) && model.qkv_bias, "biases of q, k and v alone"),
+            (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
+            (self == DeepSeek && has_own_heads, "head_dim of its own"),
+        ];
+        let of_attention = checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what);
+        of_experts.into_iter().flatten().chain(of_attention).collect()
+    }
+
+    fn lacks_of_experts(self, mixture: &MixtureConfig) -> Vec<&'static str> {
         let RouterConfig { score, groups, scaling, .. } = mixture.route;
-        let is_plain = self != Glm4; // a plain softmax
+        let is_plain = self != Self::Glm4Moe; // a plain softmax
         let odd_width = mixture
             .shared
             .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
@@ -60,13 +109,12 @@ impl Architecture {
             (is_plain && scaling != 1.0, "routed_scaling_factor"),
             (!is_plain && counts_best, "groups that count by their best expert"),
             (!is_plain && mixture.shared.is_none(), "form without a shared expert"),
-            (self != Qwen2 && odd_width, "shared expert of this width"),
-            (matches!(self, Qwen2 | DeepSeek) && model.qk_norm, "QK-norm"),
-            (
-                self == DeepSeek && model.head_dim * model.num_heads != model.hidden_size,
-                "head_dim of its own",
-            ),
+            (self != Self::Qwen2Moe && odd_width, "shared expert of this width"),
         ];
         checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
     }
+}
+
+fn rotates_a_part(model: &ModelConfig) -> bool {
+    model.rope().is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim)
 }

@@ -1,8 +1,7 @@
 //! The keys of `config.json` that a mixture of experts adds.
 //!
-//! There is no one architecture for all mixtures, but their tensors have the same names. So the file names the
-//! nearest architecture, and has every key under the name that Qwen gives it and under DeepSeek's. Where that
-//! architecture does not compute the same, the key `gristmill_note` says what it lacks.
+//! There is no one architecture for all mixtures, but their tensors have the same names, Mixtral's excepted. So the file
+//! names the nearest architecture, and has every key under the name that Qwen gives it and under DeepSeek's.
 
 use super::architecture::Architecture;
 use crate::model::config::{MixtureConfig, ModelConfig};
@@ -10,9 +9,11 @@ use crate::ops::route::{GroupScore, Score};
 use serde_json::{Map, Value, json};
 
 /// The keys of `mixture`, which replace those of a dense model.
-pub(super) fn mixture_config(model: &ModelConfig, mixture: &MixtureConfig) -> Map<String, Value> {
-    let nearest = Architecture::nearest(model, mixture);
-    let (architecture, model_type) = nearest.names();
+pub(super) fn mixture_config(
+    model: &ModelConfig,
+    mixture: &MixtureConfig,
+    architecture: Architecture,
+) -> Map<String, Value> {
     let (experts, chosen) = (mixture.experts(), mixture.chosen());
     let shared = mixture.shared.map_or(0, |shared| shared.intermediate_size);
     let scoring = match mixture.route.score {
@@ -30,11 +31,10 @@ pub(super) fn mixture_config(model: &ModelConfig, mixture: &MixtureConfig) -> Ma
     let is_by_sequence = losses.sequence != 0.0;
     let dense: Vec<usize> = (0..mixture.first_dense_layers.min(model.num_layers)).collect();
     let Value::Object(mut keys) = json!({
-        "architectures": [architecture],
-        "model_type": model_type,
         "moe_intermediate_size": mixture.intermediate_size,
         "num_experts_per_tok": chosen,
-        "norm_topk_prob": mixture.route.norm_top_k,
+        // A single gate is not normalised here.
+        "norm_topk_prob": mixture.route.norm_top_k && chosen > 1,
         // Qwen's names.
         "qkv_bias": model.qkv_bias,
         "num_experts": experts,
@@ -61,11 +61,11 @@ pub(super) fn mixture_config(model: &ModelConfig, mixture: &MixtureConfig) -> Ma
     }) else {
         return Map::new();
     };
-    let lacks = nearest.lacks(model, mixture);
-    if !lacks.is_empty() {
-        let note =
-            format!("{architecture} is the nearest architecture, but it has no {}", lacks.join(", no "));
-        keys.insert("gristmill_note".into(), note.into());
+    if architecture == Architecture::Mixtral {
+        keys.insert("intermediate_size".into(), mixture.intermediate_size.into());
+        keys.insert("num_local_experts".into(), experts.into());
+        // transformers takes it for another name of `num_local_experts`.
+        keys.remove("num_experts");
     }
     keys
 }

@@ -163,3 +163,29 @@ fn stays_finite_past_the_end_and_with_warmup_longer_than_the_run() {
         }
     }
 }
+
+#[test]
+fn schedules_know_whether_their_length_matters() {
+    let cool_down =
+        |length| Decay::CoolDown { keep_steps: 20, length, num_cycles: 0.5, final_steps: 10, lr_end2: 5e-5 };
+    let decays = [
+        Decay::Constant,
+        Decay::Linear,
+        Decay::Cosine { num_cycles: 0.5, decay_steps: Some(60) },
+        Decay::CosineWithRestarts { num_cycles: 2.0, decay_steps: Some(60) },
+        Decay::Polynomial { power: 2.0, decay_steps: Some(150) },
+        cool_down(CoolDown::Steps(30)),
+        cool_down(CoolDown::Ratio(0.2)),
+        cool_down(CoolDown::Rest),
+        Decay::StableDecay(DecayStart::Step(50)),
+        Decay::StableDecay(DecayStart::Ratio(0.5)),
+        Decay::Annealing { t_max: 40 },
+        Decay::AnnealingWithRestarts { t_0: 20, t_mult: 2 },
+    ];
+    for decay in decays {
+        let of_length = |steps| Schedule::new(&config(decay.clone(), Warmup::Steps(10)), steps, 25);
+        let (short, long) = (of_length(100), of_length(200));
+        let differs = (0..300).any(|step| short.lr_at(step) != long.lr_at(step));
+        assert_eq!(short.depends_on_length(), differs, "{decay:?}");
+    }
+}

@@ -3,8 +3,8 @@
 
 use crate::generate::uncached;
 use crate::runs::{
-    FolderRun, GREEDY, Setup, Weights, newest_checkpoint, open_gpu_of, read_tensors, reference_shape,
-    trained_model, write_tensors,
+    FolderRun, GREEDY, Setup, TensorFile, Weights, newest_checkpoint, open_gpu_of, read_tensors,
+    reference_name, reference_shape, trained_model, write_tensors,
 };
 use gristmill::kernels::Tier;
 use gristmill::model::selection_bias;
@@ -65,7 +65,8 @@ impl Reference {
         shape.mixture = Some(Mixture { capacity: None::<Capacity>, ..mixture });
         // Multi-token prediction blocks do not affect the next token.
         shape.multi_token = None;
-        let tensors = read_tensors(&weights_file(trained));
+        let tensors = read_tensors(&weights_file(trained)).into_iter();
+        let tensors: TensorFile = tensors.map(|(name, tensor)| (reference_name(&name), tensor)).collect();
         let mut memories = shape.memories();
         for (layer, memory) in &mut memories {
             if let Some(bias) = tensors.get(&selection_bias(*layer)) {

@@ -9,8 +9,8 @@ use crate::settings::engine::*;
 rows! {
     /// `data_loader` of a data set: the source of its tokens.
     pub struct Loader {
-        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, or the Rust sources in the
-        /// local cargo registry.
+        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, or the Rust sources of
+        /// this program's dependencies in the local cargo registry.
         kind "type": LoaderType = Host.required(),
         /// Folder, file or pattern to read.
         dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("./data"),

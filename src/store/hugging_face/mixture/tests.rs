@@ -109,7 +109,10 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
     let biased = MixtureConfig { has_bias: true, ..routed(RouterConfig { scaling: 2.0, ..qwen3().route }) };
     expect(model(qwen3()), "qwen3_moe", None);
-    expect(plain(qwen3()), "deepseek", None);
+    let unnormalised = || routed(RouterConfig { norm_top_k: false, ..qwen3().route });
+    expect(plain(qwen3()), "mixtral", None);
+    expect(plain(unnormalised()), "deepseek", None);
+    expect(plain(routed(RouterConfig { chosen: 1, ..qwen3().route })), "deepseek", None);
     expect(plain(shared(7, true)), "qwen2_moe", None);
     expect(plain(shared(10, false)), "deepseek", None);
     expect(plain(shared(7, false)), "deepseek", Some("no shared expert of this width"));
@@ -117,7 +120,15 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     expect(model(biased), "qwen3_moe", Some("no bias on the choice of experts, no routed_scaling_factor"));
     let best = RouterConfig { groups: groups(GroupScore::Best), ..qwen3().route };
     expect(plain(routed(best)), "deepseek", Some("no groups of experts"));
-    expect(ModelConfig { head_dim: 8, ..plain(qwen3()) }, "deepseek", Some("no head_dim of its own"));
+    let wide_heads = |mixture| ModelConfig { head_dim: 8, rotary_dim: 8, ..plain(mixture) };
+    expect(wide_heads(qwen3()), "mixtral", None);
+    expect(wide_heads(unnormalised()), "deepseek", Some("no head_dim of its own"));
+    expect(
+        ModelConfig { qkv_bias: true, ..plain(qwen3()) },
+        "deepseek",
+        Some("no biases of q, k and v alone"),
+    );
+    expect(ModelConfig { rotary_dim: 2, ..model(qwen3()) }, "qwen3_moe", Some("no partial rotary embedding"));
     let sigmoid = |groups| RouterConfig { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
     let glm = |groups| MixtureConfig { has_bias: true, route: sigmoid(groups), ..shared(10, false) };
     expect(model(glm(groups(GroupScore::BestTwo))), "glm4_moe", None);
@@ -130,4 +141,12 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     expect(model(routed(sigmoid(None))), "glm4_moe", Some("no form without a shared expert"));
     let gated = MixtureConfig { route: sigmoid(None), ..shared(7, true) };
     expect(plain(gated), "qwen2_moe", Some("no sigmoid scores, no routed_scaling_factor"));
+}
+
+#[test]
+fn a_mixtral_has_its_own_keys() {
+    let config = hugging_face_config(&ModelConfig { qk_norm: false, ..model(qwen3()) });
+    assert_eq!(config["architectures"], json!(["MixtralForCausalLM"]));
+    assert_eq!((&config["num_local_experts"], &config["intermediate_size"]), (&json!(6), &json!(5)));
+    assert!(config.get("num_experts").is_none());
 }

@@ -1,0 +1,69 @@
+use super::*;
+use crate::model::config::Sizes;
+
+fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
+    let hidden_size = num_heads * head_dim;
+    let sizes =
+        Sizes { vocab_size: 16, hidden_size, num_layers: 3, num_heads, intermediate_size: 12, seq_length: 8 };
+    ModelConfig::llama(sizes)
+}
+
+/// `transformers` 5.23 was run on each of these: its losses are ours. It ignores `partial_rotary_factor` in Llama's
+/// classes, expects a bias of `o_proj` beside those of q, k and v in Llama and Qwen3, and none of q, k and v in Mistral.
+#[test]
+fn each_dense_shape_has_the_architecture_that_computes_it() {
+    let plain = llama(2, 8);
+    let expect = |model: ModelConfig, class: &str, note: Option<&str>| {
+        let config = hugging_face_config(&model);
+        assert_eq!(config["architectures"], json!([class]), "{model:?}");
+        let found =
+            config.get("gristmill_note").map(|note| note.as_str().unwrap().split_once("it has ").unwrap().1);
+        assert_eq!(found, note, "{class}");
+    };
+    let with = |qkv_bias, qk_norm, sliding_window| ModelConfig {
+        qkv_bias,
+        qk_norm,
+        sliding_window,
+        ..plain.clone()
+    };
+    expect(with(false, false, None), "LlamaForCausalLM", None);
+    expect(with(false, false, Some(4)), "MistralForCausalLM", None);
+    expect(with(true, false, Some(4)), "Qwen2ForCausalLM", None);
+    expect(with(false, true, Some(4)), "Qwen3ForCausalLM", None);
+    expect(with(true, true, None), "Glm4MoeForCausalLM", None);
+    expect(with(true, true, Some(4)), "Glm4MoeForCausalLM", Some("no sliding window"));
+    let partial = |model: ModelConfig| ModelConfig { rotary_dim: 4, ..model };
+    expect(partial(with(true, false, None)), "Glm4MoeForCausalLM", None);
+    expect(partial(with(false, true, None)), "Glm4MoeForCausalLM", None);
+    expect(partial(with(false, false, Some(4))), "Glm4MoeForCausalLM", Some("no sliding window"));
+    // Files hold interleaved heads as halves.
+    expect(ModelConfig { rotary_interleaved: true, ..plain }, "LlamaForCausalLM", None);
+}
+
+#[test]
+fn a_dense_glm_has_no_layer_of_experts() {
+    let config = hugging_face_config(&ModelConfig { rotary_dim: 4, qk_norm: true, ..llama(2, 8) });
+    assert_eq!(
+        (&config["first_k_dense_replace"], &config["num_nextn_predict_layers"]),
+        (&json!(3), &json!(0))
+    );
+    assert_eq!((&config["use_qk_norm"], &config["partial_rotary_factor"]), (&json!(true), &json!(0.5)));
+}
+
+#[test]
+fn a_window_of_qwen_is_in_every_layer() {
+    let config = hugging_face_config(&ModelConfig { qkv_bias: true, sliding_window: Some(4), ..llama(2, 8) });
+    assert_eq!(config["layer_types"], json!(["sliding_attention", "sliding_attention", "sliding_attention"]));
+    assert_eq!(config["max_window_layers"], json!(0));
+    assert!(hugging_face_config(&llama(2, 8)).get("layer_types").is_none());
+}
+
+#[test]
+fn the_rotating_share_rounds_down_to_the_rotating_dimensions() {
+    for head_dim in (4..=256).step_by(4) {
+        for rotary_dim in (2..=head_dim).step_by(2) {
+            let share = rotary_factor(&ModelConfig { rotary_dim, ..llama(1, head_dim) });
+            assert_eq!((head_dim as f64 * share) as usize, rotary_dim, "of {head_dim}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A model's tensors in one safetensors file, or in several with an index.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use serde::Deserialize;
+
+use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
+use crate::durable::read_error;
+use crate::element::Element;
+use crate::error::{Error, Result};
+
+/// The file of a model whose tensors fit one.
+pub(super) const MODEL: &str = "model.safetensors";
+/// The end of the name of an index.
+const INDEX: &str = ".safetensors.index.json";
+/// What the names in the file of a bare model, one without a head, lack.
+const PREFIXES: [&str; 2] = ["model.", "transformer."];
+/// Ends of the names of tables that older versions of `transformers` saved beside the weights.
+const TABLES: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
+
+/// Open files, and which of them holds each tensor.
+pub(super) struct WeightFiles {
+    path: PathBuf,
+    files: Vec<TensorFile>,
+    homes: HashMap<String, usize>,
+}
+
+/// An index: which file holds a tensor.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl WeightFiles {
+    /// Opens the weights at `path`: a safetensors file, an index, or a folder with either.
+    ///
+    /// # Errors
+    /// A file is missing, not a safetensors file, or truncated; an index that is not one.
+    pub fn open(path: &Path) -> Result<Self> {
+        let [whole, index] = [MODEL.to_string(), format!("model{INDEX}")].map(|name| path.join(name));
+        let path = match path.is_dir() {
+            false => path.to_path_buf(),
+            true if !whole.exists() && index.exists() => index,
+            true => whole,
+        };
+        let is_index = path.to_string_lossy().ends_with(INDEX);
+        let paths = if is_index { shards(&path)? } else { vec![path.clone()] };
+        let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
+        let names = files.iter().enumerate();
+        let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
+        Ok(Self { path, homes: homes.collect(), files })
+    }
+
+    /// The path of the file or of the index.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn holds(&self, name: &str) -> bool {
+        self.stored_name(name).is_some()
+    }
+
+    /// Checks that the tensor `info.name` has this shape and type. Where 32-bit floats are expected, those of 16 bits fit
+    /// too.
+    ///
+    /// # Errors
+    /// The tensor is missing, or its shape or type differ.
+    pub fn check(&self, info: &TensorInfo) -> Result<()> {
+        let TensorInfo { name, dtype: expected, shape: size } = info;
+        let (shape, dtype, _) = self.tensor(name)?;
+        let is_float = *expected == Dtype::F32 && element(dtype).is_some();
+        if shape == size && (dtype == *expected || is_float) {
+            return Ok(());
+        }
+        let message = format!(
+            "`{name}` is {dtype:?} {shape:?} there, {expected:?} {size:?} in this model; {OTHER_MODEL}"
+        );
+        Err(Error::file(&self.path, message))
+    }
+
+    /// The bytes of the tensor `name` as it is stored.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn bytes(&self, name: &str) -> Result<&[u8]> {
+        self.tensor(name).map(|(_, _, bytes)| bytes)
+    }
+
+    /// The values of the tensor `name`, which [`check`](Self::check) found to be floats; 16 bits are widened exactly.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it does not hold floats.
+    pub fn values(&self, name: &str) -> Result<Vec<f32>> {
+        let (_, dtype, bytes) = self.tensor(name)?;
+        let other =
+            || Error::file(&self.path, format!("`{name}` holds {dtype:?}, not floats; {OTHER_MODEL}"));
+        Ok(element(dtype).ok_or_else(other)?.decode(bytes))
+    }
+
+    /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape.
+    pub fn unknown(&self, known: &HashSet<String>) -> Vec<&str> {
+        let known: HashSet<&str> = known.iter().filter_map(|name| self.stored_name(name)).collect();
+        let is_table = |name: &str| TABLES.iter().any(|end| name.ends_with(end));
+        let names = self.homes.keys().map(String::as_str);
+        let mut unknown: Vec<&str> = names.filter(|name| !known.contains(name) && !is_table(name)).collect();
+        unknown.sort_unstable();
+        unknown
+    }
+
+    fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
+        let missing = || Error::file(&self.path, format!("holds no tensor `{name}`; {OTHER_MODEL}"));
+        let stored = self.stored_name(name).ok_or_else(missing)?;
+        self.files[self.homes[stored]].tensor(stored)
+    }
+
+    /// The name here of the tensor that a whole model calls `name`.
+    fn stored_name(&self, name: &str) -> Option<&str> {
+        let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+        let names = [Some(name), bare].into_iter().flatten();
+        names.filter_map(|name| self.homes.get_key_value(name)).map(|(stored, _)| stored.as_str()).next()
+    }
+}
+
+/// The files that the index at `path` names, which lie beside it.
+fn shards(path: &Path) -> Result<Vec<PathBuf>> {
+    let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    let foreign = |why: &str| {
+        Error::file(path, format!("not an index of safetensors files ({why}); fetch the checkpoint again"))
+    };
+    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| foreign(&error.to_string()))?;
+    let names: BTreeSet<String> = weight_map.into_values().collect();
+    if let Some(name) =
+        names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name.as_str())))
+    {
+        return Err(foreign(&format!("`{name}` is not the name of a file beside it")));
+    }
+    Ok(names.iter().map(|name| path.with_file_name(name)).collect())
+}
+
+/// The storage type of floats; `None` for other types.
+fn element(dtype: Dtype) -> Option<Element> {
+    match dtype {
+        Dtype::F32 => Some(Element::F32),
+        Dtype::F16 => Some(Element::F16),
+        Dtype::BF16 => Some(Element::Bf16),
+        _ => None,
+    }
+}

@@ -1,0 +1,17 @@
+//! What a run says before its first step.
+
+use crate::launch::run;
+use crate::place::Place;
+
+#[test]
+fn a_shape_that_no_published_architecture_computes() {
+    let note = "Glm4MoeForCausalLM is the nearest architecture, but it has no sliding window";
+    let partial = "--model.model_config.rotary_percent=0.5";
+    for (window, is_noted) in [("--model.model_config.sliding_window=8", true), (partial, false)] {
+        let place = Place::new();
+        let ended = run(&mut place.command(&["--stop_step=1", partial, window])).succeeded();
+        assert_eq!(ended.stderr.contains(note), is_noted, "{}", ended.stderr);
+        let config = std::fs::read_to_string(place.newest().1.join("config.json")).expect("a file");
+        assert_eq!(config.contains(note), is_noted, "{config}");
+    }
+}
