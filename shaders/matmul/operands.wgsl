@@ -21,6 +21,7 @@ struct Params {
     b_stride: u32,
     y_stride: u32,
     residual_stride: u32,
+    @if(!grouped) part_k: u32, // length of a part of the sums, a multiple of 16; k if they are not split
     @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
     @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
@@ -48,9 +49,26 @@ struct Product {
     y_start: u32,
 }
 
-@if(!grouped)
+@if(!grouped && !split)
 fn product_of(workgroup: vec3<u32>) -> Product {
     return Product(params.m, params.k, params.a_offset, params.b_offset, params.y_offset);
+}
+
+// Part workgroup.z of the sums. The results of the parts lie one after the other, M rows each.
+@if(!grouped && split)
+fn product_of(workgroup: vec3<u32>) -> Product {
+    let first = workgroup.z * params.part_k;
+    @if(a_transposed) let a_first = first * params.a_stride;
+    @if(!a_transposed) let a_first = first / 4u;
+    @if(b_transposed) let b_first = first / 4u;
+    @if(!b_transposed) let b_first = first * params.b_stride;
+    return Product(
+        params.m,
+        min(params.part_k, params.k - first),
+        params.a_offset + a_first,
+        params.b_offset + b_first,
+        params.y_offset + workgroup.z * params.m * params.y_stride,
+    );
 }
 
 // The group's rows are rows of the result. An empty group has sizes of 0 and writes nothing.

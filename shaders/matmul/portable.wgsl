@@ -6,7 +6,8 @@
 // loop reads one vec4 of each and does 16 multiply-adds per pair, whatever the layout. Staging copies blocks of 4 x 4,
 // transposed in registers where the layout requires it. Invocation (tx, ty) owns rows 4 (ty + 16 i) + 0..3 and columns
 // 4 (tx + 16 j) + 0..3, so neighbouring invocations read neighbouring vec4s.
-// `grouped`: see matmul/operands.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge return zero.
+// `grouped`, `split`: see matmul/operands.wgsl. Numerics: f32 sums over k in ascending order; loads past the edge return
+// zero.
 // Workgroup memory: 16 · DEPTH · (TM4 + TN4) · 16 bytes, 8 KiB for the 128 x 128 tile with DEPTH 8.
 
 import package::lib::element::load4;
@@ -103,10 +104,10 @@ fn a_block(product: Product, row4: u32, k4: u32) -> array<vec4<f32>, 4> {
 @if(!a_transposed)
 fn a_block(product: Product, row4: u32, k4: u32) -> array<vec4<f32>, 4> {
     return turn(
-        load_a(product, 4u * row4, k4, product.m, params.k),
-        load_a(product, 4u * row4 + 1u, k4, product.m, params.k),
-        load_a(product, 4u * row4 + 2u, k4, product.m, params.k),
-        load_a(product, 4u * row4 + 3u, k4, product.m, params.k),
+        load_a(product, 4u * row4, k4, product.m, product.k),
+        load_a(product, 4u * row4 + 1u, k4, product.m, product.k),
+        load_a(product, 4u * row4 + 2u, k4, product.m, product.k),
+        load_a(product, 4u * row4 + 3u, k4, product.m, product.k),
     );
 }
 
@@ -123,10 +124,10 @@ fn b_block(product: Product, column4: u32, k4: u32) -> array<vec4<f32>, 4> {
 @if(b_transposed)
 fn b_block(product: Product, column4: u32, k4: u32) -> array<vec4<f32>, 4> {
     return turn(
-        load_b(product, 4u * column4, k4, params.n, params.k),
-        load_b(product, 4u * column4 + 1u, k4, params.n, params.k),
-        load_b(product, 4u * column4 + 2u, k4, params.n, params.k),
-        load_b(product, 4u * column4 + 3u, k4, params.n, params.k),
+        load_b(product, 4u * column4, k4, params.n, product.k),
+        load_b(product, 4u * column4 + 1u, k4, params.n, product.k),
+        load_b(product, 4u * column4 + 2u, k4, params.n, product.k),
+        load_b(product, 4u * column4 + 3u, k4, params.n, product.k),
     );
 }
 

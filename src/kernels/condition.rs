@@ -70,6 +70,8 @@ conditions! {
     Shuffled = "shuffled",
     /// A router scores experts by the sigmoid instead of the softmax.
     Sigmoid = "sigmoid",
+    /// The sums of a product are split into parts, each with a result of its own.
+    Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
     /// Gate and up projection are in separate buffers.

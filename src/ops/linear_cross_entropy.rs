@@ -4,17 +4,11 @@ use super::matmul::{Epilogue, Layout, matmul};
 use super::step_state::{LossState, StepState};
 use super::{fold, per_row};
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Condition};
+use crate::kernels::{Capabilities, Condition, Tier};
 use crate::record::{Recorder, State, Tensor};
-
-/// Maximum size of a chunk of logits in bytes: enough rows for an efficient product, little memory.
-const CHUNK_BYTES: u64 = 16 << 20;
 
 /// Chunks start at multiples of this many rows: 16 rows of at least 4 f32 are 256 bytes, the alignment of bindings.
 const ALIGNED_ROWS: u32 = 16;
-
-/// Chunks have a multiple of this many rows where the maximum size allows: whole tiles of every matmul.
-const TILE_ROWS: u32 = 64;
 
 crate::params! {
     struct Params {
@@ -119,18 +113,41 @@ fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, losses: Tensor) {
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
 }
 
+/// Size of a chunk of logits.
+#[derive(Clone, Copy)]
+struct ChunkSize {
+    /// Most bytes that it may take.
+    bytes: u64,
+    /// A chunk has a multiple of this many rows where that fits: whole tiles of every matmul.
+    tile_rows: u32,
+}
+
+impl ChunkSize {
+    fn of(capabilities: &Capabilities) -> Self {
+        let limit = capabilities.limits.binding_bytes;
+        match capabilities.tier {
+            // Longer chunks make a CPU no faster.
+            Tier::Software => Self { bytes: limit.min(16 << 20), tile_rows: 64 },
+            // Each chunk reads and writes the head's gradient. With 1,280 rows, which these are with GPT-2's vocabulary, the
+            // products take longer than that traffic.
+            Tier::Portable => Self { bytes: (limit / 4).min(256 << 20), tile_rows: 128 },
+        }
+    }
+}
+
 /// (first row, rows) of each chunk.
 fn chunks(rec: &Recorder, op: &LinearCrossEntropy<'_>) -> Vec<(u32, u32)> {
     let rows = chunk_rows(op.h.rows, vocab(op), &rec.capabilities());
     (0..op.h.rows).step_by(rows as usize).map(|first| (first, rows.min(op.h.rows - first))).collect()
 }
 
-/// Rows of all chunks but the last.
+/// Rows of all chunks but the last: chunks are as few as fit, and of nearly one size.
 fn chunk_rows(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u32 {
-    let budget = CHUNK_BYTES.min(capabilities.limits.binding_bytes);
-    let fitting = u32::try_from(budget / logits_row_bytes(vocab)).unwrap_or(u32::MAX);
-    let whole = if fitting >= TILE_ROWS { TILE_ROWS } else { ALIGNED_ROWS };
-    (fitting / whole * whole).max(ALIGNED_ROWS).min(tokens)
+    let ChunkSize { bytes, tile_rows } = ChunkSize::of(capabilities);
+    let fitting = u32::try_from(bytes / logits_row_bytes(vocab)).unwrap_or(u32::MAX);
+    let whole = if fitting >= tile_rows { tile_rows } else { ALIGNED_ROWS };
+    let most = (fitting / whole * whole).max(ALIGNED_ROWS);
+    tokens.div_ceil(tokens.div_ceil(most)).next_multiple_of(whole).min(tokens)
 }
 
 fn logits_row_bytes(vocab: u32) -> u64 {
@@ -187,4 +204,26 @@ fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
 
 fn vocab(op: &LinearCrossEntropy<'_>) -> u32 {
     op.head.iter().map(|part| part.rows).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// (tokens, vocabulary) and the rows of a chunk on a CPU and on a GPU with bindings of 1 GiB.
+    #[test]
+    fn chunks_suit_the_device() {
+        for (tokens, vocab, software, portable) in [
+            (4096, 50257, 64, 1024), // four of at most 1,280 rows
+            (1024, 256, 1024, 1024),
+            (4096, 32000, 128, 2048),
+            (100, 50257, 64, 100),
+            (1, 50257, 1, 1),
+            (4096, 1 << 20, 16, 64), // less than a tile fits
+        ] {
+            let rows = |capabilities| chunk_rows(tokens, vocab, &capabilities);
+            let got = (rows(Capabilities::software()), rows(Capabilities::portable()));
+            assert_eq!(got, (software, portable), "{tokens} tokens over {vocab}");
+        }
+    }
 }

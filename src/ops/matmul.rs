@@ -1,8 +1,10 @@
 //! The three matrix products of a linear layer.
 
+mod parts;
+
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Kernel, Tier};
-use crate::record::{Recorder, Tensor};
+use crate::record::{Binding, Recorder, Tensor};
 
 /// How the operands are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +35,10 @@ pub struct Problem {
 pub struct Plan {
     /// The kernel, its tile sizes set.
     pub kernel: Kernel,
-    /// Workgroups.
+    /// Workgroups; along z one for each part of the sums.
     pub grid: [u32; 3],
+    /// Length of the parts into which the sums are split; k if they are not.
+    pub part_k: u32,
 }
 
 /// What the kernel adds to the product before it stores it.
@@ -60,6 +64,7 @@ crate::params! {
         b_stride: u32,
         y_stride: u32,
         residual_stride: u32,
+        part_k: u32,
     }
 }
 
@@ -77,27 +82,8 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
         y.cols
     );
     assert!(a.element == b.element, "both factors must have one element type");
-    let problem = Problem { layout, m, n, k };
-    let Plan { kernel, grid } = plan(problem, a.element, rec.capabilities());
-    let kernel = kernel
-        .condition(Condition::Gradient, y.element == Element::F32 && a.element != Element::F32)
-        .condition(Condition::Bias, epilogue.bias.is_some())
-        .condition(Condition::Residual, epilogue.residual.is_some())
-        .condition(Condition::Accumulate, epilogue.accumulate);
-    let y_element = if y.element == Element::F32 { Element::F32 } else { a.element };
-    let mut bindings = vec![
-        a.bind_with_offset("a", a.element),
-        b.bind_with_offset("b", a.element),
-        y.bind_with_offset("y", y_element),
-    ];
-    if let Some(bias) = epilogue.bias {
-        assert!(bias.cols == n, "a bias of {} elements does not fit {n} columns", bias.cols);
-        bindings.push(bias.bind("bias", a.element));
-    }
-    if let Some(residual) = epilogue.residual {
-        assert!((residual.rows, residual.cols) == (m, n), "the residual must have the shape of the product");
-        bindings.push(residual.bind("residual", a.element));
-    }
+    epilogue.check(m, n);
+    let plan = plan(Problem { layout, m, n, k }, a.element, rec.capabilities());
     let params = Params {
         m,
         n,
@@ -109,15 +95,59 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
         b_stride: b.stride4(),
         y_stride: y.stride4(),
         residual_stride: epilogue.residual.map_or(0, |residual| residual.stride4()),
+        part_k: plan.part_k,
     };
-    rec.dispatch(kernel, &bindings, &params, grid);
+    if plan.part_k < k {
+        return parts::in_parts(rec, plan, [a, b, y], &epilogue, params);
+    }
+    let mut bindings = vec![a.bind_with_offset("a", a.element), b.bind_with_offset("b", a.element)];
+    let kernel = epilogue.apply(plan.kernel, a.element, y, &mut bindings);
+    rec.dispatch(kernel, &bindings, &params, plan.grid);
 }
 
-/// Chooses kernel and tile.
-pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
-    let tile = Tile::of(problem, 1, capabilities);
-    Plan { kernel: tile.kernel(problem.layout, element), grid: tile.grid(problem) }
+impl Epilogue {
+    #[track_caller]
+    fn check(&self, m: u32, n: u32) {
+        if let Some(bias) = self.bias {
+            assert!(bias.cols == n, "a bias of {} elements does not fit {n} columns", bias.cols);
+        }
+        if let Some(residual) = self.residual {
+            assert!(
+                (residual.rows, residual.cols) == (m, n),
+                "the residual must have the shape of the product"
+            );
+        }
+    }
+
+    /// Adds the result `y` and what is added to it to a kernel whose factors are of `element`.
+    fn apply(&self, kernel: Kernel, element: Element, y: Tensor, bindings: &mut Vec<Binding>) -> Kernel {
+        let is_gradient = y.element == Element::F32 && element != Element::F32;
+        bindings.push(y.bind_with_offset("y", if is_gradient { Element::F32 } else { element }));
+        bindings.extend(self.bias.map(|bias| bias.bind("bias", element)));
+        bindings.extend(self.residual.map(|residual| residual.bind("residual", element)));
+        kernel
+            .condition(Condition::Gradient, is_gradient)
+            .condition(Condition::Bias, self.bias.is_some())
+            .condition(Condition::Residual, self.residual.is_some())
+            .condition(Condition::Accumulate, self.accumulate)
+    }
 }
+
+/// Chooses kernel, tile and parts.
+pub fn plan(problem: Problem, element: Element, capabilities: Capabilities) -> Plan {
+    // The parts of long sums count as products: they fill a GPU too.
+    let tile = Tile::of(problem, 1 + problem.k / LONG_SUM, capabilities);
+    let mut grid = tile.grid(problem);
+    let part_k = match capabilities.tier {
+        Tier::Software => problem.k,
+        Tier::Portable => parts::length(problem.k, grid[0] as u64 * grid[1] as u64),
+    };
+    grid[2] = problem.k.div_ceil(part_k);
+    Plan { kernel: tile.kernel(problem.layout, element), grid, part_k }
+}
+
+/// From this length on, a part of a sum is worth a large tile.
+const LONG_SUM: u32 = 8192;
 
 /// The tile of the result that one workgroup computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

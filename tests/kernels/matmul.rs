@@ -133,6 +133,88 @@ fn uses_large_tiles(case: &Case, layout: Layout) {
     assert!(kernel.constants().contains(&("TM4", 2)), "{layout:?}: the plan has another tile: {kernel}");
 }
 
+/// One or few tiles with long sums, which `portable` splits: into two parts, of which the second is shorter and ends within a
+/// group of 4, and into five.
+const SPLIT: [(u32, u32, u32); 2] = [(70, 31, 1030), (3, 65, 2570)];
+
+#[test]
+fn split_products_of_every_layout() {
+    for element in [F32, F16, Bf16] {
+        for layout in [Layout::Nt, Layout::Nn, Layout::Tn] {
+            for (m, n, k) in SPLIT {
+                let name = format!("matmul {m}x{n}x{k} in parts, {layout:?} {element:?}");
+                check_tier(&name, Tier::Portable, &|case| {
+                    is_split(case, Problem { layout, m, n, k });
+                    let (a, b, want) = product(case, layout, m, n, k, element);
+                    let y = case.output(m, n, element);
+                    matmul(&mut case.rec, layout, a, b, y, Epilogue::default());
+                    case.expect("y", y, want, allowed(element, k));
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn split_products_with_epilogues() {
+    let (m, n, k) = SPLIT[0];
+    check_tier("matmul in parts, epilogue, Bf16", Tier::Portable, &|case| {
+        is_split(case, Problem { layout: Layout::Nt, m, n, k });
+        let (a, b, mut want) = product(case, Layout::Nt, m, n, k, Bf16);
+        let (bias, residual, y) = (case.input(1, n, Bf16), case.input(m, n, Bf16), case.input(m, n, Bf16));
+        for (i, w) in want.iter_mut().enumerate() {
+            *w += bias.values[i % n as usize] + residual.values[i] + y.values[i];
+        }
+        let (bias, residual) = (Some(bias.tensor), Some(residual.tensor));
+        let epilogue = Epilogue { bias, residual, accumulate: true };
+        matmul(&mut case.rec, Layout::Nt, a, b, y.tensor, epilogue);
+        case.expect("y", y.tensor, want, allowed(Bf16, k));
+    });
+    check_tier("matmul in parts, added to an f32 gradient, F16", Tier::Portable, &|case| {
+        let n = 28;
+        is_split(case, Problem { layout: Layout::Tn, m, n, k });
+        let (a, b, mut want) = product(case, Layout::Tn, m, n, k, F16);
+        // Columns of a wider tensor: parts and result have strides of their own.
+        let y = case.input(m, n + 12, F32);
+        for (row, y) in want.chunks_mut(n as usize).zip(y.values.chunks(n as usize + 12)) {
+            row.iter_mut().zip(&y[8..]).for_each(|(w, y)| *w += y);
+        }
+        let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
+        matmul(&mut case.rec, Layout::Tn, a, b, y.tensor.columns(8, n), epilogue);
+        let mut whole = y.values.clone();
+        for (row, sums) in whole.chunks_mut(n as usize + 12).zip(want.chunks(n as usize)) {
+            row[8..8 + n as usize].copy_from_slice(sums);
+        }
+        case.expect("y", y.tensor, whole, allowed(F32, k));
+    });
+}
+
+/// 32 tiles of 128 x 128 with sums of 8,192: since its parts fill a GPU, it has these tiles.
+#[test]
+fn large_tiles_of_split_products() {
+    let (m, n, k) = (3, 3970, 8192);
+    check_tier(&format!("matmul {m}x{n}x{k} in parts"), Tier::Portable, &|case| {
+        let problem = Problem { layout: Layout::Nn, m, n, k };
+        is_split(case, problem);
+        let kernel = plan(problem, F32, case.rec.capabilities()).kernel;
+        assert!(kernel.constants().contains(&("TM4", 2)), "the plan has another tile: {kernel}");
+        // Drawing 33 million numbers would take longer than the product.
+        let pattern: Vec<f64> = (0..1021).map(|_| case.normal()).collect();
+        let repeated = |count: u32| pattern.iter().copied().cycle().take(count as usize).collect::<Vec<_>>();
+        let (a, b) = (case.input_of(&repeated(m * k), m, k, F32), case.input_of(&repeated(k * n), k, n, F32));
+        let want = reference::matmul::matmul_nn(&a.values, &b.values, m as usize, n as usize, k as usize);
+        let y = case.output(m, n, F32);
+        matmul(&mut case.rec, Layout::Nn, a.tensor, b.tensor, y, Epilogue::default());
+        case.expect("y", y, want, allowed(F32, k));
+    });
+}
+
+fn is_split(case: &Case, problem: Problem) {
+    let plan = plan(problem, F32, case.rec.capabilities());
+    assert!(plan.part_k < problem.k, "{problem:?} is one part: {plan:?}");
+    assert_eq!(plan.grid[2], problem.k.div_ceil(plan.part_k));
+}
+
 #[test]
 fn matmul_works_on_column_ranges() {
     check("matmul on ranges of wider tensors", |case| {
