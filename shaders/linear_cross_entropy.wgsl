@@ -1,17 +1,18 @@
 // Softmax cross-entropy over rows of logits z:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
 //
 //   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count)
-//   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` the logits (rows, V) are overwritten by
-//                           their gradient dz = seed · (softmax(z) − onehot(target)), zero where the target is ignored
+//   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` that of the logits (rows, V), dz = seed ·
+//                           (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites them
 //   sum_losses              adds losses (N) to LossState
 //
 // For each chunk of rows the host records logits = h Wᵀ, this kernel, dh = dz W and dW += dzᵀ h, so the logits of all
 // tokens never exist at once. The seed depends on the targets alone and is known before the first chunk.
 // One workgroup per row; software tier: one invocation per row (lib/reduce). count_targets and sum_losses are
 // single-workgroup reductions on every tier. All sums have a fixed order.
-// Numerics: the row maximum is subtracted before exp; sums in f32.
+// Numerics: logits are f32 whatever the other elements are: in 16 bits the error of a logit of 10 would be 0.02, and that of its
+// probability 2 %. dz is rounded, as the factor of two products. The row maximum is subtracted before exp; sums in f32.
 
-import package::lib::element::{Packed, load4, store4};
+import package::lib::element::{Packed, store4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum};
 import package::lib::row::keep_inside;
@@ -32,9 +33,10 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> targets: array<u32>; // (N)
-@group(0) @binding(2) var<storage, read_write> logits: array<Packed>; // (rows, V)
+@group(0) @binding(2) var<storage, read_write> logits: array<vec4<f32>>; // (rows, V)
 @group(0) @binding(3) var<storage, read_write> losses: array<f32>; // (N)
 @group(0) @binding(4) var<storage, read> loss_seed: LossState;
+@if(gradient && !f32) @group(0) @binding(5) var<storage, read_write> dz: array<Packed>; // (rows, V)
 
 @group(0) @binding(2) var<storage, read> step: StepState;
 @group(0) @binding(3) var<storage, read> losses_in: array<f32>; // (N)
@@ -75,7 +77,7 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
     let target_id = targets[params.first_token + row];
     let counts = target_id != params.ignore;
     if (first == 0u) {
-        let at = load4(logits[start + min(target_id, params.vocab - 1u) / 4u])[target_id % 4u];
+        let at = logits[start + min(target_id, params.vocab - 1u) / 4u][target_id % 4u];
         losses[params.first_token + row] = select(0.0, log(total) + shift - at, counts);
     }
     @if(gradient) {
@@ -84,8 +86,8 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
         for (var i = first; i < params.stride4; i += STEP) {
             let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
             let onehot = select(vec4<f32>(0.0), vec4<f32>(1.0), index == vec4<u32>(target_id));
-            let dz = scale * (exp(load_logits(start, i) - shift) / total - onehot);
-            logits[start + i] = store4(keep_inside(dz, 4u * i, params.vocab));
+            let slope = scale * (exp(load_logits(start, i) - shift) / total - onehot);
+            store_dz(start + i, keep_inside(slope, 4u * i, params.vocab));
         }
     }
 }
@@ -107,8 +109,11 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
 // Four logits; columns past the vocabulary are LOWEST, which changes neither the maximum nor the sum of exponentials.
 fn load_logits(start: u32, column4: u32) -> vec4<f32> {
     let index = vec4<u32>(4u * column4) + vec4<u32>(0u, 1u, 2u, 3u);
-    return select(vec4<f32>(LOWEST), load4(logits[start + column4]), index < vec4<u32>(params.vocab));
+    return select(vec4<f32>(LOWEST), logits[start + column4], index < vec4<u32>(params.vocab));
 }
+
+@if(gradient && f32) fn store_dz(at: u32, value: vec4<f32>) { logits[at] = value; }
+@if(gradient && !f32) fn store_dz(at: u32, value: vec4<f32>) { dz[at] = store4(value); }
 
 @if(shared_tile) fn row_barrier() { storageBarrier(); }
 @if(!shared_tile) fn row_barrier() {}

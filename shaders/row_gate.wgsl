@@ -1,4 +1,4 @@
-// Gate per row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)      x, y, residual, dy, dx (N, D); g, dg (N, 1)
+// Gate per row:   y = [residual +] x · s(g),   s(g) = 1 / (1 + e^-g)      x, y, residual, dy, dx (N, D); g, dg (N, 1) f32
 //
 //   row_gate            writes y
 //   row_gate_backward   dx = dy · s(g), with `accumulate` added to dx;   dg = s (1 − s) Σ_d dy · x
@@ -23,13 +23,13 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<Packed>; // (N, D)
-@group(0) @binding(2) var<storage, read> g: array<Packed>; // (N, 1)
+@group(0) @binding(2) var<storage, read> g: array<vec4<f32>>; // (N, 1)
 @group(0) @binding(3) var<storage, read_write> y: array<Packed>; // (N, D)
 @if(residual) @group(0) @binding(4) var<storage, read> residual: array<Packed>; // (N, D)
 
 @group(0) @binding(3) var<storage, read> dy: array<Packed>; // (N, D)
 @group(0) @binding(4) var<storage, read_write> dx: array<Packed>; // (N, D)
-@group(0) @binding(5) var<storage, read_write> dg: array<Packed>; // (N, 1)
+@group(0) @binding(5) var<storage, read_write> dg: array<vec4<f32>>; // (N, 1)
 
 @compute @workgroup_size(LANES)
 fn row_gate(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -38,7 +38,7 @@ fn row_gate(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     if (row >= params.rows) {
         return;
     }
-    let gate = logistic(load4(g[row]).x);
+    let gate = logistic(g[row].x);
     for (var i = first; i < params.y_stride4; i += STEP) {
         var value = gate * load4(x[row * params.x_stride4 + i]);
         @if(residual) { value += load4(residual[row * params.other_stride4 + i]); }
@@ -53,7 +53,7 @@ fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     if (row >= params.rows) {
         return;
     }
-    let gate = logistic(load4(g[row]).x);
+    let gate = logistic(g[row].x);
     var products = 0.0;
     for (var i = first; i < params.other_stride4; i += STEP) {
         let at = row * params.other_stride4 + i;
@@ -65,7 +65,7 @@ fn row_gate_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     }
     let total = row_sum(products, lane);
     if (first == 0u) {
-        dg[row] = store4(vec4<f32>(gate * (1.0 - gate) * total, 0.0, 0.0, 0.0));
+        dg[row] = vec4<f32>(gate * (1.0 - gate) * total, 0.0, 0.0, 0.0);
     }
 }
 

@@ -47,8 +47,9 @@ impl GenerateRecordings {
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         let tokens = u64::from(sequences) * config.seq_length as u64;
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
-        let experts = experts.map_or(0, |[rows, cols]| 4 * rows * cols);
-        logits.max((4 * tokens).saturating_mul(u64::from(widest))).max(experts)
+        let element = config.compute.bytes();
+        let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
+        logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts)
     }
 
     /// Records both for the model `gpt` of `config`, and adds the tensors to `persistents`.
@@ -72,12 +73,8 @@ impl GenerateRecordings {
         let logits = persistents.tensor("logits", sequences, vocab_size, Element::F32);
         let decode = config.decode();
         let cache = |layer| {
-            persistents.tensor(
-                format!("cache of layer {layer}"),
-                sequences * window,
-                decode.cache_cols(),
-                Element::F32,
-            )
+            let label = format!("cache of layer {layer}");
+            persistents.tensor(label, sequences * window, decode.cache_cols(), config.compute)
         };
         let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
 

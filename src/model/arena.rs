@@ -1,7 +1,7 @@
 //! The memory layout of parameters: flat arenas, cut into segments.
 //!
-//! Weights, gradients and first and second moments are four arenas of one layout, so that one norm launch and one
-//! elementwise update per segment cover any number of tensors. A segment holds parameters of one [`Kind`] and fits one binding; an
+//! Weights, gradients, first and second moments and the 16-bit copies of weights are arenas of one layout, so that one norm
+//! launch and one elementwise update per segment cover any number of tensors. A segment holds parameters of one [`Kind`] and fits one binding; an
 //! arena has no buffer for kinds that it does not need, such as gradients of frozen parameters. Parts start at
 //! multiples of 128 elements, so that the same offset can be bound in f32, f16 and bf16.
 
@@ -49,11 +49,19 @@ pub struct Kind {
     pub rule: UpdateRule,
     /// Whether they are exempt from weight decay.
     pub is_exempt: bool,
+    /// Storage type in which layers read them.
+    pub compute: Element,
 }
 
 impl Kind {
     fn of(spec: &Spec) -> Self {
-        Self { is_frozen: !spec.trains, group: spec.group, rule: spec.rule, is_exempt: !spec.decays }
+        Self {
+            is_frozen: !spec.trains,
+            group: spec.group,
+            rule: spec.rule,
+            is_exempt: !spec.decays,
+            compute: spec.compute,
+        }
     }
 }
 
@@ -102,10 +110,16 @@ impl ArenaLayout {
         self.segments.iter().map(|segment| segment.elements).sum()
     }
 
-    /// Adds an arena to the persistent buffers, with the kinds of parameters that it `holds`.
-    pub fn arena(&self, persistents: &mut Persistents, name: &str, holds: impl Fn(Kind) -> bool) -> Arena {
+    /// Adds an arena to the persistent buffers, with the kinds of parameters for which `element` gives a storage type.
+    pub fn arena(
+        &self,
+        persistents: &mut Persistents,
+        name: &str,
+        element: impl Fn(Kind) -> Option<Element>,
+    ) -> Arena {
         let buffer = |(i, s): (usize, &Segment)| {
-            holds(s.kind).then(|| persistents.add(format!("{name} {i}"), 4 * s.elements))
+            let element = element(s.kind)?;
+            Some((persistents.add(format!("{name} {i}"), element.bytes() * s.elements), element))
         };
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
@@ -146,14 +160,20 @@ impl ArenaLayout {
 /// One arena: a persistent buffer for each segment that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// The buffer of each segment.
-    pub segments: Vec<Option<PersistentId>>,
+    /// The buffer of each segment, and its storage type.
+    pub segments: Vec<Option<(PersistentId, Element)>>,
 }
 
 impl Arena {
     /// All buffers.
     pub fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
-        self.segments.iter().copied().flatten()
+        self.segments.iter().flatten().map(|(buffer, _)| *buffer)
+    }
+
+    /// The segments of this arena and, where it has none, of `other`.
+    pub fn or(&self, other: &Self) -> Self {
+        let pairs = self.segments.iter().zip(&other.segments);
+        Self { segments: pairs.map(|(own, other)| own.or(*other)).collect() }
     }
 
     /// Whether the arena holds the parameter with these parts.
@@ -165,20 +185,23 @@ impl Arena {
     #[track_caller]
     pub fn segment(&self, layout: &ArenaLayout, index: usize) -> Tensor {
         let elements = layout.segments[index].elements as u32;
-        Tensor::new(self.buffer(index), 0, 1, elements, Element::F32)
+        let (buffer, element) = self.buffer(index);
+        Tensor::new(buffer, 0, 1, elements, element)
     }
 
     /// A part of a parameter.
     #[track_caller]
     pub fn part(&self, spec: &Spec, part: &Part) -> Tensor {
-        let buffer = self.buffer(part.segment);
-        Tensor::new(buffer, 4 * part.offset, part.rows as u32, spec.cols as u32, Element::F32)
+        let (buffer, element) = self.buffer(part.segment);
+        Tensor::new(buffer, element.bytes() * part.offset, part.rows as u32, spec.cols as u32, element)
     }
 
     #[track_caller]
-    fn buffer(&self, segment: usize) -> BufferId {
-        let Some(id) = self.segments[segment] else { panic!("this arena does not hold segment {segment}") };
-        BufferId::Persistent(id)
+    fn buffer(&self, segment: usize) -> (BufferId, Element) {
+        let Some((id, element)) = self.segments[segment] else {
+            panic!("this arena does not hold segment {segment}")
+        };
+        (BufferId::Persistent(id), element)
     }
 }
 

@@ -11,6 +11,7 @@ pub use crate::ops::permute::DropOrder;
 pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
 
+use crate::element::Element;
 use crate::ops::decode::Decode;
 use crate::ops::heads::HeadLayout;
 use crate::ops::rope::Rope;
@@ -73,6 +74,8 @@ pub struct ModelConfig {
     pub embedding_dropout: f64,
     /// Standard deviation of initial matrices; see [`residual_init_std`](Self::residual_init_std) for some of them.
     pub init_std: f64,
+    /// Storage type of activations and of the weights that layers compute with. Sums, master weights and routers are f32.
+    pub compute: Element,
     /// Target id that the loss ignores; `u32::MAX`, which is not a token, for a negative id.
     pub ignore_id: u32,
     /// The mixture of experts that replaces the feed-forward network in most layers; `None` for a dense model.
@@ -132,6 +135,7 @@ impl ModelConfig {
             hidden_dropout: 0.0,
             embedding_dropout: 0.0,
             init_std: 0.02,
+            compute: Element::F32,
             ignore_id: u32::MAX,
             mixture: None,
             multi_token: None,

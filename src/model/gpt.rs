@@ -10,7 +10,6 @@ use super::config::Activation;
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, NormWeights, SelfAttention};
-use crate::element::Element;
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
@@ -79,7 +78,7 @@ impl Gpt<Parameter> {
     /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned: (N, D).
     fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let batch = &ctx.batch;
-        let x = tape.embedding(batch.tokens, batch.order, &self.embedding, Element::F32);
+        let x = tape.embedding(batch.tokens, batch.order, &self.embedding, ctx.config.compute);
         let Some(table) = &self.positions else { return x };
         let Some(order) = batch.position_order else {
             panic!("a model with learned positions needs its batches' tokens sorted by position")

@@ -54,7 +54,7 @@ impl Mixture<Parameter> {
         let rows = config.placement(h.tensor.rows, is_dropless);
         let capacities = state.capacities(layer).filter(|_| rows.has_hot_experts());
 
-        let logits = tape.scope("router", |tape| tape.linear(h, &self.router, None, None)); // (N, E)
+        let logits = tape.scope("router", |tape| tape.scores(h, &self.router)); // (N, E)
         let bias = state.bias(layer);
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
@@ -93,7 +93,7 @@ impl Shared<Parameter> {
             return tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, Some(y))); // (N, D)
         };
         let out = tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, None)); // (N, D)
-        let logit = tape.scope("gate", |tape| tape.linear(h, gate, None, None)); // (N, 1)
+        let logit = tape.scope("gate", |tape| tape.scores(h, gate)); // (N, 1)
         tape.scope("gated", |tape| tape.row_gate(out, logit, Some(y))) // (N, D)
     }
 }

@@ -5,7 +5,6 @@
 
 use super::context::ForwardContext;
 use super::parameters::{Gpt, MultiTokenBlock};
-use crate::element::Element;
 use crate::record::Tensor;
 use crate::tape::{Parameter, Tape, Var};
 
@@ -35,8 +34,9 @@ impl Gpt<Parameter> {
             let row = |tensor: Tensor| tensor.rows(i as u32, 1);
             let [tokens, targets, order] = [ahead.tokens, ahead.targets, ahead.order].map(row);
             x = tape.scope(format!("layers.{layer}"), |tape| {
-                let embedded = tape
-                    .scope("embedding", |tape| tape.embedding(tokens, order, &self.embedding, Element::F32));
+                let embedded = tape.scope("embedding", |tape| {
+                    tape.embedding(tokens, order, &self.embedding, ctx.config.compute)
+                });
                 let fused = block.fuse(tape, ctx.epsilon(), embedded, x); // (N, D)
                 block.block.forward(tape, ctx, layer, fused) // (N, D)
             });

@@ -1,6 +1,7 @@
 //! A gate for each row: the factor of the shared expert's output.
 
 use super::per_row;
+use crate::element::Element;
 use crate::kernels::Condition;
 use crate::record::{Recorder, Tensor};
 
@@ -14,18 +15,18 @@ crate::params! {
     }
 }
 
-/// y (N, D) = residual (N, D) + x (N, D) · sigmoid(g), g (N, 1); all of one element.
+/// y (N, D) = residual (N, D) + x (N, D) · sigmoid(g), g (N, 1) f32; the others of one element.
 #[track_caller]
 pub fn row_gate(rec: &mut Recorder, x: Tensor, g: Tensor, residual: Option<Tensor>, y: Tensor) {
     assert_fits(x, g, &[Some(y), residual]);
     let (kernel, grid) = per_row(rec, "row_gate", "row_gate", x.element, x.rows);
-    let mut bindings = vec![x.bind("x", x.element), g.bind("g", x.element), y.bind("y", x.element)];
+    let mut bindings = vec![x.bind("x", x.element), g.bind("g", Element::F32), y.bind("y", x.element)];
     bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
     let params = params(x, y, residual.unwrap_or(y));
     rec.dispatch(kernel.condition(Condition::Residual, residual.is_some()), &bindings, &params, grid);
 }
 
-/// dx (N, D) = dy · sigmoid(g), written or, with `accumulate`, added to, and dg (N, 1), written.
+/// dx (N, D) = dy · sigmoid(g), written or, with `accumulate`, added to, and dg (N, 1) f32, written.
 #[track_caller]
 pub fn row_gate_backward(
     rec: &mut Recorder,
@@ -41,10 +42,10 @@ pub fn row_gate_backward(
     let (kernel, grid) = per_row(rec, "row_gate", "row_gate_backward", x.element, x.rows);
     let bindings = [
         x.bind("x", x.element),
-        g.bind("g", x.element),
+        g.bind("g", Element::F32),
         dy.bind("dy", x.element),
         dx.bind("dx", x.element),
-        dg.bind("dg", x.element),
+        dg.bind("dg", Element::F32),
     ];
     rec.dispatch(kernel.condition(Condition::Accumulate, accumulate), &bindings, &params(x, dy, dx), grid);
 }
@@ -53,8 +54,8 @@ pub fn row_gate_backward(
 fn assert_fits(x: Tensor, g: Tensor, others: &[Option<Tensor>]) {
     let gate = (g.rows, g.cols, g.stride, g.element);
     assert!(
-        gate == (x.rows, 1, 4, x.element),
-        "a gate of {} x {} does not fit {} rows",
+        gate == (x.rows, 1, 4, Element::F32),
+        "a gate of {} x {} does not fit {} rows, or is not f32",
         g.rows,
         g.cols,
         x.rows

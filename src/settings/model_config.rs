@@ -47,6 +47,7 @@ pub(super) fn model_config(model: &Model, moe: Option<&Moe>, callbacks: &Callbac
         hidden_dropout: model.hidden_dropout,
         embedding_dropout: model.emb_dropout_prob,
         init_std: model.init_method_std.unwrap_or(0.02),
+        compute: model.compute_dtype,
         ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
         mixture: moe.map(|moe| mixture_config(moe, callbacks)),
         multi_token: model

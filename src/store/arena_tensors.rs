@@ -99,14 +99,15 @@ pub(super) fn load(
     let parameters = layout.parameters.iter();
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         for part in parts {
-            write(arena.part(spec, part), &stored(spec, part, file, prefix)?);
+            let tensor = arena.part(spec, part);
+            write(tensor, &stored(spec, part, file, prefix, tensor.element)?);
         }
     }
     Ok(())
 }
 
-/// The bytes of one part of a parameter as the device holds it, padding included.
-fn stored(spec: &Spec, part: &Part, file: &WeightFiles, prefix: &str) -> Result<Vec<u8>> {
+/// The bytes of one part of a parameter as the device holds it in `element`, padding included.
+fn stored(spec: &Spec, part: &Part, file: &WeightFiles, prefix: &str, element: Element) -> Result<Vec<u8>> {
     let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
     for piece in &spec.pieces {
         let values = file.values(&format!("{prefix}{}", piece.name))?;
@@ -120,6 +121,6 @@ fn stored(spec: &Spec, part: &Part, file: &WeightFiles, prefix: &str) -> Result<
         }
     }
     let mut bytes = Vec::new();
-    rows.iter().for_each(|row| Element::F32.encode_row(row, &mut bytes));
+    rows.iter().for_each(|row| element.encode_row(row, &mut bytes));
     Ok(bytes)
 }

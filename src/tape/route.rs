@@ -1,9 +1,10 @@
 //! The router on the tape, and the gate of the shared expert.
 
-use super::{Tape, Var};
+use super::{Parameter, Tape, Var};
+use crate::element::Element;
 use crate::ops::balance::{self, Balance, BalanceGradient};
 use crate::ops::route::{self, RouterConfig, RouterOutput};
-use crate::ops::{row_gate, tally};
+use crate::ops::{cast, row_gate, tally};
 use crate::record::Tensor;
 
 /// The load-balancing losses that a router adds to the objective, in training.
@@ -27,6 +28,30 @@ pub struct Routing {
 }
 
 impl<'p> Tape<'_, 'p> {
+    /// x (N, D) Wᵀ of W (E, D) f32, in f32 whatever x is stored in: (N, E). Scores that decide what a token passes through
+    /// are not rounded to 16 bits.
+    pub fn scores(&mut self, x: Var, weight: &'p Parameter) -> Var {
+        if x.tensor.element == Element::F32 {
+            return self.linear(x, weight, None, None);
+        }
+        let wide = self.widened(x);
+        self.linear(wide, weight, None, None)
+    }
+
+    /// x (N, D) in f32.
+    fn widened(&mut self, x: Var) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let wide = self.rec.tensor("wide", rows, cols, Element::F32);
+        cast::cast(self.rec, x.tensor, wide);
+        self.result(wide, &[x], false, move |tape, dy| {
+            if tape.needs_gradient[x.id] {
+                let narrow = tape.rec.tensor("gradient", rows, cols, element);
+                cast::cast(tape.rec, dy, narrow);
+                tape.give(x, narrow);
+            }
+        })
+    }
+
     /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits
     /// and adds the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the
     /// gates. It reuses the choices of the forward pass. Under [`checkpoint`](Tape::checkpoint) the losses are tallied
@@ -79,7 +104,7 @@ impl<'p> Tape<'_, 'p> {
         }
     }
 
-    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1). The gradient of the residual is that of the
+    /// residual + x · sigmoid(g) of x (N, D) and g (N, 1), f32. The gradient of the residual is that of the
     /// result, not copied.
     pub fn row_gate(&mut self, x: Var, g: Var, residual: Option<Var>) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
@@ -90,7 +115,7 @@ impl<'p> Tape<'_, 'p> {
         self.result(y, &inputs, false, move |tape, dy| {
             if tape.needs_gradient[x.id] || tape.needs_gradient[g.id] {
                 let (saved_x, saved_g) = (tape.saved(saved_x), tape.saved(saved_g));
-                let dg = tape.rec.tensor("gradient", rows, 1, element);
+                let dg = tape.rec.tensor("gradient", rows, 1, Element::F32);
                 // One kernel computes both gradients, even if only one is needed.
                 let (dx, accumulate) = match tape.target(x) {
                     Some(target) => (target.tensor, target.accumulate),

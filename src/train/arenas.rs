@@ -1,14 +1,17 @@
-//! The arenas of a run: weights, gradients and moments, in the same layout.
+//! The arenas of a run: weights, their copies, gradients and moments, in the same layout.
 
+use crate::element::Element;
 use crate::model::arena::{Arena, ArenaLayout, Kind};
 use crate::record::Persistents;
 use crate::settings::OptimizerConfig;
 
-/// The four arenas. Each has room only for the parameters that need it.
+/// The arenas. Each has room only for the parameters that need it.
 #[derive(Clone, Debug)]
 pub struct Arenas {
-    /// Parameters.
+    /// Parameters in f32, which the optimizer updates: the master weights.
     pub weights: Arena,
+    /// Copies of those that layers read in 16 bits.
+    pub copies: Arena,
     /// Their gradients.
     pub gradients: Arena,
     /// First moments, or momentum.
@@ -24,18 +27,28 @@ impl Arenas {
         persistents: &mut Persistents,
         optimizer: &OptimizerConfig,
     ) -> Self {
-        let trains = |kind: Kind| !kind.is_frozen;
-        let moments = |kind: Kind| if trains(kind) { optimizer.moments(kind.rule) } else { 0 };
+        let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
+        let mut arena = |name, holds: &dyn Fn(Kind) -> bool| {
+            layout.arena(persistents, name, |kind| holds(kind).then_some(Element::F32))
+        };
         Self {
-            weights: layout.arena(persistents, "weights", |_| true),
-            gradients: layout.arena(persistents, "gradients", trains),
-            first_moments: layout.arena(persistents, "first moments", |kind| moments(kind) > 0),
-            second_moments: layout.arena(persistents, "second moments", |kind| moments(kind) > 1),
+            weights: arena("weights", &|_| true),
+            gradients: arena("gradients", &|kind| !kind.is_frozen),
+            first_moments: arena("first moments", &|kind| moments(kind) > 0),
+            second_moments: arena("second moments", &|kind| moments(kind) > 1),
+            copies: layout.arena(persistents, "weight copies", |kind| {
+                Some(kind.compute).filter(|element| *element != Element::F32)
+            }),
         }
     }
 
+    /// What layers read: the copies, and the weights of which there are none.
+    pub fn read(&self) -> Arena {
+        self.copies.or(&self.weights)
+    }
+
     /// All of them.
-    pub fn all(&self) -> [&Arena; 4] {
-        [&self.weights, &self.gradients, &self.first_moments, &self.second_moments]
+    pub fn all(&self) -> [&Arena; 5] {
+        [&self.weights, &self.copies, &self.gradients, &self.first_moments, &self.second_moments]
     }
 }

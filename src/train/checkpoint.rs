@@ -13,6 +13,7 @@ use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::PendingCheckpoint;
 use crate::store::trainer_state::TrainerState;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 impl Trainer<'_> {
     /// Writes weights, moments and `state` into `pending`; the caller commits it. Training waits.
@@ -32,6 +33,7 @@ impl Trainer<'_> {
     /// # Errors
     /// A file that is missing or damaged; a state or a tensor that is not the run's.
     pub fn load(&self, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
+        self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, self.portions())
     }
 
@@ -41,6 +43,7 @@ impl Trainer<'_> {
     /// A file that is missing or damaged; a tensor that is missing or of another shape.
     pub fn load_weights(&self, path: &Path) -> Result<()> {
         let weights = self.tensors_in_training().weights;
+        self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_weights(weights, path, self.portions())
     }
 

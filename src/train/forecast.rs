@@ -3,6 +3,7 @@
 use super::finished::StepReadback;
 use super::recordings::Recordings;
 use super::trainer::RING;
+use crate::model::arena::Arena;
 use crate::model::count;
 use crate::ops::step_state::LossState;
 use crate::record::{Consumer, MemoryPlan, Recording};
@@ -39,7 +40,7 @@ impl Forecast {
         let model = &recordings.model;
         let all = recordings.all();
         let buffers = recordings.persistents.buffers();
-        let arenas = recordings.arenas.all().into_iter().flat_map(|arena| arena.segments.iter().flatten());
+        let arenas = recordings.arenas.all().into_iter().flat_map(Arena::buffers);
         let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
         let readbacks =
             (RING as u64 + 1) * (StepReadback::new(recordings).bytes() + size_of::<LossState>() as u64);

@@ -48,11 +48,12 @@ pub(super) fn check_activations(
 ) -> Result<()> {
     let (tokens, widest) = (batch_size.saturating_mul(model.seq_length), widest_row(model));
     let what = format!("an activation of {batch_size} x {} tokens x {widest} takes", model.seq_length);
-    check_binding(bytes(&[tokens, widest]), capabilities, what, SMALLER_BATCH)?;
+    let bytes = |rows: u64, columns: u64| rows.saturating_mul(columns).saturating_mul(model.compute.bytes());
+    check_binding(bytes(tokens as u64, widest as u64), capabilities, what, SMALLER_BATCH)?;
     if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
         check_launches(model, [rows, columns], capabilities)?;
         let what = format!("an activation of the experts, {rows} rows x {columns}, takes");
-        check_binding(4 * rows * columns, capabilities, what, SMALLER_BATCH)?;
+        check_binding(bytes(rows, columns), capabilities, what, SMALLER_BATCH)?;
     }
     check_logits(model, tokens as u32, capabilities)
 }
@@ -90,11 +91,6 @@ pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<
         mib(cap),
         listed.join(", ")
     )))
-}
-
-/// Bytes of an f32 tensor with these sides; the largest `u64` if they are more.
-fn bytes(sides: &[usize]) -> u64 {
-    sides.iter().fold(4, |bytes: u64, side| bytes.saturating_mul(*side as u64))
 }
 
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's

@@ -14,6 +14,7 @@ use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
+use crate::ops::cast::cast;
 use crate::ops::dropout::{DropoutState, count_micro_step};
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::step_state::{LossState, StepState};
@@ -57,6 +58,8 @@ pub struct Recordings {
     pub update: Recording,
     /// Forward and loss of one micro-batch.
     pub eval: Recording,
+    /// Copies of the weights in the storage type of layers, after each change; `None` where that is f32.
+    pub copy: Option<Recording>,
     /// Generation of the sample at the end, if the run asks for one.
     pub sample: Option<GenerateRecordings>,
 }
@@ -93,7 +96,7 @@ impl Recordings {
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), &capabilities, what, remedy)?;
 
-        let gpt = layout.bind(model, &arenas.weights, Some(&arenas.gradients));
+        let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
         let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
         let context = |mode| ForwardContext { config: model, buffers, batch, mode };
         let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
@@ -111,6 +114,7 @@ impl Recordings {
             experts: buffers.experts,
         };
         let update = update.record(capabilities)?;
+        let copy = copies(&layout, &arenas, capabilities)?;
         let sample = plan.settings.sample.as_ref().map(|_| {
             GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
                 .map_err(|e| misfit(&e))
@@ -133,6 +137,7 @@ impl Recordings {
             micro_step,
             update,
             eval,
+            copy,
             sample,
         };
         check_memory(&recordings, plan.settings.context.max_device_memory.map(|size| size.0))?;
@@ -143,6 +148,7 @@ impl Recordings {
     pub fn all(&self) -> Vec<&Recording> {
         let mut all = vec![&self.micro_step, &self.update, &self.eval];
         all.extend(self.sample.iter().flat_map(|sample| [&sample.prefill, &sample.step]));
+        all.extend(&self.copy);
         all
     }
 
@@ -203,6 +209,18 @@ fn eval(
     let mut rec = Recorder::new("eval", capabilities);
     gpt.loss(&mut Tape::forward_only(&mut rec), evaluation, losses);
     rec.try_finish()
+}
+
+/// Rounds the weights that layers read in 16 bits, segment by segment.
+fn copies(layout: &ArenaLayout, arenas: &Arenas, capabilities: Capabilities) -> Result<Option<Recording>> {
+    let mut rec = Recorder::new("copy", capabilities);
+    let copied = arenas.copies.segments.iter().enumerate().filter(|(_, copy)| copy.is_some());
+    for (i, _) in copied.clone() {
+        let [weights, copies] = [&arenas.weights, &arenas.copies].map(|arena| arena.segment(layout, i));
+        rec.scope(format!("weights.{i}"), |rec| cast(rec, weights, copies));
+    }
+    let recording = rec.try_finish()?;
+    Ok((copied.count() > 0).then_some(recording))
 }
 
 /// The buffer of a persistent tensor.

@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 /// The tokenizer cannot encode the prompt; a device that fails.
 pub async fn sample(trainer: &Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     let Some(recordings) = &trainer.recordings.sample else { return Ok(String::new()) };
+    trainer.refresh_copies().await?;
     let generator = Generator {
         gpu: trainer.gpu,
         buffers: &trainer.buffers,

@@ -82,7 +82,7 @@ impl<'gpu> TrainedModel<'gpu> {
         let (config, capabilities) = (&run.plan.model, gpu.capabilities());
         let mut persistents = Persistents::new();
         let layout = ArenaLayout::new(Gpt::describe(config), &capabilities.limits)?;
-        let weights = layout.arena(&mut persistents, "weights", |_| true);
+        let weights = layout.arena(&mut persistents, "weights", |kind| Some(kind.compute));
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;

@@ -11,11 +11,12 @@ use crate::error::{Error, Result};
 use crate::ops::step_state::{LossState, StepState};
 use crate::record::{PersistentId, Tensor};
 use crate::settings::RunPlan;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
 
-/// Indices of the prepared programs; those of the sample come last.
+/// Indices of the prepared programs, in the order of [`Recordings::all`]; that of the copies of weights comes last.
 const MICRO_STEP: usize = 0;
 const UPDATE: usize = 1;
 const EVAL: usize = 2;
@@ -41,6 +42,8 @@ pub struct Trainer<'gpu> {
     gradient_accumulation_steps: u64,
     batch: Batch,
     staged: Vec<u8>,
+    /// Whether weights were written since their copies were made.
+    pub(super) has_stale_copies: AtomicBool,
 }
 
 /// The persistent buffers that steps clear and fill.
@@ -80,6 +83,7 @@ impl<'gpu> Trainer<'gpu> {
             gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
+            has_stale_copies: AtomicBool::new(true),
             gpu,
             recordings,
             buffers,
@@ -119,6 +123,7 @@ impl<'gpu> Trainer<'gpu> {
         // The exchange: with several ranks, their gradients would be summed here and nowhere else.
         let mut encoder = self.gpu.encoder();
         encoder.replay(&self.prepared.programs[UPDATE]).await?;
+        self.copy_weights(&mut encoder).await?;
         self.steps.copy(&mut encoder, step, &self.buffers)?;
         encoder.submit().await?;
         self.steps.request(self.gpu);
@@ -222,6 +227,28 @@ impl<'gpu> Trainer<'gpu> {
         Ok(times)
     }
 
+    /// Makes the copies of weights that layers read, if weights were written since.
+    pub(super) async fn refresh_copies(&self) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        self.refresh_on(&mut encoder).await?;
+        encoder.submit().await.map(drop)
+    }
+
+    async fn refresh_on(&self, encoder: &mut Encoder<'_>) -> Result<()> {
+        match self.has_stale_copies.swap(false, Ordering::Relaxed) {
+            true => self.copy_weights(encoder).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the copies of weights that layers read, if there are any.
+    async fn copy_weights(&self, encoder: &mut Encoder<'_>) -> Result<()> {
+        match self.recordings.copy {
+            Some(_) => encoder.replay(&self.prepared.programs[self.prepared.programs.len() - 1]).await,
+            None => Ok(()),
+        }
+    }
+
     /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffer, and replays `program`.
     async fn replay_on(
         &mut self,
@@ -237,6 +264,7 @@ impl<'gpu> Trainer<'gpu> {
             slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         }
         self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, self.ids.batch).await?;
+        self.refresh_on(encoder).await?;
         encoder.replay(&self.prepared.programs[program]).await
     }
 }

@@ -229,7 +229,7 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
         let values: Vec<f64> =
             (0..EXPERTS * out * cols).map(|_| (0.1 * case.normal() as f32) as f64).collect();
         let arenas = case.persistent(
-            |persistents| ["weights", "gradients"].map(|name| layout.arena(persistents, name, |_| true)),
+            |persistents| ["weights", "gradients"].map(|name| layout.arena(persistents, name, |_| Some(F32))),
             |[weights, _]| (weights.segment(&layout, places[0].segment), segment(&layout, 0, &values)),
         );
         let second = arenas[0].segment(&layout, places[1].segment);

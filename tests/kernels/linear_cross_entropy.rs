@@ -1,7 +1,7 @@
 //! linear_cross_entropy against the f64 reference.
 
 use crate::lab::{allowed, check, sum, tensors, values};
-use gristmill::element::Element::F32;
+use gristmill::element::Element::{Bf16, F16, F32};
 use gristmill::ops::linear_cross_entropy::{
     LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
 };
@@ -14,11 +14,13 @@ const SCALE: f32 = 8.0;
 #[test]
 fn linear_cross_entropy_matches_the_reference() {
     let shapes = [(1, 1, 4, 1), (33, 31, 20, 1), (130, 257, 36, 1), (65, 64, 33, 2)];
-    for (tokens, vocab, width, parts) in shapes {
-        check(&format!("linear_cross_entropy {tokens}x{width} to {vocab} in {parts}"), |case| {
-            let h = case.input(tokens, width, F32);
+    for ((tokens, vocab, width, parts), element) in
+        shapes.into_iter().flat_map(|shape| [F32, F16, Bf16].map(|element| (shape, element)))
+    {
+        check(&format!("linear_cross_entropy {tokens}x{width} to {vocab} in {parts} {element:?}"), |case| {
+            let h = case.input(tokens, width, element);
             let rows = |part: u32| if part == 0 { vocab / parts } else { vocab - vocab / parts };
-            let head: Vec<_> = (0..parts).map(|p| case.input(rows(p), width, F32)).collect();
+            let head: Vec<_> = (0..parts).map(|p| case.input(rows(p), width, element)).collect();
             let dhead: Vec<_> = (0..parts).map(|p| case.input(rows(p), width, F32)).collect();
             let mut targets = case.ids_below(tokens as usize, vocab);
             let ignore = u32::MAX;
@@ -34,7 +36,7 @@ fn linear_cross_entropy_matches_the_reference() {
             );
 
             let (dh, step) = (
-                case.output(tokens, width, F32),
+                case.output(tokens, width, element),
                 case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
             );
             let [loss, eval_loss] = [0; 2].map(|_| case.state(LossState::default()));
@@ -52,9 +54,9 @@ fn linear_cross_entropy_matches_the_reference() {
             linear_cross_entropy(&mut case.rec, &op, dh, Some(&tensors(&dhead)));
             linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });
 
-            // Two products with a softmax in between.
+            // Two products with a softmax in between. Logits and loss are f32; the gradient of the logits is rounded.
             let bound = 2.0 * allowed(F32, vocab.max(width));
-            case.expect("dh", dh, want.dh, bound);
+            case.expect("dh", dh, want.dh, 2.0 * allowed(element, vocab.max(width)));
             let mut rest = &want.dw[..];
             for part in &dhead {
                 let (mine, others) = rest.split_at(part.values.len());
@@ -63,7 +65,7 @@ fn linear_cross_entropy_matches_the_reference() {
                     "dhead",
                     part.tensor,
                     sum(mine, &part.values),
-                    2.0 * allowed(F32, tokens.max(width)),
+                    2.0 * allowed(element, tokens.max(width)),
                 );
             }
             for (name, tensor) in [("loss", loss), ("eval loss", eval_loss)] {

@@ -1,6 +1,7 @@
 //! Declaring parameters: paths, Hugging Face names, pieces and initial values.
 
 use super::{Init, InterleavedHeads, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
+use crate::element::Element;
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
 use crate::model::names::Names;
 
@@ -127,7 +128,9 @@ impl<'a, P> Scope<'a, P> {
     ) -> P {
         let path = format!("{}{path}", self.path);
         let (trains, decays, group, rule) = (true, role != Role::Vector, 0, UpdateRule::Elementwise);
-        (self.make)(Spec { path, role, rows, cols, init, pieces, trains, decays, group, rule })
+        // Scores decide which experts are chosen, so their rounding would change more than their last digits.
+        let compute = if role == Role::Router { Element::F32 } else { self.config.compute };
+        (self.make)(Spec { path, role, rows, cols, init, pieces, trains, decays, group, rule, compute })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is known of one parameter.
 
+use crate::element::Element;
 use crate::model::config::ModelConfig;
 
 /// One parameter: a matrix of `rows` x `cols` as the arenas hold it, and how it is initialised, trained and saved.
@@ -25,6 +26,8 @@ pub struct Spec {
     pub group: usize,
     /// The update rule.
     pub rule: UpdateRule,
+    /// Storage type in which layers read it. The optimizer updates it in f32.
+    pub compute: Element,
 }
 
 /// What a parameter is used as.

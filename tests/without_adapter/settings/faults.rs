@@ -12,7 +12,7 @@ model:
     num_layers: 2
     num_heads: 5
     seq_length: 32
-    compute_dtype: bfloat16
+    compute_dtype: float8
     attention_dropout: 1.5
     n_kv_heads: 3
 runner_config: {batch_size: 0, epochs: 2}
@@ -32,7 +32,7 @@ fn ten_faults_are_ten_lines() {
         "x.yaml:1: sead: unknown key; did you mean `seed`?",
         "x.yaml:4: model.model_config.vocab_size: expected a whole number from 0, found `many`",
         "x.yaml:7: model.model_config.num_heads: 5 heads do not divide hidden_size 64; change one of them or give `head_dim`",
-        "x.yaml:9: model.model_config.compute_dtype: not built yet (found `bfloat16`); write `compute_dtype: float32`",
+        "x.yaml:9: model.model_config.compute_dtype: expected float32, float16 or bfloat16, found `float8`",
         "x.yaml:10: model.model_config.attention_dropout: expected a share in [0, 1), found `1.5`",
         "x.yaml:12: runner_config.batch_size: expected a whole number from 1 to 2147483648, found `0`",
         "x.yaml:13: optimizer.type: unknown type `AdamV`; did you mean `AdamW`?",

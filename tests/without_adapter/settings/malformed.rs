@@ -46,8 +46,8 @@ const MALFORMED: &str = r#"
 -    type: LlamaConfig
 +    type: BloomConfig
 = x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`
-+    compute_dtype: bfloat16
-= x.yaml:4: model.model_config.compute_dtype: not built yet (found `bfloat16`); write `compute_dtype: float32`
++    compute_dtype: float8
+= x.yaml:4: model.model_config.compute_dtype: expected float32, float16 or bfloat16, found `float8`
 +    pet_config: { pet_type: lora }
 = x.yaml:4: model.model_config.pet_config: not built yet (found a section); remove `pet_config` to train all weights
 

@@ -1,5 +1,6 @@
 //! Which model the `model` section describes, and what that leaves to choose.
 
+use crate::element::Element;
 use crate::model::config::{Activation, Family, Gelu};
 use crate::settings::engine::*;
 
@@ -14,6 +15,11 @@ impl Words for Family {
 /// The same families as `model.arch.type` names them.
 const ARCHITECTURES: [(&str, Family); 2] =
     [("LlamaForCausalLM", Family::Llama), ("GPT2LMHeadModel", Family::Gpt2)];
+
+impl Words for Element {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("float32", Self::F32), ("float16", Self::F16), ("bfloat16", Self::Bf16)];
+}
 
 impl Words for Activation {
     const WORDS: &'static [(&'static str, Self)] = &[

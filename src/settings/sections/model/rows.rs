@@ -2,6 +2,7 @@
 
 use super::family;
 use super::rope_scaling::{self, Scaling};
+use crate::element::Element;
 use crate::model::config::{Activation, Family};
 use crate::settings::engine::*;
 
@@ -87,6 +88,9 @@ rows! {
         emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("embedding_dropout_prob embd_pdrop"),
         /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
         init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).also("initializer_range").example("0.03"),
+        /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`. Sums,
+        /// master weights, moments, logits and routers are float32 in any case.
+        compute_dtype: Element = Numbers.default(Element::F32).also("compute_type dtype"),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
         /// Token that ends documents, for data sets that name none.
@@ -124,7 +128,6 @@ rows! {
             "rotary_emb_base auto_register architectures model_type output_router_logits",
             "read by other programs, or without effect in the original",
         ),
-        refused("compute_dtype compute_type dtype", Passes::Words("float32"), "write `compute_dtype: float32`"),
         refused("use_past", Passes::Off, "write `use_past: False`"),
         refused("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
         refused(
@@ -142,10 +145,11 @@ rows! {
         differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
         differs(
             "param_init_type|params_dtype embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
-                layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype residual_dtype",
+                layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype",
             Passes::Words("float32"),
             "float32 here, which is more precise",
         ),
+        differs("residual_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
         differs("pad_token_id", Passes::Never, "rows are never padded, so no token is left out of the loss for it"),
         differs(
             "checkpoint_name_or_path",
