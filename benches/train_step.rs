@@ -1,7 +1,8 @@
 //! Whole training steps of the reference model on random tokens: the same work as the benchmarks of other projects.
 //!
 //! `cargo bench --bench train_step -- [V D L H F T B STEPS]`, by default `256 128 4 4 384 128 8 20`: vocabulary, width,
-//! layers, heads, feed-forward width, context, batch, steps. Prints one JSON line. The time of the first step is measured
+//! layers, heads, feed-forward width, context, batch, steps. `COMPUTE=bfloat16` or `float16` stores activations in 16 bits,
+//! `TIER=portable` runs the kernels for GPUs. Prints one JSON line. The time of the first step is measured
 //! from process start and includes opening the adapter, recording and compiling pipelines.
 
 mod common;
@@ -30,11 +31,12 @@ fn main() {
 
 fn bench(start: Instant, numbers: [usize; 8]) {
     let [v, d, l, h, f, t, b, steps] = numbers;
+    let compute = std::env::var("COMPUTE").unwrap_or_else(|_| "float32".into());
     let yaml = format!(
         "
 model:
   model_config: {{ vocab_size: {v}, hidden_size: {d}, num_layers: {l}, num_heads: {h}, intermediate_size: {f},
-                  seq_length: {t} }}
+                  seq_length: {t}, compute_dtype: {compute} }}
 runner_config: {{ batch_size: {b} }}
 runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1.0 }}
 lr_schedule: {{ type: ConstantWarmUpLR, learning_rate: 1.0e-3 }}
@@ -77,7 +79,7 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
     let rate = (b * t) as f64 / median;
     let flops = count::training_flops_per_token(&plan.model) * rate;
     println!(
-        r#"{{"peer":"gristmill","version":"{}","adapter":"{}","tier":"{}","shape":{numbers:?},"params":{},"first_step_s":{first_step:.4},"step_s":{median:.4},"tok_s":{rate:.1},"gflop_s":{:.2},"loss":{loss:.4},"pool_mib":{:.1}}}"#,
+        r#"{{"peer":"gristmill","version":"{}","adapter":"{}","tier":"{}","compute":"{compute}","shape":{numbers:?},"params":{},"first_step_s":{first_step:.4},"step_s":{median:.4},"tok_s":{rate:.1},"gflop_s":{:.2},"loss":{loss:.4},"pool_mib":{:.1}}}"#,
         env!("CARGO_PKG_VERSION"),
         gpu.report().name,
         gpu.capabilities().tier.name(),
@@ -85,7 +87,8 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
         flops / 1e9,
         trainer.pool_bytes() as f64 / 1048576.0,
     );
-    let shape = format!("train_step {v} {d} {l} {h} {f} {t} {b}");
+    let stored = if compute == "float32" { String::new() } else { format!(" {compute}") };
+    let shape = format!("train_step {v} {d} {l} {h} {f} {t} {b}{stored}");
     common::append_history(&gpu, &shape, "tok/s", rate);
     common::append_history(&gpu, &shape, "first_step_s", first_step);
 }

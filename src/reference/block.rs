@@ -59,23 +59,26 @@ impl Block<'_> {
     #[track_caller]
     pub(super) fn forward(&self, x: Vec<f64>) -> (Vec<f64>, Activations) {
         let names = self.names();
-        let attention_input = self.norm(names.attention_norm, &x);
-        let [q_projected, k_projected, v] = self.project_qkv(&attention_input);
+        let store = |values| self.shape.storage.store(values);
+        let attention_input = store(self.norm(names.attention_norm, &x));
+        let [q_projected, k_projected, v] = self.project_qkv(&attention_input).map(store);
         let (mut q, mut k) = if self.shape.qk_norm {
-            (self.norm("self_attn.q_norm", &q_projected), self.norm("self_attn.k_norm", &k_projected))
+            let norm = |name, x: &[f64]| store(self.norm(name, x));
+            (norm("self_attn.q_norm", &q_projected), norm("self_attn.k_norm", &k_projected))
         } else {
             (q_projected.clone(), k_projected.clone())
         };
         if self.shape.architecture == Architecture::Llama {
             rope(&mut q, self.positions, self.shape.num_heads, &self.shape.rope);
             rope(&mut k, self.positions, self.shape.num_kv_heads, &self.shape.rope);
+            (q, k) = (store(q), store(k));
         }
-        let (attended, _) = attention(&q, &k, &v, &self.attention());
-        let x_middle = add(&x, &self.project(names.out, &attended));
+        let attended = store(attention(&q, &k, &v, &self.attention()).0);
+        let x_middle = store(add(&x, &self.project(names.out, &attended)));
 
-        let feed_forward_input = self.norm(names.ffn_norm, &x_middle);
+        let feed_forward_input = store(self.norm(names.ffn_norm, &x_middle));
         let (added, feed_forward) = self.feed_forward(&feed_forward_input);
-        let out = add(&x_middle, &added);
+        let out = store(add(&x_middle, &added));
 
         let saved = Activations {
             x,
@@ -104,24 +107,26 @@ impl Block<'_> {
         grads: &mut Weights,
     ) -> Vec<f64> {
         let names = self.names();
+        let store = |values| self.shape.storage.store(values);
         let input = &saved.feed_forward_input;
-        let dinput = self.feed_forward_backward(input, &saved.feed_forward, dout, seed, grads);
+        let dinput = store(self.feed_forward_backward(input, &saved.feed_forward, dout, seed, grads));
         let dnorm = self.norm_backward(names.ffn_norm, &saved.x_middle, &dinput, grads);
-        let dx_middle = add(dout, &dnorm);
+        let dx_middle = store(add(dout, &dnorm));
 
-        let dattended = self.project_backward(names.out, &saved.attended, &dx_middle, grads);
-        let (mut dq, mut dk, dv) =
-            attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
+        let dattended = store(self.project_backward(names.out, &saved.attended, &dx_middle, grads));
+        let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
+        let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
         if self.shape.architecture == Architecture::Llama {
             rope_backward(&mut dq, self.positions, self.shape.num_heads, &self.shape.rope);
             rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, &self.shape.rope);
+            (dq, dk) = (store(dq), store(dk));
         }
         if self.shape.qk_norm {
-            dq = self.norm_backward("self_attn.q_norm", &saved.q_projected, &dq, grads);
-            dk = self.norm_backward("self_attn.k_norm", &saved.k_projected, &dk, grads);
+            dq = store(self.norm_backward("self_attn.q_norm", &saved.q_projected, &dq, grads));
+            dk = store(self.norm_backward("self_attn.k_norm", &saved.k_projected, &dk, grads));
         }
-        let dinput = self.project_qkv_backward(&saved.attention_input, [&dq, &dk, &dv], grads);
-        add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads))
+        let dinput = store(self.project_qkv_backward(&saved.attention_input, [&dq, &dk, &dv], grads));
+        store(add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads)))
     }
 
     /// Causal attention within each sequence, with scores scaled by 1/√head_dim.

@@ -13,6 +13,7 @@ use super::mixture::{Memory, Mixture};
 use super::multi_token::MultiToken;
 use super::objective::{Batch, Memories, with_seeds};
 use super::rope::Rope;
+use super::storage::Storage;
 use super::vector::{add, assert_len, rows_of};
 
 /// Tensors by Hugging Face name; also used for their gradients and moments.
@@ -53,6 +54,8 @@ pub struct Shape {
     pub mixture: Option<Mixture>,
     /// Multi-token prediction; Llama only.
     pub multi_token: Option<MultiToken>,
+    /// What activations, their gradients and the weights of layers are rounded to.
+    pub storage: Storage,
 }
 
 /// The kind of layers, and their names.
@@ -79,6 +82,7 @@ pub fn logits(
     positions: &[u32],
     sequence_length: usize,
 ) -> Vec<f64> {
+    let weights = &shape.storage.copies(weights);
     let last = forward(shape, weights, &shape.memories(), tokens, positions, sequence_length);
     linear(&last.normed, &weights[shape.head()], None, tokens.len(), shape.vocab_size, shape.hidden_size)
 }
@@ -220,7 +224,7 @@ pub(super) fn forward(
     assert_len("positions", positions, tokens.len());
     let mut x = embedding(&weights[shape.embedding()], tokens, shape.hidden_size); // (N, D)
     if let Architecture::Gpt2 { .. } = shape.architecture {
-        x = add(&x, &embedding(&weights[POSITIONS], positions, shape.hidden_size));
+        x = shape.storage.store(add(&x, &embedding(&weights[POSITIONS], positions, shape.hidden_size)));
     }
     let mut blocks = Vec::with_capacity(shape.num_layers);
     for layer in 0..shape.num_layers {
@@ -230,7 +234,7 @@ pub(super) fn forward(
         x = out;
         blocks.push(saved);
     }
-    let normed = shape.norm(weights, shape.final_norm(), &x);
+    let normed = shape.storage.store(shape.norm(weights, shape.final_norm(), &x));
     Forward { blocks, x, normed }
 }
 

@@ -2,6 +2,7 @@
 
 use super::matmul::{linear, linear_backward};
 use super::softmax::softmax;
+use super::storage::Storage;
 use super::vector::{assert_len, rows_of};
 
 /// (loss_sum, count, dlogits (N, vocab)) of logits (N, vocab) and targets (N).
@@ -65,14 +66,27 @@ pub fn linear_cross_entropy(
     ignore: u32,
     seed: f64,
 ) -> LinearCrossEntropy {
+    stored_linear_cross_entropy(h, w, targets, ignore, seed, Storage::Exact)
+}
+
+/// [`linear_cross_entropy`] with the gradients of the logits and of h kept in `storage`.
+#[track_caller]
+pub fn stored_linear_cross_entropy(
+    h: &[f64],
+    w: &[f64],
+    targets: &[u32],
+    ignore: u32,
+    seed: f64,
+    storage: Storage,
+) -> LinearCrossEntropy {
     let rows = targets.len();
     let hidden = rows_of("the transpose of h", h, rows);
     let vocab = rows_of("w", w, hidden);
     let logits = linear(h, w, None, rows, vocab, hidden);
     let (loss_sum, count, mut dlogits) = cross_entropy(&logits, targets, vocab, ignore);
     dlogits.iter_mut().for_each(|d| *d *= seed);
-    let (dh, dw, _) = linear_backward(h, w, &dlogits, rows, vocab, hidden);
-    LinearCrossEntropy { loss_sum, count, dh, dw }
+    let (dh, dw, _) = linear_backward(h, w, &storage.store(dlogits), rows, vocab, hidden);
+    LinearCrossEntropy { loss_sum, count, dh: storage.store(dh), dw }
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ pub mod route;
 pub mod row_gate;
 pub mod sgd;
 pub mod softmax;
+pub mod storage;
 pub mod swiglu;
 pub mod trainer;
 

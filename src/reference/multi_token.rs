@@ -12,7 +12,7 @@
 use super::block::{Activations, Block};
 use super::embedding::{embedding, embedding_backward};
 use super::gpt::{Shape, Weights, accumulate};
-use super::linear_cross_entropy::linear_cross_entropy;
+use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::matmul::{linear, linear_backward};
 use super::objective::{Batch, Memories};
 use super::vector::add;
@@ -58,15 +58,16 @@ impl MtpModules<'_> {
             let state = depths.last().map_or(h, |depth| &depth.out).to_vec();
             let table = &self.weights[self.shape.embedding()];
             let embedded = embedding(table, &self.shifted(self.batch.tokens, ahead, 0), width);
-            let joined = side_by_side(
+            let store = |values| self.shape.storage.store(values);
+            let joined = store(side_by_side(
                 &self.shape.norm(self.weights, &name(TOKEN_NORM), &embedded),
                 &self.shape.norm(self.weights, &name(STATE_NORM), &state),
                 width,
-            );
+            ));
             let fuse = &self.weights[&format!("{}.weight", name(FUSE))];
-            let x = linear(&joined, fuse, None, rows, width, 2 * width);
+            let x = store(linear(&joined, fuse, None, rows, width, 2 * width));
             let (out, block) = self.block(ahead).forward(x);
-            let normed = self.shape.norm(self.weights, &name(NORM), &out);
+            let normed = store(self.shape.norm(self.weights, &name(NORM), &out));
             depths.push(MtpActivations { embedded, state, joined, block, out, normed });
         }
         depths
@@ -82,7 +83,7 @@ impl MtpModules<'_> {
         grads: &mut Weights,
     ) -> (Vec<(f64, usize)>, Vec<f64>) {
         let Batch { tokens, targets, ignore, .. } = *self.batch;
-        let Shape { vocab_size, hidden_size: width, multi_token, .. } = *self.shape;
+        let Shape { vocab_size, hidden_size: width, multi_token, storage, .. } = *self.shape;
         let factor = multi_token.map_or(0.0, |further| further.loss_factor / further.depth as f64);
         let mut losses = Vec::new();
         let mut dh = vec![0.0; tokens.len() * width];
@@ -92,24 +93,26 @@ impl MtpModules<'_> {
             let counted = targets.iter().filter(|&&target| target != ignore).count();
             let head = &self.weights[self.shape.head()];
             let loss_seed = seed * factor / counted.max(1) as f64;
-            let head = linear_cross_entropy(&depth.normed, head, &targets, ignore, loss_seed);
+            let head = stored_linear_cross_entropy(&depth.normed, head, &targets, ignore, loss_seed, storage);
             losses.push((head.loss_sum, head.count));
             accumulate(grads, self.shape.head(), head.dw);
             let dnorm = self.shape.norm_backward(self.weights, &name(NORM), &depth.out, &head.dh, grads);
-            let dx = self.block(ahead).backward(&depth.block, &add(&dh, &dnorm), seed, grads);
+            let dout = storage.store(add(&dh, &dnorm));
+            let dx = self.block(ahead).backward(&depth.block, &dout, seed, grads);
 
             let fuse = format!("{}.weight", name(FUSE));
             let w = &self.weights[&fuse];
             let (djoined, dw, _) = linear_backward(&depth.joined, w, &dx, tokens.len(), width, 2 * width);
             accumulate(grads, &fuse, dw);
+            let djoined = storage.store(djoined);
             let half = |first: usize| -> Vec<f64> {
                 djoined.chunks_exact(2 * width).flat_map(|row| &row[first..][..width]).copied().collect()
             };
             let norm_backward = |of: &str, x: &[f64], dy: &[f64], grads: &mut Weights| {
                 self.shape.norm_backward(self.weights, &name(of), x, dy, grads)
             };
-            let dembedded = norm_backward(TOKEN_NORM, &depth.embedded, &half(0), grads);
-            dh = norm_backward(STATE_NORM, &depth.state, &half(width), grads);
+            let dembedded = storage.store(norm_backward(TOKEN_NORM, &depth.embedded, &half(0), grads));
+            dh = storage.store(norm_backward(STATE_NORM, &depth.state, &half(width), grads));
             let shifted = self.shifted(tokens, ahead, 0);
             let dtable = embedding_backward(&dembedded, &shifted, vocab_size, width);
             accumulate(grads, self.shape.embedding(), dtable);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::block::FeedForward;
 use super::embedding::embedding_backward;
 use super::gpt::{Architecture, POSITIONS, Shape, Weights, accumulate, forward};
-use super::linear_cross_entropy::linear_cross_entropy;
+use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::mixture::{Losses, Memory};
 use super::multi_token::MtpModules;
 use super::vector::{add, assert_len};
@@ -101,7 +101,8 @@ pub(super) fn with_seeds(
     loss_seed: f64,
     seed: f64,
 ) -> (Outcome, Weights) {
-    let Shape { vocab_size, hidden_size, .. } = *shape;
+    let Shape { vocab_size, hidden_size, storage, .. } = *shape;
+    let weights = &storage.copies(weights);
     let Batch { tokens, targets, positions, sequence_length, ignore } = *batch;
     assert_len("targets", targets, tokens.len());
     let mut grads = Weights::new();
@@ -109,11 +110,12 @@ pub(super) fn with_seeds(
     let modules = MtpModules { shape, weights, memories, batch };
     let depths = modules.forward(&last.x);
 
-    let head = linear_cross_entropy(&last.normed, &weights[shape.head()], targets, ignore, loss_seed);
+    let table = &weights[shape.head()];
+    let head = stored_linear_cross_entropy(&last.normed, table, targets, ignore, loss_seed, storage);
     accumulate(&mut grads, shape.head(), head.dw);
     let (further, dx_ahead) = modules.backward(&depths, seed, &mut grads);
-    let mut dx = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
-    dx = add(&dx, &dx_ahead);
+    let dnorm = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
+    let mut dx = storage.store(add(&dnorm, &dx_ahead));
     for (layer, saved) in last.blocks.iter().enumerate().rev() {
         dx = shape.block(weights, memories, layer, batch).backward(saved, &dx, seed, &mut grads);
     }

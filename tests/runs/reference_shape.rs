@@ -1,5 +1,6 @@
 //! The shape of a model as the f64 reference takes it.
 
+use gristmill::element::Element;
 use gristmill::model::config::{
     Activation, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
     TokenDispatch, Yarn,
@@ -8,6 +9,7 @@ use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
+use gristmill::reference::storage::Storage;
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     let architecture = match (model.positions, model.activation) {
@@ -48,6 +50,11 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             depth: ahead.depth,
             loss_factor: ahead.loss_factor,
         }),
+        storage: match model.compute {
+            Element::F16 => Storage::F16,
+            Element::Bf16 => Storage::Bf16,
+            Element::F32 | Element::U32 => Storage::Exact,
+        },
     }
 }
 

@@ -1,6 +1,7 @@
 //! A run on the device against an f64 run of the whole trainer.
 
 use crate::runs::{Setup, Weights, reference_shape, relative_distance};
+use gristmill::element::Element;
 use gristmill::model::config::ModelConfig;
 use gristmill::random::{Permutation, SHUFFLE_STREAM};
 use gristmill::reference::adamw;
@@ -11,14 +12,36 @@ use gristmill::settings::{
 use gristmill::train::length::RunLength;
 use regex::Regex;
 
-/// Relative error allowed to losses, gradient norms and the final weights.
+/// Relative error allowed in f32 to losses, gradient norms and the final weights.
 pub const ALLOWED: f64 = 1e-5;
+
+/// Relative errors that are allowed.
+struct Bounds {
+    loss: f64,
+    norm: f64,
+    weights: f64,
+}
+
+impl Bounds {
+    /// In 16 bits, multiples of half an ulp. The reference rounds where the kernels do, but what both round differs by f32's
+    /// errors, so that some values are rounded the other way, and more in each layer. A mean over tokens keeps little of that,
+    /// a norm more, and AdamW turns the sign of a small gradient into a full step.
+    fn of(element: Element) -> Self {
+        let in_half_ulps = |half: f64| Self { loss: 0.5 * half, norm: 2.0 * half, weights: 4.0 * half };
+        match element {
+            Element::F16 => in_half_ulps(2f64.powi(-11)),
+            Element::Bf16 => in_half_ulps(2f64.powi(-8)),
+            Element::F32 | Element::U32 => Self { loss: ALLOWED, norm: ALLOWED, weights: ALLOWED },
+        }
+    }
+}
 
 /// Trains `steps` steps in f32 on the device and in f64 on the host, from the same initial weights and the same text, and
 /// compares every loss, every gradient norm and the final weights.
 pub fn follows_the_reference(setup: &Setup, steps: u64) {
     let trained = setup.train(steps);
     let plan = setup.plan();
+    let bounds = Bounds::of(plan.model.compute);
     let (mut reference, groups) = reference_trainer(setup, &plan);
     let (rule, settings) = reference_optimizer(&plan.optimizer);
     reference.rule = rule;
@@ -47,13 +70,13 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
             setup.name,
             step + 1,
             got.loss,
-            100.0 * loss / ALLOWED,
+            100.0 * loss / bounds.loss,
             got.grad_norm,
-            100.0 * norm / ALLOWED
+            100.0 * norm / bounds.norm
         );
-        assert!(loss <= ALLOWED, "{} step {step}: loss {} and {}", setup.name, got.loss, want.loss);
+        assert!(loss <= bounds.loss, "{} step {step}: loss {} and {}", setup.name, got.loss, want.loss);
         assert!(
-            norm <= ALLOWED,
+            norm <= bounds.norm,
             "{} step {step}: gradient norm {} and {}",
             setup.name,
             got.grad_norm,
@@ -65,13 +88,17 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
         let mut gradients = trained.gradients;
         let whole = norm(&gradients);
         let of_keys = norm(&take_key_biases(&plan.model, &mut gradients)) / whole;
-        assert!(of_keys <= ALLOWED, "{}: key biases have {of_keys:.2e} of the gradient", setup.name);
+        assert!(of_keys <= bounds.norm, "{}: key biases have {of_keys:.2e} of the gradient", setup.name);
         take_key_biases(&plan.model, &mut got);
         take_key_biases(&plan.model, &mut want);
     }
     let distance = relative_distance(&got, &want);
-    println!("{}: final weights at {:.1} % of the allowed error", setup.name, 100.0 * distance / ALLOWED);
-    assert!(distance <= ALLOWED, "{}: the final weights differ by {distance:.2e} in norm", setup.name);
+    println!(
+        "{}: final weights at {:.1} % of the allowed error",
+        setup.name,
+        100.0 * distance / bounds.weights
+    );
+    assert!(distance <= bounds.weights, "{}: the final weights differ by {distance:.2e} in norm", setup.name);
 }
 
 /// Micro-batch number `micro_step`, cut from the text here: a window starts every T bytes, and each epoch takes them in an

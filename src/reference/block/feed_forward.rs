@@ -27,16 +27,17 @@ impl Block<'_> {
             let visit = self.with_mixture(mixture, |layer| layer.forward(x));
             return (visit.y.clone(), FeedForward::Mixture(visit));
         }
+        let store = |values| self.shape.storage.store(values);
         let (gate, up, activated) = match self.shape.architecture {
             Architecture::Llama => {
-                let gate = self.project("mlp.gate_proj", x);
-                let up = self.project("mlp.up_proj", x);
-                let gated = swiglu(&gate, &up);
+                let gate = store(self.project("mlp.gate_proj", x));
+                let up = store(self.project("mlp.up_proj", x));
+                let gated = store(swiglu(&gate, &up));
                 (gate, up, gated)
             }
             Architecture::Gpt2 { activation, .. } => {
-                let up = self.project("mlp.c_fc", x);
-                let activated = gelu(&up, activation);
+                let up = store(self.project("mlp.c_fc", x));
+                let activated = store(gelu(&up, activation));
                 (Vec::new(), up, activated)
             }
         };
@@ -63,17 +64,19 @@ impl Block<'_> {
                 self.layer
             ),
         };
-        let dactivated = self.project_backward(self.names().down, activated, dout, grads);
+        let store = |values| self.shape.storage.store(values);
+        let dactivated = store(self.project_backward(self.names().down, activated, dout, grads));
         match self.shape.architecture {
             Architecture::Llama => {
                 let (dgate, dup) = swiglu_backward(gate, up, &dactivated);
+                let (dgate, dup) = (store(dgate), store(dup));
                 add(
                     &self.project_backward("mlp.gate_proj", x, &dgate, grads),
                     &self.project_backward("mlp.up_proj", x, &dup, grads),
                 )
             }
             Architecture::Gpt2 { activation, .. } => {
-                let dup = gelu_backward(up, &dactivated, activation);
+                let dup = store(gelu_backward(up, &dactivated, activation));
                 self.project_backward("mlp.c_fc", x, &dup, grads)
             }
         }
@@ -84,6 +87,7 @@ impl Block<'_> {
     fn with_mixture<R>(&self, mixture: &Mixture, f: impl FnOnce(&Layer<'_>) -> R) -> R {
         let Some(memory) = self.memory else { panic!("layer {} should have a router state.", self.layer) };
         let (weights, sequence_length, path) = (self.weights, self.sequence_length, self.path("mlp"));
-        f(&Layer { mixture, weights, path: &path, memory, sequence_length })
+        let storage = self.shape.storage;
+        f(&Layer { mixture, weights, path: &path, memory, sequence_length, storage })
     }
 }

@@ -9,6 +9,7 @@ const LLAMA: Shape = Shape {
     window: None,
     mixture: None,
     multi_token: None,
+    storage: Storage::Exact,
     architecture: Architecture::Llama,
     vocab_size: 11,
     hidden_size: 7,

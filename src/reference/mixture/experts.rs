@@ -13,18 +13,21 @@ impl Layer<'_> {
     /// down_proj(silu(gate_proj·x)·up_proj·x) of the expert `name`, on rows x (M, D).
     pub(super) fn expert(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let [gate, up] = self.gate_up(name, x);
-        self.project(name, NAMES[2], &swiglu(&gate, &up), self.width())
+        let activated = self.storage.store(swiglu(&gate, &up));
+        self.storage.store(self.project(name, NAMES[2], &activated, self.width()))
     }
 
     /// The gradient (M, D) of x, given that of the output; adds those of the weights to `grads`.
     pub(super) fn expert_backward(&self, name: &str, x: &[f64], dy: &[f64], grads: &mut Weights) -> Vec<f64> {
         let [gate, up] = self.gate_up(name, x);
-        let activated = swiglu(&gate, &up);
-        let dactivated = self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads);
+        let store = |values| self.storage.store(values);
+        let activated = store(swiglu(&gate, &up));
+        let dactivated = store(self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads));
         let (dgate, dup) = swiglu_backward(&gate, &up, &dactivated);
+        let (dgate, dup) = (store(dgate), store(dup));
         let inner = self.inner(name);
         let dx = self.project_backward(name, NAMES[0], x, &dgate, inner, grads);
-        add(&dx, &self.project_backward(name, NAMES[1], x, &dup, inner, grads))
+        store(add(&dx, &self.project_backward(name, NAMES[1], x, &dup, inner, grads)))
     }
 
     /// The shared expert on x (N, D), times σ(x·w) if it is gated.
@@ -49,7 +52,7 @@ impl Layer<'_> {
         let gates = self.shared_gates(shared, x);
         let rows = dy.chunks_exact(width).zip(&gates);
         let dout: Vec<f64> = rows.flat_map(|(dy, gate)| dy.iter().map(move |d| d * gate)).collect();
-        let dx = self.expert_backward(shared.name(), x, &dout, grads);
+        let dx = self.expert_backward(shared.name(), x, &self.storage.store(dout), grads);
         if !shared.is_gated {
             return dx;
         }
@@ -59,7 +62,7 @@ impl Layer<'_> {
         let (name, w) = self.weight(SHARED_GATE);
         let (dx_gate, dw, _) = linear_backward(x, w, &dlogits, gates.len(), 1, width);
         accumulate(grads, &name, dw);
-        add(&dx, &dx_gate)
+        add(&dx, &self.storage.store(dx_gate))
     }
 
     /// Gates of the shared expert (N); 1 if it is not gated.
@@ -76,7 +79,7 @@ impl Layer<'_> {
 
     /// The outputs of gate_proj and up_proj, (M, F) each.
     fn gate_up(&self, name: &str, x: &[f64]) -> [Vec<f64>; 2] {
-        [NAMES[0], NAMES[1]].map(|of| self.project(name, of, x, self.inner(name)))
+        [NAMES[0], NAMES[1]].map(|of| self.storage.store(self.project(name, of, x, self.inner(name))))
     }
 
     /// F, the width of the expert `name`.

@@ -3,6 +3,7 @@
 use super::{Choices, Losses, Memory, Mixture, ROUTER, balance, slots};
 use crate::reference::gpt::{Weights, accumulate};
 use crate::reference::matmul::{linear, linear_backward};
+use crate::reference::storage::Storage;
 use crate::reference::vector::{add, add_scaled, dot};
 
 /// One mixture layer of a model.
@@ -18,6 +19,8 @@ pub struct Layer<'a> {
     pub memory: &'a Memory,
     /// T, tokens per sequence.
     pub sequence_length: usize,
+    /// What activations and their gradients are rounded to; scores and gates are not.
+    pub storage: Storage,
 }
 
 /// The result of a forward pass, with what the backward pass needs.
@@ -78,13 +81,14 @@ impl Layer<'_> {
                 dgates[choice] = dot(out, dout);
                 dout.iter_mut().for_each(|d| *d *= visit.gates[choice]);
             }
-            let dvisitors = self.expert_backward(&name, &x, &dout, grads);
+            let dvisitors = self.expert_backward(&name, &x, &self.storage.store(dout), grads);
             for (d, &choice) in dvisitors.chunks_exact(self.width()).zip(&visitors) {
                 add_scaled(self.row_of(&mut dx, choice), 1.0, d);
             }
         }
+        dx = self.storage.store(dx);
         if let Some(shared) = mixture.shared {
-            dx = add(&dx, &self.shared_backward(&shared, x, dy, grads));
+            dx = self.storage.store(add(&dx, &self.shared_backward(&shared, x, dy, grads)));
         }
         let dgates = slots::gates_backward(mixture, &visit.choices.gates, &visit.kept, &dgates);
         let dprobabilities =
@@ -95,7 +99,7 @@ impl Layer<'_> {
         let tokens = x.len() / self.width();
         let (dx_router, dw, _) = linear_backward(x, w, &dlogits, tokens, mixture.experts, self.width());
         accumulate(grads, &router, dw);
-        add(&dx, &dx_router)
+        add(&dx, &self.storage.store(dx_router))
     }
 
     /// The router logits, (N, E).

@@ -5,6 +5,7 @@ use crate::reference::gpt::Weights;
 use crate::reference::gradient_check::{assert_close, assert_gradient};
 use crate::reference::matmul::linear;
 use crate::reference::random::Random;
+use crate::reference::storage::Storage;
 use crate::reference::swiglu::swiglu;
 use crate::reference::vector::dot;
 
@@ -50,7 +51,14 @@ fn weights(mixture: &Mixture) -> Weights {
 }
 
 fn layer<'a>(mixture: &'a Mixture, weights: &'a Weights, memory: &'a Memory) -> Layer<'a> {
-    Layer { mixture, weights, path: "model.layers.0.mlp", memory, sequence_length: T }
+    Layer {
+        mixture,
+        weights,
+        path: "model.layers.0.mlp",
+        memory,
+        sequence_length: T,
+        storage: Storage::Exact,
+    }
 }
 
 /// A bias that changes choices.

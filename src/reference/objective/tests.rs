@@ -3,11 +3,13 @@
 use super::*;
 use crate::reference::gpt::{self, loss_and_gradients};
 use crate::reference::gradient_check::{assert_close, assert_gradient};
+use crate::reference::linear_cross_entropy::linear_cross_entropy;
 use crate::reference::mixture::{Capacity, ExpertGroups, Mixture, Score, Shared};
 use crate::reference::multi_token::MultiToken;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
 use crate::reference::rope_scaling::Scaling;
+use crate::reference::storage::Storage;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
@@ -42,6 +44,7 @@ const SHAPE: Shape = Shape {
     qk_norm: true,
     mixture: Some(MIXTURE),
     multi_token: None,
+    storage: Storage::Exact,
 };
 const AHEAD: MultiToken = MultiToken { depth: 2, loss_factor: 0.6 };
 

@@ -8,6 +8,7 @@ use crate::reference::multi_token::MultiToken;
 use crate::reference::random::Random;
 use crate::reference::rope::Rope;
 use crate::reference::rope_scaling::Scaling;
+use crate::reference::storage::Storage;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 3;
@@ -23,6 +24,7 @@ const SHAPE: Shape = Shape {
     window: None,
     mixture: None,
     multi_token: None,
+    storage: Storage::Exact,
     architecture: Architecture::Llama,
     vocab_size: 7,
     hidden_size: 8,
