@@ -38,12 +38,7 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn report(
-    plan: &RunPlan,
-    length: Option<&RunLength>,
-    adapter: Capabilities,
-    forecast: &Forecast,
-) -> String {
+fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities, forecast: &Forecast) -> String {
     let (tokens, flops) = (plan.tokens_per_step as u64, forecast.flops_per_token);
     let mut lines = vec![
         format!(

@@ -21,7 +21,8 @@ fn every_configuration_records() {
         let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
         let plan = config.plan;
         for tier in Tier::ALL {
-            let recordings = Recordings::new(&plan, assumed_capabilities(tier), 100).unwrap_or_else(|e| panic!("{e}"));
+            let recordings =
+                Recordings::new(&plan, assumed_capabilities(tier), 100).unwrap_or_else(|e| panic!("{e}"));
             let mut listing = format!("{} bytes\n", recordings.bytes());
             for recording in recordings.all() {
                 listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));
