@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::settings::RunConfig;
 use crate::train::forecast::Forecast;
-use crate::train::peak::{probe_matmul_rate, probe_memory_rate};
+use crate::train::peak::{Peak, probe_matmul_rate, probe_memory_rate};
 use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
 use std::path::Path;
@@ -55,10 +55,13 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         HumanBytes(limits.buffer_bytes)
     );
     let wrong = test_tiers(&gpu).await?;
+    let (products, memory) = (probe_matmul_rate(&gpu).await?, probe_memory_rate(&gpu).await?);
+    let share = |peak: Peak| format!(" ({:.0} % of {peak})", 100.0 * products / peak.flops());
     say!(
-        "roofs      matrix products {:.1} GFLOP/s, memory {:.1} GB/s ({})",
-        probe_matmul_rate(&gpu).await? / 1e9,
-        probe_memory_rate(&gpu).await? / 1e9,
+        "roofs      matrix products {:.1} GFLOP/s{}, memory {:.1} GB/s ({})",
+        products / 1e9,
+        Peak::published(gpu.report()).map(share).unwrap_or_default(),
+        memory / 1e9,
         gpu.capabilities()
     );
     say!("{}", largest_model(&gpu, arguments.memory)?);

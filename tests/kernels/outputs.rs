@@ -6,6 +6,9 @@ use gristmill::ops::cast::cast;
 use gristmill::ops::work_list::WorkList;
 use pollster::block_on;
 
+/// Halfway between two numbers of bf16, of which 1 is even.
+const HALFWAY: f32 = 1.0 + 1.0 / 256.0;
+
 fn gpu() -> Gpu {
     block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -15,14 +18,14 @@ fn integers_and_floats_come_back_together() {
     let (words, [[x], [rounded]]) = block_on(gpu().run(|job| {
         let offsets = job.integers(&[0, 3, 5]);
         WorkList::new(&mut job.rec, offsets, 5);
-        let x = job.input(&[1.0, -2.5, 1.00390625], 1, 3);
+        let x = job.input(&[1.0, -2.5, HALFWAY], 1, 3);
         let y = job.tensor(1, 3, Bf16);
         cast(&mut job.rec, x, y);
         (Words(offsets), [[x], [y]])
     }))
     .unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(words, [0, 3, 5]);
-    assert_eq!((x, rounded), (vec![1.0, -2.5, 1.00390625], vec![1.0, -2.5, 1.0]));
+    assert_eq!((x, rounded), (vec![1.0, -2.5, HALFWAY], vec![1.0, -2.5, 1.0]));
 }
 
 #[test]
