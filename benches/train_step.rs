@@ -86,6 +86,7 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
         trainer.pool_bytes() as f64 / 1048576.0,
     );
     let shape = format!("train_step {v} {d} {l} {h} {f} {t} {b}");
-    common::append_history(&gpu, &shape, "tok/s", rate);
-    common::append_history(&gpu, &shape, "first_step_s", first_step);
+    let setting = common::Setting::of(&gpu);
+    common::append_history(&setting, &shape, "tok/s", rate);
+    common::append_history(&setting, &shape, "first_step_s", first_step);
 }
