@@ -89,6 +89,7 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
     );
     let stored = if compute == "float32" { String::new() } else { format!(" {compute}") };
     let shape = format!("train_step {v} {d} {l} {h} {f} {t} {b}{stored}");
-    common::append_history(&gpu, &shape, "tok/s", rate);
-    common::append_history(&gpu, &shape, "first_step_s", first_step);
+    let setting = common::Setting::of(&gpu);
+    common::append_history(&setting, &shape, "tok/s", rate);
+    common::append_history(&setting, &shape, "first_step_s", first_step);
 }

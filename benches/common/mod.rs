@@ -2,22 +2,39 @@
 #![allow(dead_code)] // each bench uses a part of it
 
 use gristmill::device::Gpu;
+use gristmill::kernels::Tier;
 use std::path::Path;
 use std::process::Command;
 
+/// What a measurement was taken on.
+pub struct Setting {
+    /// The adapter's name, or the GPU that was compiled for.
+    pub adapter: String,
+    pub driver: String,
+    pub backend: String,
+    pub tier: Tier,
+}
+
+impl Setting {
+    pub fn of(gpu: &Gpu) -> Self {
+        let report = gpu.report();
+        let (adapter, driver, backend) = (report.name.clone(), report.driver.clone(), report.backend.clone());
+        Self { adapter, driver, backend, tier: gpu.capabilities().tier }
+    }
+}
+
 /// Appends one row to `benches/history.csv` if `HISTORY` is set (`HISTORY=1 cargo bench`), so that a casual run does not
 /// modify a tracked file.
-pub fn append_history(gpu: &Gpu, bench: &str, metric: &str, value: f64) {
+pub fn append_history(setting: &Setting, bench: &str, metric: &str, value: f64) {
     if std::env::var_os("HISTORY").is_none() {
         return;
     }
-    let report = gpu.report();
     let row = [
         commit(),
-        report.name.clone(),
-        report.driver.clone(),
-        report.backend.to_string(),
-        gpu.capabilities().tier.name().to_string(),
+        setting.adapter.clone(),
+        setting.driver.clone(),
+        setting.backend.clone(),
+        setting.tier.name().to_string(),
         bench.to_string(),
         metric.to_string(),
         format!("{value:.4}"),

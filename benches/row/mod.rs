@@ -1,5 +1,6 @@
 //! A row of the kernel benchmarks: a recording with REPEATS copies of a kernel, replayed and timed.
 
+use super::common::{Setting, append_history};
 use criterion::{Criterion, Throughput};
 use gristmill::device::{Gpu, GpuOptions, Guard, Job, PreparedJob};
 use gristmill::kernels::Tier;
@@ -81,6 +82,6 @@ pub fn row(c: &mut Criterion, gpu: &Gpu, name: &str, build: impl Fn(&mut Job) ->
             Work::Bytes(bytes) => (bytes / best.as_secs_f64() / 1e9, "GB/s"),
         };
         println!("{name}: best {:.3} ms, {rate:.2} {unit}", best.as_secs_f64() * 1e3);
-        super::common::append_history(gpu, name, unit, rate);
+        append_history(&Setting::of(gpu), name, unit, rate);
     }
 }

@@ -6,7 +6,7 @@ use crate::kernels::{Capabilities, Tier};
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
-use crate::train::recordings::Recordings;
+use crate::train::recordings::{Recordings, assumed_capabilities};
 use indicatif::{HumanBytes, HumanCount};
 use std::path::Path;
 
@@ -31,14 +31,14 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
             None
         }
     };
-    let tier = plan.settings.context.tier.unwrap_or(Tier::Portable);
+    let adapter = assumed_capabilities(plan.settings.context.tier.unwrap_or(Tier::Portable));
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
-    let recordings = Recordings::new(plan, Capabilities::software().with_tier(tier), steps)?;
-    let _ = output::print(&report(plan, length.as_ref(), tier, &Forecast::new(&recordings)));
+    let recordings = Recordings::new(plan, adapter, steps)?;
+    let _ = output::print(&report(plan, length.as_ref(), adapter, &Forecast::new(&recordings)));
     Ok(())
 }
 
-fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &Forecast) -> String {
+fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities, forecast: &Forecast) -> String {
     let (tokens, flops) = (plan.tokens_per_step as u64, forecast.flops_per_token);
     let mut lines = vec![
         format!(
@@ -83,11 +83,13 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, tier: Tier, forecast: &For
     }
     let launches: Vec<String> =
         forecast.launches.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    lines.push(format!("kernels  tier {}, launches: {}", tier.name(), launches.join(", ")));
-    let limit = Capabilities::software().limits.binding_bytes >> 20;
-    lines.push(format!(
-        "         planned for tensors of at most {limit} MiB, the smallest limit of all adapters we know"
-    ));
+    lines.push(format!("kernels  tier {}, launches: {}", adapter.tier.name(), launches.join(", ")));
+    let limit = adapter.limits.binding_bytes >> 20;
+    let kind = match adapter.tier {
+        Tier::Software => "as llvmpipe allows",
+        Tier::Portable => "as most GPUs allow",
+    };
+    lines.push(format!("         planned for tensors of at most {limit} MiB, {kind}"));
     lines.join("\n") + "\n"
 }
 

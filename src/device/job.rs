@@ -5,7 +5,7 @@ use super::gpu::Gpu;
 use super::prepare::{Guard, Prepared};
 use super::readback::Reader;
 use crate::element::Element::{self, F32, U32};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::record::{BufferId, PersistentId, Persistents, Recorder, State, Tensor};
 
@@ -25,18 +25,26 @@ pub struct PreparedJob<'gpu> {
     reader: Reader,
 }
 
-/// The tensors that [`Gpu::run`] reads back, and the form in which it returns their values: a tensor becomes a
-/// `Vec<f32>` of its rows without padding, an array or a `Vec` of tensors one of those.
+/// The tensors that [`Gpu::run`] reads back, and the form in which it returns what they hold: a tensor of floats becomes
+/// a `Vec<f32>` of its rows without padding, [`Words`] a `Vec<u32>`, and an array, a `Vec` or a pair of outputs one of
+/// their forms.
 pub trait Outputs {
-    /// The values.
+    /// What they hold.
     type Values;
 
     /// The tensors, in order.
     fn tensors(&self) -> Vec<Tensor>;
 
-    /// The values in their form, given those of each tensor in order.
-    fn values(&self, each: Vec<Vec<f32>>) -> Self::Values;
+    /// The contents in their form; `each` gives the bytes of the tensors in order, padding included.
+    ///
+    /// # Errors
+    /// A tensor that does not hold what it is read as.
+    fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Self::Values>;
 }
+
+/// A tensor of [`U32`] as an output: ids, offsets, counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Words(pub Tensor);
 
 impl Job {
     /// An empty job for adapters with at least `capabilities`.
@@ -125,7 +133,7 @@ impl Gpu {
     /// buffers and bind groups are created for one replay. Pipelines are kept by the `Gpu`.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare), or a device failure.
+    /// Those of [`prepare`](Self::prepare), a device failure, or an output that does not hold what it is read as.
     ///
     /// # Examples
     ///
@@ -159,9 +167,9 @@ impl Gpu {
         prepared.replay().await?;
         let mut each = Vec::with_capacity(tensors.len());
         for tensor in &tensors {
-            each.push(prepared.values(tensor).await?);
+            each.push(prepared.bytes_around(tensor, 0).await?);
         }
-        Ok(outputs.values(each))
+        outputs.values(&mut each.into_iter())
     }
 
     /// Allocates and fills the tensors of `job` and prepares its recording.
@@ -194,14 +202,17 @@ impl PreparedJob<'_> {
     /// ([`Recorder::keep`]).
     ///
     /// # Errors
-    /// A transient that no dispatch uses, or a device failure.
-    ///
-    /// # Panics
-    /// If it holds integers: [`bytes_around`](Self::bytes_around) reads those.
+    /// A transient that no dispatch uses, a tensor of integers, or a device failure.
     pub async fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
-        let padded = tensor.element.decode(&self.bytes_around(tensor, 0).await?);
-        let rows = padded.chunks(tensor.stride as usize);
-        Ok(rows.flat_map(|row| &row[..tensor.cols as usize]).copied().collect())
+        decode(tensor, &self.bytes_around(tensor, 0).await?)
+    }
+
+    /// The integers of `tensor`, a [`U32`], as [`values`](Self::values) reads floats.
+    ///
+    /// # Errors
+    /// A transient that no dispatch uses, a tensor of floats, or a device failure.
+    pub async fn words(&self, tensor: &Tensor) -> Result<Vec<u32>> {
+        decode_words(tensor, &self.bytes_around(tensor, 0).await?)
     }
 
     /// The bytes of `tensor`, padding included, with `margin` bytes more on both sides: for tests of guard zones.
@@ -220,31 +231,89 @@ impl Outputs for Tensor {
         vec![*self]
     }
 
-    fn values(&self, each: Vec<Vec<f32>>) -> Vec<f32> {
-        each.into_iter().flatten().collect()
+    fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Vec<f32>> {
+        decode(self, &each.next().unwrap_or_default())
     }
 }
 
-impl<const N: usize> Outputs for [Tensor; N] {
-    type Values = [Vec<f32>; N];
+impl Outputs for Words {
+    type Values = Vec<u32>;
 
     fn tensors(&self) -> Vec<Tensor> {
-        self.to_vec()
+        vec![self.0]
     }
 
-    fn values(&self, each: Vec<Vec<f32>>) -> [Vec<f32>; N] {
-        each.try_into().expect("one vector for each tensor")
+    fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Vec<u32>> {
+        decode_words(&self.0, &each.next().unwrap_or_default())
     }
 }
 
-impl Outputs for Vec<Tensor> {
-    type Values = Vec<Vec<f32>>;
+impl<R: Outputs, const N: usize> Outputs for [R; N] {
+    type Values = [R::Values; N];
 
     fn tensors(&self) -> Vec<Tensor> {
-        self.clone()
+        self.iter().flat_map(R::tensors).collect()
     }
 
-    fn values(&self, each: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
-        each
+    fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<[R::Values; N]> {
+        let values: Vec<R::Values> = self.iter().map(|output| output.values(each)).collect::<Result<_>>()?;
+        let mut values = values.into_iter();
+        Ok(std::array::from_fn(|_| values.next().expect("an output has one value")))
     }
+}
+
+impl<R: Outputs> Outputs for Vec<R> {
+    type Values = Vec<R::Values>;
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.iter().flat_map(R::tensors).collect()
+    }
+
+    fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Vec<R::Values>> {
+        self.iter().map(|output| output.values(each)).collect()
+    }
+}
+
+impl<A: Outputs, B: Outputs> Outputs for (A, B) {
+    type Values = (A::Values, B::Values);
+
+    fn tensors(&self) -> Vec<Tensor> {
+        [self.0.tensors(), self.1.tensors()].concat()
+    }
+
+    fn values(&self, each: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(A::Values, B::Values)> {
+        Ok((self.0.values(each)?, self.1.values(each)?))
+    }
+}
+
+/// The floats of `tensor`, row by row, without padding.
+fn decode(tensor: &Tensor, bytes: &[u8]) -> Result<Vec<f32>> {
+    if !tensor.element.is_float() {
+        return Err(mismatch(
+            tensor,
+            "words, which are not floats: read them with `Words` or `PreparedJob::words`",
+        ));
+    }
+    Ok(without_padding(tensor, &tensor.element.decode(bytes)))
+}
+
+/// The integers of `tensor`, row by row, without padding.
+fn decode_words(tensor: &Tensor, bytes: &[u8]) -> Result<Vec<u32>> {
+    if tensor.element != U32 {
+        return Err(mismatch(
+            tensor,
+            "values, not u32 words: read the tensor itself or with `PreparedJob::values`",
+        ));
+    }
+    Ok(without_padding(tensor, &bytemuck::pod_collect_to_vec::<u8, u32>(bytes)))
+}
+
+fn mismatch(tensor: &Tensor, what: &str) -> Error {
+    let Tensor { rows, cols, element, .. } = tensor;
+    Error::Plan(format!("a tensor of {rows} x {cols} holds {} {what}", element.name()))
+}
+
+fn without_padding<T: Copy>(tensor: &Tensor, padded: &[T]) -> Vec<T> {
+    let rows = padded.chunks(tensor.stride as usize);
+    rows.flat_map(|row| &row[..tensor.cols as usize]).copied().collect()
 }

@@ -25,7 +25,7 @@ pub use adapter::{AdapterReport, list_adapters};
 pub use buffers::Buffers;
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
-pub use job::{Job, Outputs, PreparedJob};
+pub use job::{Job, Outputs, PreparedJob, Words};
 #[doc(hidden)] // for tests
 pub use lanes::lane_probe;
 pub use prepare::{Guard, Prepared, Program};

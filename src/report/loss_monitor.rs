@@ -37,7 +37,7 @@ pub struct LossLine {
     pub tflops: Option<f64>,
     /// Trained tokens per second.
     pub tokens_per_second: Option<f64>,
-    /// Model FLOP/s over the measured peak of matrix products, 0 to 1.
+    /// Model FLOP/s over the peak of the adapter, 0 to 1.
     pub mfu: Option<f64>,
 }
 

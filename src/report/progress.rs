@@ -25,7 +25,7 @@ pub struct ProgressPlan {
     pub tokens_per_step: u64,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
-    /// What MFU is a share of: the floating-point operations per second that a matrix product was measured to reach.
+    /// What MFU is a share of: the adapter's peak in floating-point operations per second, published or measured.
     pub peak_flops: f64,
     /// Steps from one log line to the next; the first and the last step always have one.
     pub log_every: u64,
@@ -130,7 +130,7 @@ impl Stretch {
     }
 }
 
-/// The speed of steps. MFU is model FLOP/s over the measured peak of matrix products.
+/// The speed of steps. MFU is model FLOP/s over the peak.
 #[derive(Debug)]
 struct Speed {
     step_ms: f64,

@@ -1,12 +1,13 @@
 //! The log lines before the first step: adapter, model, memory, and what MFU and losses are compared with.
 
+use super::peak::Peak;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
 use crate::store::hugging_face;
 
-/// Logs what the run trains, where, and how much memory that takes. `matmul_rate` is in FLOP/s, as measured.
-pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, matmul_rate: f64) {
+/// Logs what the run trains, where, and how much memory that takes, and that MFU is a share of `peak`.
+pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     let model = &trainer.recordings.model;
     tracing::info!("adapter: {}, {}", trainer.gpu.report(), trainer.gpu.capabilities());
@@ -33,10 +34,7 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, matmul_rat
         mib(trainer.persistent_bytes()),
         mib(trainer.pool_bytes())
     );
-    tracing::info!(
-        "MFU is the share of {:.1} GFLOP/s, which a square f32 matrix product was measured to reach here just now",
-        matmul_rate / 1e9
-    );
+    tracing::info!("MFU is the share of {peak}");
 }
 
 /// Logs the loss that a model without context could reach on the first `batches` micro-batches of `data`.

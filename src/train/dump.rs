@@ -1,18 +1,18 @@
 //! The shaders of a run as files, as the driver gets them: to read, for other tools and for bug reports.
 
-use super::recordings::Recordings;
+use super::recordings::{Recordings, assumed_capabilities};
 use super::run::open_device;
 use crate::durable::Place;
 use crate::error::Result;
-use crate::kernels::{Capabilities, Kernel, compose};
+use crate::kernels::{Kernel, compose};
 use crate::record::Recording;
 use crate::settings::{Override, RunConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files;
-/// trains nothing. If the configuration names a tier, no adapter is needed and `software` is assumed to have 8 lanes;
-/// otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
+/// trains nothing. If the configuration names a tier, no adapter is needed: `software` is written for llvmpipe, with 8 lanes,
+/// and `portable` for a GPU with bindings of 1 GiB. Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
 /// `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
 ///
 /// # Errors
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
     let plan = RunConfig::load(config, &Override::parse_all(overrides)?)?.plan;
     let capabilities = match plan.settings.context.tier {
-        Some(tier) => Capabilities::software().with_tier(tier),
+        Some(tier) => assumed_capabilities(tier),
         None => open_device(&plan).await?.capabilities(),
     };
     // The length of the schedule changes a buffer and no shader.

@@ -17,6 +17,7 @@ mod instruments;
 pub mod length;
 mod limits;
 pub mod peak;
+mod published_peaks;
 pub mod recordings;
 mod reporter;
 mod resume;

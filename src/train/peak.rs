@@ -1,10 +1,67 @@
-//! Measured peaks of the adapter: of matrix products, which MFU refers to, and of its memory.
+//! Peaks of the adapter: of arithmetic, published or measured, which MFU refers to, and of its memory.
 
-use crate::device::{Gpu, Guard, Job};
+use super::published_peaks::published_peak;
+use crate::device::{AdapterReport, Gpu, Guard, Job};
 use crate::error::Result;
 use crate::ops::add::add;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use std::time::{Duration, Instant};
+
+/// What MFU is a share of, in FLOP/s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Peak {
+    /// The vendor's peak of f32 arithmetic without tensor cores.
+    Published {
+        /// The GPU.
+        model: &'static str,
+        /// FLOP/s.
+        flops: f64,
+    },
+    /// The rate that a matrix product reaches ([`probe_matmul_rate`]), where no peak is published.
+    Measured {
+        /// FLOP/s.
+        flops: f64,
+    },
+}
+
+impl Peak {
+    /// The published peak, or, of an adapter without one, the rate that is measured now.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn of(gpu: &Gpu) -> Result<Self> {
+        match Self::published(gpu.report()) {
+            Some(peak) => Ok(peak),
+            None => Ok(Self::Measured { flops: probe_matmul_rate(gpu).await? }),
+        }
+    }
+
+    /// The published peak of a well-known GPU.
+    pub fn published(adapter: &AdapterReport) -> Option<Self> {
+        published_peak(&adapter.name).map(|(model, flops)| Self::Published { model, flops })
+    }
+
+    /// Floating-point operations per second.
+    pub const fn flops(self) -> f64 {
+        match self {
+            Self::Published { flops, .. } | Self::Measured { flops } => flops,
+        }
+    }
+}
+
+impl std::fmt::Display for Peak {
+    /// `29.8 TFLOP/s, the published f32 peak of RTX 3080`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Published { model, flops } => {
+                write!(f, "{:.1} TFLOP/s, the published f32 peak of {model}", flops / 1e12)
+            }
+            Self::Measured { flops } => {
+                write!(f, "{:.1} GFLOP/s, the measured rate of matrix products", flops / 1e9)
+            }
+        }
+    }
+}
 
 /// Sides of the square products that are measured: each takes eight times as long as the one before it.
 const SIDES: [u32; 5] = [256, 512, 1024, 2048, 4096];
@@ -80,6 +137,14 @@ mod tests {
         let times = SIDES.map(|side| Duration::from_secs_f64(operations(side) / rate));
         let last = times.iter().position(|time| *time >= LONG_ENOUGH).unwrap_or(times.len() - 1);
         times[last]
+    }
+
+    #[test]
+    fn a_peak_says_where_it_comes_from() {
+        let published = Peak::Published { model: "RTX 3080", flops: 29.8e12 };
+        assert_eq!(published.to_string(), "29.8 TFLOP/s, the published f32 peak of RTX 3080");
+        let measured = Peak::Measured { flops: 41e9 };
+        assert_eq!(measured.to_string(), "41.0 GFLOP/s, the measured rate of matrix products");
     }
 
     #[test]

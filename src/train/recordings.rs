@@ -8,7 +8,7 @@ use super::update::Update;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
-use crate::kernels::Capabilities;
+use crate::kernels::{Capabilities, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
@@ -221,6 +221,14 @@ fn copies(layout: &ArenaLayout, arenas: &Arenas, capabilities: Capabilities) -> 
     }
     let recording = rec.try_finish()?;
     Ok((copied.count() > 0).then_some(recording))
+}
+
+/// What recordings are written for where no adapter is opened: llvmpipe for the software tier, a GPU for the portable one.
+pub const fn assumed_capabilities(tier: Tier) -> Capabilities {
+    match tier {
+        Tier::Software => Capabilities::software(),
+        Tier::Portable => Capabilities::portable(),
+    }
 }
 
 /// The buffer of a persistent tensor.

@@ -5,7 +5,7 @@ use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::expert_instruments;
 use super::length::RunLength;
-use super::peak::probe_matmul_rate;
+use super::peak::Peak;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, restore, start_of};
 use super::sample::{check_sample, sample};
@@ -71,8 +71,8 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let state = restore(&trainer, &folder, resume, fresh_state(plan, &length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
-    let matmul_rate = probe_matmul_rate(&gpu).await?;
-    announce(&trainer, plan.tokens_per_step, matmul_rate);
+    let peak = Peak::of(&gpu).await?;
+    announce(&trainer, plan.tokens_per_step, peak);
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
     if let Some(evaluation) = evaluation {
@@ -80,7 +80,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     }
 
     let metrics = MetricsWriter::open(&folder.metrics_path())?;
-    let progress = Progress::new(progress_plan(plan, &length, state.step, matmul_rate), &log);
+    let progress = Progress::new(progress_plan(plan, &length, state.step, peak), &log);
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let mut run = Run {
         reporter: Reporter::new(metrics, progress, instruments, evaluation, plan.tokens_per_step),
@@ -106,7 +106,7 @@ pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
     Gpu::request(&GpuOptions { device_name, tier, ..GpuOptions::default() }).await
 }
 
-fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops: f64) -> ProgressPlan {
+fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
     let runner = &plan.settings.runner;
     ProgressPlan {
         total_steps: length.total_steps,
@@ -116,7 +116,7 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak_flops
         samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
-        peak_flops,
+        peak_flops: peak.flops(),
         log_every: plan.settings.callbacks.loss.per_print_times,
     }
 }

@@ -21,6 +21,7 @@ mod matmul;
 mod muon;
 mod norms_and_sums;
 mod optimizers;
+mod outputs;
 mod own_device;
 mod own_kernel;
 mod permute;

@@ -15,3 +15,14 @@ fn a_shape_that_no_published_architecture_computes() {
         assert_eq!(config.contains(note), is_noted, "{config}");
     }
 }
+
+#[test]
+fn mfu_names_its_peak() {
+    let ended = run(&mut Place::new().command(&["--stop_step=1"])).succeeded();
+    let line = ended.stderr.lines().find(|line| line.contains("MFU is the share of ")).expect("a line");
+    let is_named = |source: &str| line.contains(source);
+    assert!(
+        is_named("the measured rate of matrix products") || is_named("the published f32 peak of"),
+        "{line}"
+    );
+}

@@ -2,8 +2,8 @@
 
 use crate::launch::{gristmill, run, train_gpt, without_adapter};
 use crate::runs::Setup;
-use gristmill::kernels::{Capabilities, Tier};
-use gristmill::train::recordings::Recordings;
+use gristmill::kernels::Tier;
+use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use std::collections::HashSet;
 
 #[test]
@@ -97,8 +97,7 @@ fn the_shaders_of_a_run_can_be_written_out() {
         run(without_adapter(&mut command)).succeeded();
         assert!(!place.path().join("dumped").exists(), "dumping shaders started a run");
 
-        let capabilities = Capabilities::software().with_tier(tier);
-        let recordings = Recordings::new(&setup.plan(), capabilities, 1).expect("a plan");
+        let recordings = Recordings::new(&setup.plan(), assumed_capabilities(tier), 1).expect("a plan");
         let kernels: HashSet<_> =
             recordings.all().iter().flat_map(|r| r.dispatches.iter().map(|d| d.kernel.clone())).collect();
         let files: Vec<_> = std::fs::read_dir(&folder)

@@ -33,6 +33,29 @@ fn plan_says_what_is_missing_and_what_is_too_large() {
     assert_eq!(refused.stderr.matches(" MiB,").count(), 5, "{}", refused.stderr);
 }
 
+/// A feed-forward matrix of 312 MiB exceeds llvmpipe's bindings and not those of a GPU, which plans are made for by default.
+#[test]
+fn plan_and_shaders_assume_the_limits_of_the_tier() {
+    let wide = ["hidden_size=2048", "num_heads=16", "intermediate_size=20000"]
+        .map(|size| format!("--model.model_config.{size}"));
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path().to_str().expect("a plain path");
+    let planned =
+        |tier: &[&str]| run(without_adapter(gristmill(["plan", "configs/tiny.yaml"]).args(&wide).args(tier)));
+    let dumped = |tier: &str| {
+        run(without_adapter(gristmill(["dump-wgsl", folder, "configs/tiny.yaml", tier]).args(&wide)))
+    };
+    for report in [planned(&[]).succeeded(), planned(&["--context.tier=portable"]).succeeded()] {
+        assert!(report.stdout.contains("tensors of at most 1024 MiB"), "{}", report.stdout);
+    }
+    dumped("--context.tier=portable").succeeded();
+    let software = "--context.tier=software";
+    for refused in [planned(&[software]), dumped(software)] {
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains("largest binding of 128 MiB"), "{}", refused.stderr);
+    }
+}
+
 #[test]
 fn doctor_tests_the_kernels() {
     let report = run(&mut gristmill(["doctor", "--memory=8"])).succeeded().stdout;

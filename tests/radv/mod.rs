@@ -35,6 +35,7 @@ pub type Statistics = BTreeMap<String, u64>;
 pub struct Radv {
     _entry: Entry,
     instance: Instance,
+    physical: vk::PhysicalDevice,
     device: Device,
     executables: khr::pipeline_executable_properties::Device,
 }
@@ -59,8 +60,18 @@ impl Radv {
                 .push_next(&mut wanted);
             let device = instance.create_device(physical, &device, None).expect("a device");
             let executables = khr::pipeline_executable_properties::Device::new(&instance, &device);
-            Self { _entry: entry, instance, device, executables }
+            Self { _entry: entry, instance, physical, device, executables }
         }
+    }
+
+    /// The driver's name and version.
+    pub fn driver(&self) -> String {
+        let mut driver = vk::PhysicalDeviceDriverProperties::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut driver);
+        // SAFETY: as in `open`.
+        unsafe { self.instance.get_physical_device_properties2(self.physical, &mut properties) };
+        let text = |name: Result<&std::ffi::CStr, _>| name.expect("a name").to_string_lossy().into_owned();
+        format!("{} {}", text(driver.driver_name_as_c_str()), text(driver.driver_info_as_c_str()))
     }
 
     /// Compiles `kernel` and returns the compiler's numbers.

@@ -7,7 +7,7 @@ use gristmill::model::parameters::{Role, Spec};
 use gristmill::record::{BufferId, MemoryPlan};
 use gristmill::settings::{Bytes, RunPlan};
 use gristmill::train::forecast::Forecast;
-use gristmill::train::recordings::Recordings;
+use gristmill::train::recordings::{Recordings, assumed_capabilities};
 
 /// Growth allowed to the pool when the window doubles. A (T, T) matrix anywhere would make it grow by a factor of 4.
 const ALLOWED_GROWTH: f64 = 2.1;
@@ -28,7 +28,7 @@ fn record(plan: &RunPlan, capabilities: Capabilities) -> Result<Recordings, Erro
 fn the_pool_grows_no_faster_than_the_window() {
     for tier in Tier::ALL {
         let pool = [512, 1024, 2048].map(|window| {
-            let recordings = record(&plan_with_window(window), Capabilities::software().with_tier(tier));
+            let recordings = record(&plan_with_window(window), assumed_capabilities(tier));
             MemoryPlan::new(&recordings.expect("a plan").all()).bytes()
         });
         let growth = [1, 2].map(|i| pool[i] as f64 / pool[i - 1] as f64);

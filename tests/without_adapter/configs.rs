@@ -3,9 +3,9 @@
 //!
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter configs::` writes them again.
 
-use gristmill::kernels::{Capabilities, Tier};
+use gristmill::kernels::Tier;
 use gristmill::settings::RunConfig;
-use gristmill::train::recordings::Recordings;
+use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use std::fs;
 use std::path::Path;
 
@@ -21,11 +21,8 @@ fn every_configuration_records() {
         let config = RunConfig::load(&path, &[]).unwrap_or_else(|e| panic!("{e}"));
         let plan = config.plan;
         for tier in Tier::ALL {
-            let capabilities = match tier {
-                Tier::Software => Capabilities::software(),
-                Tier::Portable => Capabilities::portable(),
-            };
-            let recordings = Recordings::new(&plan, capabilities, 100).unwrap_or_else(|e| panic!("{e}"));
+            let recordings =
+                Recordings::new(&plan, assumed_capabilities(tier), 100).unwrap_or_else(|e| panic!("{e}"));
             let mut listing = format!("{} bytes\n", recordings.bytes());
             for recording in recordings.all() {
                 listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));

@@ -81,5 +81,6 @@ fn compile_for_the_family_of_the_environment() {
             spilling.push(format!("{kernel}: {statistics:?}"));
         }
     }
-    assert!(spilling.is_empty(), "{} kernels spill:\n{}", spilling.len(), spilling.join("\n"));
+    let (driver, count) = (radv.driver(), spilling.len());
+    assert!(spilling.is_empty(), "{driver}: {count} kernels spill:\n{}", spilling.join("\n"));
 }

@@ -1,8 +1,8 @@
 //! Sizes of any magnitude give recordings or one line, and neither a panic nor a process that is killed for its memory.
 
-use gristmill::kernels::{Capabilities, Tier};
+use gristmill::kernels::Tier;
 use gristmill::settings::{Override, RunConfig};
-use gristmill::train::recordings::Recordings;
+use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_assert, proptest};
 use proptest::{collection, prop_oneof};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn refusal(config: &str, flags: &[String]) -> Option<String> {
         Err(error) => return Some(error.to_string()),
     };
     let adapters = Tier::ALL.into_iter().flat_map(|tier| {
-        [128 << 20, 1 << 30].map(|limit| Capabilities::software().with_tier(tier).with_binding_bytes(limit))
+        [128 << 20, 1 << 30].map(|limit| assumed_capabilities(tier).with_binding_bytes(limit))
     });
     let mut refusals = adapters.filter_map(|adapter| Recordings::new(&plan, adapter, 100).err());
     refusals.next().map(|error| error.to_string())

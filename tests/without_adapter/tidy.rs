@@ -24,6 +24,19 @@ fn files(folder: &str) -> Vec<(String, String)> {
     files
 }
 
+/// The paths below `folder`, from the repository's root.
+fn paths_below(folder: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = vec![folder.to_string()];
+    for entry in fs::read_dir(root.join(folder)).expect("a folder of the repository") {
+        let entry = entry.expect("an entry");
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        let is_folder = entry.file_type().expect("a type").is_dir();
+        paths.extend(if is_folder { paths_below(&path) } else { vec![path] });
+    }
+    paths
+}
+
 fn module_of(file: &str) -> &str {
     let inside = file.trim_start_matches("src/");
     inside.split('/').next().unwrap_or(inside).trim_end_matches(".rs")
@@ -149,5 +162,28 @@ fn files_are_one_noun_each() {
     for (file, text) in files("src") {
         let lines = text.lines().count();
         assert!(lines <= 350, "{file} has {lines} lines; split it into two nouns");
+    }
+}
+
+/// A path in backticks is one of the repository, or its end. `x` stands for the name of a new kernel.
+#[test]
+fn documents_name_files_that_exist() {
+    const FOLDERS: [&str; 6] = ["src", "shaders", "tests", "benches", "examples", "configs"];
+    let paths: Vec<String> = FOLDERS.into_iter().flat_map(paths_below).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(root.join(document)).expect("a document");
+        let quoted = text.split('`').map(|part| part.trim_end_matches('/'));
+        let is_path = |part: &&str| {
+            let is_ours = part.split_once('/').is_some_and(|(folder, _)| FOLDERS.contains(&folder));
+            let is_plain = part.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+            is_plain
+                && (is_ours
+                    || [".rs", ".wgsl"].iter().any(|end| part.len() > end.len() && part.ends_with(end)))
+        };
+        for path in quoted.filter(is_path).filter(|path| !path.contains("/x.")) {
+            let exists = paths.iter().any(|known| known == path || known.ends_with(&format!("/{path}")));
+            assert!(exists, "{document} names {path}, which does not exist");
+        }
     }
 }
