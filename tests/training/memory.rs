@@ -42,6 +42,23 @@ fn the_pool_grows_no_faster_than_the_window() {
     }
 }
 
+/// Statistics of norms and attention stay f32, and so do the logits of a chunk.
+#[test]
+fn activations_in_16_bits_take_little_more_than_half() {
+    for tier in Tier::ALL {
+        let [whole, half] = ["float32", "float16"].map(|compute| {
+            let compute = format!("--model.model_config.compute_dtype={compute}");
+            let deep =
+                ["--model.model_config.num_layers=12", "--model.model_config.seq_length=1024", &compute];
+            let recordings = record(&Setup::new("deep", "").with(&deep).plan(), assumed_capabilities(tier));
+            MemoryPlan::new(&recordings.expect("a plan").all()).bytes()
+        });
+        let share = half as f64 / whole as f64;
+        println!("{}: {half} of {whole} bytes, {share:.3}", tier.name());
+        assert!(share <= 0.55, "{}: activations in float16 take {share:.3} of those in float32", tier.name());
+    }
+}
+
 /// Muon's matrices have one moment, frozen parameters neither gradients nor moments.
 #[test]
 fn moments_are_kept_for_what_uses_them() {

@@ -38,6 +38,14 @@ fn a_run_with_dropout_resumes_exactly() {
     resumable(1000, &dropout).train(5).train(STEPS).left().assert_equals("with dropout, 5 and 35", &want);
 }
 
+/// What layers read is rounded again from the master weights.
+#[test]
+fn a_run_in_16_bits_resumes_exactly() {
+    let compute = ["--model.model_config.compute_dtype=bfloat16"];
+    let want = resumable(1000, &compute).train(10).left();
+    resumable(1000, &compute).train(5).train(10).left().assert_equals("5 and 5 in bfloat16", &want);
+}
+
 /// A checkpoint stores most of GPT-2's matrices transposed: saving and loading must give the same ones back.
 #[test]
 fn a_gpt2_shape_resumes_exactly_and_is_saved_as_one() {
