@@ -72,13 +72,11 @@ impl Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Philox;
+    use crate::reference::random::Random;
 
     #[test]
     fn rounds_as_the_storage_types_do() {
-        let random = Philox::new(5, 0);
-        for i in 0..4000 {
-            let value = random.normal(i) as f32;
+        for value in Random::new(5).normal(4000).into_iter().map(|value| value as f32) {
             let exact = f64::from(value);
             assert_eq!(Storage::Bf16.round(exact), half::bf16::from_f32(value).to_f64());
             // Normal halves: smaller ones have fewer bits than are kept here.

@@ -56,7 +56,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &["element", "error", "kernels", "ops", "random", "record", "tape"]),
     ("data", &["durable", "error", "random"]),
     ("device", &["element", "error", "kernels", "record"]),
-    ("settings", &["data", "error", "kernels", "model"]),
+    ("settings", &["data", "element", "error", "kernels", "model"]),
     // The binaries may import everything.
     ("main", &["cli"]),
     (
