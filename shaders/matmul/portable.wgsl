@@ -43,7 +43,10 @@ fn matmul(
     for (var k0 = 0u; k0 < product.k; k0 += DEPTH) {
         copy_tiles(product, lane, first_row4, first_column4, k0);
         workgroupBarrier();
-        for (var k = 0u; k < DEPTH; k++) {
+        // Intel's compiler unrolls a known number of steps, and then holds more operands than fit beside the sums of the
+        // large tile.
+        let steps = select(DEPTH, min(DEPTH, product.k - k0), TM4 * TN4 > 1u);
+        for (var k = 0u; k < steps; k++) {
             for (var i = 0u; i < TM4; i++) {
                 let x = a_tile[k * A_WIDTH + local.y + SIDE * i];
                 for (var j = 0u; j < TN4; j++) {

@@ -311,7 +311,7 @@ fn portable(pass: Pass, layout: HeadLayout, element: Element) -> (Kernel, u32) {
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
         Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
     };
-    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep (almost) everything in registers, see
+    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see
     // benches/LOG.md: a longer chunk is unrolled into more registers where few chunks make a head.
     let (width, chunk) = match layout.head_dim.max(layout.value_dim) {
         ..=32 => (8, 2),

@@ -10,6 +10,7 @@ use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::matmul::{Layout, Problem, plan};
 use gristmill::record::{Recorder, State};
 use radv::{FAMILIES, FAMILY, Radv, environment, is_installed};
 use std::process::Command;
@@ -38,10 +39,21 @@ fn attention_kernels(head_dim: u32, element: Element) -> Vec<Kernel> {
     rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
 }
 
+/// The products of large models, which have the largest tile; the models of `portable_variants` are small.
+fn large_products() -> impl Iterator<Item = Kernel> {
+    [Layout::Nt, Layout::Nn, Layout::Tn].into_iter().map(|layout| {
+        let kernel =
+            plan(Problem { layout, m: 2048, n: 2048, k: 2048 }, F32, Capabilities::portable()).kernel;
+        let tile = kernel.constants().iter().find(|(name, _)| *name == "TM4");
+        assert!(tile == Some(&("TM4", 2)), "{kernel} has another tile");
+        kernel
+    })
+}
+
 fn kernels() -> Vec<Kernel> {
     let sizes = [(64, F32), (64, F16), (128, F32), (128, Bf16)];
     let attention = sizes.into_iter().flat_map(|(head_dim, element)| attention_kernels(head_dim, element));
-    portable_variants().into_iter().chain(attention).collect()
+    portable_variants().into_iter().chain(attention).chain(large_products()).collect()
 }
 
 #[test]

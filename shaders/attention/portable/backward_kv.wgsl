@@ -8,16 +8,16 @@
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
-import package::attention::params::{params, qkv};
-@if(dropout) import package::attention::params::mask_words;
-import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_scores, add_weighted, owned_slot, place_of, put_weights, row_of};
-import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
+import package::attention::params::params;
+import package::attention::portable::gradient_staging::{stage_gradient_columns, value_gradient_scores};
+@if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
+import package::attention::portable::staging::{query_key_scores, stage_columns};
+import package::attention::portable::tiles::{BLOCK, GROUPS, LANES, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{add_weighted, place_of, put_weights, row_of, weight_of};
 import package::lib::attention::LOG2_E;
-import package::lib::element::{Packed, load4, store4};
-import package::tile::{CHUNK, D4, V4, WIDTH};
+import package::lib::element::{Packed, store4};
+import package::tile::{D4, V4, WIDTH};
 
-@group(0) @binding(3) var<storage, read> dout: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
@@ -28,7 +28,8 @@ const V_PARTS: u32 = (V4 + WIDTH - 1u) / WIDTH;
 
 var<private> dk: array<Quad, K_PARTS>;
 var<private> dv: array<Quad, V_PARTS>;
-@if(windowed || segmented) var<private> end_of: vec4<u32>; // one past the last query that sees each of the 4 keys
+// One past the last query that sees each of the 4 keys of a group.
+@if(windowed || segmented) var<workgroup> ends_of: array<vec4<u32>, GROUPS>;
 
 // A head of queries in one sequence: the first row of the sequence, and where its columns start in qkv and dout.
 struct Head {
@@ -49,8 +50,8 @@ fn attention_backward_kv(
     let block = workgroup.x * BLOCK;
     let key = block + 4u * place.group;
     @if(windowed || segmented) {
-        for (var r = 0u; r < 4u; r++) {
-            end_of[r] = end_seen(sequence, min(key + r, params.tokens - 1u));
+        if (place.column == 0u) {
+            ends_of[place.group] = ends_seen(sequence, key);
         }
     }
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
@@ -79,36 +80,25 @@ fn attention_backward_kv(
 
 // Adds the contribution of the queries tile..end (exclusive) of one tile.
 fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, block: u32, tile: u32, end: u32) {
-    var s: array<vec4<f32>, SHARE>;
-    for (var c = 0u; c < D4; c += CHUNK) {
-        let width = min(CHUNK, D4 - c);
-        workgroupBarrier();
-        stage_owned(lane, keys + c, block, width);
-        stage_queries(lane, head.queries + c, tile, width);
-        workgroupBarrier();
-        s = add_scores(s, place, width);
+    let key = block + 4u * place.group;
+    let first = tile + SHARE * place.column;
+    @if(dropout) let kept = kept_of_keys((head.sequence + first) * params.heads + head.index, first, end, key);
+    // dp waits in the memory of the weights: the registers of Intel's GPUs do not hold it beside the other scores and the
+    // sums at a head size of 128.
+    let dp = value_gradient_scores(lane, place, values, block, head.gradients, tile);
+    for (var j = 0u; j < SHARE; j++) {
+        put_weights(place, j, dp[j]);
     }
-    var dp: array<vec4<f32>, SHARE>;
-    for (var c = 0u; c < V4; c += CHUNK) {
-        let width = min(CHUNK, V4 - c);
-        workgroupBarrier();
-        stage_owned(lane, values + c, block, width);
-        stage_gradients(lane, head.gradients + c, tile, width);
-        workgroupBarrier();
-        dp = add_scores(dp, place, width);
-    }
+    let s = query_key_scores(lane, place, keys, block, head.queries, tile);
 
     var ds: array<vec4<f32>, SHARE>;
     for (var j = 0u; j < SHARE; j++) {
-        let query = tile + SHARE * place.column + j;
-        let row = head.sequence + min(query, params.tokens - 1u);
+        let row = head.sequence + min(first + j, params.tokens - 1u);
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
         let score = (params.scale * LOG2_E) * s[j] - lse_of;
-        let key = block + 4u * place.group;
-        var p = select(vec4<f32>(), exp2(score), sees(query, key));
-        var weighted = dp[j];
-        @if(dropout) let words = mask_words(row * params.heads + head.index, key / 4u);
-        @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), words >= vec4<u32>(params.threshold));
+        var p = select(vec4<f32>(), exp2(score), sees(place, first + j, key));
+        var weighted = weight_of(place, j);
+        @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), is_kept_query(kept, j));
         @if(dropout) { weighted *= mask; }
         ds[j] = p * (weighted - delta[row * params.delta_stride + head.index]);
         @if(dropout) { p *= mask; }
@@ -126,77 +116,33 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
     }
     for (var part = 0u; part < K_PARTS; part++) {
         workgroupBarrier();
-        stage_query_columns(lane, head.queries, tile, part * WIDTH);
+        stage_columns(lane, head.queries, tile, part * WIDTH, D4);
         workgroupBarrier();
         dk[part] = add_weighted(dk[part], place, tile, end);
     }
 }
 
-// Stages a chunk of the keys or values of the block.
-fn stage_owned(lane: u32, rows: u32, block: u32, width: u32) {
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = min(block + i / CHUNK, params.tokens - 1u);
-        if (i % CHUNK < width) {
-            staged[owned_slot(i / CHUNK, i % CHUNK)] = load4(qkv[rows + row * params.qkv_stride + i % CHUNK]);
-        }
-    }
-}
-
-// Stages a chunk of the queries of the tile for the scores.
-fn stage_queries(lane: u32, queries: u32, tile: u32, width: u32) {
-    for (var i = lane; i < TILE * CHUNK; i += LANES) {
-        let row = min(tile + i / CHUNK, params.tokens - 1u);
-        if (i % CHUNK < width) {
-            staged[walked_slot(i / CHUNK, i % CHUNK)] = load4(qkv[queries + row * params.qkv_stride + i % CHUNK]);
-        }
-    }
-}
-
-fn stage_gradients(lane: u32, gradients: u32, tile: u32, width: u32) {
-    for (var i = lane; i < TILE * CHUNK; i += LANES) {
-        let row = min(tile + i / CHUNK, params.tokens - 1u);
-        if (i % CHUNK < width) {
-            staged[walked_slot(i / CHUNK, i % CHUNK)] = load4(dout[gradients + row * params.dout_stride + i % CHUNK]);
-        }
-    }
-}
-
-// Stages WIDTH vec4s of the queries of the tile for the sums, from column `column` on.
-fn stage_query_columns(lane: u32, queries: u32, tile: u32, column: u32) {
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = min(tile + i / WIDTH, params.tokens - 1u);
-        let c = column + i % WIDTH;
-        var value: vec4<f32>;
-        if (c < D4) {
-            value = load4(qkv[queries + row * params.qkv_stride + c]);
-        }
-        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
-    }
-}
-
-fn stage_gradient_columns(lane: u32, gradients: u32, tile: u32, column: u32) {
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = min(tile + i / WIDTH, params.tokens - 1u);
-        let c = column + i % WIDTH;
-        var value: vec4<f32>;
-        if (c < V4) {
-            value = load4(dout[gradients + row * params.dout_stride + c]);
-        }
-        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
-    }
-}
-
 // Whether `query` sees each of the 4 keys from `key` on.
 @if(!causal)
-fn sees(query: u32, key: u32) -> vec4<bool> {
+fn sees(place: Place, query: u32, key: u32) -> vec4<bool> {
     return vec4<bool>(query < params.tokens);
 }
 
 @if(causal)
-fn sees(query: u32, key: u32) -> vec4<bool> {
+fn sees(place: Place, query: u32, key: u32) -> vec4<bool> {
     let seen = key + vec4<u32>(0u, 1u, 2u, 3u) <= vec4<u32>(query);
-    @if(windowed || segmented) { return seen & (vec4<u32>(query) < end_of); }
+    @if(windowed || segmented) { return seen & (vec4<u32>(query) < ends_of[place.group]); }
     @if(!windowed && !segmented) { return seen & vec4<bool>(query < params.tokens); }
+}
+
+// One past the last query that sees each of the 4 keys from `key` on.
+@if(windowed || segmented)
+fn ends_seen(sequence: u32, key: u32) -> vec4<u32> {
+    var seen: vec4<u32>;
+    for (var r = 0u; r < 4u; r++) {
+        seen[r] = end_seen(sequence, min(key + r, params.tokens - 1u));
+    }
+    return seen;
 }
 
 // One past the last query that sees `key`; non-decreasing in `key`.

@@ -7,18 +7,18 @@
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
-import package::attention::params::{params, qkv};
-@if(dropout) import package::attention::params::mask_words;
+import package::attention::params::params;
+import package::attention::portable::gradient_staging::{dout, gradient_value_scores};
+@if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
+import package::attention::portable::staging::{query_key_scores, stage_columns};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_scores, add_weighted, group_sum, owned_slot, place_of, put_weights, row_of};
-import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
+import package::attention::portable::tiles::{add_weighted, group_sum, place_of, put_weights, row_of};
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
-import package::tile::{CHUNK, D4, V4, WIDTH};
+import package::tile::{D4, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read> out: array<Packed>;
-@group(0) @binding(3) var<storage, read> dout: array<Packed>;
 @group(0) @binding(4) var<storage, read> lse: array<f32>;
 @group(0) @binding(5) var<storage, read_write> delta: array<f32>;
 @group(0) @binding(6) var<storage, read_write> dqkv: array<Packed>;
@@ -50,28 +50,12 @@ fn attention_backward_q(
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
     let end = keys_end(block);
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
-        var s: array<vec4<f32>, SHARE>;
-        for (var c = 0u; c < D4; c += CHUNK) {
-            let width = min(CHUNK, D4 - c);
-            workgroupBarrier();
-            stage_queries(lane, queries + c, block, width);
-            stage_walked(lane, keys + c, tile, width);
-            workgroupBarrier();
-            s = add_scores(s, place, width);
-        }
-        var dp: array<vec4<f32>, SHARE>;
-        for (var c = 0u; c < V4; c += CHUNK) {
-            let width = min(CHUNK, V4 - c);
-            workgroupBarrier();
-            stage_gradients(lane, gradients + c, block, width);
-            stage_walked(lane, values + c, tile, width);
-            workgroupBarrier();
-            dp = add_scores(dp, place, width);
-        }
+        let s = query_key_scores(lane, place, queries, block, keys, tile);
+        let dp = gradient_value_scores(lane, place, gradients, block, values, tile);
         weigh(s, dp, place, (sequence + token) * params.heads + head, token, tile);
         for (var part = 0u; part < PARTS; part++) {
             workgroupBarrier();
-            stage_keys(lane, keys, tile, part * WIDTH);
+            stage_columns(lane, keys, tile, part * WIDTH, D4);
             workgroupBarrier();
             dq[part] = add_weighted(dq[part], place, tile, min(tile + TILE, end));
         }
@@ -99,47 +83,6 @@ fn load_statistics(place: Place, sequence: u32, token: u32, head: u32) {
     delta_of = group_sum(part, place);
 }
 
-fn stage_queries(lane: u32, queries: u32, block: u32, width: u32) {
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = min(block + i / CHUNK, params.tokens - 1u);
-        if (i % CHUNK < width) {
-            staged[owned_slot(i / CHUNK, i % CHUNK)] = load4(qkv[queries + row * params.qkv_stride + i % CHUNK]);
-        }
-    }
-}
-
-fn stage_gradients(lane: u32, gradients: u32, block: u32, width: u32) {
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = min(block + i / CHUNK, params.tokens - 1u);
-        if (i % CHUNK < width) {
-            staged[owned_slot(i / CHUNK, i % CHUNK)] = load4(dout[gradients + row * params.dout_stride + i % CHUNK]);
-        }
-    }
-}
-
-// Stages a chunk of the keys or values of the tile for the scores.
-fn stage_walked(lane: u32, rows: u32, tile: u32, width: u32) {
-    for (var i = lane; i < TILE * CHUNK; i += LANES) {
-        let row = min(tile + i / CHUNK, params.tokens - 1u);
-        if (i % CHUNK < width) {
-            staged[walked_slot(i / CHUNK, i % CHUNK)] = load4(qkv[rows + row * params.qkv_stride + i % CHUNK]);
-        }
-    }
-}
-
-// Stages WIDTH vec4s of the keys of the tile for the sums, from column `column` on.
-fn stage_keys(lane: u32, keys: u32, tile: u32, column: u32) {
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = min(tile + i / WIDTH, params.tokens - 1u);
-        let c = column + i % WIDTH;
-        var value: vec4<f32>;
-        if (c < D4) {
-            value = load4(qkv[keys + row * params.qkv_stride + c]);
-        }
-        staged[sum_slot(i / WIDTH, i % WIDTH)] = value;
-    }
-}
-
 // Publishes ds; `index` numbers the first of the 4 queries and the head, for dropout.
 fn weigh(
     s: array<vec4<f32>, SHARE>,
@@ -150,19 +93,12 @@ fn weigh(
     tile: u32,
 ) {
     let first = tile + SHARE * place.column;
-    @if(dropout) let x = mask_words(index, first / 4u);
-    @if(dropout) let y = mask_words(index + params.heads, first / 4u);
-    @if(dropout) let z = mask_words(index + 2u * params.heads, first / 4u);
-    @if(dropout) let w = mask_words(index + 3u * params.heads, first / 4u);
+    @if(dropout) let kept = kept_of_queries(index, token, first);
     for (var j = 0u; j < SHARE; j++) {
         let score = (params.scale * LOG2_E) * s[j] - lse_of;
         let p = select(vec4<f32>(), exp2(score), is_seen(token, first + j));
         var weighted = dp[j];
-        @if(dropout) {
-            let i = (first + j) % 4u;
-            let is_kept = vec4<u32>(x[i], y[i], z[i], w[i]) >= vec4<u32>(params.threshold);
-            weighted = select(vec4<f32>(), params.factor * weighted, is_kept);
-        }
+        @if(dropout) { weighted = select(vec4<f32>(), params.factor * weighted, is_kept_key(kept, j)); }
         put_weights(place, j, p * (weighted - delta_of));
     }
 }

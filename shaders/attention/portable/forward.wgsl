@@ -9,15 +9,15 @@
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
-import package::attention::params::{params, qkv};
-@if(dropout) import package::attention::params::mask_words;
+import package::attention::params::params;
+@if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
+import package::attention::portable::staging::{query_key_scores, stage_columns};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_scores, add_weighted, group_max, group_sum, owned_slot, place_of, put_weights, row_of};
-import package::attention::portable::tiles::{staged, sum_slot, walked_slot};
+import package::attention::portable::tiles::{add_weighted, group_max, group_sum, place_of, put_weights, row_of};
 import package::lib::attention::{LN_2, LOWEST, MASKED};
-import package::lib::element::{Packed, load4, store4};
-import package::tile::{CHUNK, D4, V4, WIDTH};
+import package::lib::element::{Packed, store4};
+import package::tile::{D4, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
@@ -46,18 +46,11 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let values = params.qkv_offset + sequence * params.qkv_stride + params.v_start + kv_head * V4;
     let end = keys_end(block);
     for (var tile = first_key(sequence, block); tile < end; tile += TILE) {
-        var scores: array<vec4<f32>, SHARE>;
-        for (var c = 0u; c < D4; c += CHUNK) {
-            let width = min(CHUNK, D4 - c);
-            workgroupBarrier();
-            stage_chunk(lane, queries + c, block, keys + c, tile, width);
-            workgroupBarrier();
-            scores = add_scores(scores, place, width);
-        }
+        var scores = query_key_scores(lane, place, queries, block, keys, tile);
         weigh(&scores, place, (sequence + token) * params.heads + head, token, tile);
         for (var part = 0u; part < PARTS; part++) {
             workgroupBarrier();
-            stage_values(lane, values, tile, part * WIDTH);
+            stage_columns(lane, values, tile, part * WIDTH, V4);
             workgroupBarrier();
             sums[part] = add_weighted(decayed(sums[part]), place, tile, min(tile + TILE, end));
         }
@@ -68,33 +61,6 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
         if (token + r < params.tokens) {
             write_row(place, sequence + token + r, head, r);
         }
-    }
-}
-
-// Stages `width` vec4s of the queries of the block and of the keys of the tile.
-fn stage_chunk(lane: u32, queries: u32, block: u32, keys: u32, tile: u32, width: u32) {
-    let last = params.tokens - 1u;
-    for (var i = lane; i < BLOCK * CHUNK; i += LANES) {
-        let row = i / CHUNK;
-        let c = i % CHUNK;
-        if (c < width) {
-            staged[owned_slot(row, c)] = load4(qkv[queries + min(block + row, last) * params.qkv_stride + c]);
-            staged[walked_slot(row, c)] = load4(qkv[keys + min(tile + row, last) * params.qkv_stride + c]);
-        }
-    }
-}
-
-// Stages WIDTH vec4s of the values of the tile, from column `column` on.
-fn stage_values(lane: u32, values: u32, tile: u32, column: u32) {
-    let last = params.tokens - 1u;
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
-        let row = i / WIDTH;
-        let c = column + i % WIDTH;
-        var value: vec4<f32>;
-        if (c < V4) {
-            value = load4(qkv[values + min(tile + row, last) * params.qkv_stride + c]);
-        }
-        staged[sum_slot(row, i % WIDTH)] = value;
     }
 }
 
@@ -111,17 +77,11 @@ fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u3
     decay = exp2(highest - top);
     highest = top;
     total *= decay;
-    @if(dropout) let x = mask_words(index, first / 4u);
-    @if(dropout) let y = mask_words(index + params.heads, first / 4u);
-    @if(dropout) let z = mask_words(index + 2u * params.heads, first / 4u);
-    @if(dropout) let w = mask_words(index + 3u * params.heads, first / 4u);
+    @if(dropout) let kept = kept_of_queries(index, token, first);
     for (var j = 0u; j < SHARE; j++) {
         var p = exp2((*scores)[j] - top);
         total += p;
-        @if(dropout) {
-            let i = (first + j) % 4u;
-            p = select(vec4<f32>(), p, vec4<u32>(x[i], y[i], z[i], w[i]) >= vec4<u32>(params.threshold));
-        }
+        @if(dropout) { p = select(vec4<f32>(), p, is_kept_key(kept, j)); }
         put_weights(place, j, p);
     }
 }

@@ -17,7 +17,7 @@ import package::tile::{CHUNK, WIDTH};
 
 const GROUPS: u32 = 8u; // of 4 owned rows
 const BLOCK: u32 = 4u * GROUPS;
-const TILE: u32 = 32u;
+const TILE: u32 = 32u; // as many as BLOCK, so that one loop stages both sides for the scores
 const SHARE: u32 = TILE / WIDTH; // walked rows of an invocation
 const LANES: u32 = WIDTH * GROUPS;
 const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
@@ -85,6 +85,11 @@ fn add_scores(scores: array<vec4<f32>, SHARE>, place: Place, width: u32) -> arra
 // Publishes the weights of walked row j of the invocation.
 fn put_weights(place: Place, j: u32, value: vec4<f32>) {
     weights[(SHARE * place.column + j) * GROUPS + place.group] = value;
+}
+
+// The weights of walked row j that the invocation published.
+fn weight_of(place: Place, j: u32) -> vec4<f32> {
+    return weights[(SHARE * place.column + j) * GROUPS + place.group];
 }
 
 // Where column `column` of walked row `row` is staged for the sums.

@@ -1,0 +1,43 @@
+// Dropout in the portable attention kernels: a bit for each weight of an invocation, set if the weight is kept. The words
+// of all its weights would take 16 or 32 registers. Words are drawn in a loop whose length compilers do not know: they
+// would interleave the draws, each of ten rounds, and run out of registers on Intel.
+
+import package::attention::params::{mask_words, params};
+import package::attention::portable::tiles::SHARE;
+
+// Of 4 owned queries and SHARE walked keys, from `token` and `key` on: bit 4 r + j for query r and key j. `index` numbers
+// the first query and its head.
+fn kept_of_queries(index: u32, token: u32, key: u32) -> u32 {
+    var kept = 0u;
+    for (var r = 0u; r < min(4u, params.tokens - min(token, params.tokens)); r++) {
+        kept |= (kept_keys(index + r * params.heads, key / 4u) >> (key % 4u)) << (4u * r);
+    }
+    return kept;
+}
+
+// Whether the weights of key j are kept, for each of the 4 queries.
+fn is_kept_key(kept: u32, j: u32) -> vec4<bool> {
+    return (vec4<u32>(kept >> j) & vec4<u32>(1u, 0x10u, 0x100u, 0x1000u)) != vec4<u32>();
+}
+
+// Of 4 owned keys and SHARE walked queries, from `key` and `query` on: bit 4 j + r for query j and key r. `index` numbers
+// the first query and its head; `end` is past the last query.
+fn kept_of_keys(index: u32, query: u32, end: u32, key: u32) -> u32 {
+    var kept = 0u;
+    for (var j = 0u; j < min(SHARE, end - min(query, end)); j++) {
+        kept |= kept_keys(index + j * params.heads, key / 4u) << (4u * j);
+    }
+    return kept;
+}
+
+// Whether the weights of query j are kept, for each of the 4 keys.
+fn is_kept_query(kept: u32, j: u32) -> vec4<bool> {
+    return (vec4<u32>(kept >> (4u * j)) & vec4<u32>(1u, 2u, 4u, 8u)) != vec4<u32>();
+}
+
+// Bit i: whether the weight of key 4 four + i is kept.
+fn kept_keys(index: u32, four: u32) -> u32 {
+    let is_kept = mask_words(index, four) >= vec4<u32>(params.threshold);
+    let bits = select(vec4<u32>(), vec4<u32>(1u, 2u, 4u, 8u), is_kept);
+    return bits.x | bits.y | bits.z | bits.w;
+}
