@@ -115,6 +115,9 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     ];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
+    let halves =
+        ["float16", "bfloat16"].map(|element| format!("--model.model_config.compute_dtype={element}"));
+    let half_models = [&[][..], &plain, &gpt2, &dropping];
     let optimizers: Vec<String> =
         OptimizerType::words().map(|word| format!("--optimizer.type={word}")).collect();
     capabilities
@@ -122,8 +125,13 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         .flat_map(|&capabilities| {
             let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
+            let mut in_half = Vec::new();
+            for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {
+                in_half.extend(everything(&[model, &[half]].concat(), capabilities));
+            }
             let optimizers = optimizers.iter().flat_map(move |o| everything(&[o], capabilities));
             models
+                .chain(in_half)
                 .chain(optimizers)
                 .chain(packed_documents(capabilities))
                 .chain(compositions(capabilities))

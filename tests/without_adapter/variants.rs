@@ -52,7 +52,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     for element in [F32, Element::F16, Element::Bf16] {
         let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 6, cols, element);
         let [x, y, residual] = [12; 3].map(|cols| tensor(&mut rec, cols));
-        let [g, dg] = [1; 2].map(|cols| tensor(&mut rec, cols));
+        let [g, dg] = [1; 2].map(|cols| rec.tensor("gate", 6, cols, F32));
         for residual in [None, Some(residual)] {
             row_gate::row_gate(&mut rec, x, g, residual, y);
             row_gate::row_gate_backward(&mut rec, x, g, y, residual.unwrap_or(y), residual.is_some(), dg);
