@@ -96,7 +96,13 @@ impl Recordings {
         let gpt = layout.bind(model, &arenas.weights, Some(&arenas.gradients));
         let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
         let context = |mode| ForwardContext { config: model, buffers, batch, mode };
-        let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
+        let losses = LossTensors {
+            step: state,
+            accumulation,
+            is_per_token: false,
+            next_token: loss,
+            multi_token: ahead_loss,
+        };
         let training = context(Mode::Training(Training { step: state, accumulation, masks }));
         let micro_step = micro_step(&gpt, &training, &losses, capabilities).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };

@@ -7,7 +7,7 @@ use crate::model::ExpertState;
 use crate::model::arena::{ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::adamw::{self, AdamW};
-use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
 use crate::ops::hot_experts::hot_experts;
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::sgd::{self, Sgd, SgdTensors};
@@ -39,7 +39,8 @@ impl Update<'_> {
         let gradients: Vec<Tensor> =
             trained.clone().map(|i| self.arenas.gradients.segment(self.layout, i)).collect();
         let max_norm = self.max_norm.map(|norm| norm as f32);
-        rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, max_norm));
+        let rules = StepRules { max_norm, ..StepRules::default() };
+        rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, &rules));
         for i in trained.filter(|&i| self.layout.segments[i].kind.rule == UpdateRule::Elementwise) {
             match self.optimizer.kind {
                 OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => {

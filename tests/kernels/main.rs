@@ -16,6 +16,7 @@ mod grouped;
 mod grouped_layers;
 mod lanes;
 mod linear_cross_entropy;
+mod local_norm;
 mod masks;
 mod matmul;
 mod muon;
