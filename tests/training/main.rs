@@ -12,6 +12,7 @@ mod document_steps;
 mod dropout;
 mod forecast;
 mod generate;
+mod loss_scale;
 mod memory;
 mod mixtures;
 mod portions;
