@@ -291,6 +291,7 @@ fn losses(c: &mut Criterion) {
                 loss,
                 accumulation: 1,
                 factor: 1.0,
+                is_per_token: false,
             };
             linear_cross_entropy(&mut row.rec, &op, dh, Some(&[dhead]));
             Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)

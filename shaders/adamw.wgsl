@@ -42,7 +42,7 @@ struct Params {
 @compute @workgroup_size(LANES)
 fn adamw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = linear_index(workgroup) * LANES + lane;
-    if (i >= params.count4 || state.is_overflow != 0u || state.is_halted != 0u) {
+    if (i >= params.count4 || state.is_overflow != 0u || state.halt != 0u) {
         return;
     }
     let g = gradients[i] * state.grad_factor;

@@ -1,10 +1,10 @@
 // Global gradient norm, overflow detection, and the StepState that the optimizer reads
 //
-//   square_sum    per row of blocks · BLOCK groups of 4 of one arena segment: partial = (√Σ (g / loss_scale)², non-finite
-//                 groups)
+//   square_sum    per row of blocks · BLOCK groups of 4 of one arena segment: partial = (√Σ (g · weight / loss_scale)²,
+//                 non-finite groups)
 //   finish_step   one workgroup reduces all partials and writes norm, overflow flag, clip factor / loss_scale, learning
-//                 rate and bias corrections to the step's state; advances global_step unless the step overflowed or the
-//                 run is halted
+//                 rate and bias corrections to the step's state; advances global_step unless the step overflowed, its
+//                 norm reached spike_norm, or the run is halted
 //
 //   gradients (4 · count4) f32, partials (P, 2) f32, schedule (schedule_rows, 4 · schedule_stride4) f32
 //
@@ -16,11 +16,13 @@
 // Program to Find the Euclidean Norm of a Vector", 1978; LAPACK's dnrm2). A norm over the largest f32 becomes that. So
 // is_overflow means that a gradient is not finite, and nothing else. That is tested on the raw bits (exponent all ones):
 // shader compilers may assume that no value is NaN and drop `g != g`.
+// weight is 1, or, if every token of the step counts the same, tokens / (targets of the step that are not ignored): the loss
+// of each micro-batch was divided by all its tokens, since the targets of the others were not known yet.
 // Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum4};
-import package::lib::step_state::{LossState, StepState};
+import package::lib::step_state::{HALTED, LossState, SKIPPED, StepState};
 import package::tile::{BLOCK, LANES};
 
 struct Params {
@@ -31,6 +33,9 @@ struct Params {
     max_norm: f32, // 0: no clipping
     schedule_rows: u32,
     schedule_stride4: u32,
+    spike_norm: f32, // a step with this norm or more is skipped; 0: none
+    halts_on_nan: u32, // 1: a gradient or loss that is not finite halts the run
+    tokens: f32, // of the step, ignored ones included, if all others count the same; 0: the mean is over micro-batches
 }
 
 // By global_step: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), learning rate of parameter group 1, ...
@@ -64,7 +69,7 @@ fn square_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
     if (row >= params.rows) {
         return;
     }
-    let unscale = 1.0 / state.loss_scale;
+    let unscale = token_weight() / state.loss_scale;
     var sums = Squares(0.0);
     for (var block = 0u; block < params.blocks; block++) {
         let start = (row * params.blocks + block) * BLOCK;
@@ -104,15 +109,29 @@ fn finish_step(@builtin(local_invocation_index) lane: u32) {
     state_out.overflows += select(0u, 1u, overflow);
     state_out.grad_norm = norm;
     // A factor that vanished would make a step without gradients of one whose gradients are huge.
-    state_out.grad_factor = max(clip / state_out.loss_scale, SMALLEST);
+    state_out.grad_factor = max(clip * token_weight() / state_out.loss_scale, SMALLEST);
     state_out.learning_rate = row.x;
     state_out.bias_correction1 = row.y;
     state_out.bias_correction2 = row.z;
-    state_out.loss = loss.mean_sum;
+    let mean = select(loss.mean_sum, loss.loss_sum / max(loss.token_sum, 1.0), params.tokens > 0.0);
+    state_out.loss = mean;
     state_out.step += 1u;
-    if (!overflow && state_out.is_halted == 0u) {
+    state_out.halt = halt_of(norm, overflow, overflow || any(is_overflow(vec4<f32>(mean))));
+    if (!overflow && state_out.halt == 0u) {
         state_out.global_step += 1u;
     }
+}
+
+fn halt_of(norm: f32, overflow: bool, has_nan: bool) -> u32 {
+    if (state_out.halt == HALTED || (params.halts_on_nan != 0u && has_nan)) {
+        return HALTED;
+    }
+    let spikes = params.spike_norm > 0.0 && norm >= params.spike_norm;
+    return select(0u, SKIPPED, spikes && !overflow);
+}
+
+fn token_weight() -> f32 {
+    return select(1.0, params.tokens / max(loss.token_sum, 1.0), params.tokens > 0.0);
 }
 
 fn squares_of(values: vec4<f32>) -> Squares {

@@ -30,7 +30,7 @@ struct Params {
 @compute @workgroup_size(LANES)
 fn hot_experts(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let expert = linear_index(workgroup) * LANES + lane;
-    let is_skipped = state.is_overflow != 0u || state.is_halted != 0u;
+    let is_skipped = state.is_overflow != 0u || state.halt != 0u;
     if (expert >= params.experts || is_skipped || !is_time(state.step)) {
         return;
     }

@@ -1,6 +1,7 @@
 // Softmax cross-entropy over rows of logits z:   loss[n] = log Σ_v exp(z[n, v]) − z[n, target[n]]
 //
-//   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count)
+//   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count), or
+//                           / (accumulation · N) if grad_norm divides by the step's count
 //   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` that of the logits (rows, V), dz = seed ·
 //                           (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites them
 //   sum_losses              adds losses (N) to LossState
@@ -27,6 +28,7 @@ struct Params {
     ignore: u32, // target id that is not counted
     inverse_accumulation: f32,
     factor: f32, // weight of the mean loss in the objective
+    divisor: f32, // N, or 0: the count
 }
 
 const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
@@ -51,7 +53,8 @@ fn count_targets(@builtin(local_invocation_index) lane: u32) {
     let total = row_sum(count, lane);
     if (lane == 0u) {
         loss.count = total;
-        loss.seed = params.factor * step.loss_scale * params.inverse_accumulation / max(total, 1.0);
+        let divisor = select(max(total, 1.0), params.divisor, params.divisor > 0.0);
+        loss.seed = params.factor * step.loss_scale * params.inverse_accumulation / divisor;
     }
 }
 

@@ -68,7 +68,7 @@ fn direction(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     if (row >= params.rows) {
         return;
     }
-    let stays = state.is_overflow != 0u || state.is_halted != 0u;
+    let stays = state.is_overflow != 0u || state.halt != 0u;
     var squares = 0.0;
     for (var i = first; i < params.cols4; i += STEP) {
         let at = row * params.cols4 + i;
@@ -122,7 +122,7 @@ fn polynomial(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
 @compute @workgroup_size(LANES)
 fn apply(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = linear_index(workgroup) * LANES + lane;
-    if (i >= params.rows * params.cols4 || state.is_overflow != 0u || state.is_halted != 0u) {
+    if (i >= params.rows * params.cols4 || state.is_overflow != 0u || state.halt != 0u) {
         return;
     }
     let row = schedule_row(state.global_step, params.schedule_rows);

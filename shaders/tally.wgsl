@@ -56,7 +56,7 @@ fn update_bias(@builtin(local_invocation_index) lane: u32) {
         choices += tally_in[e];
     }
     let total = row_count(choices, lane);
-    if (total == 0u || state.is_overflow != 0u || state.is_halted != 0u) {
+    if (total == 0u || state.is_overflow != 0u || state.halt != 0u) {
         return;
     }
     let quotient = total / params.experts;

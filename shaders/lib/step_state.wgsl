@@ -2,7 +2,7 @@
 // the same structs in Rust.
 
 struct StepState {
-    loss_scale: f32, // of the current step
+    loss_scale: f32, // of the current step; after the update, of the next one
     global_step: u32, // optimizer steps done; does not advance on overflow
     is_overflow: u32, // 1 if a gradient of this step was not finite
     grad_norm: f32, // norm of the unscaled gradients, before clipping
@@ -11,10 +11,13 @@ struct StepState {
     bias_correction1: f32, // 1 / (1 - beta1^t)
     bias_correction2: f32, // 1 / (1 - beta2^t)
     loss: f32, // mean over the step's micro-batches
-    is_halted: u32, // 1 suspends updates until the host clears it
+    halt: u32, // SKIPPED or HALTED: no update is made, as on overflow
     overflows: u32, // steps that have overflowed so far
     step: u32, // steps done, overflowed ones included
 }
+
+const SKIPPED = 1u; // this step alone: its norm spiked
+const HALTED = 2u; // this step and all later ones, until the host clears it
 
 // Row of the schedule for the current step, after grad_norm has advanced `global_step`. Not used on overflow.
 fn schedule_row(global_step: u32, rows: u32) -> u32 {

@@ -169,6 +169,7 @@ fn loss(harness: &mut Harness<'_>) {
         loss,
         accumulation: 1,
         factor: 1.0,
+        is_per_token: false,
     };
     linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(&[dhead]));
     let count = targets.iter().filter(|&&target| target != ignore).count();

@@ -105,6 +105,11 @@ impl ArenaLayout {
         Ok(Self { parameters, segments })
     }
 
+    /// Path and number of elements of each parameter.
+    pub fn sizes(&self) -> Vec<(String, usize)> {
+        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.rows * spec.cols)).collect()
+    }
+
     /// Size of an arena in elements.
     pub fn elements(&self) -> u64 {
         self.segments.iter().map(|segment| segment.elements).sum()

@@ -23,6 +23,8 @@ pub struct LossTensors {
     pub step: Tensor,
     /// Micro-batches in a step.
     pub accumulation: u32,
+    /// Whether a token weighs the same in every micro-batch of a step.
+    pub is_per_token: bool,
     /// `LossState` of the next token.
     pub next_token: Tensor,
     /// `LossState` of multi-token prediction; `None` outside training and for models without it.
@@ -41,6 +43,7 @@ impl Gpt<Parameter> {
             loss: losses.next_token,
             accumulation: losses.accumulation,
             factor: 1.0,
+            is_per_token: losses.is_per_token,
         };
         tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token));
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {

@@ -21,7 +21,24 @@ crate::params! {
         max_norm: f32,
         schedule_rows: u32,
         schedule_stride4: u32,
+        spike_norm: f32,
+        halts_on_nan: u32,
+        tokens: f32,
     }
+}
+
+/// What is made of a step's gradients. By default every finite gradient is used as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepRules {
+    /// Gradients are scaled down to this norm.
+    pub max_norm: Option<f32>,
+    /// A step whose norm, before clipping, is this or more makes no update.
+    pub spike_norm: Option<f32>,
+    /// Whether the run halts at the first gradient or loss that is not finite.
+    pub halts_on_nan: bool,
+    /// Tokens of a step, those with ignored targets included, if all others are to count the same. The losses were recorded
+    /// with [`is_per_token`](super::linear_cross_entropy::LinearCrossEntropy::is_per_token).
+    pub tokens: Option<f32>,
 }
 
 /// The tensors that the decisions of a step are read from and written to.
@@ -41,38 +58,12 @@ pub const fn rate_column(group: usize) -> u32 {
     if group == 0 { 0 } else { group as u32 + 2 }
 }
 
-/// Computes norm and overflow flag of all `gradients` (a flat tensor for each segment) and updates the step's state. If
-/// given, the norm is clipped to `max_norm`.
+/// Computes norm and overflow flag of all `gradients` (a flat tensor for each segment) and updates the step's state by
+/// `rules`.
 #[track_caller]
-pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, max_norm: Option<f32>) {
-    let groups = |segment: &Tensor| segment.stride4() * segment.rows;
-    let blocks: u64 = gradients.iter().map(|segment| u64::from(groups(segment).div_ceil(BLOCK))).sum();
-    let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK);
-    let rows = |segment: &Tensor| groups(segment).div_ceil(BLOCK * blocks);
-    let total: u32 = gradients.iter().map(rows).sum();
-    let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
+pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, rules: &StepRules) {
+    let (partials, rows) = square_sums(rec, gradients, tensors, rules);
     let StepTensors { state, loss, schedule } = tensors;
-    let mut params = Params {
-        count4: 0,
-        rows: 0,
-        blocks,
-        first_partial: 0,
-        max_norm: 0.0,
-        schedule_rows: schedule.rows,
-        schedule_stride4: schedule.stride4(),
-    };
-    for segment in gradients {
-        params = Params { count4: groups(segment), rows: rows(segment), ..params };
-        let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
-        let bindings = [
-            segment.bind("gradients", Element::F32),
-            partials.bind("partials", Element::F32),
-            StepState::bind("state", *state),
-        ];
-        rec.dispatch(kernel.constant("BLOCK", BLOCK), &bindings, &params, grid);
-        params.first_partial += params.rows;
-    }
-    let params = Params { rows: total, max_norm: max_norm.unwrap_or(0.0), ..params };
     let kernel = fold("grad_norm", "finish_step", Element::F32).constant("BLOCK", BLOCK);
     let bindings = [
         schedule.bind("schedule", Element::F32),
@@ -80,5 +71,50 @@ pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors
         StepState::bind("state_out", *state),
         LossState::bind("loss", *loss),
     ];
-    rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
+    rec.dispatch(kernel, &bindings, &Params { rows, ..params(tensors, rules) }, [1, 1, 1]);
+}
+
+/// Norm and number of non-finite groups of each row of `gradients`: (1, 2 rows), and how many rows there are.
+#[track_caller]
+pub(super) fn square_sums(
+    rec: &mut Recorder,
+    gradients: &[Tensor],
+    tensors: &StepTensors,
+    rules: &StepRules,
+) -> (Tensor, u32) {
+    let groups = |segment: &Tensor| segment.stride4() * segment.rows;
+    let blocks: u64 = gradients.iter().map(|segment| u64::from(groups(segment).div_ceil(BLOCK))).sum();
+    let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK);
+    let rows = |segment: &Tensor| groups(segment).div_ceil(BLOCK * blocks);
+    let total: u32 = gradients.iter().map(rows).sum();
+    let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
+    let mut params = Params { blocks, ..params(tensors, rules) };
+    for segment in gradients {
+        params = Params { count4: groups(segment), rows: rows(segment), ..params };
+        let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
+        let bindings = [
+            segment.bind("gradients", Element::F32),
+            partials.bind("partials", Element::F32),
+            StepState::bind("state", tensors.state),
+            LossState::bind("loss", tensors.loss),
+        ];
+        rec.dispatch(kernel.constant("BLOCK", BLOCK), &bindings, &params, grid);
+        params.first_partial += params.rows;
+    }
+    (partials, total)
+}
+
+fn params(tensors: &StepTensors, rules: &StepRules) -> Params {
+    Params {
+        count4: 0,
+        rows: 0,
+        blocks: 0,
+        first_partial: 0,
+        max_norm: rules.max_norm.unwrap_or(0.0),
+        schedule_rows: tensors.schedule.rows,
+        schedule_stride4: tensors.schedule.stride4(),
+        spike_norm: rules.spike_norm.unwrap_or(0.0),
+        halts_on_nan: rules.halts_on_nan.into(),
+        tokens: rules.tokens.unwrap_or(0.0),
+    }
 }

@@ -19,6 +19,7 @@ crate::params! {
         ignore: u32,
         inverse_accumulation: f32,
         factor: f32,
+        divisor: f32,
     }
 }
 
@@ -41,6 +42,9 @@ pub struct LinearCrossEntropy<'a> {
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
     pub factor: f32,
+    /// Whether gradients are those of the sum of losses over N, not of the mean over targets that count, so that a token
+    /// weighs the same in every micro-batch; [`StepRules::tokens`](super::grad_norm::StepRules::tokens) makes a mean of it.
+    pub is_per_token: bool,
 }
 
 /// Bytes of the smallest chunk of logits that `tokens` rows can be cut into. One binding must hold it.
@@ -202,6 +206,7 @@ fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
         ignore: op.ignore,
         inverse_accumulation: 1.0 / op.accumulation as f32,
         factor: op.factor,
+        divisor: if op.is_per_token { op.h.rows as f32 } else { 0.0 },
     }
 }
 

@@ -19,6 +19,8 @@ pub mod heads;
 pub mod hot_experts;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
+pub mod local_norm;
+pub mod loss_scale;
 pub mod matmul;
 pub mod muon;
 pub mod permute;

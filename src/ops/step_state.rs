@@ -1,12 +1,19 @@
 //! State that the kernels of a training step share: the twins of the structs in `shaders/lib/step_state.wgsl`.
 
+/// [`StepState::halt`] of a step whose norm spiked: this step makes no update.
+pub const SKIPPED: u32 = 1;
+
+/// [`StepState::halt`] of a run whose gradients or loss were not finite: neither this step nor a later one makes an update.
+pub const HALTED: u32 = 2;
+
 crate::state! {
     /// The decisions of a step, and the counters that persist from step to step.
     /// [`grad_norm`](super::grad_norm::grad_norm) writes it.
     pub struct StepState {
-        /// What the loss is multiplied by before the backward pass.
+        /// What the loss is multiplied by before the backward pass. At the end of an update
+        /// [`loss_scale`](super::loss_scale::loss_scale) sets that of the next step, where the scale adapts.
         pub loss_scale: f32,
-        /// Optimizer steps done; an overflow does not advance it.
+        /// Optimizer steps done; a step without an update does not advance it.
         pub global_step: u32,
         /// 1 if a gradient of the step was not finite.
         pub is_overflow: u32,
@@ -22,8 +29,8 @@ crate::state! {
         pub bias_correction2: f32,
         /// Mean loss over the step's micro-batches in nats per token.
         pub loss: f32,
-        /// While 1, updates are skipped.
-        pub is_halted: u32,
+        /// 0, or why no update is made although the gradients may be finite: [`SKIPPED`] or [`HALTED`].
+        pub halt: u32,
         /// Steps whose gradients were not finite, since the start of this process.
         pub overflows: u32,
         /// Steps done, overflowed ones included.

@@ -24,6 +24,7 @@ pub mod grad_norm;
 pub mod grouped_matmul;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
+pub mod loss_scale;
 pub mod matmul;
 pub mod mixture;
 pub mod multi_token;

@@ -83,6 +83,37 @@ pub fn loss_line(line: &LossLine) -> String {
     text
 }
 
+/// The line of a step of a run that skips those whose gradient norm is `bound` or more.
+///
+/// ```
+/// use gristmill::report::loss_monitor::skip_line;
+/// assert_eq!(
+///     skip_line(7, 1.0, true),
+///     "opt_global_step: 7, skip_data_grad_norm_threshold: 1.0, is_skip: True"
+/// );
+/// ```
+pub fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
+    let (bound, is_skip) = (python_float(bound), if is_skip { "True" } else { "False" });
+    format!("opt_global_step: {global_step}, skip_data_grad_norm_threshold: {bound}, is_skip: {is_skip}")
+}
+
+/// The entry of a step about the gradients of single parameters: their numbers of elements, and name and sum of squares of
+/// each. The original has no names.
+///
+/// ```
+/// use gristmill::report::loss_monitor::local_norm_lines;
+/// let lines = local_norm_lines(&[("norm", 48), ("output", 12288)], &[0.5, 2.0]);
+/// assert_eq!(lines, " norm_size: [48, 12288]\nlocal_norm:\nnorm 0.5\noutput 2.0");
+/// ```
+pub fn local_norm_lines(parameters: &[(impl AsRef<str>, usize)], norms: &[f32]) -> String {
+    let sizes: Vec<usize> = parameters.iter().map(|(_, size)| *size).collect();
+    let lines = parameters.iter().zip(norms).map(|((name, _), norm)| {
+        let (name, norm) = (name.as_ref(), python_float(*norm));
+        format!("\n{name} {norm}")
+    });
+    format!(" norm_size: {sizes:?}\nlocal_norm:{}", lines.collect::<String>())
+}
+
 /// The second line of a step: the share of the run that is done (0 to 1), samples per second, and the time left.
 ///
 /// ```

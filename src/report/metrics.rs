@@ -30,6 +30,12 @@ pub struct StepMetrics {
     pub loss_scale: f64,
     /// Whether a gradient was not finite and the update was skipped.
     pub overflow: bool,
+    /// Whether the update was skipped for its norm, if the run skips such steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_skip: Option<bool>,
+    /// The sum of squares of each parameter's gradients, in the order of the log's `local_norm`, if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub local_norm: Option<Vec<f32>>,
     /// Trained tokens per second in this step.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub tokens_per_second: f64,

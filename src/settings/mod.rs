@@ -49,6 +49,7 @@ pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
+pub use sections::monitor::Monitor;
 pub use sections::optimizer::*;
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
@@ -56,5 +57,5 @@ pub use sections::sample::Sample;
 pub use sections::schedule::{
     CoolDown, Decay, DecayStart, Group, GroupKeys, Schedule, ScheduleConfig, ScheduleType, Warmup,
 };
-pub use sections::wrapper::Wrapper;
+pub use sections::wrapper::{Adaptation, LossScale, LossScaleKind, Wrapper};
 pub use values::{Settings, default_decision};

@@ -8,7 +8,7 @@ use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
 use crate::error::Result;
-use crate::model::config::ModelConfig;
+use crate::model::config::{BalanceLosses, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::Gpt;
@@ -61,6 +61,7 @@ impl RunPlan {
         if !is_of_possible_size(&model, source) {
             return None;
         }
+        check_token_weights(&settings, &model, source);
         let plan = Self {
             rank: 0,
             world: 1,
@@ -174,6 +175,17 @@ impl RunPlan {
             };
             source.fault(&path, misfit.message);
         }
+    }
+}
+
+/// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not known
+/// before the step's last one.
+fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source<'_>) {
+    let losses = model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
+    if settings.wrapper.calculate_per_token_loss && losses != BalanceLosses::default() {
+        let message =
+            "not built for a model with balance losses or a z-loss; write `False`, or set their factors to 0";
+        source.fault("runner_wrapper.calculate_per_token_loss", message);
     }
 }
 

@@ -9,11 +9,13 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 25] = [
+const BASES: [&[&str]; 27] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
     &["--runner_wrapper={scale_sense: {type: FixedLossScaleUpdateCell}}"],
+    &["--runner_wrapper={scale_sense: {type: DynamicLossScaleUpdateCell}}"],
+    &["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}}"],
     &["--model.model_config.type=GPT2Config"],
     &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],
     &["--model.model_config.rope_scaling={rope_type: yarn, factor: 4, original_max_position_embeddings: 8}"],
@@ -73,8 +75,7 @@ const CALLBACKS: [&str; 6] = [
 ];
 
 /// Keys that may only repeat what others say, or have one value.
-const REPEATS: [&str; 6] = [
-    "runner_wrapper.scale_sense.type",
+const REPEATS: [&str; 5] = [
     "model.model_config.kv_channels",
     "moe_config.use_moe",
     "moe_config.moe_router_pre_softmax",

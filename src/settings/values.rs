@@ -6,6 +6,7 @@ use super::sections::context::{self, Context};
 use super::sections::dataset::{self, Dataset};
 use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
+use super::sections::monitor::{self, Monitor};
 use super::sections::optimizer::{self, Optimizer};
 use super::sections::run::{self, Run};
 use super::sections::runner::Runner;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub runner: Runner,
     /// `runner_wrapper`.
     pub wrapper: Wrapper,
+    /// `monitor_config`.
+    pub monitor: Monitor,
     /// `optimizer`.
     pub optimizer: Optimizer,
     /// `lr_schedule`, or the default of `grouped_lr_schedule`.
@@ -51,13 +54,15 @@ pub struct Settings {
 impl Settings {
     /// Reads every section of `source`, which afterwards knows what is wrong.
     pub(super) fn read(source: &Source<'_>) -> Self {
-        let run = run::read(source);
+        let shared = wrapper::shared_table();
+        let (top, run) = run::read(source, &shared);
         let (of_model, mut model) = model::read(source, &Moe::table());
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
         let moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
         unused::check(source);
         let runner = Runner::read_at(source, "runner_config");
-        let wrapper = wrapper::read(source);
+        let (watched, monitor) = monitor::read(source, &shared);
+        let wrapper = wrapper::read(source, [top, watched]);
         let mut optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
         let train_dataset = dataset::read(source, "train_dataset");
@@ -76,6 +81,7 @@ impl Settings {
             moe,
             runner,
             wrapper,
+            monitor,
             optimizer,
             schedule,
             groups,
@@ -105,6 +111,7 @@ impl Settings {
             moe,
             runner,
             wrapper,
+            monitor,
             optimizer,
             schedule,
             groups,
@@ -118,6 +125,7 @@ impl Settings {
         placed.extend(moe.as_ref().map(|moe| moe.placed(moe::PATH)));
         placed.push(runner.placed("runner_config"));
         placed.push(wrapper.placed("runner_wrapper"));
+        placed.push(monitor.placed(monitor::PATH));
         placed.push(optimizer.placed("optimizer"));
         placed.extend(schedule::placed(schedule, groups));
         placed.extend(train_dataset.placed("train_dataset", true));

@@ -12,7 +12,7 @@ use crate::durable::read_error;
 use crate::error::{Error, Result};
 
 /// The format this version writes and reads.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// The numbers that a resumed run starts from, and those that must be as they were.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,11 +28,33 @@ pub struct TrainerState {
     pub micro_step: u64,
     /// The loss scale of the next step.
     pub loss_scale: f64,
+    /// How far it is on its way to the next change, if it adapts and a step was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaler: Option<ScalerState>,
     /// A hash of the training tokens' origin; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub data_fingerprint: u64,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
     pub decisions: BTreeMap<String, Value>,
+}
+
+/// A loss scale on its way to the next change: the fields of
+/// [`LossScaleState`](crate::ops::loss_scale::LossScaleState) besides the scales.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScalerState {
+    /// Steps without overflow after which the scale grows.
+    pub window: u32,
+    /// Index of the window in the list; -1: not in the list.
+    pub index: i32,
+    /// Increases since the window last changed, modulo 4.
+    pub increases: u32,
+    /// Decreases since the last increase, modulo 4.
+    pub decreases: u32,
+    /// Number of the next step, from 1.
+    pub step: u32,
+    /// The step that last completed a window or overflowed.
+    pub last_change: u32,
 }
 
 impl TrainerState {
@@ -168,6 +190,14 @@ mod tests {
             global_step: 19,
             micro_step: 80,
             loss_scale: 4_294_967_296.0,
+            scaler: Some(ScalerState {
+                window: 1,
+                index: -1,
+                increases: 2,
+                decreases: 0,
+                step: 21,
+                last_change: 19,
+            }),
             data_fingerprint: 0xfedc_ba98_7654_3210,
             decisions: decisions.map(|(key, value)| (key.to_owned(), value)).into(),
         }
@@ -197,7 +227,7 @@ mod tests {
             line
         };
         (0..whole.len()).for_each(|length| drop(refused(&whole[..length])));
-        let old = refused(&whole.replace("\"format_version\": 3", "\"format_version\": 1"));
+        let old = refused(&whole.replace("\"format_version\": 4", "\"format_version\": 1"));
         assert!(old.contains("is of format 1") && old.contains("--load_checkpoint"), "{old}");
         assert!(refused(&whole.replace("global_step", "globel_step")).contains("globel_step"));
         assert!(refused(&whole.replace("fedcba", "fedcbz")).contains("16 hexadecimal digits"));

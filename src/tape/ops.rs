@@ -28,6 +28,8 @@ pub struct CrossEntropy {
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
     pub factor: f32,
+    /// Whether a token weighs the same in every micro-batch; see [`LinearCrossEntropy::is_per_token`].
+    pub is_per_token: bool,
 }
 
 impl<'p> Tape<'_, 'p> {
@@ -294,7 +296,7 @@ impl<'p> Tape<'_, 'p> {
     /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from that of
     /// `h`.
     pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
-        let CrossEntropy { targets, ignore, step, loss, accumulation, factor } = *loss;
+        let CrossEntropy { targets, ignore, step, loss, accumulation, factor, is_per_token } = *loss;
         let op = LinearCrossEntropy {
             h: h.tensor,
             head: &table.weight,
@@ -304,6 +306,7 @@ impl<'p> Tape<'_, 'p> {
             loss,
             accumulation,
             factor,
+            is_per_token,
         };
         if !self.is_recording {
             return head::linear_cross_entropy_forward(self.rec, &op);

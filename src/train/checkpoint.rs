@@ -67,6 +67,35 @@ impl Trainer<'_> {
         Ok(tensors)
     }
 
+    /// Replaces the first gradient of parameter number `parameter`, between [`micro_steps`](Self::micro_steps) and
+    /// [`update`](Self::update). For tests of what follows from it; nothing happens to a frozen one.
+    pub fn set_gradient(&self, parameter: usize, gradient: f32) {
+        let Recordings { layout, arenas, .. } = &self.recordings;
+        let (spec, parts) = &layout.parameters[parameter];
+        if arenas.gradients.holds(parts) {
+            self.write(arenas.gradients.part(spec, &parts[0]), bytemuck::bytes_of(&gradient));
+        }
+    }
+
+    /// Selection biases and capacities of all routers, as words. For tests and tools.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn router_states(&self) -> Result<Vec<u32>> {
+        let experts = self.recordings.experts.iter();
+        let layers = experts.flat_map(|experts| experts.layers().map(move |layer| (experts, layer)));
+        let rows = layers.flat_map(|(experts, layer)| [experts.bias(layer), experts.capacities(layer)]);
+        let mut words = Vec::new();
+        for tensor in rows.flatten() {
+            let mut take = |row: &[u8]| {
+                words.extend(bytemuck::pod_collect_to_vec::<u8, u32>(row));
+                Ok(())
+            };
+            self.read_rows(tensor, &mut take).await?;
+        }
+        Ok(words)
+    }
+
     fn tensors_in_training(&self) -> TrainingTensors<'_> {
         let Recordings { layout, arenas, experts, .. } = &self.recordings;
         TrainingTensors {

@@ -4,6 +4,7 @@ use super::recordings::{Recordings, persistent};
 use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
+use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Tensor};
@@ -15,8 +16,12 @@ use std::time::Instant;
 pub struct FinishedStep {
     /// Index of the step, from 1.
     pub step: u64,
-    /// `StepState` after it.
+    /// `StepState` after it, but with the loss scale that it used.
     pub state: StepState,
+    /// Where the loss scale stands after it, if it adapts.
+    pub scaler: Option<LossScaleState>,
+    /// The sum of squares of each parameter's gradients, if it is asked for.
+    pub local_norms: Option<Vec<f32>>,
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
     /// The load of experts, for a mixture.
@@ -47,6 +52,8 @@ impl FinishedEvaluation {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepReadback {
     state: Tensor,
+    scaler: Option<Tensor>,
+    local_norms: Option<Tensor>,
     ahead_loss: Option<Tensor>,
     experts: Option<ExpertState>,
     losses: BalanceLosses,
@@ -57,6 +64,8 @@ impl StepReadback {
         let mixture = recordings.model.mixture.as_ref();
         Self {
             state: recordings.state,
+            scaler: recordings.scaler.map(|scaler| scaler.state),
+            local_norms: recordings.local_norms,
             ahead_loss: recordings.ahead_loss,
             experts: recordings.experts,
             losses: mixture.map_or(BalanceLosses::default(), |mixture| mixture.losses),
@@ -66,13 +75,9 @@ impl StepReadback {
     /// The buffers, and how many bytes of each are read back.
     pub fn sources(&self) -> Vec<(PersistentId, u64)> {
         let state = persistent(self.state).map(|id| (id, size_of::<StepState>() as u64));
-        let ahead = self.ahead_loss.and_then(persistent).map(|id| (id, size_of::<LossState>() as u64));
-        let tallies = self.experts.map(|experts| experts.tallies());
-        let tallies = tallies.and_then(|(buffer, bytes)| match buffer {
-            BufferId::Persistent(id) => Some((id, bytes)),
-            BufferId::Transient(_) => None,
-        });
-        [state, ahead, tallies].into_iter().flatten().collect()
+        let scaler = self.scaler.and_then(persistent).map(|id| (id, size_of::<LossScaleState>() as u64));
+        let norms = self.local_norms.and_then(persistent).map(|id| (id, self.local_norm_bytes() as u64));
+        [state, scaler, norms].into_iter().flatten().chain(self.sums()).collect()
     }
 
     /// Bytes of all of them.
@@ -80,24 +85,45 @@ impl StepReadback {
         self.sources().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The buffers that accumulate over a step and are cleared before it: all but the state, which is the first and
-    /// persists.
+    /// The buffers that accumulate over a step and are cleared before it: all but the states, which persist.
     pub fn cleared(&self) -> impl Iterator<Item = PersistentId> + use<> {
-        self.sources().into_iter().skip(1).map(|(id, _)| id)
+        self.sums().into_iter().map(|(id, _)| id)
     }
 
     pub fn read(&self, arrival: Arrival) -> FinishedStep {
         let Arrival { tag: step, at, bytes } = arrival;
         let (state, rest) = bytes.split_at(size_of::<StepState>());
+        let scaler_bytes = if self.scaler.is_some() { size_of::<LossScaleState>() } else { 0 };
+        let (scaler, rest) = rest.split_at(scaler_bytes);
+        let (norms, rest) = rest.split_at(self.local_norm_bytes());
         let ahead_bytes = if self.ahead_loss.is_some() { size_of::<LossState>() } else { 0 };
         let (ahead, tallies) = rest.split_at(ahead_bytes);
+        let mut state: StepState = bytemuck::pod_read_unaligned(state);
+        let scaler: Option<LossScaleState> = self.scaler.map(|_| bytemuck::pod_read_unaligned(scaler));
+        state.loss_scale = scaler.map_or(state.loss_scale, |scaler| scaler.used);
         FinishedStep {
             step,
-            state: bytemuck::pod_read_unaligned(state),
+            state,
+            scaler,
+            local_norms: self.local_norms.map(|_| bytemuck::pod_collect_to_vec(norms)),
             ahead_loss: self.ahead_loss.map(|_| mean(&bytemuck::pod_read_unaligned(ahead))),
             mixture: self.experts.map(|experts| self.mixture(&experts, tallies)),
             at,
         }
+    }
+
+    fn local_norm_bytes(&self) -> usize {
+        self.local_norms.map_or(0, |norms| 4 * norms.cols as usize)
+    }
+
+    fn sums(&self) -> Vec<(PersistentId, u64)> {
+        let ahead = self.ahead_loss.and_then(persistent).map(|id| (id, size_of::<LossState>() as u64));
+        let tallies = self.experts.map(|experts| experts.tallies());
+        let tallies = tallies.and_then(|(buffer, bytes)| match buffer {
+            BufferId::Persistent(id) => Some((id, bytes)),
+            BufferId::Transient(_) => None,
+        });
+        [ahead, tallies].into_iter().flatten().collect()
     }
 
     fn mixture(&self, experts: &ExpertState, tallies: &[u8]) -> MixtureReport {

@@ -1,34 +1,61 @@
 //! Whether training still gets anywhere: a run whose steps fail one after the other ends with an error.
 
+use super::finished::FinishedStep;
 use crate::error::{Error, Result};
-use crate::ops::step_state::StepState;
+use crate::ops::step_state::{HALTED, SKIPPED, StepState};
 
 /// Failed steps in a row that end a run. A step fails if a gradient is not finite, so that its update is skipped, or if its
-/// loss is not. Neither the loss scale nor the weights move then, so a few batches at fault are survived, and nothing else.
+/// loss is not. The weights do not move then, so a few batches at fault are survived, and nothing else. A step after which the
+/// loss scale falls is not counted: a scale that adapts may take 32 of them from 2^32 to 1, its least. From there on it no
+/// longer falls, and steps count. A loss that is not finite always counts, since no scale mends it.
 pub(super) const MAX_FAILED_STEPS: u64 = 20;
 
 /// The steps of this process, as they are known to the host: on a GPU a few steps late.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Health {
+    /// Steps skipped in a row for their norm that end a run.
+    max_spikes: u64,
     /// Steps that did not fail.
     sound: u64,
     /// Steps that failed since the last one that did not.
     failed: u64,
+    /// Those of them that a falling loss scale does not explain.
+    unexplained: u64,
+    /// Steps skipped for their norm since the last one that was not.
+    spikes: u64,
     /// The last step.
     last: u64,
     /// Whether the loss of the last step is a number.
     has_loss: bool,
+    /// The first step from which on the device makes no updates, its loss and its norm.
+    halted: Option<(u64, f32, f32)>,
 }
 
 impl Health {
-    /// Takes in the state after step number `step`.
-    pub fn note(&mut self, step: u64, state: &StepState) {
+    /// Of a run that ends after `max_spikes` steps in a row that were skipped for their norm.
+    pub fn new(max_spikes: u64) -> Self {
+        Self { max_spikes, ..Self::default() }
+    }
+
+    /// Takes in a step.
+    pub fn note(&mut self, finished: &FinishedStep) {
+        let FinishedStep {
+            step,
+            state: StepState { loss, loss_scale, halt, is_overflow, grad_norm, .. },
+            ..
+        } = *finished;
         self.last = step;
-        self.has_loss = state.loss.is_finite();
-        if state.is_overflow == 0 && self.has_loss {
-            (self.sound, self.failed) = (self.sound + 1, 0);
+        self.has_loss = loss.is_finite();
+        self.spikes = if halt == SKIPPED { self.spikes + 1 } else { 0 };
+        if is_overflow == 0 && self.has_loss {
+            (self.sound, self.failed, self.unexplained) = (self.sound + 1, 0, 0);
         } else {
+            let falls = finished.scaler.is_some_and(|scaler| scaler.loss_scale < loss_scale);
             self.failed += 1;
+            self.unexplained += u64::from(!falls || !self.has_loss);
+        }
+        if halt == HALTED {
+            self.halted.get_or_insert((step, loss, grad_norm));
         }
     }
 
@@ -37,12 +64,19 @@ impl Health {
         self.failed > 0
     }
 
-    /// Fails if too many steps have failed in a row; `newest` finds the step of the newest checkpoint.
+    /// Fails if too many steps have failed in a row or were skipped for their norm, or if the device has halted; `newest`
+    /// finds the step of the newest checkpoint.
     ///
     /// # Errors
     /// One line: the steps, and what to do.
     pub fn check(&self, newest: impl FnOnce() -> Option<u64>) -> Result<()> {
-        if self.failed < MAX_FAILED_STEPS { Ok(()) } else { Err(self.error(newest())) }
+        if let Some(halted) = self.halted {
+            return Err(halt_error(halted, newest()));
+        }
+        if self.max_spikes > 0 && self.spikes >= self.max_spikes {
+            return Err(self.spike_error(newest()));
+        }
+        if self.unexplained < MAX_FAILED_STEPS { Ok(()) } else { Err(self.error(newest())) }
     }
 
     /// Fails at the end of a run if no step was sound, or the last one had no loss.
@@ -61,62 +95,46 @@ impl Health {
 
     fn error(&self, newest: Option<u64>) -> Error {
         let what = if self.has_loss { "gradients were not finite" } else { "loss was not finite" };
-        let steps = match self.failed {
-            1 => format!("step {}", self.last),
-            failed => format!("steps {} to {}", self.last + 1 - failed, self.last),
-        };
-        let rest = match newest {
-            Some(step) => format!("start again from the checkpoint of step {step} with load_checkpoint"),
-            None => "start again; no checkpoint was written before".to_string(),
-        };
+        let (steps, rest) = (self.steps(self.failed), again(newest));
         Error::Diverged(format!(
             "training stopped because the {what} in {steps}; lower lr_schedule.learning_rate or runner_wrapper.scale_sense, \
              clip gradients, or look at the data, and {rest}"
         ))
     }
+
+    fn spike_error(&self, newest: Option<u64>) -> Error {
+        let (steps, rest) = (self.steps(self.spikes), again(newest));
+        Error::Diverged(format!(
+            "training stopped because {steps} had a gradient norm of runner_wrapper.global_norm_spike_threshold or more and \
+             were skipped, as many as monitor_config.global_norm_spike_count_threshold says; raise one of them, lower \
+             lr_schedule.learning_rate, or look at the data, and {rest}"
+        ))
+    }
+
+    /// The last `count` steps in words.
+    fn steps(&self, count: u64) -> String {
+        match count {
+            1 => format!("step {}", self.last),
+            count => format!("steps {} to {}", self.last + 1 - count, self.last),
+        }
+    }
+}
+
+fn halt_error((step, loss, norm): (u64, f32, f32), newest: Option<u64>) -> Error {
+    // The norm is NaN or infinite where a gradient is.
+    let (what, value) = if loss.is_finite() { ("global norm", norm) } else { ("loss", loss) };
+    Error::Diverged(format!(
+        "training stopped because the {what} of step {step} is {value} and check_for_nan_in_loss_and_grad is on; no weight has changed since the step before; look at the data, or write `False`, and {}",
+        again(newest)
+    ))
+}
+
+fn again(newest: Option<u64>) -> String {
+    match newest {
+        Some(step) => format!("start again from the checkpoint of step {step} with load_checkpoint"),
+        None => "start again; no checkpoint was written before".to_string(),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn health(steps: impl IntoIterator<Item = (bool, f32)>) -> Health {
-        let mut health = Health::default();
-        for (step, (overflows, loss)) in (1..).zip(steps) {
-            health.note(step, &StepState { is_overflow: overflows.into(), loss, ..StepState::default() });
-        }
-        health
-    }
-
-    fn failures(count: u64) -> impl Iterator<Item = (bool, f32)> {
-        (0..count).map(|_| (true, 2.0))
-    }
-
-    #[test]
-    fn a_run_ends_after_so_many_failed_steps_in_a_row() {
-        let sound = [(false, 2.0)];
-        assert!(health(failures(MAX_FAILED_STEPS - 1)).check(|| None).is_ok());
-        assert!(
-            health(failures(MAX_FAILED_STEPS - 1).chain(sound).chain(failures(1))).check(|| None).is_ok()
-        );
-        let line = health(sound.into_iter().chain(failures(MAX_FAILED_STEPS))).check(|| Some(1)).unwrap_err();
-        assert_eq!(
-            line.to_string(),
-            "training stopped because the gradients were not finite in steps 2 to 21; lower lr_schedule.learning_rate or \
-             runner_wrapper.scale_sense, clip gradients, or look at the data, and start again from the checkpoint of step 1 \
-             with load_checkpoint"
-        );
-    }
-
-    #[test]
-    fn a_short_run_may_not_end_without_a_sound_step_or_a_loss() {
-        let end = |steps: &[(bool, f32)]| health(steps.iter().copied()).check_end(|| None);
-        assert!(end(&[]).is_ok(), "nothing was left to do");
-        assert!(end(&[(true, 2.0), (false, 2.0)]).is_ok());
-        assert!(end(&[(false, 2.0), (true, 2.0)]).is_ok(), "one skipped update");
-        assert!(end(&[(true, 2.0), (true, 2.0)]).is_err());
-        let line = end(&[(false, 2.0), (false, f32::NAN)]).unwrap_err().to_string();
-        assert!(line.starts_with("training stopped because the loss was not finite in step 2; "), "{line}");
-        assert!(line.ends_with("start again; no checkpoint was written before"), "{line}");
-    }
-}
+mod tests;

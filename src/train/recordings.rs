@@ -16,12 +16,13 @@ use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
 use crate::ops::cast::cast;
 use crate::ops::dropout::{DropoutState, count_micro_step};
-use crate::ops::grad_norm::StepTensors;
+use crate::ops::grad_norm::{StepRules, StepTensors};
+use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
 use crate::record::{
     BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, State, Tensor,
 };
-use crate::settings::RunPlan;
+use crate::settings::{Adaptation, RunPlan};
 use crate::tape::{Parameter, Tape};
 
 /// Everything that is decided before a device is opened.
@@ -36,6 +37,10 @@ pub struct Recordings {
     pub arenas: Arenas,
     /// `StepState`.
     pub state: Tensor,
+    /// What the loss scale adapts by, if it does.
+    pub scaler: Option<LossScaler>,
+    /// The sum of squares of each parameter's gradients (1, parameters), if it is asked for; a frozen one's stays 0.
+    pub local_norms: Option<Tensor>,
     /// `LossState` of the training batches.
     pub loss: Tensor,
     /// `LossState` of the evaluation batches.
@@ -78,6 +83,11 @@ impl Recordings {
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer);
         let state = StepState::tensor(&mut persistents, "step state");
+        let adaptation = plan.settings.wrapper.scale_sense.adaptation();
+        let scaler = adaptation.map(|adaptation| scaler(&adaptation, &mut persistents));
+        let parameters = layout.parameters.len() as u32;
+        let local_norms = plan.settings.wrapper.local_norm;
+        let local_norms = local_norms.then(|| persistents.tensor("local norms", 1, parameters, Element::F32));
         let loss = LossState::tensor(&mut persistents, "loss state");
         let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
@@ -99,7 +109,14 @@ impl Recordings {
         let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
         let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
         let context = |mode| ForwardContext { config: model, buffers, batch, mode };
-        let losses = LossTensors { step: state, accumulation, next_token: loss, multi_token: ahead_loss };
+        let is_per_token = plan.settings.wrapper.calculate_per_token_loss;
+        let losses = LossTensors {
+            step: state,
+            accumulation,
+            is_per_token,
+            next_token: loss,
+            multi_token: ahead_loss,
+        };
         let training = context(Mode::Training(Training { step: state, accumulation, masks }));
         let micro_step = micro_step(&gpt, &training, &losses, capabilities).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
@@ -107,7 +124,9 @@ impl Recordings {
         let update = Update {
             optimizer: &plan.optimizer,
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
-            max_norm: plan.settings.wrapper.clip(),
+            rules: step_rules(plan),
+            scaler,
+            local_norms,
             layout: &layout,
             arenas: &arenas,
             tensors: StepTensors { state, loss, schedule },
@@ -126,6 +145,8 @@ impl Recordings {
             layout,
             arenas,
             state,
+            scaler,
+            local_norms,
             loss,
             eval_loss,
             ahead_loss,
@@ -181,6 +202,26 @@ impl Recordings {
 
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
+
+/// The tensors of a loss scale that adapts.
+fn scaler(adaptation: &Adaptation, persistents: &mut Persistents) -> LossScaler {
+    let windows = adaptation.windows.len() as u32;
+    LossScaler {
+        state: LossScaleState::tensor(persistents, "loss scale state"),
+        windows: persistents.tensor("loss scale windows", 1, windows, Element::U32),
+        factor: adaptation.factor as f32,
+    }
+}
+
+fn step_rules(plan: &RunPlan) -> StepRules {
+    let wrapper = &plan.settings.wrapper;
+    StepRules {
+        max_norm: wrapper.clip().map(|norm| norm as f32),
+        spike_norm: wrapper.spike_norm().map(|norm| norm as f32),
+        halts_on_nan: plan.settings.run.check_for_nan_in_loss_and_grad,
+        tokens: wrapper.calculate_per_token_loss.then_some(plan.tokens_per_step as f32),
+    }
+}
 
 /// Forward, loss and backward: gradients are added to their arena.
 fn micro_step(

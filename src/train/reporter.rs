@@ -3,8 +3,10 @@
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use crate::error::Result;
+use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
 use crate::report::instruments::ExpertInstruments;
+use crate::report::loss_monitor::{local_norm_lines, skip_line};
 use crate::report::metrics::{MetricsWriter, StepMetrics};
 use crate::report::progress::Progress;
 use std::collections::VecDeque;
@@ -17,6 +19,10 @@ pub(super) struct Reporter<'a> {
     instruments: Option<ExpertInstruments>,
     evaluation: Option<Evaluation<'a>>,
     tokens_per_step: usize,
+    /// Steps with this gradient norm or more are skipped, if there is such a bound.
+    spike_norm: Option<f64>,
+    /// Path and number of elements of each parameter.
+    parameters: Vec<(String, usize)>,
     /// Steps that wait for the loss of their evaluation, and the load of their experts.
     waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
     /// When the device finished the last step or evaluation: the next step's time starts here.
@@ -41,6 +47,8 @@ impl<'a> Reporter<'a> {
         instruments: Option<ExpertInstruments>,
         evaluation: Option<Evaluation<'a>>,
         tokens_per_step: usize,
+        spike_norm: Option<f64>,
+        parameters: Vec<(String, usize)>,
     ) -> Self {
         Self {
             metrics,
@@ -48,6 +56,8 @@ impl<'a> Reporter<'a> {
             instruments,
             evaluation,
             tokens_per_step,
+            spike_norm,
+            parameters,
             waiting: VecDeque::new(),
             last_arrival: Instant::now(),
             losses: Losses::default(),
@@ -89,7 +99,7 @@ impl<'a> Reporter<'a> {
 
     /// The metrics of a step, whose time ends with its arrival. `evaluations` are those that arrived with it.
     fn measure(&mut self, finished: &FinishedStep, evaluations: &[FinishedEvaluation]) -> StepMetrics {
-        let FinishedStep { step, state, at, .. } = *finished;
+        let &FinishedStep { step, state, at, .. } = finished;
         // The device did nothing else since the last step, or since the evaluation that followed it.
         let evaluated = evaluations.iter().filter(|evaluation| evaluation.tag < step).map(|e| e.at).max();
         let start = self.last_arrival.max(evaluated.unwrap_or(self.last_arrival));
@@ -103,6 +113,8 @@ impl<'a> Reporter<'a> {
             global_norm: state.grad_norm,
             loss_scale: state.loss_scale as f64,
             overflow: state.is_overflow != 0,
+            local_norm: finished.local_norms.clone(),
+            is_skip: self.spike_norm.map(|_| state.halt == SKIPPED),
             tokens_per_second: self.tokens_per_step as f64 * 1e3 / step_ms,
             step_ms,
             mtp_loss: finished.ahead_loss,
@@ -121,6 +133,12 @@ impl<'a> Reporter<'a> {
 
     fn report(&mut self, metrics: &StepMetrics, mixture: Option<&MixtureReport>) -> Result<()> {
         self.progress.step(metrics);
+        if let Some(norms) = &metrics.local_norm {
+            tracing::info!("{}", local_norm_lines(&self.parameters, norms));
+        }
+        if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
+            tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
+        }
         if let (Some(instruments), Some(report)) = (&self.instruments, mixture) {
             instruments.show(report, metrics.step)?;
         }

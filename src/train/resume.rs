@@ -4,13 +4,15 @@ use super::length::RunLength;
 use super::trainer::Trainer;
 use crate::data::{Batches, DocumentRules};
 use crate::error::{Error, Result};
+use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
 use crate::settings::{Resume, Run, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
-use crate::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use crate::store::trainer_state::{FORMAT_VERSION, ScalerState, TrainerState};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// How a run of `settings` starts, which `auto` leaves to what its folder holds.
 ///
@@ -34,7 +36,8 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) ->
         step: 0,
         global_step: 0,
         micro_step: 0,
-        loss_scale: plan.settings.wrapper.scale_sense,
+        loss_scale: plan.settings.wrapper.scale_sense.loss_scale_value,
+        scaler: None,
         data_fingerprint: data.fingerprint(),
         decisions: decisions(plan, length, data.rules()),
     }
@@ -68,7 +71,39 @@ pub(super) fn restore(
         step: state.step as u32,
         ..StepState::default()
     });
+    if let Some(scaler) = &state.scaler {
+        check_scaler(trainer, scaler, newest)?;
+        let loss_scale = state.loss_scale as f32;
+        trainer.set_scaler(&LossScaleState { loss_scale, used: loss_scale, ..on_device(scaler) });
+    }
     Ok(state)
+}
+
+/// Refuses a state that would lead out of the list of windows, which no run of these settings left.
+fn check_scaler(trainer: &Trainer<'_>, scaler: &ScalerState, checkpoint: &Path) -> Result<()> {
+    let windows = trainer.recordings().scaler.map_or(0, |scaler| scaler.windows.cols);
+    let is_listed =
+        (-1..i64::from(windows)).contains(&scaler.index.into()) && scaler.last_change < scaler.step;
+    if is_listed && scaler.increases.max(scaler.decreases) < 4 {
+        return Ok(());
+    }
+    let message = format!(
+        "is damaged: its loss scale cannot be at window {} of {windows}; continue from another checkpoint",
+        scaler.index
+    );
+    Err(Error::file(checkpoint, message))
+}
+
+/// Where a loss scale stands, for a checkpoint.
+pub(super) fn in_file(scaler: &LossScaleState) -> ScalerState {
+    let LossScaleState { window, index, increases, decreases, step, last_change, .. } = *scaler;
+    ScalerState { window, index, increases, decreases, step, last_change }
+}
+
+/// The same for the device; the scale itself is not in it.
+fn on_device(scaler: &ScalerState) -> LossScaleState {
+    let ScalerState { window, index, increases, decreases, step, last_change } = *scaler;
+    LossScaleState { window, index, increases, decreases, step, last_change, ..LossScaleState::default() }
 }
 
 /// What decides the numbers of the run: its settings, and what of them follows from the data.

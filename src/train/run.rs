@@ -7,7 +7,7 @@ use super::instruments::expert_instruments;
 use super::length::RunLength;
 use super::peak::Peak;
 use super::reporter::{Losses, Reporter};
-use super::resume::{fresh_state, restore, start_of};
+use super::resume::{fresh_state, in_file, restore, start_of};
 use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
 use crate::data::{BackgroundCheck, Dataset};
@@ -46,7 +46,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk; steps whose gradients or
-/// losses are not finite, 20 in a row or at the end, while checkpoints from before them are kept.
+/// losses are not finite, 20 in a row or at the end, or whose norm spikes, while checkpoints from before them are kept.
 pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     let log = Log::start();
@@ -83,10 +83,18 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let progress = Progress::new(progress_plan(plan, &length, state.step, peak), &log);
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let mut run = Run {
-        reporter: Reporter::new(metrics, progress, instruments, evaluation, plan.tokens_per_step),
+        reporter: Reporter::new(
+            metrics,
+            progress,
+            instruments,
+            evaluation,
+            plan.tokens_per_step,
+            settings.wrapper.spike_norm(),
+            trainer.recordings().layout.sizes(),
+        ),
         checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
         is_interrupted: false,
-        health: Health::default(),
+        health: Health::new(settings.monitor.global_norm_spike_count_threshold),
         is_save_due: false,
         plan,
         total_steps: length.total_steps,
@@ -201,8 +209,12 @@ impl Run<'_> {
         let (steps, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
         if let Some(last) = steps.last() {
             self.state.global_step = last.state.global_step as u64;
+            if let Some(scaler) = &last.scaler {
+                self.state.loss_scale = scaler.loss_scale.into();
+                self.state.scaler = Some(in_file(scaler));
+            }
         }
-        steps.iter().for_each(|finished| self.health.note(finished.step, &finished.state));
+        steps.iter().for_each(|finished| self.health.note(finished));
         self.reporter.take_in(steps, &evaluations)?;
         self.health.check(|| self.newest_checkpoint())
     }

@@ -8,9 +8,10 @@ use super::schedule::Schedule;
 use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Encoder, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
+use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::{LossState, StepState};
 use crate::record::{PersistentId, Tensor};
-use crate::settings::RunPlan;
+use crate::settings::{Adaptation, RunPlan};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
@@ -94,10 +95,15 @@ impl<'gpu> Trainer<'gpu> {
             [&length.schedule].into_iter().chain(&length.group_schedules).collect();
         trainer.write_schedules(length.total_steps, &schedules, plan.optimizer.corrected_betas());
         trainer.write_tables();
-        trainer.set_state(&StepState {
-            loss_scale: plan.settings.wrapper.scale_sense as f32,
-            ..StepState::default()
-        });
+        let scale = &plan.settings.wrapper.scale_sense;
+        let loss_scale = scale.loss_scale_value as f32;
+        trainer.set_state(&StepState { loss_scale, ..StepState::default() });
+        if let (Some(Adaptation { windows, first, .. }), Some(scaler)) =
+            (scale.adaptation(), trainer.recordings.scaler)
+        {
+            trainer.write(scaler.windows, bytemuck::cast_slice(&windows));
+            trainer.set_scaler(&LossScaleState::new(loss_scale, &windows, first));
+        }
         trainer.write_initial_weights(plan.settings.run.seed).await?;
         Ok(trainer)
     }
@@ -114,6 +120,13 @@ impl<'gpu> Trainer<'gpu> {
         self.write(self.recordings.state, bytemuck::bytes_of(state));
     }
 
+    /// Replaces `LossScaleState`, where the loss scale adapts: at the start, and when a run resumes.
+    pub fn set_scaler(&self, state: &LossScaleState) {
+        if let Some(scaler) = &self.recordings.scaler {
+            self.write(scaler.state, bytemuck::bytes_of(state));
+        }
+    }
+
     /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on.
     ///
     /// # Errors
@@ -121,6 +134,14 @@ impl<'gpu> Trainer<'gpu> {
     pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
         self.micro_steps(data, first_micro_step).await?;
         // The exchange: with several ranks, their gradients would be summed here and nowhere else.
+        self.update(step).await
+    }
+
+    /// The other half of step number `step`: norm, loss scale and optimizer, on the gradients in the arena.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub async fn update(&mut self, step: u64) -> Result<()> {
         let mut encoder = self.gpu.encoder();
         encoder.replay(&self.prepared.programs[UPDATE]).await?;
         self.copy_weights(&mut encoder).await?;

@@ -1,4 +1,4 @@
-//! The recording of an update: gradient norm and step state, then the optimizer, segment by segment.
+//! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment.
 
 use super::arenas::Arenas;
 use crate::error::{Error, Result};
@@ -7,8 +7,10 @@ use crate::model::ExpertState;
 use crate::model::arena::{ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::adamw::{self, AdamW};
-use crate::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
 use crate::ops::hot_experts::hot_experts;
+use crate::ops::local_norm::local_norm;
+use crate::ops::loss_scale::{LossScaler, loss_scale};
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
@@ -20,8 +22,12 @@ pub(super) struct Update<'a> {
     pub optimizer: &'a OptimizerConfig,
     /// The weight decay of each parameter group, by its number.
     pub decays: Vec<f64>,
-    /// Gradients are scaled down to this norm, if at all.
-    pub max_norm: Option<f64>,
+    /// What is made of the gradients.
+    pub rules: StepRules,
+    /// What the loss scale adapts by, if it does.
+    pub scaler: Option<LossScaler>,
+    /// Receives the sum of squares of each parameter's gradients, if it is asked for.
+    pub local_norms: Option<Tensor>,
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
     pub tensors: StepTensors,
@@ -38,8 +44,13 @@ impl Update<'_> {
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
         let gradients: Vec<Tensor> =
             trained.clone().map(|i| self.arenas.gradients.segment(self.layout, i)).collect();
-        let max_norm = self.max_norm.map(|norm| norm as f32);
-        rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, max_norm));
+        rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, &self.rules));
+        if let Some(norms) = self.local_norms {
+            rec.scope("local_norm", |rec| self.local_norms(rec, norms));
+        }
+        if let Some(scaler) = &self.scaler {
+            rec.scope("loss_scale", |rec| loss_scale(rec, scaler, self.tensors.state));
+        }
         for i in trained.filter(|&i| self.layout.segments[i].kind.rule == UpdateRule::Elementwise) {
             match self.optimizer.kind {
                 OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => {
@@ -57,6 +68,16 @@ impl Update<'_> {
             experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, self.tensors.state));
         }
         rec.try_finish()
+    }
+
+    /// The sum of squares of each trained parameter's gradients.
+    fn local_norms(&self, rec: &mut Recorder, norms: Tensor) {
+        let trained = (0..).zip(&self.layout.parameters).filter(|(_, (spec, _))| spec.trains);
+        for (index, (spec, parts)) in trained {
+            let parts: Vec<Tensor> =
+                parts.iter().map(|part| self.arenas.gradients.part(spec, part)).collect();
+            local_norm(rec, &parts, &self.tensors, &self.rules, norms, index);
+        }
     }
 
     /// AdamW on all parameters of segment number `i` at once.

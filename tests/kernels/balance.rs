@@ -124,19 +124,19 @@ fn the_bias_follows_the_load() {
     let (huge, flags) = ([3_000_000_000u32, 1_000_000_000, 5, 0, 7], [[0u32, 0], [1, 0], [0, 1]]);
     let cases: [&[u32]; 7] = [&[3], &[10, 6, 8, 8], &[7, 8, 8, 8], &[9, 8, 8, 8], &[0; 6], &huge, &uneven];
     for chosen in cases {
-        for [is_overflow, is_halted] in flags {
-            let name = format!("update_bias of {} experts, {is_overflow} {is_halted}", chosen.len());
+        for [is_overflow, halt] in flags {
+            let name = format!("update_bias of {} experts, {is_overflow} {halt}", chosen.len());
             check(&name, |case| {
                 let experts = chosen.len() as u32;
                 let mut words = vec![0; tally_columns(experts) as usize];
                 words[..chosen.len()].copy_from_slice(chosen);
-                let state = StepState { is_overflow, is_halted, ..StepState::default() };
+                let state = StepState { is_overflow, halt, ..StepState::default() };
                 let (row, state) = (case.integers(&words), case.state(state));
                 let bias = case.input(1, experts, F32);
                 let rate = 0.125;
                 update_bias(&mut case.rec, row, bias.tensor, rate, state);
                 let counts: Vec<u64> = chosen.iter().map(|&count| count.into()).collect();
-                let want = match is_overflow + is_halted {
+                let want = match is_overflow + halt {
                     0 => updated_bias(&bias.values, &counts, rate.into()),
                     _ => bias.values.clone(),
                 };

@@ -62,6 +62,7 @@ fn linear_cross_entropy_matches_the_reference() {
                 loss,
                 accumulation: 4,
                 factor: 1.0,
+                is_per_token: false,
             };
             linear_cross_entropy(&mut case.rec, &op, dh, Some(&tensors(&dhead)));
             linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });

@@ -16,6 +16,8 @@ mod grouped;
 mod grouped_layers;
 mod lanes;
 mod linear_cross_entropy;
+mod local_norm;
+mod loss_scale;
 mod masks;
 mod matmul;
 mod muon;

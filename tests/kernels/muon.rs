@@ -2,7 +2,7 @@
 
 use crate::lab::{Case, Input, allowed, check};
 use gristmill::element::Element::F32;
-use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
 use gristmill::ops::muon::{Matrix, Muon, muon};
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::Tensor;
@@ -47,7 +47,7 @@ fn check_muon(name: &str, problem: &Problem) {
         // One flat segment, as in the trainer; rows have no gaps.
         let stride = gradients.tensor.stride;
         let flat = Tensor { rows: 1, cols: of * stride, stride: of * stride, ..gradients.tensor };
-        grad_norm(&mut case.rec, &[flat], &step, Some(1.0));
+        grad_norm(&mut case.rec, &[flat], &step, &StepRules { max_norm: Some(1.0), ..StepRules::default() });
         let [w, g, m] = [&weights, &gradients, &moments].map(|input| input.tensor.rows(first, rows));
         muon(&mut case.rec, &Matrix { weights: w, gradients: g, moments: m }, &step, &settings);
 

@@ -3,7 +3,7 @@
 use crate::lab::{Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
-use gristmill::ops::grad_norm::{StepTensors, grad_norm, rate_column};
+use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
 use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::{Recorder, Tensor};
@@ -151,7 +151,7 @@ fn check_update(name: &str, update: &Update) {
             .collect();
         let step = StepTensors { state, loss, schedule };
         let tensors: Vec<Tensor> = gradients.iter().map(|g| g.tensor).collect();
-        grad_norm(&mut case.rec, &tensors, &step, max_norm);
+        grad_norm(&mut case.rec, &tensors, &step, &StepRules { max_norm, ..StepRules::default() });
         for ((parts, g), group) in segments.iter().zip(&tensors).zip(groups) {
             let parts: Vec<Tensor> = parts.iter().map(|part| part.tensor).collect();
             rule.record(&mut case.rec, *g, &parts, &step, group);

@@ -368,9 +368,9 @@ fn the_busiest_experts_become_hot_at_their_steps() {
 fn capacities_stand_still_after_an_overflow_and_in_a_halted_run() {
     let steps = HotSteps { update_step: 1, checkpoint_step: Some(4) };
     let two = HotAndCold { hot: 1, capacity: 8, cold_capacity: 2 };
-    for (is_overflow, is_halted) in [(1, 0), (0, 1)] {
-        check(&format!("hot experts, overflow {is_overflow}, halted {is_halted}"), |case| {
-            let state = StepState { step: 4, is_overflow, is_halted, ..StepState::default() };
+    for (is_overflow, halt) in [(1, 0), (0, 1)] {
+        check(&format!("hot experts, overflow {is_overflow}, halted {halt}"), |case| {
+            let state = StepState { step: 4, is_overflow, halt, ..StepState::default() };
             let (state, counts) = (case.state(state), case.integers(&[0, 9, 3]));
             let capacities = case.integers(&two.initial(3));
             hot_experts(&mut case.rec, counts, state, capacities, &two, &steps);

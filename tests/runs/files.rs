@@ -29,6 +29,7 @@ pub fn save_checkpoint(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathB
         global_step: step,
         micro_step: 0,
         loss_scale: 1.0,
+        scaler: None,
         data_fingerprint: 0,
         decisions: Default::default(),
     };

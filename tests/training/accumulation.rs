@@ -71,3 +71,34 @@ fn four_micro_batches_of_two_are_one_batch_of_eight() {
         assert_same_weights(name, &micro, &whole);
     }
 }
+
+/// Targets masked at the ends of documents, which micro-batches have different numbers of.
+#[test]
+fn tokens_weigh_the_same_in_micro_batches_of_different_lengths() {
+    let text = "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, eod_token_id: 32, \
+                eod_mask_loss: True}";
+    let setup = |batch: &str, accumulation: &str, is_per_token: &str| {
+        Setup::new("per token", "").with(&[
+            text,
+            &format!("--batch_size={batch}"),
+            &format!("--gradient_accumulation_steps={accumulation}"),
+            &format!("--runner_wrapper.calculate_per_token_loss={is_per_token}"),
+            "--lr_schedule.warmup_steps=0",
+        ])
+    };
+    let whole = first_step(&setup("8", "1", "False"));
+    for (batch, accumulation) in [("2", "4"), ("1", "8"), ("8", "1")] {
+        let step = first_step(&setup(batch, accumulation, "True"));
+        let name = format!("{accumulation} x {batch}, per token");
+        let off = |a: f32, b: f32| f64::from((a - b).abs() / b);
+        assert_close(&format!("{name}, losses"), off(step.state.loss, whole.state.loss));
+        assert_close(&format!("{name}, norms"), off(step.state.grad_norm, whole.state.grad_norm));
+        assert_same_weights(&name, &step, &whole);
+    }
+    let plain = first_step(&setup("1", "8", "False"));
+    let difference = (plain.state.loss - whole.state.loss).abs() / whole.state.loss;
+    assert!(
+        f64::from(difference) > 10.0 * ALLOWED,
+        "the micro-batches have as many targets: {difference:.1e}"
+    );
+}

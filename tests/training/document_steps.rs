@@ -107,7 +107,7 @@ fn packed_documents_learn_as_if_alone() {
         }
         assert!(documents > 3 * plan.settings.runner.batch_size, "{documents} documents are too few to tell");
         let loss_error = (f64::from(trained.states[0].loss) - loss).abs() / loss;
-        let scale = f64::from(plan.settings.wrapper.scale_sense as f32);
+        let scale = f64::from(plan.settings.wrapper.scale_sense.loss_scale_value as f32);
         let unscaled: Weights = trained
             .gradients
             .into_iter()

@@ -13,6 +13,7 @@ mod dropout;
 mod forecast;
 mod generate;
 mod half;
+mod loss_scale;
 mod memory;
 mod mixtures;
 mod portions;

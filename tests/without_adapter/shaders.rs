@@ -10,6 +10,7 @@ use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::loss_scale::LossScaleState;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::unfused;
 use gristmill::record::{Binding, Dispatch, Field, Recorder, Recording, Scalar, State};
@@ -113,6 +114,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
          seq_length: 16, hidden_act: gelu_exact}",
     ];
+    let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let halves =
@@ -123,7 +125,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     capabilities
         .iter()
         .flat_map(|&capabilities| {
-            let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide];
+            let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &scaling];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let mut in_half = Vec::new();
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {
@@ -221,6 +223,9 @@ fn state_structs_are_those_of_rust() {
         Kernel::new("grad_norm", "finish_step", F32).constant("LANES", 64).constant("BLOCK", 256);
     assert_is_shared::<StepState>(&finish_step);
     assert_is_shared::<LossState>(&finish_step);
+    let loss_scale = Kernel::new("loss_scale", "loss_scale", F32).constant("LANES", 1);
+    assert_is_shared::<StepState>(&loss_scale);
+    assert_is_shared::<LossScaleState>(&loss_scale);
     assert_is_shared::<DropoutState>(&Kernel::new("dropout", "count_micro_step", F32).constant("LANES", 1));
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod dataset;
 pub(crate) mod model;
 pub(crate) mod moe;
+pub(crate) mod monitor;
 pub(crate) mod optimizer;
 pub(crate) mod run;
 pub(crate) mod runner;
@@ -26,6 +27,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("runner_config", runner::Runner::table()),
             ("runner_wrapper", wrapper::Wrapper::table()),
             ("runner_wrapper.scale_sense", wrapper::LossScale::table()),
+            (monitor::PATH, monitor::Monitor::table()),
             ("optimizer", optimizer::Optimizer::table()),
             ("lr_schedule", schedule::Schedule::table()),
             ("grouped_lr_schedule", schedule::grouped_table()),

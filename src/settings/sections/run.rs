@@ -27,6 +27,9 @@ rows! {
         eval_epoch_interval: i64 = Host.default(-1).example("0"),
         /// Patterns of matrices without weight decay: regular expressions, found anywhere in a parameter's name.
         no_decay_params: Vec<String> = Numbers.optional().example("['down_proj']"),
+        /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
+        /// Under a loss scale that adapts, too, the first overflow does.
+        check_for_nan_in_loss_and_grad: bool = Host.default(false),
         /// Micro-batches that the original computes in turns to hide communication; taken as 1.
         micro_batch_interleave_num: Option<u64> = Host.optional().example("2"),
     }
@@ -60,8 +63,7 @@ rows! {
         refused("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
         refused("base_config", Passes::Off, "copy its keys into this file"),
         refused(
-            "calculate_per_token_loss check_for_nan_in_loss_and_grad use_skip_data_by_global_norm \
-                use_checkpoint_health_monitor tensorboard",
+            "use_checkpoint_health_monitor tensorboard",
             Passes::Off,
             "remove it",
         ),
@@ -108,9 +110,9 @@ impl Setting for Resume {
     }
 }
 
-/// Reads the top level of `source`; a run without a name has that of the file.
-pub(crate) fn read(source: &Source<'_>) -> Run {
-    let reader = Reader::open(source, "", &[&Run::table()]);
+/// Reads the top level of `source`, where the keys of `shared` may be too; a run without a name has that of the file.
+pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, Run) {
+    let reader = Reader::open(source, "", &[&Run::table(), shared]);
     let mut run = Run::read(&reader);
     if run.run_name.is_empty() {
         let stem = source.document.file().file_stem();
@@ -128,7 +130,7 @@ pub(crate) fn read(source: &Source<'_>) -> Run {
     }
     run.eval_epoch_interval = -1;
     run.micro_batch_interleave_num = None;
-    run
+    (reader, run)
 }
 
 impl Run {

@@ -3,7 +3,7 @@
 use crate::settings::engine::*;
 
 /// Their paths and tables.
-pub(crate) fn tables() -> [(&'static str, Table); 4] {
+pub(crate) fn tables() -> [(&'static str, Table); 3] {
     let trainer = [
         ignored("model_name", "a name for the original's logs"),
         refused(
@@ -24,20 +24,10 @@ pub(crate) fn tables() -> [(&'static str, Table); 4] {
         ignored("layer_swap op_swap default_prefetch", "without effect while nothing is swapped"),
         refused("swap|cpu_offloading", Passes::Off, "write `swap: False`"),
     ];
-    let monitor = [
-        ignored(
-            "dump_path target invert step_interval local_loss_format device_local_loss_format local_norm_format \
-                device_local_norm_format optimizer_state_format weight_state_format throughput_baseline print_struct \
-                global_norm_spike_threshold global_norm_spike_count_threshold",
-            "without effect while the monitor is off",
-        ),
-        refused("monitor_on check_for_global_norm", Passes::Off, "write `False`"),
-    ];
     [
         ("trainer", "which of the original's trainers to use; there is one.", trainer),
         ("recompute_config", "which activations are computed again in the backward pass.", recompute),
         ("swap_config", "activations kept in the host's memory.", swap),
-        ("monitor_config", "norms and other numbers of the step, logged.", monitor),
     ]
     .map(|(path, about, others)| (path, Table::unused(&format!("`{path}`: {about}"), others)))
 }

@@ -1,67 +1,72 @@
-//! `runner_wrapper`: loss scale and gradient clipping.
+//! `runner_wrapper`: loss scale and gradient clipping, and which steps make no update.
+
+mod loss_scale;
+
+pub use loss_scale::{Adaptation, LossScale, LossScaleKind};
 
 use crate::settings::engine::*;
 
 rows! {
-    /// `runner_wrapper`: loss scale and gradient clipping.
+    /// `runner_wrapper`: loss scale and gradient clipping, and which steps make no update.
     pub struct Wrapper {
         /// The loss is multiplied by this before the backward pass, and gradients are divided by it: a number, or a section
-        /// with `type: FixedLossScaleUpdateCell` and `loss_scale_value`. A step whose gradients are not finite is skipped; 20
-        /// in a row, of gradients or losses, end the run with an error.
-        scale_sense: f64 = Numbers.default(1.0).within(SCALE).read_by(loss_scale).example("1024.0"),
+        /// with the `type` of a cell. A step whose gradients are not finite is skipped; 20 in a row, of gradients or losses, end
+        /// the run with an error, not counting those after which the scale falls.
+        scale_sense: LossScale = Numbers.default(LossScale::fixed(1.0)).read_by(loss_scale::loss_scale).example("1024.0"),
         /// Whether gradients are scaled down to `max_grad_norm` where their norm is above it; False unless written, but True
         /// without a `runner_wrapper`.
         use_clip_grad: bool = Numbers.default(false),
         /// Largest L2 norm of all gradients together.
         max_grad_norm: f64 = Numbers.default(1.0).within(ABOVE_ZERO).example("0.5\nuse_clip_grad: True"),
+        /// Whether the sum of squares of each parameter's gradients, before clipping, is logged and in `metrics.jsonl`.
+        local_norm: bool = Numbers.default(false),
+        /// Whether each token of a step weighs the same, so that micro-batches of different lengths give the gradients of one
+        /// large batch; otherwise each micro-batch weighs the same. Also read at the top level.
+        calculate_per_token_loss: bool = Numbers.default(false),
+        /// Whether a step whose gradient norm, before clipping, is `global_norm_spike_threshold` or more makes no update and does
+        /// not advance the learning rate; `monitor_config.global_norm_spike_count_threshold` in a row end the run. Also read at
+        /// the top level.
+        use_skip_data_by_global_norm: bool = Numbers.default(false),
+        /// See `use_skip_data_by_global_norm`. Also read in `monitor_config`.
+        global_norm_spike_threshold: f64 = Numbers.default(1.0).within(ABOVE_ZERO)
+            .example("0.5\nuse_skip_data_by_global_norm: True"),
     }
     others [
         ignored("enable_check_overflow enable_global_norm", "always on here"),
         refused("type", Passes::Words("MFTrainOneStepCell"), "write `type: MFTrainOneStepCell`"),
-        refused("local_norm calculate_per_token_loss use_skip_data_by_global_norm", Passes::Off, "write `False`"),
-        refused("global_norm_spike_threshold", Passes::UpToOne, "remove it"),
         refused("sens", Passes::UpToOne, "write `scale_sense: 1.0` instead"),
     ]
 }
 
-rows! {
-    /// `runner_wrapper.scale_sense` as a section: a loss scale that is looked after by one of the original's cells.
-    pub struct LossScale {
-        /// The cell that looks after the scale.
-        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
-        /// The scale.
-        loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
-    }
-    others []
-}
+/// Keys that the original reads in other sections too.
+const SHARED: [&str; 3] =
+    ["calculate_per_token_loss", "use_skip_data_by_global_norm", "global_norm_spike_threshold"];
 
-words! {
-    /// The cells that are built.
-    pub enum LossScaleKind {
-        /// The scale never moves.
-        #[default]
-        Fixed = "FixedLossScaleUpdateCell",
-    }
-}
-
-const PLANNED: [&str; 2] = ["DynamicLossScaleUpdateCell", "AdaptiveLossScaleUpdateCell"];
 const PATH: &str = "runner_wrapper";
 
-/// The scale and its inverse are far from the limits of float32, also times a loss or a gradient.
-const SCALE: Range = Range::new("a number from 2^-64 to 2^64", is_scale, 0.0);
-
-fn is_scale(scale: f64) -> bool {
-    (2f64.powi(-64)..=2f64.powi(64)).contains(&scale)
+/// The rows of the keys that may also be at the top level or in `monitor_config`.
+pub(crate) fn shared_table() -> Table {
+    let mut table = Wrapper::table();
+    table.rows.retain(|row| SHARED.contains(&row.key));
+    table.others.clear();
+    table
 }
 
-/// Reads the section.
-pub(crate) fn read(source: &Source<'_>) -> Wrapper {
+/// Reads the section, and its keys in the sections that `others` read.
+pub(crate) fn read<'a>(source: &'a Source<'a>, others: [Reader<'a>; 2]) -> Wrapper {
     let reader = Reader::open(source, PATH, &[&Wrapper::table()]);
-    if !reader.is_written() {
-        source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original");
-        return Wrapper { use_clip_grad: true, ..Wrapper::read(&reader) };
+    let is_written = reader.is_written();
+    let reader =
+        others.into_iter().fold(reader, |reader, other| reader.or_from(other, |key| SHARED.contains(&key)));
+    let mut wrapper = Wrapper::read(&reader);
+    // A bound that is not used decides nothing.
+    if !wrapper.use_skip_data_by_global_norm {
+        wrapper.global_norm_spike_threshold = 1.0;
     }
-    let wrapper = Wrapper::read(&reader);
+    if !is_written {
+        source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original");
+        return Wrapper { use_clip_grad: true, ..wrapper };
+    }
     if wrapper.use_clip_grad { wrapper } else { Wrapper { max_grad_norm: 1.0, ..wrapper } }
 }
 
@@ -70,32 +75,9 @@ impl Wrapper {
     pub fn clip(&self) -> Option<f64> {
         self.use_clip_grad.then_some(self.max_grad_norm)
     }
-}
 
-/// A number, or a section with a type.
-fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<f64> {
-    match reader.node(key)? {
-        Node::Map(_) => {
-            let path = reader.path(key);
-            if let Some(kind) =
-                reader.source.word(&format!("{path}.type")).filter(|kind| PLANNED.contains(kind))
-            {
-                let message =
-                    format!("`{kind}` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling");
-                reader.source.fault(&format!("{path}.type"), message);
-                return None; // its other keys are its own
-            }
-            Some(LossScale::read_at(reader.source, &path).loss_scale_value)
-        }
-        node => {
-            let number = f64::from_node(node);
-            if number.is_none() {
-                reader.fault(
-                    key,
-                    format!("expected a number from 2^-64 to 2^64 or a section with a type, found {node}"),
-                );
-            }
-            number
-        }
+    /// A step whose norm is this or more makes no update, if there is such a bound.
+    pub fn spike_norm(&self) -> Option<f64> {
+        self.use_skip_data_by_global_norm.then_some(self.global_norm_spike_threshold)
     }
 }

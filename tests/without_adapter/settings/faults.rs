@@ -82,8 +82,8 @@ const MISTAKES: &str = "
 = x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`
 
 -seed: 7
-+runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_factor: 2, scale_window: 9}}
-= x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling
++runner_wrapper: {scale_sense: {type: DynamicLossScaleCell, scale_factor: 2, scale_window: 9}}
+= x.yaml:1: runner_wrapper.scale_sense.type: unknown type `DynamicLossScaleCell`; did you mean `DynamicLossScaleUpdateCell`?
 
 -  type: AdamW
 +  type: AdamW

@@ -62,10 +62,32 @@ const MALFORMED: &str = r#"
 = x.yaml:1: do_eval: needs data: write `eval_fraction: 0.05` under train_dataset, or an eval_dataset
 +context: {max_device_memory: 58}
 = x.yaml:1: context.max_device_memory: expected a size such as 8GB or 512MB, found `58`
-+runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 65536}}
-= x.yaml:1: runner_wrapper.scale_sense.type: `DynamicLossScaleUpdateCell` is not built yet; write `scale_sense: 1.0`; f32 needs no scaling
++runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, loss_scale_value: 0.5}}
+= x.yaml:1: runner_wrapper.scale_sense.loss_scale_value: 0.5 is below 1, the least of a scale that adapts
++runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_window: 0}}
+= x.yaml:1: runner_wrapper.scale_sense.scale_window: expected a whole number from 1 to 2147483648, found `0`
++runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, scale_factor: 0.5}}
+= x.yaml:1: runner_wrapper.scale_sense.scale_factor: expected a number from 1 to 65536, found `0.5`
++runner_wrapper: {scale_sense: {type: DynamicLossScaleUpdateCell, max_scale_window: 1000}}
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: belongs to `type: AdaptiveLossScaleUpdateCell`; remove it
++runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell, scale_window: 1000}}
+= x.yaml:1: runner_wrapper.scale_sense.scale_window: belongs to `type: DynamicLossScaleUpdateCell` or `AdaptiveLossScaleUpdateCell`; remove it
++runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 20}}
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: 20 is not above min_scale_window 20
++runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 150}}
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: 150 gives a list that starts with a window of 0 steps, by which the scale would double in every step; write 100 or less, or 200 or more
++runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, min_scale_window: 0}}
+= x.yaml:1: runner_wrapper.scale_sense.min_scale_window: expected a whole number from 1 to 2147483648, found `0`
++runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 99.5}}
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: expected a whole number from 0, found `99.5`
++runner_wrapper: {scale_sense: {loss_scale_value: 2}}
+= x.yaml:1: runner_wrapper.scale_sense: `type` is missing; give it FixedLossScaleUpdateCell, DynamicLossScaleUpdateCell or AdaptiveLossScaleUpdateCell
 +runner_wrapper: {scale_sense: 1e39}
-= x.yaml:1: runner_wrapper.scale_sense: expected a number from 2^-64 to 2^64, found `1e39`
+= x.yaml:1: runner_wrapper.scale_sense: expected a number from 2^-64 to 2^64 or a section with a `type`, found `1e39`
++runner_wrapper: {scale_sense: [1.0, 2.0]}
+= x.yaml:1: runner_wrapper.scale_sense: expected a number from 2^-64 to 2^64 or a section with a `type`, found a list
++runner_wrapper: {global_norm_spike_threshold: 0}
+= x.yaml:1: runner_wrapper.global_norm_spike_threshold: expected a number above 0, found `0`
 +runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell, loss_scale_value: 1e-30}}
 = x.yaml:1: runner_wrapper.scale_sense.loss_scale_value: expected a number from 2^-64 to 2^64, found `1e-30`
 +seed: [

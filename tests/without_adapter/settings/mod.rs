@@ -15,6 +15,7 @@ mod reference;
 mod rope_scaling;
 mod schedule;
 mod whole_files;
+mod wrapper;
 
 use gristmill::error::Result;
 use gristmill::settings::{Override, RunConfig, RunPlan};

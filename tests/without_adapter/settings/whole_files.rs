@@ -38,7 +38,11 @@ fn a_file_of_the_original() {
     );
     assert_eq!((model.init_std, model.ignore_id, model.rope_theta), (0.01, u32::MAX, 1e4));
     assert_eq!(
-        (plan.settings.wrapper.clip(), plan.settings.wrapper.scale_sense, plan.tokens_per_step),
+        (
+            plan.settings.wrapper.clip(),
+            plan.settings.wrapper.scale_sense.loss_scale_value,
+            plan.tokens_per_step
+        ),
         (Some(1.0), 4294967296.0, 6 * 4096)
     );
     assert_eq!(plan.optimizer.corrected_betas(), Some([0.9, 0.95]));

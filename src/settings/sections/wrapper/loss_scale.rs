@@ -1,0 +1,225 @@
+//! `runner_wrapper.scale_sense`: what the loss is multiplied by, and how that adapts.
+
+use crate::settings::engine::*;
+
+rows! {
+    /// `runner_wrapper.scale_sense` as a section: the cell of the original that controls the loss scale. A scale that adapts
+    /// starts at `loss_scale_value`, is divided by `scale_factor` after a step that overflowed, but not below 1, and is
+    /// multiplied by it after as many steps without overflow as the window has, but not above 2^64, where the original has no
+    /// bound.
+    pub struct LossScale {
+        /// The cell. Under `AdaptiveLossScaleUpdateCell` the window is one of a list from about `min_scale_window` to
+        /// `max_scale_window`: every third increase takes the next one; the third decrease without an increase in between takes a
+        /// window of one step, from which the list begins again.
+        kind "type": LossScaleKind = Numbers.required().read_by(|reader, key| reader.kind(key, "")),
+        /// The scale of the first step; from 1 if it adapts.
+        loss_scale_value: f64 = Numbers.default(1.0).within(SCALE),
+        /// What the scale is multiplied and divided by; 2 unless written.
+        scale_factor: Option<f64> = Numbers.optional().within(FACTOR).of(ADAPTING).example("4.0"),
+        /// Steps without overflow before the scale grows. 1000 unless written; of the adaptive cell the first window, which must be
+        /// in its list, or the list's first is taken with a notice.
+        scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTING).example("50"),
+        /// The longest window, 1000 unless written; not from 101 to 199, for which the original's list starts with a window of 0.
+        max_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("2000"),
+        /// About the shortest window, below `max_scale_window`; 20 unless written.
+        min_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("50"),
+    }
+    others []
+}
+
+words! {
+    /// `type`.
+    pub enum LossScaleKind {
+        /// The scale never changes.
+        #[default]
+        Fixed = "FixedLossScaleUpdateCell",
+        /// One window.
+        Dynamic = "DynamicLossScaleUpdateCell",
+        /// A list of windows.
+        Adaptive = "AdaptiveLossScaleUpdateCell",
+    }
+}
+
+/// How a loss scale adapts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adaptation {
+    /// What the scale is multiplied and divided by, from 1.
+    pub factor: f64,
+    /// Steps without overflow before the scale grows, shortest first; one for a window that never changes.
+    pub windows: Vec<u32>,
+    /// Index of the first window.
+    pub first: usize,
+}
+
+const ADAPTING: &str = "DynamicLossScaleUpdateCell AdaptiveLossScaleUpdateCell";
+const ADAPTIVE: &str = "AdaptiveLossScaleUpdateCell";
+
+/// The scale and its inverse are far from the limits of float32, also times a loss or a gradient.
+const SCALE: Range = Range::new("a number from 2^-64 to 2^64", is_scale, 0.0);
+const FACTOR: Range = Range::new("a number from 1 to 65536", |factor| (1.0..=65536.0).contains(&factor), 0.5);
+
+fn is_scale(scale: f64) -> bool {
+    (2f64.powi(-64)..=2f64.powi(64)).contains(&scale)
+}
+
+/// A fixed scale is a number, any other a section.
+impl Setting for LossScale {
+    fn kind() -> Kind {
+        Kind::Form("a number from 2^-64 to 2^64 or a section with a `type`")
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        match self.kind {
+            LossScaleKind::Fixed => Some(self.loss_scale_value.into()),
+            LossScaleKind::Dynamic | LossScaleKind::Adaptive => Some(self.written()),
+        }
+    }
+}
+
+impl LossScale {
+    /// A scale that never changes.
+    pub fn fixed(loss_scale_value: f64) -> Self {
+        Self { loss_scale_value, ..Self::default() }
+    }
+
+    /// How the scale adapts, if it does, of a section that was filled.
+    pub fn adaptation(&self) -> Option<Adaptation> {
+        let written = |number: Option<u64>| number.unwrap_or(1);
+        let window = written(self.scale_window);
+        let windows = match self.kind {
+            LossScaleKind::Fixed => return None,
+            LossScaleKind::Dynamic => vec![window as u32],
+            LossScaleKind::Adaptive => {
+                scale_windows(written(self.max_scale_window), written(self.min_scale_window))
+            }
+        };
+        let first = windows.iter().position(|&steps| u64::from(steps) == window).unwrap_or(0);
+        Some(Adaptation { factor: self.scale_factor.unwrap_or(1.0), windows, first })
+    }
+
+    /// Fills in the defaults of the type and checks what must fit together.
+    fn fill(&mut self, reader: &Reader<'_>) {
+        let is_adaptive = self.kind == LossScaleKind::Adaptive;
+        if self.kind == LossScaleKind::Fixed {
+            return;
+        }
+        let value = self.loss_scale_value;
+        reader.require(
+            &["loss_scale_value"],
+            value >= 1.0,
+            format!("{value} is below 1, the least of a scale that adapts"),
+        );
+        self.scale_factor.get_or_insert(2.0);
+        if is_adaptive {
+            self.fill_windows(reader);
+        } else {
+            self.scale_window.get_or_insert(1000);
+        }
+    }
+
+    fn fill_windows(&mut self, reader: &Reader<'_>) {
+        let max = *self.max_scale_window.get_or_insert(1000);
+        let min = *self.min_scale_window.get_or_insert(20);
+        let keys = ["max_scale_window", "min_scale_window"];
+        reader.require(&keys, max > min, format!("{max} is not above min_scale_window {min}"));
+        let windows = scale_windows(max, min);
+        let message = format!(
+            "{max} gives a list that starts with a window of 0 steps, by which the scale would double in every step; write \
+             100 or less, or 200 or more"
+        );
+        reader.require(&keys, max <= min || !windows.contains(&0), message);
+        let Some(first) = windows.first().map(|&steps| u64::from(steps)) else { return };
+        let window = self.scale_window.unwrap_or(first);
+        if !windows.iter().any(|&steps| u64::from(steps) == window) {
+            let list: Vec<String> = windows.iter().map(u32::to_string).collect();
+            reader.note(
+                "scale_window",
+                format!(
+                    "{window} is not in the list of windows ({}); the run starts with {first}",
+                    list.join(" ")
+                ),
+            );
+            self.scale_window = Some(first);
+        } else {
+            self.scale_window = Some(window);
+        }
+    }
+}
+
+/// A number, or a section with a type.
+pub(super) fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<LossScale> {
+    match reader.node(key)? {
+        Node::Map(_) => section(reader.source, &reader.path(key)),
+        node => {
+            let number = f64::from_node(node).filter(|number| is_scale(*number));
+            if number.is_none() {
+                reader.fault(key, format!("expected {}, found {node}", LossScale::kind().expected()));
+            }
+            number.map(LossScale::fixed)
+        }
+    }
+}
+
+fn section(source: &Source<'_>, path: &str) -> Option<LossScale> {
+    let table = LossScale::table();
+    let reader = Reader::open(source, path, &[&table]);
+    let Some(kind) = reader.kind::<LossScaleKind>("type", "") else {
+        reader.missing("type", LossScaleKind::kind().expected());
+        return None;
+    };
+    let reader = reader.of_type(kind.word());
+    let mut scale = LossScale::read(&reader);
+    for row in reader.foreign(&table) {
+        reader.fault(row.key, format!("belongs to `type: {}`; remove it", row.types.join("` or `")));
+    }
+    scale.fill(&reader);
+    Some(scale)
+}
+
+/// The list of windows of `AdaptiveLossScaleUpdateCell`, shortest first: halves of `max`, in whole hundreds above 100, and
+/// steps of half of `min` below 100, truncated.
+fn scale_windows(max: u64, min: u64) -> Vec<u32> {
+    let mut window = max as f64;
+    let mut windows = vec![window as u32];
+    while window > min as f64 {
+        window = if window > 100.0 {
+            (window / 200.0).floor() * 100.0
+        } else if window == 100.0 {
+            50.0
+        } else {
+            window - min as f64 / 2.0
+        };
+        windows.push(window as u32);
+    }
+    windows.reverse();
+    windows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_those_of_the_original() {
+        let lists: [((u64, u64), &[u32]); 10] = [
+            ((1000, 20), &[20, 30, 40, 50, 100, 200, 500, 1000]),
+            ((2000, 20), &[20, 30, 40, 50, 100, 200, 500, 1000, 2000]),
+            ((4000, 20), &[20, 30, 40, 50, 100, 200, 500, 1000, 2000, 4000]),
+            ((500, 50), &[50, 100, 200, 500]),
+            ((300, 20), &[20, 30, 40, 50, 100, 300]),
+            ((100, 20), &[20, 30, 40, 50, 100]),
+            ((99, 20), &[19, 29, 39, 49, 59, 69, 79, 89, 99]),
+            ((1000, 30), &[20, 35, 50, 100, 200, 500, 1000]),
+            ((1000, 7), &[4, 8, 11, 15, 18, 22, 25, 29, 32, 36, 39, 43, 46, 50, 100, 200, 500, 1000]),
+            ((21, 20), &[11, 21]),
+        ];
+        for ((max, min), list) in lists {
+            assert_eq!(scale_windows(max, min), list, "({max}, {min})");
+        }
+        assert_eq!(scale_windows(1000, 300), [200, 500, 1000]);
+        assert_eq!(scale_windows(1000, 1)[..6], [1, 1, 2, 2, 3, 3]);
+        assert!((101..200).all(|max| scale_windows(max, 20)[0] == 0), "which is refused");
+        let has_zero = |max: u64, min: u64| scale_windows(max, min).contains(&0);
+        assert!((2..=100).chain(200..1500).all(|max| (1..max.min(300)).all(|min| !has_zero(max, min))));
+    }
+}
