@@ -50,6 +50,7 @@ pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
 pub use sections::optimizer::*;
+pub use sections::recompute::{Amount, Count, Offset, Recompute, Row, Selection};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;
