@@ -17,6 +17,7 @@ mod memory;
 mod mixtures;
 mod portions;
 mod published;
+mod recompute;
 mod resume;
 mod segments;
 mod submissions;
