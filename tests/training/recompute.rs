@@ -50,6 +50,7 @@ fn assert_same(name: &str, recompute: &str, recomputed: &Trained, kept: &Trained
 fn dense_models_compute_the_same() {
     let llama = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
     changes_no_bit(|| Setup::new("llama", llama));
+    changes_no_bit(|| Setup::new("portable", llama).with(&["--context.tier=portable"]));
     changes_no_bit(|| Setup::new("llama with dropout", DROPOUT));
     changes_no_bit(|| Setup::gpt2("gpt2", DROPOUT));
 }
