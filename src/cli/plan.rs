@@ -33,12 +33,30 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     };
     let adapter = assumed_capabilities(plan.settings.context.tier.unwrap_or(Tier::Portable));
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
-    let recordings = Recordings::new(plan, adapter, steps)?;
-    let _ = output::print(&report(plan, length.as_ref(), adapter, &Forecast::new(&recordings)));
+    let forecast = Forecast::new(&Recordings::new(plan, adapter, steps)?);
+    let otherwise = Forecast::new(&Recordings::new(&recomputed_otherwise(plan), adapter, steps)?);
+    let _ = output::print(&report(plan, length.as_ref(), adapter, &forecast, otherwise.pool_bytes));
     Ok(())
 }
 
-fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities, forecast: &Forecast) -> String {
+/// `plan` without recomputation, or with that of every layer if it has none; without a cap on the memory.
+fn recomputed_otherwise(plan: &RunPlan) -> RunPlan {
+    let mut plan = plan.clone();
+    let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |multi_token| multi_token.depth);
+    let recomputed = &mut plan.model.recomputed_layers;
+    *recomputed = if recomputed.is_empty() { (0..layers).collect() } else { Vec::new() };
+    plan.settings.context.max_device_memory = None;
+    plan
+}
+
+/// The forecast as text; `pool_otherwise` are the bytes of activations of [`recomputed_otherwise`].
+fn report(
+    plan: &RunPlan,
+    length: Option<&RunLength>,
+    adapter: Capabilities,
+    forecast: &Forecast,
+    pool_otherwise: u64,
+) -> String {
     let (tokens, flops) = (plan.tokens_per_step as u64, forecast.flops_per_token);
     let mut lines = vec![
         format!(
@@ -78,6 +96,11 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities, for
         HumanBytes(forecast.other_bytes),
         HumanBytes(forecast.staging_bytes)
     ));
+    let recompute = match plan.model.recomputed_layers.as_slice() {
+        [] => "with `recompute_config.recompute: True`".to_string(),
+        layers => format!("with nothing recomputed instead of {} layers", layers.len()),
+    };
+    lines.push(format!("         {} of activations {recompute}", HumanBytes(pool_otherwise)));
     for consumer in &forecast.largest {
         lines.push(format!("         {:>12}  {}", HumanBytes(consumer.bytes).to_string(), consumer.label));
     }

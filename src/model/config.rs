@@ -82,6 +82,9 @@ pub struct ModelConfig {
     pub mixture: Option<MixtureConfig>,
     /// Multi-token prediction.
     pub multi_token: Option<MultiToken>,
+    /// Layers whose activations training does not keep but computes again in the backward pass, by number, ascending. Numbers
+    /// from `num_layers` on are blocks of multi-token prediction.
+    pub recomputed_layers: Vec<usize>,
 }
 
 /// The sizes of a model.
@@ -139,6 +142,7 @@ impl ModelConfig {
             ignore_id: u32::MAX,
             mixture: None,
             multi_token: None,
+            recomputed_layers: Vec::new(),
         }
     }
 
@@ -161,6 +165,11 @@ impl ModelConfig {
     /// `num_layers` on are blocks of multi-token prediction.
     pub fn mixture_of(&self, layer: usize) -> Option<&MixtureConfig> {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
+    }
+
+    /// Whether training computes the activations of layer number `layer` again instead of keeping them.
+    pub fn is_recomputed(&self, layer: usize) -> bool {
+        self.recomputed_layers.binary_search(&layer).is_ok()
     }
 
     /// The packed layout of queries, keys and values.

@@ -33,7 +33,7 @@ pub struct LossTensors {
 
 impl Gpt<Parameter> {
     /// Adds the cross-entropy of the batch to `losses`. On a tape for training, [`Tape::backward`] continues from here.
-    pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, losses: &LossTensors) {
+    pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, losses: &LossTensors) {
         let x = self.residual_stream(tape, ctx); // (N, D)
         let h = self.norm.forward(tape, "norm", ctx, x); // (N, D)
         let next_token = CrossEntropy {
@@ -56,7 +56,7 @@ impl Gpt<Parameter> {
     }
 
     /// Hidden states (N, D) after the last norm, ready for the head.
-    pub fn hidden<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+    pub fn hidden<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
         let x = self.residual_stream(tape, ctx); // (N, D)
         self.norm.forward(tape, "norm", ctx, x)
     }
@@ -67,13 +67,13 @@ impl Gpt<Parameter> {
     }
 
     /// The residual stream (N, D) after the last layer.
-    fn residual_stream<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+    fn residual_stream<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
         let mut x = tape.scope("embedding", |tape| self.embed(tape, ctx)); // (N, D)
         if let Some(dropout) = ctx.dropout(DropoutSite::Embedding) {
             x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
         }
         for (layer, block) in self.blocks.iter().enumerate() {
-            x = tape.scope(format!("layers.{layer}"), |tape| block.forward(tape, ctx, layer, x)); // (N, D)
+            x = tape.scope(format!("layers.{layer}"), |tape| block.layer(tape, ctx, layer, x)); // (N, D)
         }
         x
     }
@@ -91,8 +91,24 @@ impl Gpt<Parameter> {
 }
 
 impl Block<Parameter> {
+    /// [`forward`](Self::forward) as layer number `layer`. Where training recomputes this layer, only x is kept for the
+    /// backward pass, which runs the block again.
+    pub(super) fn layer<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'p>,
+        layer: usize,
+        x: Var, // (N, D)
+    ) -> Var {
+        if ctx.training().is_none() || !ctx.config.is_recomputed(layer) {
+            return self.forward(tape, ctx, layer, x);
+        }
+        let ctx = *ctx;
+        tape.checkpoint(x, move |tape, x| self.forward(tape, &ctx, layer, x))
+    }
+
     /// x + attention(norm(x)), then x + feed_forward(norm(x)).
-    pub(super) fn forward<'p>(
+    fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,

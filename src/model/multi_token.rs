@@ -22,7 +22,7 @@ impl Gpt<Parameter> {
     pub(super) fn predict_ahead<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
-        ctx: &ForwardContext<'_>,
+        ctx: &ForwardContext<'p>,
         mut x: Var, // (N, D)
     ) -> Vec<Prediction> {
         let mut predictions = Vec::new();
@@ -38,7 +38,7 @@ impl Gpt<Parameter> {
                     tape.embedding(tokens, order, &self.embedding, ctx.config.compute)
                 });
                 let fused = block.fuse(tape, ctx.epsilon(), embedded, x); // (N, D)
-                block.block.forward(tape, ctx, layer, fused) // (N, D)
+                block.block.layer(tape, ctx, layer, fused) // (N, D)
             });
             let hidden = tape.scope(format!("layers.{layer}"), |tape| {
                 tape.scope("norm", |tape| tape.rms_norm(x, &block.norm, ctx.epsilon())) // (N, D)

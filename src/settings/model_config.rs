@@ -1,8 +1,9 @@
 //! The model that the settings describe.
 
 use super::sections::callbacks::Callbacks;
-use super::sections::model::{Model, rotary_dim};
+use super::sections::model::rotary_dim;
 use super::sections::moe::{Moe, RoutingPolicy, TopkMethod};
+use super::values::Settings;
 use crate::model::config::{
     Activation, Capacity, DropOrder, ExpertGroups, Family, Gelu, HotExperts, MixtureConfig, ModelConfig,
     MultiToken, Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,
@@ -11,8 +12,9 @@ use crate::model::config::{
 /// The original's spread of a router's initial weights.
 const ROUTER_INIT_STD: f64 = 0.01;
 
-/// The model of sections that were filled and have no fault; the callbacks say when hot experts are chosen anew.
-pub(super) fn model_config(model: &Model, moe: Option<&Moe>, callbacks: &Callbacks) -> ModelConfig {
+/// The model of settings that were filled and have no fault.
+pub(super) fn model_config(settings: &Settings) -> ModelConfig {
+    let Settings { model, moe, callbacks, recompute, .. } = settings;
     let head_dim = model.head_dim.unwrap_or(model.hidden_size / model.num_heads);
     let max_positions = model.max_position_embedding.unwrap_or(model.seq_length);
     let (norm, positions, activation) = match model.kind {
@@ -49,13 +51,15 @@ pub(super) fn model_config(model: &Model, moe: Option<&Moe>, callbacks: &Callbac
         init_std: model.init_method_std.unwrap_or(0.02),
         compute: model.compute_dtype,
         ignore_id: u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX),
-        mixture: moe.map(|moe| mixture_config(moe, callbacks)),
+        mixture: moe.as_ref().map(|moe| mixture_config(moe, callbacks)),
         multi_token: model
             .mtp_depth
             .map(|depth| MultiToken { depth, loss_factor: model.mtp_loss_factor.unwrap_or(0.0) }),
+        recomputed_layers: recompute.layers.clone(),
     }
 }
 
+/// The callbacks say when hot experts are chosen anew.
 fn mixture_config(moe: &Moe, callbacks: &Callbacks) -> MixtureConfig {
     let shared = moe.moe_shared_expert_intermediate_size;
     let is_gated = moe.use_shared_expert_gating;

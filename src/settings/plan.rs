@@ -54,10 +54,10 @@ impl RunPlan {
             instruments::check_claims(&settings, source);
         }
         instruments::settle(&mut settings);
-        if !["model", "moe_config"].iter().all(|path| source.is_sound(path)) {
+        if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
-        let model = model_config(&settings.model, settings.moe.as_ref(), &settings.callbacks);
+        let model = model_config(&settings);
         if !is_of_possible_size(&model, source) {
             return None;
         }

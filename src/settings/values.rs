@@ -8,6 +8,7 @@ use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
 use super::sections::monitor::{self, Monitor};
 use super::sections::optimizer::{self, Optimizer};
+use super::sections::recompute::{self, Recompute};
 use super::sections::run::{self, Run};
 use super::sections::runner::Runner;
 use super::sections::sample::Sample;
@@ -27,6 +28,8 @@ pub struct Settings {
     pub model: Model,
     /// `moe_config`; a dense model has none.
     pub moe: Option<Moe>,
+    /// `recompute_config`.
+    pub recompute: Recompute,
     /// `runner_config`.
     pub runner: Runner,
     /// `runner_wrapper`.
@@ -71,7 +74,9 @@ impl Settings {
         callbacks.note_idle(source, moe.as_ref());
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
         let context = Context::read_at(source, "context");
-        context::note_parallel(source);
+        let parallel = context::read_parallel(source);
+        let recompute = recompute::read(source, &model, &parallel);
+        (model.offset, model.pp_interleave_num) = (None, None);
         // Said by the data sets and by the schedule now.
         (model.eod_token_id, optimizer.learning_rate) = (None, None);
         let train_dataset = train_dataset.unwrap_or_default();
@@ -79,6 +84,7 @@ impl Settings {
             run,
             model,
             moe,
+            recompute,
             runner,
             wrapper,
             monitor,
@@ -109,6 +115,7 @@ impl Settings {
             run,
             model,
             moe,
+            recompute,
             runner,
             wrapper,
             monitor,
@@ -123,6 +130,7 @@ impl Settings {
         } = self;
         let mut placed = vec![run.placed(""), model.placed(model::PATH)];
         placed.extend(moe.as_ref().map(|moe| moe.placed(moe::PATH)));
+        placed.push(recompute.placed(recompute::PATH));
         placed.push(runner.placed("runner_config"));
         placed.push(wrapper.placed("runner_wrapper"));
         placed.push(monitor.placed(monitor::PATH));

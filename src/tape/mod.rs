@@ -182,7 +182,9 @@ impl<'r, 'p> Tape<'r, 'p> {
         let y = block(self, x);
         self.is_recording = was_recording;
         let input = self.save(x);
-        self.result(y.tensor, &[x], true, move |tape, dy| {
+        // A block of frozen parameters behind frozen ones is not run again.
+        let trains = self.needs_gradient[y.id];
+        self.result(y.tensor, &[x], trains, move |tape, dy| {
             let first_node = tape.nodes.len();
             let input = tape.saved(input);
             let again = tape.leaf(input, tape.needs_gradient[x.id]);

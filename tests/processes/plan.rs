@@ -18,6 +18,26 @@ fn plan_needs_no_adapter() {
     }
 }
 
+/// Both ways, so that the difference can be weighed.
+#[test]
+fn plan_says_what_recomputation_saves() {
+    let planned = |recompute: &[&str]| {
+        let report =
+            run(without_adapter(gristmill(["plan", "configs/tiny.yaml"]).args(recompute))).succeeded();
+        let lines = report.stdout.lines().filter(|line| line.contains(" of activations"));
+        let bytes = |line: &str| {
+            let (before, _) = line.split_once(" of activations").expect("an amount");
+            before.rsplit(", ").next().expect("an amount").trim().to_string()
+        };
+        assert!(report.stdout.contains("recompute"), "{}", report.stdout);
+        lines.map(bytes).collect::<Vec<_>>()
+    };
+    let (none, all) = (planned(&[]), planned(&["--recompute_config.recompute=True"]));
+    assert_eq!(none.len(), 2, "{none:?}");
+    assert_eq!((&none[0], &none[1]), (&all[1], &all[0]), "{none:?} and {all:?}");
+    assert_ne!(none[0], none[1]);
+}
+
 /// Without the data the number of steps stays open; a memory cap that is too small is an error before anything runs.
 #[test]
 fn plan_says_what_is_missing_and_what_is_too_large() {

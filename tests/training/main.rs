@@ -18,6 +18,7 @@ mod memory;
 mod mixtures;
 mod portions;
 mod published;
+mod recompute;
 mod resume;
 mod segments;
 mod submissions;

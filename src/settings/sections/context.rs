@@ -32,11 +32,13 @@ rows! {
         pipeline_stage: u64 = Host.default(1).within(COUNT).also("pipeline_model_parallel_size"),
         /// Ranks that share a sequence; taken as 1.
         context_parallel: u64 = Host.default(1).within(COUNT),
+        /// Runs of layers that a stage of the original has; taken as 1. Counts of layers in `recompute_config` follow it and
+        /// `pipeline_stage` where `parallel.pipeline_config.pipeline_interleave` is on.
+        pp_interleave_num: u64 = Host.default(1).within(COUNT).also("virtual_pipeline_model_parallel_size"),
     }
     others [ignored(
         "expert_parallel micro_batch_num seq_split_num use_seq_parallel|sequence_parallel optimizer_shard \
-            gradient_aggregation_group vocab_emb_dp context_parallel_algo ulysses_degree_in_cp mem_coeff \
-            pp_interleave_num|virtual_pipeline_model_parallel_size",
+            gradient_aggregation_group vocab_emb_dp context_parallel_algo ulysses_degree_in_cp mem_coeff",
         "about several devices",
     )]
 }
@@ -75,8 +77,9 @@ impl Words for Tier {
 }
 
 /// Reads `parallel_config` and says what becomes of it.
-pub(crate) fn note_parallel(source: &Source<'_>) {
-    let entries = Parallel::read_at(source, "parallel_config").entries().into_iter();
+pub(crate) fn read_parallel(source: &Source<'_>) -> Parallel {
+    let parallel = Parallel::read_at(source, "parallel_config");
+    let entries = parallel.entries().into_iter();
     let above_one = entries.filter_map(|Entry { key, written, .. }| match written {
         Some(Node::Int(ranks)) if ranks != 1 => Some(format!("{key} {ranks}")),
         _ => None,
@@ -86,6 +89,7 @@ pub(crate) fn note_parallel(source: &Source<'_>) {
         source
             .note(format!("parallel_config asks for {}; this run is one rank and takes 1", asked.join(", ")));
     }
+    parallel
 }
 
 #[cfg(test)]

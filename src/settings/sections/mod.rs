@@ -7,6 +7,7 @@ pub(crate) mod model;
 pub(crate) mod moe;
 pub(crate) mod monitor;
 pub(crate) mod optimizer;
+pub(crate) mod recompute;
 pub(crate) mod run;
 pub(crate) mod runner;
 pub(crate) mod sample;
@@ -39,6 +40,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("model.model_config.rope_scaling", model::Scaling::table()),
             ("model.arch", model::arch_table()),
             ("moe_config", moe::Moe::table()),
+            ("recompute_config", recompute::Recompute::table()),
             ("train_dataset", dataset::DatasetKeys::table()),
             ("train_dataset.tokenizer", dataset::Tokenizer::table()),
             ("train_dataset.data_loader", dataset::Loader::table()),

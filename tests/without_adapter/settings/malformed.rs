@@ -54,8 +54,8 @@ const MALFORMED: &str = r#"
 -seed: 7
 +gradient_accumulation_steps: 4
 = x.yaml:1: gradient_accumulation_steps: unknown key; it belongs in `runner_config`
-+recompute_config: { recompute: True }
-= x.yaml:1: recompute_config.recompute: not built yet (found `True`); write `False`
++swap_config: { swap: True }
+= x.yaml:1: swap_config.swap: not built yet (found `True`); write `swap: False` and `recompute_config.recompute: True`, which saves the memory without the transfers
 +run_name: a/b
 = x.yaml:1: run_name: expected the name of a folder, found `a/b`
 +do_eval: True

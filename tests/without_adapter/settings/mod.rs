@@ -11,6 +11,7 @@ mod mixture_errors;
 mod model;
 mod optimizer;
 mod overrides;
+mod recompute;
 mod reference;
 mod rope_scaling;
 mod schedule;

@@ -78,7 +78,8 @@ fn explains_keys_sections_and_what_is_not_built() {
         assert!(of(path).contains(path.rsplit('.').next().unwrap()), "{path}");
     }
     assert!(of("runner_config").contains("\nbatch_size: "));
-    assert!(of("recompute").contains("accepted only as `False`"));
+    assert!(of("recompute").contains("recompute: True, False, or how many layers of each pipeline stage"));
+    assert!(of("swap").contains("accepted only as `False`"));
     assert!(of("sink_mode").contains("ignored with a notice"));
     let wrong = explain(Some("num_haeds")).unwrap_err().to_string();
     assert_eq!(wrong, "num_haeds: no such key or section; did you mean `num_heads`?");

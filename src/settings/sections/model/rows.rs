@@ -5,6 +5,7 @@ use super::rope_scaling::{self, Scaling};
 use crate::element::Element;
 use crate::model::config::{Activation, Family};
 use crate::settings::engine::*;
+use crate::settings::sections::recompute::Offset;
 
 rows! {
     /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.
@@ -104,6 +105,11 @@ rows! {
         freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),
         /// Patterns of those among the frozen that train after all.
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
+        /// Layers that the stages of the original's pipeline have more than an even share; see `recompute_config`.
+        offset: Option<Offset> = Host.optional().example("[0]"),
+        /// As in `parallel_config`.
+        pp_interleave_num: Option<u64> = Host.optional().within(COUNT)
+            .also("virtual_pipeline_model_parallel_size").example("2"),
     }
     others [
         ignored(
@@ -113,9 +119,8 @@ rows! {
             "about generation; `gristmill generate` takes flags",
         ),
         ignored(
-            "compute_in_2d fine_grain_interleave offset pp_interleave_num|virtual_pipeline_model_parallel_size \
-                parallel_optimizer use_seq_parallel|sequence_parallel seq_parallel use_ring_attention input_sliced_sig \
-                micro_batch_interleave_num",
+            "compute_in_2d fine_grain_interleave parallel_optimizer use_seq_parallel|sequence_parallel seq_parallel \
+                use_ring_attention input_sliced_sig micro_batch_interleave_num",
             "about several devices",
         ),
         ignored(
