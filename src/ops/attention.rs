@@ -250,7 +250,7 @@ struct Mask {
     factor: f32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Forward,
     BackwardQ,
@@ -272,7 +272,7 @@ fn plan(
 ) -> Plan {
     let (kernel, block) = match capabilities.tier {
         Tier::Software => software(pass, shape.layout, element, capabilities),
-        Tier::Portable => portable(pass, shape.layout, element),
+        Tier::Portable => portable(pass, shape, element),
     };
     let kernel = kernel
         .condition(Condition::Causal, shape.is_causal)
@@ -305,7 +305,7 @@ fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capa
 }
 
 /// The kernel in which a workgroup shares 32 rows, and those rows.
-fn portable(pass: Pass, layout: HeadLayout, element: Element) -> (Kernel, u32) {
+fn portable(pass: Pass, shape: &Attention, element: Element) -> (Kernel, u32) {
     let (file, entry) = match pass {
         Pass::Forward => ("attention/portable/forward", "attention"),
         Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
@@ -313,9 +313,11 @@ fn portable(pass: Pass, layout: HeadLayout, element: Element) -> (Kernel, u32) {
     };
     // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see
     // benches/LOG.md: a longer chunk is unrolled into more registers where few chunks make a head.
-    let (width, chunk) = match layout.head_dim.max(layout.value_dim) {
+    let has_all_masks = shape.dropout.is_some() && shape.window.is_some();
+    let (width, chunk) = match shape.layout.head_dim.max(shape.layout.value_dim) {
         ..=32 => (8, 2),
         33..=64 => (16, 4),
+        _ if pass == Pass::BackwardKv && has_all_masks => (16, 1),
         _ => (16, 8),
     };
     (Kernel::new(file, entry, element).constant("WIDTH", width).constant("CHUNK", chunk), 32)

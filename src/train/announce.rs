@@ -6,6 +6,9 @@ use crate::data::Batches;
 use crate::model::count;
 use crate::store::hugging_face;
 
+/// Variables by which the original compiles equal layers once.
+const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
+
 /// Logs what the run trains, where, and how much memory that takes, and that MFU is a share of `peak`.
 pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
@@ -34,6 +37,17 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak
         mib(trainer.persistent_bytes()),
         mib(trainer.pool_bytes())
     );
+    let (micro_step, update) = trainer.launches();
+    tracing::info!(
+        "kernels: {} pipelines, ready after {:.1} s; {micro_step} launches for a micro-batch, {update} for an update",
+        trainer.pipelines(),
+        trainer.preparation().as_secs_f64()
+    );
+    for name in LAZY_INLINE.into_iter().filter(|name| std::env::var_os(name).is_some()) {
+        tracing::info!(
+            "{name} changes nothing: a kernel is compiled once, however many layers and micro-batches use it"
+        );
+    }
     tracing::info!("MFU is the share of {peak}");
 }
 

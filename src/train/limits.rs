@@ -2,6 +2,7 @@
 
 use super::forecast::Forecast;
 use super::recordings::Recordings;
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::config::{Activation, ModelConfig};
@@ -86,11 +87,23 @@ pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<
         forecast.largest.iter().map(|c| format!("{} {}", c.label, mib(c.bytes))).collect();
     Err(Error::Plan(format!(
         "the run takes {}, over context.max_device_memory of {}; the largest consumers: {}; lower \
-         runner_config.batch_size or raise the cap",
+         runner_config.batch_size, {}or raise the cap",
         mib(bytes),
         mib(cap),
-        listed.join(", ")
+        listed.join(", "),
+        savings(&recordings.model)
     )))
+}
+
+/// The switches that would save memory and are off.
+fn savings(model: &ModelConfig) -> String {
+    let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
+    let switches = [
+        ("recompute_config.recompute: True", model.recomputed_layers.len() < layers),
+        ("model.model_config.compute_dtype: bfloat16", model.compute == Element::F32),
+    ];
+    let off = switches.into_iter().filter(|(_, is_off)| *is_off);
+    off.map(|(switch, _)| format!("write `{switch}`, ")).collect()
 }
 
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's

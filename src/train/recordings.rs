@@ -8,7 +8,7 @@ use super::update::Update;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
-use crate::kernels::{Capabilities, Tier};
+use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
@@ -24,6 +24,7 @@ use crate::record::{
 };
 use crate::settings::{Adaptation, RunPlan};
 use crate::tape::{Parameter, Tape};
+use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
 pub struct Recordings {
@@ -171,6 +172,15 @@ impl Recordings {
         all.extend(self.sample.iter().flat_map(|sample| [&sample.prefill, &sample.step]));
         all.extend(&self.copy);
         all
+    }
+
+    /// The kernels of all recordings, each once.
+    pub fn kernels(&self) -> HashSet<&Kernel> {
+        self.all()
+            .into_iter()
+            .flat_map(|recording| &recording.dispatches)
+            .map(|launch| &launch.kernel)
+            .collect()
     }
 
     /// Bytes of persistent buffers and pool.

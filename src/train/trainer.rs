@@ -13,6 +13,7 @@ use crate::ops::step_state::{LossState, StepState};
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
@@ -45,6 +46,8 @@ pub struct Trainer<'gpu> {
     staged: Vec<u8>,
     /// Whether weights were written since their copies were made.
     pub(super) has_stale_copies: AtomicBool,
+    /// How long compiling the kernels and binding their buffers took.
+    preparation: Duration,
 }
 
 /// The persistent buffers that steps clear and fill.
@@ -63,7 +66,9 @@ impl<'gpu> Trainer<'gpu> {
     pub async fn new(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Result<Self> {
         let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
         let buffers = gpu.make_persistent(&recordings.persistents).await?;
+        let begin = Instant::now();
         let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off).await?;
+        let preparation = begin.elapsed();
         let id = |tensor: Tensor| {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
@@ -85,6 +90,7 @@ impl<'gpu> Trainer<'gpu> {
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
             has_stale_copies: AtomicBool::new(true),
+            preparation,
             gpu,
             recordings,
             buffers,
@@ -231,6 +237,16 @@ impl<'gpu> Trainer<'gpu> {
     /// Bytes of the persistent buffers: arenas, tables, states.
     pub fn persistent_bytes(&self) -> u64 {
         self.recordings.persistents.bytes()
+    }
+
+    /// Pipelines of all recordings: one for each kernel, however many launches have it.
+    pub fn pipelines(&self) -> usize {
+        self.recordings.kernels().len()
+    }
+
+    /// How long compiling the kernels, or finding them in the driver's cache, and binding their buffers took.
+    pub fn preparation(&self) -> Duration {
+        self.preparation
     }
 
     /// Kernel launches of one micro-batch and of one update.

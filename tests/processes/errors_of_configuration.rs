@@ -112,7 +112,10 @@ fn errors_on_the_command_line() {
         (
             "a memory cap",
             &["--context.max_device_memory=1MB"],
-            &["over context.max_device_memory of 1.0 MiB", "lower runner_config.batch_size or raise the cap"],
+            &[
+                "over context.max_device_memory of 1.0 MiB",
+                "lower runner_config.batch_size, write `recompute_config.recompute: True`, ",
+            ],
         ),
     ];
     for (name, extra, expected) in cases {

@@ -92,7 +92,13 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
     println!("{line}");
     assert_eq!(line.lines().count(), 1);
     assert!(line.contains("over context.max_device_memory of 1.0 MiB"), "{line}");
-    assert!(line.contains("lower runner_config.batch_size or raise the cap"), "{line}");
+    assert!(
+        line.ends_with(
+            "lower runner_config.batch_size, write `recompute_config.recompute: True`, write \
+             `model.model_config.compute_dtype: bfloat16`, or raise the cap"
+        ),
+        "{line}"
+    );
     let consumers = line.split("consumers: ").nth(1).and_then(|rest| rest.split(';').next()).expect("a list");
     let sizes: Vec<f64> = consumers
         .split(", ")

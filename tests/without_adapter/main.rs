@@ -7,6 +7,7 @@ mod variants;
 mod configs;
 mod durable;
 mod history;
+mod lazy_inline;
 mod megatron;
 mod own_shaders;
 mod registers;

@@ -55,6 +55,10 @@ rows! {
                 print_separate_loss",
             "of another branch of the original, or without effect on training",
         ),
+        ignored(
+            "lazy_inline disable_lazy_inline",
+            "about compiling each layer once, which is always so here",
+        ),
         refused("run_mode", Passes::Words("train finetune"), "write `run_mode: train`"),
         refused("profile", Passes::Off, "write `profile: False`"),
         refused("only_save_strategy", Passes::Off, "write `only_save_strategy: False`"),

@@ -133,6 +133,10 @@ rows! {
             "rotary_emb_base auto_register architectures model_type output_router_logits",
             "read by other programs, or without effect in the original",
         ),
+        ignored(
+            "lazy_inline disable_lazy_inline",
+            "about compiling each layer once, which is always so here",
+        ),
         refused("use_past", Passes::Off, "write `use_past: False`"),
         refused("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
         refused(
