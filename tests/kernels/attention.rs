@@ -197,7 +197,15 @@ fn attention_at_the_sizes_of_a_gpu() {
     for row in [
         Row { batch: 1, tokens: 70, heads: (2, 1), dims: (64, 64), ..BASE },
         Row { batch: 1, tokens: 35, heads: (1, 1), dims: (128, 128), ..BASE },
-        Row { batch: 1, tokens: 70, heads: (1, 1), dims: (128, 128), window: Some(40), dropout: 0.25, ..BASE },
+        Row {
+            batch: 1,
+            tokens: 70,
+            heads: (1, 1),
+            dims: (128, 128),
+            window: Some(40),
+            dropout: 0.25,
+            ..BASE
+        },
         Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
     ] {
         check_tier(&format!("attention {row}"), Tier::Portable, &|case| forward(case, &row, 1.0));

@@ -73,9 +73,9 @@ const MALFORMED: &str = r#"
 +runner_wrapper: {scale_sense: {type: FixedLossScaleUpdateCell, scale_window: 1000}}
 = x.yaml:1: runner_wrapper.scale_sense.scale_window: belongs to `type: DynamicLossScaleUpdateCell` or `AdaptiveLossScaleUpdateCell`; remove it
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 20}}
-= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: 20 is not above min_scale_window 20
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: a largest window of 20 is not above min_scale_window 20
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 150}}
-= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: 150 gives a list that starts with a window of 0 steps, by which the scale would double in every step; write 100 or less, or 200 or more
+= x.yaml:1: runner_wrapper.scale_sense.max_scale_window: a largest window of 150 gives a list that starts with a window of 0 steps, by which the scale would double in every step; write 100 or less, or 200 or more
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, min_scale_window: 0}}
 = x.yaml:1: runner_wrapper.scale_sense.min_scale_window: expected a whole number from 1 to 2147483648, found `0`
 +runner_wrapper: {scale_sense: {type: AdaptiveLossScaleUpdateCell, max_scale_window: 99.5}}

@@ -121,10 +121,14 @@ impl LossScale {
         let max = *self.max_scale_window.get_or_insert(1000);
         let min = *self.min_scale_window.get_or_insert(20);
         let keys = ["max_scale_window", "min_scale_window"];
-        reader.require(&keys, max > min, format!("{max} is not above min_scale_window {min}"));
+        reader.require(
+            &keys,
+            max > min,
+            format!("a largest window of {max} is not above min_scale_window {min}"),
+        );
         let windows = scale_windows(max, min);
         let message = format!(
-            "{max} gives a list that starts with a window of 0 steps, by which the scale would double in every step; write \
+            "a largest window of {max} gives a list that starts with a window of 0 steps, by which the scale would double in every step; write \
              100 or less, or 200 or more"
         );
         reader.require(&keys, max <= min || !windows.contains(&0), message);
