@@ -1,6 +1,11 @@
 //! The memory plan: which transient buffers share a pool buffer.
 
+mod occupancy;
+
 use super::recording::{Recording, Transient};
+use occupancy::{Occupancy, Set};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The sizes of the pool buffers, and the assignment of transients to them.
 ///
@@ -24,6 +29,50 @@ pub struct Consumer {
     pub bytes: u64,
 }
 
+/// The pool while the transients of one recording are assigned to it.
+struct Pool<'a> {
+    sizes: &'a mut Vec<u64>,
+    /// The buffers of each size.
+    by_size: BTreeMap<u64, Set>,
+    occupancy: Occupancy,
+    /// The last dispatch of each transient, and its buffer.
+    last_uses: BTreeSet<(usize, Reverse<usize>)>,
+}
+
+impl<'a> Pool<'a> {
+    /// A pool of `sizes` that the recording of so many dispatches does not use yet.
+    fn new(sizes: &'a mut Vec<u64>, dispatches: usize) -> Self {
+        let mut by_size: BTreeMap<u64, Set> = BTreeMap::new();
+        sizes.iter().enumerate().for_each(|(id, &bytes)| by_size.entry(bytes).or_default().insert(id));
+        Self { sizes, by_size, occupancy: Occupancy::new(dispatches), last_uses: BTreeSet::new() }
+    }
+
+    /// The buffer for `transient`, a new one if none is free.
+    fn place(&mut self, transient: &Transient) -> usize {
+        let Transient { bytes, first, last, .. } = *transient;
+        let buffer = self.best_fit(bytes, first, last).unwrap_or_else(|| {
+            let buffer = self.sizes.len();
+            self.sizes.push(bytes);
+            self.by_size.entry(bytes).or_default().insert(buffer);
+            buffer
+        });
+        self.occupancy.occupy(buffer, first, last);
+        self.last_uses.insert((last, Reverse(buffer)));
+        buffer
+    }
+
+    /// The smallest buffer that is free, so that a small tensor does not occupy one that a later recording needs for a large
+    /// one; of several the one most recently freed, which keeps the idle gaps of the others contiguous.
+    fn best_fit(&self, bytes: u64, first: usize, last: usize) -> Option<usize> {
+        let busy = self.occupancy.busy(first, last);
+        let free = self.by_size.range(bytes..).map(|(_, buffers)| buffers.without(&busy));
+        let free = free.into_iter().find(|buffers| !buffers.is_empty())?;
+        let mut freed =
+            self.last_uses.range(..(first, Reverse(usize::MAX))).rev().map(|(_, Reverse(id))| *id);
+        freed.find(|&buffer| free.contains(buffer)).or_else(|| free.first())
+    }
+}
+
 impl MemoryPlan {
     /// Assigns the transients of each recording, largest first, to the smallest pool buffer that fits and is free
     /// during their lifetime, or to a new one ("greedy by size": Pisarchyk and Lee, "Efficient Memory Management for
@@ -31,44 +80,24 @@ impl MemoryPlan {
     pub fn new(recordings: &[&Recording]) -> Self {
         let mut plan = Self::default();
         for recording in recordings {
-            let mut lifetimes: Vec<Vec<(usize, usize)>> = vec![Vec::new(); plan.buffers.len()];
-            let mut assignment = vec![None; recording.transients.len()];
-            let mut by_size: Vec<usize> = (0..recording.transients.len()).collect();
-            by_size.sort_by_key(|&id| std::cmp::Reverse(recording.transients[id].bytes));
-            for id in by_size {
-                let transient = &recording.transients[id];
-                if transient.first == usize::MAX {
-                    continue; // no dispatch touches it
-                }
-                let slot = plan.slot_for(transient, &mut lifetimes);
-                assignment[id] = Some(slot);
-            }
+            let assignment = plan.assign(&recording.transients);
             plan.assignments.push(assignment);
         }
         plan
     }
 
-    fn slot_for(&mut self, transient: &Transient, lifetimes: &mut Vec<Vec<(usize, usize)>>) -> usize {
-        let free = |&slot: &usize| {
-            self.buffers[slot] >= transient.bytes
-                && lifetimes[slot]
-                    .iter()
-                    .all(|&(first, last)| last < transient.first || transient.last < first)
-        };
-        // Best fit, so that a small tensor does not occupy a buffer that a later recording needs for a large one. Break
-        // ties by most recently freed, which keeps the other slots' idle gaps contiguous.
-        let idle = |slot: usize| {
-            let before = lifetimes[slot].iter().filter(|(_, last)| *last < transient.first);
-            before.map(|(_, last)| transient.first - last).min().unwrap_or(usize::MAX)
-        };
-        let found = (0..self.buffers.len()).filter(free).min_by_key(|&slot| (self.buffers[slot], idle(slot)));
-        let slot = found.unwrap_or_else(|| {
-            self.buffers.push(transient.bytes);
-            lifetimes.push(Vec::new());
-            self.buffers.len() - 1
-        });
-        lifetimes[slot].push((transient.first, transient.last));
-        slot
+    /// The buffers of the transients of one recording.
+    fn assign(&mut self, transients: &[Transient]) -> Vec<Option<usize>> {
+        let is_used = |&id: &usize| transients[id].first != usize::MAX;
+        let mut by_size: Vec<usize> = (0..transients.len()).filter(is_used).collect();
+        by_size.sort_by_key(|&id| Reverse(transients[id].bytes));
+        let dispatches = by_size.iter().map(|&id| transients[id].last + 1).max().unwrap_or(0);
+        let mut pool = Pool::new(&mut self.buffers, dispatches);
+        let mut assignment = vec![None; transients.len()];
+        for id in by_size {
+            assignment[id] = Some(pool.place(&transients[id]));
+        }
+        assignment
     }
 
     /// Total bytes of the pool.
