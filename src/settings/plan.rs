@@ -7,6 +7,7 @@ use super::sections::optimizer::OptimizerConfig;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
+use crate::element::Element;
 use crate::error::Result;
 use crate::model::config::{BalanceLosses, ModelConfig};
 use crate::model::count;
@@ -95,6 +96,11 @@ impl RunPlan {
         let groups = &self.settings.groups;
         let own = group.checked_sub(1).and_then(|number| groups.get(number)?.keys.weight_decay);
         own.unwrap_or(self.optimizer.weight_decay)
+    }
+
+    /// Whether f16 is to be converted by the adapter's own instructions, if it can.
+    pub fn tries_native_f16(&self) -> bool {
+        self.settings.context.native_f16 && self.model.compute == Element::F16
     }
 
     /// How the data is dealt into batches.

@@ -14,6 +14,7 @@ mod folded_grids;
 mod grad_norm;
 mod grouped;
 mod grouped_layers;
+mod half;
 mod lanes;
 mod linear_cross_entropy;
 mod local_norm;
