@@ -29,6 +29,7 @@ mod own_device;
 mod own_kernel;
 mod permute;
 mod placement;
+mod rounding;
 mod route;
 mod row_gate;
 mod tape;

@@ -137,10 +137,14 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {
                 in_half.extend(everything(&[model, &[half]].concat(), capabilities));
             }
+            let rounding = [halves[1].as_str(), "--optimizer.stochastic_rounding=True"];
+            let rounded =
+                optimizers.iter().flat_map(move |o| everything(&[o, rounding[0], rounding[1]], capabilities));
             let optimizers = optimizers.iter().flat_map(move |o| everything(&[o], capabilities));
             models
                 .chain(in_half)
                 .chain(optimizers)
+                .chain(rounded)
                 .chain(packed_documents(capabilities))
                 .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))
