@@ -19,6 +19,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
+use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused};
 use row::{D, F, N, Work, gpu, row};
@@ -182,6 +183,7 @@ fn elementwise(c: &mut Criterion) {
             epsilon: 1e-8,
             corrects_epsilon: false,
             rate_column: 0,
+            rounding: Rounding::default(),
         };
         adamw::adamw(&mut row.rec, &segment, &step, &settings);
         Work::Bytes(4.0 * 7.0 * (1 << 20) as f64)
@@ -189,8 +191,14 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "sgd, 1 Mi parameters", |row| {
         let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(1, 1 << 20, F32));
         let step = step_tensors(row);
-        let settings =
-            sgd::Sgd { decay: 0.1, momentum: 0.9, dampening: 0.0, is_nesterov: false, rate_column: 0 };
+        let settings = sgd::Sgd {
+            decay: 0.1,
+            momentum: 0.9,
+            dampening: 0.0,
+            is_nesterov: false,
+            rate_column: 0,
+            rounding: Rounding::default(),
+        };
         let segment = sgd::SgdTensors { weights, gradients, moments };
         sgd::sgd(&mut row.rec, &segment, &step, &settings);
         Work::Bytes(4.0 * 5.0 * (1 << 20) as f64)
@@ -198,8 +206,15 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "muon 128 x 384, 5 steps", |row| {
         let [weights, gradients, moments] = [0; 3].map(|_| row.tensor(D, F, F32));
         let step = step_tensors(row);
-        let settings =
-            muon::Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: 0 };
+        let settings = muon::Muon {
+            momentum: 0.95,
+            is_nesterov: true,
+            steps: 5,
+            rms: 0.2,
+            decay: 0.1,
+            rate_column: 0,
+            rounding: Rounding::default(),
+        };
         let matrix = muon::Matrix { weights, gradients, moments };
         muon::muon(&mut row.rec, &matrix, &step, &settings);
         // Three products per Newton-Schulz step: x xᵀ, its square, and the polynomial times x.

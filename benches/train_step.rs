@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench train_step -- [V D L H F T B STEPS]`, by default `256 128 4 4 384 128 8 20`: vocabulary, width,
 //! layers, heads, feed-forward width, context, batch, steps. `COMPUTE=bfloat16` or `float16` stores activations in 16 bits,
-//! `TIER=portable` runs the kernels for GPUs. Prints one JSON line. The time of the first step is measured
+//! `TIER=portable` runs the kernels for GPUs, `NATIVE_F16=0` converts f16 without the adapter's own instructions. Prints one JSON line. The time of the first step is measured
 //! from process start and includes opening the adapter, recording and compiling pipelines.
 
 mod common;
@@ -58,7 +58,10 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
 
     let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
     let options = GpuOptions { tier, ..GpuOptions::default() };
-    let gpu = block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+    let mut gpu = block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+    if plan.tries_native_f16() && std::env::var("NATIVE_F16").as_deref() != Ok("0") {
+        block_on(gpu.try_native_f16());
+    }
     let mut trainer = block_on(Trainer::new(&gpu, &plan, &length)).unwrap_or_else(|e| panic!("{e}"));
     let mut seconds = Vec::new();
     let mut first_step = 0.0;
@@ -79,10 +82,11 @@ train_dataset: {{ data_loader: {{ type: CargoRegistryDataLoader }} }}
     let rate = (b * t) as f64 / median;
     let flops = count::training_flops_per_token(&plan.model) * rate;
     println!(
-        r#"{{"peer":"gristmill","version":"{}","adapter":"{}","tier":"{}","compute":"{compute}","shape":{numbers:?},"params":{},"first_step_s":{first_step:.4},"step_s":{median:.4},"tok_s":{rate:.1},"gflop_s":{:.2},"loss":{loss:.4},"pool_mib":{:.1}}}"#,
+        r#"{{"peer":"gristmill","version":"{}","adapter":"{}","tier":"{}","compute":"{compute}","native_f16":{},"shape":{numbers:?},"params":{},"first_step_s":{first_step:.4},"step_s":{median:.4},"tok_s":{rate:.1},"gflop_s":{:.2},"loss":{loss:.4},"pool_mib":{:.1}}}"#,
         env!("CARGO_PKG_VERSION"),
         gpu.report().name,
         gpu.capabilities().tier.name(),
+        gpu.capabilities().native_f16,
         count::parameters(&plan.model),
         flops / 1e9,
         trainer.pool_bytes() as f64 / 1048576.0,

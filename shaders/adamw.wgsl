@@ -12,10 +12,13 @@
 // With `corrects_epsilon` the divisor is (sqrt(v) + ε) / sqrt(1 − β2^t). An optimizer without bias correction has
 // corrections of 1 in its schedule.
 // On overflow, or while the run is halted, weights and moments are left unchanged.
-// One invocation updates 4 parameters. Padding is zero and stays zero. Numerics: f32 throughout.
+// One invocation updates 4 parameters. Padding is zero and stays zero. Numerics: f32 throughout; weights that are
+// stored in bfloat16 are rounded stochastically (lib/rounding.wgsl).
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
 
+import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
+import package::lib::rounding::round4;
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
@@ -29,11 +32,14 @@ struct Params {
     rate_column: u32,
     schedule_rows: u32,
     schedule_stride: u32,
+    seed_low: u32, // of the bits that round weights in bfloat16
+    seed_high: u32,
+    first4: u32, // groups of 4 weights in the arena before these
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> weights: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> weights: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> first_moments: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> second_moments: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> state: StepState;
@@ -55,5 +61,6 @@ fn adamw(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let update = m * state.bias_correction1 / (sqrt(v * state.bias_correction2) + epsilon);
     let row = schedule_row(state.global_step, params.schedule_rows);
     let lr = schedule[row * params.schedule_stride + params.rate_column];
-    weights[i] = weights[i] * (1.0 - lr * params.decay) - lr * update;
+    let p = load4(weights[i]) * (1.0 - lr * params.decay) - lr * update;
+    weights[i] = round4(p, params.first4 + i, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
 }

@@ -10,12 +10,14 @@
 // matmul computes the products in between. direction: one workgroup per row (software tier: one invocation);
 // inverse_norm: a single workgroup; the others: 4 elements per invocation. On overflow, or while the run is halted,
 // moments and weights are unchanged and x is zero.
-// Numerics: all in f32; each step may amplify the error of a small singular value by a = 3.44, five steps by 485.
+// Numerics: all in f32, except that weights stored in bfloat16 are rounded stochastically (lib/rounding.wgsl); each step may amplify the error of a small singular value by a = 3.44, five steps by 485.
 // Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the update scale that
 // matches AdamW's RMS: Liu et al., "Muon is Scalable for LLM Training", 2025, section 2.2.
 
+import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum};
+import package::lib::rounding::round4;
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
@@ -36,6 +38,9 @@ struct Params {
     rate_column: u32,
     schedule_rows: u32,
     schedule_stride: u32,
+    seed_low: u32, // of the bits that round weights in bfloat16
+    seed_high: u32,
+    first4: u32, // groups of 4 weights in the arena before the matrix
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -58,7 +63,7 @@ struct Params {
 
 // apply
 @group(0) @binding(1) var<storage, read> update: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> weights: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> weights: array<Packed>;
 @group(0) @binding(3) var<storage, read> schedule: array<f32>;
 
 @compute @workgroup_size(LANES)
@@ -128,5 +133,6 @@ fn apply(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     let row = schedule_row(state.global_step, params.schedule_rows);
     let lr = schedule[row * params.schedule_stride + params.rate_column];
     let at = params.offset + i;
-    weights[at] = weights[at] * (1.0 - lr * params.decay) - lr * params.scale * update[i];
+    let w = load4(weights[at]) * (1.0 - lr * params.decay) - lr * params.scale * update[i];
+    weights[at] = round4(w, params.first4 + i, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
 }

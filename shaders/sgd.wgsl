@@ -10,11 +10,14 @@
 //   schedule (schedule_rows, schedule_stride)                  read: column rate_column is this segment's learning rate
 //
 // On overflow, or while the run is halted, weights and momentum are left unchanged.
-// One invocation updates 4 parameters. Padding is zero and stays zero. Numerics: f32 throughout.
+// One invocation updates 4 parameters. Padding is zero and stays zero. Numerics: f32 throughout; weights that are
+// stored in bfloat16 are rounded stochastically (lib/rounding.wgsl).
 // Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013, in the form of
 // PyTorch and MindSpore, whose momentum is not multiplied with the learning rate.
 
+import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
+import package::lib::rounding::round4;
 import package::lib::step_state::{StepState, schedule_row};
 import package::tile::LANES;
 
@@ -27,11 +30,14 @@ struct Params {
     rate_column: u32,
     schedule_rows: u32,
     schedule_stride: u32,
+    seed_low: u32, // of the bits that round weights in bfloat16
+    seed_high: u32,
+    first4: u32, // groups of 4 weights in the arena before these
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> weights: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> weights: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> moments: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> state: StepState;
 @group(0) @binding(5) var<storage, read> schedule: array<f32>;
@@ -42,7 +48,7 @@ fn sgd(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_in
     if (i >= params.count4 || state.is_overflow != 0u || state.halt != 0u) {
         return;
     }
-    let p = weights[i];
+    let p = load4(weights[i]);
     let g = gradients[i] * state.grad_factor + params.decay * p;
     // grad_norm has counted this update already.
     let is_first = state.global_step == 1u;
@@ -50,5 +56,6 @@ fn sgd(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_in
     moments[i] = m;
     let direction = select(m, g + params.momentum * m, params.is_nesterov != 0u);
     let row = schedule_row(state.global_step, params.schedule_rows);
-    weights[i] = p - schedule[row * params.schedule_stride + params.rate_column] * direction;
+    let updated = p - schedule[row * params.schedule_stride + params.rate_column] * direction;
+    weights[i] = round4(updated, params.first4 + i, state.global_step, vec2<u32>(params.seed_low, params.seed_high));
 }

@@ -1,14 +1,17 @@
 //! Counter-based random numbers: every value is a pure function of (seed, stream, counter), so there is no generator
 //! state to save, and any step can be repeated or resumed exactly.
 //!
-//! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], dropout those from
-//! [`DROPOUT_STREAM`]; all other uses (initialisation, sampling) number their streams below these.
+//! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], the rounding of weights
+//! [`ROUNDING_STREAM`], dropout those from [`DROPOUT_STREAM`]; all other uses (initialisation, sampling) number their streams below these.
 
 /// First stream of shuffling: epoch `e` uses stream `SHUFFLE_STREAM + e`.
 pub const SHUFFLE_STREAM: u64 = 1 << 48;
 
 /// First stream of dropout masks, which are drawn on the device; see `shaders/lib/dropout.wgsl` for their numbering.
 pub const DROPOUT_STREAM: u64 = 1 << 63;
+
+/// The stream of the bits that round updated weights, which are drawn on the device; see `shaders/lib/rounding.wgsl`.
+pub const ROUNDING_STREAM: u64 = 1 << 62;
 
 /// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 ///
@@ -70,6 +73,23 @@ impl DropoutWords {
         let place = u64::from(self.site << 16 | self.micro_step & 0xffff);
         let stream = DROPOUT_STREAM | place << 32 | u64::from(group);
         Philox::new(self.seed, stream).block(u64::from(self.step) << 32 | u64::from(index))
+    }
+}
+
+/// The bits that round updated weights, as the device draws them: the host version of `shaders/lib/rounding.wgsl`.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundingBits {
+    /// The run's seed.
+    pub seed: u64,
+    /// The update, counted from 1; steps that overflow make none.
+    pub update: u32,
+}
+
+impl RoundingBits {
+    /// 16 bits for each of the 4 weights of group `group`, counted from the start of the arena.
+    pub fn at(&self, group: u32) -> [u16; 4] {
+        let counter = u64::from(self.update) << 32 | u64::from(group);
+        Philox::new(self.seed, ROUNDING_STREAM).block(counter).map(|word| (word >> 16) as u16)
     }
 }
 

@@ -2,7 +2,10 @@
 //
 // A binding is `array<Packed>`; `load4` widens to f32, `store4` rounds to nearest even and overflows to infinity.
 // store4 packs both 16-bit types in integer arithmetic: WGSL leaves rounding and overflow of pack2x16float open, and no
-// device feature is needed this way.
+// device feature is needed this way. It leaves those of a conversion to f16 open too, so `native_f16` holds only on
+// adapters whose conversion was found to give the same bits (src/device/half.rs).
+
+@if(native_f16) enable f16;
 
 @if(f32) alias Packed = vec4<f32>;
 @if(f16 || bf16) alias Packed = vec2<u32>;
@@ -41,13 +44,21 @@ fn load4(packed: Packed) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(packed.x), unpack2x16float(packed.y));
 }
 
-@if(f16)
+// What is packed is exact, and compilers for GPUs drop the detour over f32: WGSL would bitcast, which naga does not between
+// 16 and 32 bits.
+@if(f16 && native_f16)
+fn store4(value: vec4<f32>) -> Packed {
+    let half = vec4<f32>(vec4<f16>(value));
+    return vec2<u32>(pack2x16float(half.xy), pack2x16float(half.zw));
+}
+
+@if(f16 && !native_f16)
 fn store4(value: vec4<f32>) -> Packed {
     let half = vec4<u32>(half_bits(value.x), half_bits(value.y), half_bits(value.z), half_bits(value.w));
     return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
 }
 
-@if(f16)
+@if(f16 && !native_f16)
 fn half_bits(value: f32) -> u32 {
     let bits = bitcast<u32>(value);
     let sign = (bits >> 16u) & 0x8000u;

@@ -42,7 +42,8 @@ const LADDER: [(&str, u32, u32, u32); 8] = [
 /// If there is no adapter, the device fails, or a kernel computes wrong results.
 pub async fn doctor(arguments: &Arguments) -> Result<()> {
     let options = GpuOptions { device_name: arguments.device_name.clone(), ..GpuOptions::default() };
-    let gpu = Gpu::request(&options).await?;
+    let mut gpu = Gpu::request(&options).await?;
+    let native_f16 = gpu.try_native_f16().await;
     say!("adapters");
     for adapter in list_adapters().await {
         let chosen = if adapter == *gpu.report() { "  <- this one" } else { "" };
@@ -54,6 +55,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         HumanBytes(limits.binding_bytes),
         HumanBytes(limits.buffer_bytes)
     );
+    say!("f16        {native_f16}");
     let wrong = test_tiers(&gpu).await?;
     let (products, memory) = (probe_matmul_rate(&gpu).await?, probe_memory_rate(&gpu).await?);
     let share = |peak: Peak| format!(" ({:.0} % of {peak})", 100.0 * products / peak.flops());

@@ -2,10 +2,11 @@
 
 use super::output::print;
 use crate::data::{Codec, DecodeStream};
-use crate::device::{Gpu, GpuOptions};
+use crate::device::GpuOptions;
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, Settings};
 use crate::kernels::Tier;
+use crate::train::run::open_device_with;
 use crate::train::trained::{TrainedModel, TrainedRun, prompt_tokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -72,7 +73,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let run = TrainedRun::open(&arguments.run, &overrides)?;
     let prompts = prompts(arguments, &run)?;
     let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
-    let gpu = Gpu::request(&options).await?;
+    let gpu = open_device_with(&options, &run.plan).await?;
     let model = TrainedModel::load(&gpu, &run, prompts.len() as u32).await?;
     let settings = Settings {
         tokens: arguments.tokens,

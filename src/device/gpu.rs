@@ -44,7 +44,7 @@ pub struct Gpu {
     pub(super) pipelines: Pipelines,
     pub(super) submissions: Submissions,
     report: AdapterReport,
-    capabilities: Capabilities,
+    pub(super) capabilities: Capabilities,
     has_timestamps: bool,
     submission_time: Option<Duration>,
     fault: Fault,
@@ -101,7 +101,8 @@ impl Gpu {
 
     /// Kernels on an application's own device.
     ///
-    /// The kernels use the limits that the device was opened with; they need no feature and at least
+    /// The kernels use the limits that the device was opened with; they need no feature (with `SHADER_F16`,
+    /// [`try_native_f16`](Self::try_native_f16) can make those of f16 faster) and at least
     /// `wgpu::Limits::default()`. The tier follows from the kind of adapter unless `options` names one. The handlers of
     /// uncaptured errors and of a lost device stay the application's, no pipeline cache is read or written, and the
     /// thread that polls starts with the first submission of ours, if at all ([`GpuOptions::polling`]).
@@ -139,7 +140,8 @@ impl Gpu {
     async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
         let report = AdapterReport::of(adapter);
         adapter::check_limits(&report.name, &adapter.limits())?;
-        let mut wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE;
+        let mut wanted =
+            wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
         wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
         let features = adapter.features() & wanted;
         let descriptor = wgpu::DeviceDescriptor {
@@ -175,7 +177,7 @@ impl Gpu {
         Self {
             pipelines,
             has_timestamps: device.features().contains(wgpu::Features::TIMESTAMP_QUERY),
-            capabilities: Capabilities { tier, limits, lanes: 1 },
+            capabilities: Capabilities { tier, limits, lanes: 1, native_f16: false },
             submissions: Submissions::new(&device, &queue, options.polling, ahead, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,

@@ -9,6 +9,7 @@ mod adapter;
 mod buffers;
 mod encoder;
 mod gpu;
+mod half;
 mod job;
 mod lanes;
 mod launch;
@@ -25,6 +26,7 @@ pub use adapter::{AdapterReport, list_adapters};
 pub use buffers::Buffers;
 pub use encoder::Encoder;
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
+pub use half::NativeF16;
 pub use job::{Job, Outputs, PreparedJob, Words};
 #[doc(hidden)] // for tests
 pub use lanes::lane_probe;

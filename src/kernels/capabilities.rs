@@ -46,6 +46,9 @@ pub struct Capabilities {
     /// Subgroup size that kernels of the software tier shuffle across, when a workgroup of that size is one subgroup; 1
     /// if shuffles are not used.
     pub lanes: u32,
+    /// Whether kernels convert between f32 and f16 by the adapter's own instructions, which then are known to round to
+    /// nearest even; otherwise they use integer arithmetic, with the same bits.
+    pub native_f16: bool,
 }
 
 impl Capabilities {
@@ -55,6 +58,7 @@ impl Capabilities {
             tier: Tier::Software,
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
             lanes: 8,
+            native_f16: false,
         }
     }
 
@@ -64,6 +68,7 @@ impl Capabilities {
             tier: Tier::Portable,
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
             lanes: 1,
+            native_f16: false,
         }
     }
 
@@ -82,6 +87,11 @@ impl Capabilities {
         Self { lanes, ..self }
     }
 
+    /// The same adapter with or without conversions of its own between f32 and f16.
+    pub const fn with_native_f16(self, native_f16: bool) -> Self {
+        Self { native_f16, ..self }
+    }
+
     /// The same adapter with no binding, and so no tensor, larger than `bytes`.
     pub const fn with_binding_bytes(self, bytes: u64) -> Self {
         Self { limits: Limits { binding_bytes: bytes, ..self.limits }, ..self }
@@ -89,12 +99,12 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// Tier and lanes, which decide the variants that run: `tier software, 8 lanes`.
+    /// What decides the variants that run: `tier software, 8 lanes, native f16`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
-        match (self.tier, self.lanes) {
-            (Tier::Software, 2..) => write!(f, ", {} lanes", self.lanes),
-            _ => Ok(()),
+        if let (Tier::Software, 2..) = (self.tier, self.lanes) {
+            write!(f, ", {} lanes", self.lanes)?;
         }
+        if self.native_f16 { f.write_str(", native f16") } else { Ok(()) }
     }
 }

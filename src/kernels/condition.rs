@@ -60,6 +60,8 @@ conditions! {
     Grouped = "grouped",
     /// Rotary pairs are neighbours.
     Interleaved = "interleaved",
+    /// Half precision is converted by the adapter's own instructions; only with `f16`.
+    NativeF16 = "native_f16",
     /// A residual is added to the result.
     Residual = "residual",
     /// A token attends within its document only.

@@ -43,6 +43,12 @@ impl Kernel {
         self
     }
 
+    /// The variant that converts f16 by the adapter's own instructions, if the elements are f16 and the adapter has them.
+    pub fn natively(self, has_native_f16: bool) -> Self {
+        let holds = has_native_f16 && self.element == Element::F16;
+        self.condition(Condition::NativeF16, holds)
+    }
+
     /// Sets the constant `name` of the module `package::tile`.
     pub fn constant(mut self, name: &'static str, value: u32) -> Self {
         self.constants.push((name, value));

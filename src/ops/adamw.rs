@@ -2,6 +2,7 @@
 
 use super::grad_norm::StepTensors;
 use super::per_item;
+use super::rounding::Rounding;
 use super::step_state::StepState;
 use crate::element::Element;
 use crate::record::{Recorder, State, Tensor};
@@ -17,6 +18,9 @@ crate::params! {
         rate_column: u32,
         schedule_rows: u32,
         schedule_stride: u32,
+        seed_low: u32,
+        seed_high: u32,
+        first4: u32,
     }
 }
 
@@ -36,9 +40,11 @@ pub struct AdamW {
     pub corrects_epsilon: bool,
     /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
+    /// Where the bits come from that round weights in bfloat16.
+    pub rounding: Rounding,
 }
 
-/// One segment of each of the four arenas, as flat f32 rows of one length.
+/// One segment of each of the four arenas, as flat rows of one length: f32, but for weights that are stored in bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWTensors {
     /// Weights.
@@ -56,8 +62,9 @@ pub struct AdamWTensors {
 #[track_caller]
 pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, settings: &AdamW) {
     let count4 = tensors.weights.rows * tensors.weights.stride4();
-    let (kernel, grid) = per_item("adamw", "adamw", Element::F32, count4 as u64);
-    let AdamW { decay, beta1, beta2, epsilon, corrects_epsilon, rate_column } = *settings;
+    let (kernel, grid) = per_item("adamw", "adamw", tensors.weights.element, count4 as u64);
+    let AdamW { decay, beta1, beta2, epsilon, corrects_epsilon, rate_column, rounding } = *settings;
+    let [seed_low, seed_high, first4] = rounding.params(&tensors.weights);
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
     let params = Params {
         count4,
@@ -69,10 +76,13 @@ pub fn adamw(rec: &mut Recorder, tensors: &AdamWTensors, step: &StepTensors, set
         rate_column,
         schedule_rows: step.schedule.rows,
         schedule_stride: step.schedule.stride,
+        seed_low,
+        seed_high,
+        first4,
     };
     let bindings = [
         tensors.gradients.bind("gradients", Element::F32),
-        tensors.weights.bind("weights", Element::F32),
+        tensors.weights.bind("weights", tensors.weights.element),
         tensors.first_moments.bind("first_moments", Element::F32),
         tensors.second_moments.bind("second_moments", Element::F32),
         StepState::bind("state", step.state),

@@ -28,6 +28,7 @@ pub mod qk_norm;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_scaling;
+pub mod rounding;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;

@@ -2,6 +2,7 @@
 
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};
+use super::rounding::Rounding;
 use super::step_state::StepState;
 use super::{fold, per_item, per_row};
 use crate::element::Element;
@@ -20,6 +21,9 @@ crate::params! {
         rate_column: u32,
         schedule_rows: u32,
         schedule_stride: u32,
+        seed_low: u32,
+        seed_high: u32,
+        first4: u32,
     }
 }
 
@@ -38,9 +42,11 @@ pub struct Muon {
     pub decay: f32,
     /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
+    /// Where the bits come from that round weights in bfloat16.
+    pub rounding: Rounding,
 }
 
-/// One matrix (rows, cols) in the three arenas.
+/// One matrix (rows, cols) in the three arenas; weights may be stored in bfloat16, the others are f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
     /// Weights.
@@ -55,9 +61,10 @@ pub struct Matrix {
 /// [`grad_norm`](super::grad_norm::grad_norm).
 #[track_caller]
 pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &Muon) {
-    let Muon { momentum, is_nesterov, rms, decay, rate_column, .. } = *settings;
+    let Muon { momentum, is_nesterov, rms, decay, rate_column, rounding, .. } = *settings;
     let Matrix { weights, gradients, moments } = *matrix;
     let Tensor { rows, cols, stride, .. } = weights;
+    let [seed_low, seed_high, first4] = rounding.params(&weights);
     for other in [gradients, moments] {
         let same = (other.rows, other.cols, other.stride) == (rows, cols, stride);
         assert!(same, "weights, gradients and moments of a matrix must have one shape");
@@ -82,6 +89,9 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
         rate_column,
         schedule_rows: step.schedule.rows,
         schedule_stride: step.schedule.stride,
+        seed_low,
+        seed_high,
+        first4,
     };
     let (kernel, grid) = per_row(rec, "muon", "direction", Element::F32, rows);
     let bindings = [
@@ -96,10 +106,10 @@ pub fn muon(rec: &mut Recorder, matrix: &Matrix, step: &StepTensors, settings: &
     let update = orthogonalise(rec, x, settings.steps, params);
 
     let params = Params { offset: weights.offset4(), ..params };
-    let (kernel, grid) = per_item("muon", "apply", Element::F32, rows as u64 * params.cols4 as u64);
+    let (kernel, grid) = per_item("muon", "apply", weights.element, rows as u64 * params.cols4 as u64);
     let bindings = [
         update.bind("update", Element::F32),
-        weights.bind_with_offset("weights", Element::F32),
+        weights.bind_with_offset("weights", weights.element),
         step.schedule.bind("schedule", Element::F32),
         StepState::bind("state", step.state),
     ];

@@ -2,6 +2,7 @@
 
 use super::grad_norm::StepTensors;
 use super::per_item;
+use super::rounding::Rounding;
 use super::step_state::StepState;
 use crate::element::Element;
 use crate::record::{Recorder, State, Tensor};
@@ -16,6 +17,9 @@ crate::params! {
         rate_column: u32,
         schedule_rows: u32,
         schedule_stride: u32,
+        seed_low: u32,
+        seed_high: u32,
+        first4: u32,
     }
 }
 
@@ -32,9 +36,11 @@ pub struct Sgd {
     pub is_nesterov: bool,
     /// Column of the schedule that holds the learning rate.
     pub rate_column: u32,
+    /// Where the bits come from that round weights in bfloat16.
+    pub rounding: Rounding,
 }
 
-/// One segment of each of the three arenas, as flat f32 rows of one length.
+/// One segment of each of the three arenas, as flat rows of one length: f32, but for weights that are stored in bfloat16.
 #[derive(Clone, Copy, Debug)]
 pub struct SgdTensors {
     /// Weights.
@@ -50,8 +56,9 @@ pub struct SgdTensors {
 #[track_caller]
 pub fn sgd(rec: &mut Recorder, tensors: &SgdTensors, step: &StepTensors, settings: &Sgd) {
     let count4 = tensors.weights.rows * tensors.weights.stride4();
-    let (kernel, grid) = per_item("sgd", "sgd", Element::F32, count4 as u64);
-    let Sgd { decay, momentum, dampening, is_nesterov, rate_column } = *settings;
+    let (kernel, grid) = per_item("sgd", "sgd", tensors.weights.element, count4 as u64);
+    let Sgd { decay, momentum, dampening, is_nesterov, rate_column, rounding } = *settings;
+    let [seed_low, seed_high, first4] = rounding.params(&tensors.weights);
     assert!(rate_column < step.schedule.cols, "the schedule has no column {rate_column}");
     let params = Params {
         count4,
@@ -62,10 +69,13 @@ pub fn sgd(rec: &mut Recorder, tensors: &SgdTensors, step: &StepTensors, setting
         rate_column,
         schedule_rows: step.schedule.rows,
         schedule_stride: step.schedule.stride,
+        seed_low,
+        seed_high,
+        first4,
     };
     let bindings = [
         tensors.gradients.bind("gradients", Element::F32),
-        tensors.weights.bind("weights", Element::F32),
+        tensors.weights.bind("weights", tensors.weights.element),
         tensors.moments.bind("moments", Element::F32),
         StepState::bind("state", step.state),
         step.schedule.bind("schedule", Element::F32),

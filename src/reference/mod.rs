@@ -34,6 +34,7 @@ pub mod permute;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_scaling;
+pub mod rounding;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;

@@ -7,6 +7,7 @@ use super::sections::optimizer::OptimizerConfig;
 use super::sections::schedule::ScheduleConfig;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
+use crate::element::Element;
 use crate::error::Result;
 use crate::model::config::{BalanceLosses, ModelConfig};
 use crate::model::count;
@@ -62,6 +63,7 @@ impl RunPlan {
             return None;
         }
         check_token_weights(&settings, &model, source);
+        check_stored_weights(&mut settings, source);
         let plan = Self {
             rank: 0,
             world: 1,
@@ -95,6 +97,11 @@ impl RunPlan {
         let groups = &self.settings.groups;
         let own = group.checked_sub(1).and_then(|number| groups.get(number)?.keys.weight_decay);
         own.unwrap_or(self.optimizer.weight_decay)
+    }
+
+    /// Whether f16 is to be converted by the adapter's own instructions, if it can.
+    pub fn tries_native_f16(&self) -> bool {
+        self.settings.context.native_f16 && self.model.compute == Element::F16
     }
 
     /// How the data is dealt into batches.
@@ -186,6 +193,31 @@ fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source
         let message =
             "not built for a model with balance losses or a z-loss; write `False`, or set their factors to 0";
         source.fault("runner_wrapper.calculate_per_token_loss", message);
+    }
+}
+
+/// Checks that the keys agree in what type weights are stored, or says that they are float32.
+fn check_stored_weights(settings: &mut Settings, source: &Source<'_>) {
+    const ROUNDING: &str = "optimizer.stochastic_rounding";
+    const TYPE: &str = "model.model_config.param_init_type";
+    let wanted = settings.model.param_init_type.take();
+    let is_sound = |key: &str| source.is_sound(key);
+    if !settings.optimizer.stochastic_rounding {
+        match wanted.filter(|_| is_sound(ROUNDING)) {
+            Some(Element::Bf16) => source.note(format!(
+                "{TYPE}: float32 here, which is more precise; `{ROUNDING}: True` stores weights in bfloat16 alone"
+            )),
+            Some(Element::F16) => source.note(format!("{TYPE}: float32 here, which is more precise")),
+            _ => (),
+        }
+        return;
+    }
+    if settings.model.compute_dtype != Element::Bf16 && is_sound("model.model_config.compute_dtype") {
+        let message = "stores weights in bfloat16, as layers read them; write `model.model_config.compute_dtype: bfloat16`";
+        source.fault(ROUNDING, message);
+    }
+    if wanted.is_some_and(|wanted| wanted != Element::Bf16) {
+        source.fault(TYPE, format!("`{ROUNDING}: True` stores weights in bfloat16; write `bfloat16`"));
     }
 }
 

@@ -37,7 +37,13 @@ impl<'a> ArenaTensor<'a> {
     /// Name, type and shape in the file.
     pub fn info(&self) -> TensorInfo {
         let shape = self.spec.piece_shape(self.piece);
-        TensorInfo { name: self.name.clone(), dtype: Dtype::F32, shape }
+        let dtype = dtype_of(self.element());
+        TensorInfo { name: self.name.clone(), dtype, shape }
+    }
+
+    /// Storage type on the device, and so in the file.
+    pub fn element(&self) -> Element {
+        self.parts.first().map_or(Element::F32, |part| self.arena.part(self.spec, part).element)
     }
 
     /// Hands the rows to `take` as the file holds them; `read` hands over the rows of a tensor on the device.
@@ -50,15 +56,20 @@ impl<'a> ArenaTensor<'a> {
             return self.read_stored(read, take).await;
         }
         // Putting it in the file's order takes its size in host memory once more.
-        let shape = self.info().shape;
+        let (shape, element) = (self.info().shape, self.element());
         let mut values = Vec::with_capacity(shape.iter().product());
         let mut keep = |row: &[u8]| {
-            values.extend(Element::F32.decode(row));
+            values.extend(element.decode(row));
             Ok(())
         };
         self.read_stored(read, &mut keep).await?;
         let values = self.spec.to_file(self.piece, values);
-        values.chunks(shape.last().copied().unwrap_or(1)).try_for_each(|row| take(bytemuck::cast_slice(row)))
+        let mut bytes = Vec::new();
+        values.chunks(shape.last().copied().unwrap_or(1)).try_for_each(|row| {
+            bytes.clear();
+            element.encode_row(row, &mut bytes);
+            take(&bytes[..row.len() * element.bytes() as usize])
+        })
     }
 
     /// Hands the rows to `take` as the device holds them.
@@ -75,11 +86,21 @@ impl<'a> ArenaTensor<'a> {
             if first < end {
                 let tensor = self.arena.part(self.spec, part);
                 let rows = tensor.rows((first - part.first_row) as u32, (end - first) as u32);
-                let bytes = 4 * first_column..4 * (first_column + columns);
+                let width = tensor.element.bytes() as usize;
+                let bytes = width * first_column..width * (first_column + columns);
                 read(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
             }
         }
         Ok(())
+    }
+}
+
+/// The type of floats in a file.
+pub(super) fn dtype_of(element: Element) -> Dtype {
+    match element {
+        Element::F32 | Element::U32 => Dtype::F32,
+        Element::F16 => Dtype::F16,
+        Element::Bf16 => Dtype::BF16,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! step_0000100/
-//!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's
+//!     model.safetensors        weights, unpadded, one tensor for each of Hugging Face's, in the type they are trained in
 //!     config.json              the model's shape under Hugging Face's keys
 //!     optimizer.safetensors    exp_avg.NAME and exp_avg_sq.NAME for each weight that has such moments
 //!                              (a matrix under Muon has one: its momentum, as exp_avg)
@@ -19,6 +19,7 @@ use super::router_tensors::{self, RouterTensor};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::trainer_state::TrainerState;
 use super::weight_files::{MODEL, WeightFiles};
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
@@ -66,8 +67,11 @@ pub(crate) async fn save(
     let mut moments = ArenaTensor::list(layout, tensors.first_moments, "exp_avg.");
     moments.extend(ArenaTensor::list(layout, tensors.second_moments, "exp_avg_sq."));
     save_file(&folder.join(OPTIMIZER), &moments, &router_tensors::capacities(experts), &read).await?;
-    let config =
-        serde_json::to_vec_pretty(&hugging_face_config(model)).map_err(|e| Error::file(folder, e))?;
+    let mut config = hugging_face_config(model);
+    if weights.iter().any(|tensor| tensor.element() == Element::Bf16) {
+        config["torch_dtype"] = "bfloat16".into();
+    }
+    let config = serde_json::to_vec_pretty(&config).map_err(|e| Error::file(folder, e))?;
     OUTPUT_DIR.write(&folder.join(CONFIG), &config)?;
     state.save(&folder.join(STATE))
 }

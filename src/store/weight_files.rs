@@ -65,15 +65,14 @@ impl WeightFiles {
         self.stored_name(name).is_some()
     }
 
-    /// Checks that the tensor `info.name` has this shape and type. Where 32-bit floats are expected, those of 16 bits fit
-    /// too.
+    /// Checks that the tensor `info.name` has this shape and type. Floats of any width fit where floats are expected.
     ///
     /// # Errors
     /// The tensor is missing, or its shape or type differ.
     pub fn check(&self, info: &TensorInfo) -> Result<()> {
         let TensorInfo { name, dtype: expected, shape: size } = info;
         let (shape, dtype, _) = self.tensor(name)?;
-        let is_float = *expected == Dtype::F32 && element(dtype).is_some();
+        let is_float = element(*expected).is_some() && element(dtype).is_some();
         if shape == size && (dtype == *expected || is_float) {
             return Ok(());
         }

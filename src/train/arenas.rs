@@ -8,9 +8,10 @@ use crate::settings::OptimizerConfig;
 /// The arenas. Each has room only for the parameters that need it.
 #[derive(Clone, Debug)]
 pub struct Arenas {
-    /// Parameters in f32, which the optimizer updates: the master weights.
+    /// Parameters, which the optimizer updates: master weights in f32, or, if it rounds them stochastically, those that
+    /// layers read in bfloat16 as these read them.
     pub weights: Arena,
-    /// Copies of those that layers read in 16 bits.
+    /// Copies of the others that layers read in 16 bits.
     pub copies: Arena,
     /// Their gradients.
     pub gradients: Arena,
@@ -28,16 +29,18 @@ impl Arenas {
         optimizer: &OptimizerConfig,
     ) -> Self {
         let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
+        let stored = |kind: Kind| if optimizer.stochastic_rounding { kind.compute } else { Element::F32 };
+        let weights = layout.arena(persistents, "weights", |kind| Some(stored(kind)));
         let mut arena = |name, holds: &dyn Fn(Kind) -> bool| {
             layout.arena(persistents, name, |kind| holds(kind).then_some(Element::F32))
         };
         Self {
-            weights: arena("weights", &|_| true),
+            weights,
             gradients: arena("gradients", &|kind| !kind.is_frozen),
             first_moments: arena("first moments", &|kind| moments(kind) > 0),
             second_moments: arena("second moments", &|kind| moments(kind) > 1),
             copies: layout.arena(persistents, "weight copies", |kind| {
-                Some(kind.compute).filter(|element| *element != Element::F32)
+                Some(kind.compute).filter(|element| *element != stored(kind))
             }),
         }
     }

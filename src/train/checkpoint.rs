@@ -3,7 +3,6 @@
 use super::arenas::Arenas;
 use super::recordings::{Recordings, persistent};
 use super::trainer::Trainer;
-use crate::element::Element;
 use crate::error::Result;
 use crate::model::arena::Arena;
 use crate::record::Tensor;
@@ -56,9 +55,9 @@ impl Trainer<'_> {
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
         let mut tensors = Vec::new();
         for tensor in ArenaTensor::list(&self.recordings.layout, arena, "") {
-            let mut values = Vec::new();
+            let (mut values, element) = (Vec::new(), tensor.element());
             let mut take = |row: &[u8]| {
-                values.extend(Element::F32.decode(row));
+                values.extend(element.decode(row));
                 Ok(())
             };
             tensor.read(&read, &mut take).await?;

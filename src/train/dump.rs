@@ -12,19 +12,23 @@ use std::path::{Path, PathBuf};
 
 /// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files;
 /// trains nothing. If the configuration names a tier, no adapter is needed: `software` is written for llvmpipe, with 8 lanes,
-/// and `portable` for a GPU with bindings of 1 GiB. Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
+/// and `portable` for a GPU with bindings of 1 GiB, and those of f16 as they are with and without conversions of the
+/// adapter's own (`enable f16;`). Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
 /// `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
 ///
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
     let plan = RunConfig::load(config, &Override::parse_all(overrides)?)?.plan;
-    let capabilities = match plan.settings.context.tier {
-        Some(tier) => assumed_capabilities(tier),
-        None => open_device(&plan).await?.capabilities(),
+    let capabilities = match plan.settings.context.tier.map(assumed_capabilities) {
+        Some(assumed) if plan.tries_native_f16() => vec![assumed, assumed.with_native_f16(true)],
+        Some(assumed) => vec![assumed],
+        None => vec![open_device(&plan).await?.capabilities()],
     };
     // The length of the schedule changes a buffer and no shader.
-    write_shaders(&Recordings::new(&plan, capabilities, 1)?.all(), folder)
+    let recordings = capabilities.into_iter().map(|capabilities| Recordings::new(&plan, capabilities, 1));
+    let recordings: Vec<Recordings> = recordings.collect::<Result<_>>()?;
+    write_shaders(&recordings.iter().flat_map(Recordings::all).collect::<Vec<_>>(), folder)
 }
 
 /// Composes each distinct kernel of `recordings` into a file in `folder`, which has the kernel's name and starts with

@@ -3,7 +3,6 @@
 use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
 use super::trainer::Trainer;
-use crate::element::Element;
 use crate::error::Result;
 use crate::model::init::initial_row;
 use crate::record::Tensor;
@@ -52,7 +51,7 @@ impl Trainer<'_> {
                     let mut bytes = Vec::with_capacity(rows.bytes() as usize);
                     for row in first..first + rows.rows {
                         let values = initial_row(spec, index, part.first_row + row as usize, seed);
-                        Element::F32.encode_row(&values, &mut bytes);
+                        tensor.element.encode_row(&values, &mut bytes);
                     }
                     self.write(rows, &bytes);
                     written += bytes.len() as u64;

@@ -124,6 +124,7 @@ impl Recordings {
         let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities).map_err(|e| misfit(&e))?;
         let update = Update {
             optimizer: &plan.optimizer,
+            seed: plan.settings.run.seed,
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),
             scaler,

@@ -111,7 +111,19 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
 /// Opens the device that `plan` asks for.
 pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
     let Context { device_name, tier, .. } = plan.settings.context.clone();
-    Gpu::request(&GpuOptions { device_name, tier, ..GpuOptions::default() }).await
+    open_device_with(&GpuOptions { device_name, tier, ..GpuOptions::default() }, plan).await
+}
+
+/// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise.
+///
+/// # Errors
+/// Those of [`Gpu::request`].
+pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gpu> {
+    let mut gpu = Gpu::request(options).await?;
+    if plan.tries_native_f16() {
+        gpu.try_native_f16().await;
+    }
+    Ok(gpu)
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {

@@ -12,6 +12,7 @@ use crate::ops::hot_experts::hot_experts;
 use crate::ops::local_norm::local_norm;
 use crate::ops::loss_scale::{LossScaler, loss_scale};
 use crate::ops::muon::{self, Matrix, Muon};
+use crate::ops::rounding::Rounding;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
@@ -20,6 +21,8 @@ use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, Opti
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
     pub optimizer: &'a OptimizerConfig,
+    /// The run's seed, for weights that are rounded stochastically.
+    pub seed: u64,
     /// The weight decay of each parameter group, by its number.
     pub decays: Vec<f64>,
     /// What is made of the gradients.
@@ -96,6 +99,7 @@ impl Update<'_> {
             epsilon: config.eps as f32,
             corrects_epsilon: config.correction == Correction::WithEps,
             rate_column: rate_column(kind.group),
+            rounding: self.rounding(i),
         };
         adamw::adamw(rec, &segment, &self.tensors, &settings);
     }
@@ -112,8 +116,16 @@ impl Update<'_> {
             dampening: config.dampening as f32,
             is_nesterov: config.nesterov,
             rate_column: rate_column(kind.group),
+            rounding: self.rounding(i),
         };
         sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors, &settings);
+    }
+
+    /// The bits for the weights of segment number `i`.
+    fn rounding(&self, i: usize) -> Rounding {
+        let before: u64 = self.layout.segments[..i].iter().map(|segment| segment.elements).sum();
+        // Weights that are 2^34 places apart share their bits.
+        Rounding { seed: self.seed, first4: (before / 4) as u32 }
     }
 
     /// The weight decay of a segment's parameters.
@@ -148,6 +160,7 @@ impl Update<'_> {
             rms: config.matched_adamw_rms as f32,
             decay: if spec.decays { self.decays[spec.group] as f32 } else { 0.0 },
             rate_column: rate_column(spec.group),
+            rounding: self.rounding(part.segment),
         };
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
         for piece in &spec.pieces {

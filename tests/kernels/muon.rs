@@ -4,6 +4,7 @@ use crate::lab::{Case, Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
 use gristmill::ops::muon::{Matrix, Muon, muon};
+use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::Tensor;
 use gristmill::reference;
@@ -26,8 +27,15 @@ struct Problem {
     overflow: Option<f32>,
 }
 
-const SETTINGS: Muon =
-    Muon { momentum: 0.95, is_nesterov: true, steps: 5, rms: 0.2, decay: 0.1, rate_column: rate_column(1) };
+const SETTINGS: Muon = Muon {
+    momentum: 0.95,
+    is_nesterov: true,
+    steps: 5,
+    rms: 0.2,
+    decay: 0.1,
+    rate_column: rate_column(1),
+    rounding: Rounding { seed: 0, first4: 0 },
+};
 
 fn problem(rows: u32, cols: u32) -> Problem {
     Problem { of: rows, first: 0, rows, cols, settings: SETTINGS, overflow: None }

@@ -4,6 +4,7 @@ use crate::lab::{Input, allowed, check};
 use gristmill::element::Element::F32;
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
+use gristmill::ops::rounding::Rounding;
 use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::{Recorder, Tensor};
@@ -68,12 +69,14 @@ impl Rule {
                     epsilon,
                     corrects_epsilon: correction == Correction::WithEps,
                     rate_column,
+                    rounding: Rounding::default(),
                 };
                 adamw(rec, &segment, step, &settings);
             }
             Self::Sgd { momentum, dampening, is_nesterov } => {
                 let &[weights, moments] = parts else { panic!("one moment") };
-                let settings = Sgd { decay: group.decay, momentum, dampening, is_nesterov, rate_column };
+                let (decay, rounding) = (group.decay, Rounding::default());
+                let settings = Sgd { decay, momentum, dampening, is_nesterov, rate_column, rounding };
                 sgd(rec, &SgdTensors { weights, gradients, moments }, step, &settings);
             }
         }

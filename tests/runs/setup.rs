@@ -9,6 +9,7 @@ use gristmill::model::parameters::Gpt;
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::Trainer;
 use gristmill::train::length::RunLength;
+use gristmill::train::run::open_device_with;
 use std::path::{Path, PathBuf};
 
 /// A configuration of a small run.
@@ -93,10 +94,11 @@ seed: 7
         (plan, data, length)
     }
 
-    /// A device with the tier that the overrides name, if they do.
+    /// A device with the tier that the overrides name, if they do; it converts f16 as that of a run does.
     pub fn gpu(&self) -> Gpu {
         let tier = self.plan().settings.context.tier.or(self.gpu_options.tier);
-        open_gpu_with(&GpuOptions { tier, ..self.gpu_options.clone() })
+        let options = GpuOptions { tier, ..self.gpu_options.clone() };
+        pollster::block_on(open_device_with(&options, &self.plan())).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// The weights a run starts with.

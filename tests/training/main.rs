@@ -20,6 +20,7 @@ mod portions;
 mod published;
 mod recompute;
 mod resume;
+mod rounding;
 mod segments;
 mod submissions;
 mod trainer;

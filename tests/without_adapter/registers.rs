@@ -3,7 +3,7 @@
 #[path = "../radv/mod.rs"]
 mod radv;
 
-use crate::shaders::portable_variants;
+use crate::shaders::{both_ways, portable_variants};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::kernels::{Capabilities, Kernel};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
@@ -52,7 +52,10 @@ fn large_products() -> impl Iterator<Item = Kernel> {
 
 fn kernels() -> Vec<Kernel> {
     let sizes = [(64, F32), (64, F16), (128, F32), (128, Bf16)];
-    let attention = sizes.into_iter().flat_map(|(head_dim, element)| attention_kernels(head_dim, element));
+    let attention = sizes
+        .into_iter()
+        .flat_map(|(head_dim, element)| attention_kernels(head_dim, element))
+        .flat_map(both_ways);
     portable_variants().into_iter().chain(attention).chain(large_products()).collect()
 }
 

@@ -71,6 +71,12 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+/// A kernel, and the variant that converts f16 by the adapter's own instructions if it has one.
+pub fn both_ways(kernel: Kernel) -> impl Iterator<Item = Kernel> {
+    let native = Some(kernel.clone().natively(true)).filter(|native| *native != kernel);
+    [kernel].into_iter().chain(native)
+}
+
 /// Every variant of the tier for GPUs that a run can ask for.
 pub fn portable_variants() -> Vec<Kernel> {
     let mut kernels: Vec<Kernel> =
@@ -131,15 +137,22 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {
                 in_half.extend(everything(&[model, &[half]].concat(), capabilities));
             }
+            let rounding = [halves[1].as_str(), "--optimizer.stochastic_rounding=True"];
+            let rounded =
+                optimizers.iter().flat_map(move |o| everything(&[o, rounding[0], rounding[1]], capabilities));
             let optimizers = optimizers.iter().flat_map(move |o| everything(&[o], capabilities));
             models
                 .chain(in_half)
                 .chain(optimizers)
+                .chain(rounded)
                 .chain(packed_documents(capabilities))
                 .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
+        })
+        .flat_map(|dispatch| {
+            both_ways(dispatch.kernel.clone()).map(move |kernel| Dispatch { kernel, ..dispatch.clone() })
         })
         .collect()
 }

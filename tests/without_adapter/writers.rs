@@ -30,14 +30,18 @@ struct Shader<'a> {
     info: ModuleInfo,
     /// Whether it needs subgroups, which no shader of the tier `portable` may.
     has_subgroups: bool,
+    /// Whether it needs `shader-f16`, which only the variants with conversions of the adapter's own do.
+    has_f16: bool,
 }
 
 impl<'a> Shader<'a> {
-    /// Validated with the capabilities that WebGPU demands of every adapter, or with these and subgroups.
+    /// Validated with the capabilities that WebGPU demands of every adapter, or with these and the features it may need.
     fn new(kernel: &'a Kernel, composed: &'a Composed) -> Self {
-        let has_subgroups = kernel.conditions().any(|condition| condition == Condition::Shuffled);
+        let has = |wanted| kernel.conditions().any(|condition| condition == wanted);
+        let (has_subgroups, has_f16) = (has(Condition::Shuffled), has(Condition::NativeF16));
         let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32; // unpack2x16float
         capabilities.set(Capabilities::SUBGROUP, has_subgroups);
+        capabilities.set(Capabilities::SHADER_FLOAT16, has_f16);
         let mut validator = Validator::new(ValidationFlags::all(), capabilities);
         let info = validator.validate(&composed.module);
         let info = info.unwrap_or_else(|e| panic!("{kernel}: {}", e.emit_to_string(&composed.wgsl)));
@@ -45,10 +49,14 @@ impl<'a> Shader<'a> {
         let compact = process_overrides(&composed.module, &info, entry, &PipelineConstants::default());
         let (module, info) = compact.unwrap_or_else(|e| panic!("{kernel}: {e}"));
         let (module, info) = (module.into_owned(), info.into_owned());
-        Self { entry: kernel.entry, composed, module, info, has_subgroups }
+        Self { entry: kernel.entry, composed, module, info, has_subgroups, has_f16 }
     }
 
-    /// The oldest SPIR-V that wgpu writes, or the oldest with subgroups.
+    fn has_features(&self) -> bool {
+        self.has_subgroups || self.has_f16
+    }
+
+    /// The oldest SPIR-V that wgpu writes, or the oldest with the features it needs.
     fn spirv(&self) -> Result<(), spv::Error> {
         let target = |variable: &Variable| {
             let target =
@@ -56,10 +64,10 @@ impl<'a> Shader<'a> {
             (resource(variable.index), target)
         };
         let options = spv::Options {
-            lang_version: if self.has_subgroups { (1, 3) } else { (1, 0) },
+            lang_version: if self.has_features() { (1, 3) } else { (1, 0) },
             fake_missing_bindings: false,
             binding_map: self.composed.variables.iter().map(target).collect(),
-            capabilities: (!self.has_subgroups).then(|| [spv::Capability::Shader].into_iter().collect()),
+            capabilities: (!self.has_features()).then(|| [spv::Capability::Shader].into_iter().collect()),
             bounds_check_policies: CHECKED,
             ..spv::Options::default()
         };
@@ -98,7 +106,7 @@ impl<'a> Shader<'a> {
         Ok(())
     }
 
-    /// A register of its kind for each buffer; the shader model of DX12's older compiler, or the oldest with subgroups.
+    /// A register of its kind for each buffer; the shader model of DX12's older compiler, or the oldest with the features it needs.
     fn hlsl(&self) -> Result<(), hlsl::Error> {
         let mut next = [0; 3];
         let mut binding_map = hlsl::BindingMap::new();
@@ -109,7 +117,11 @@ impl<'a> Shader<'a> {
             *register += 1;
         }
         let options = hlsl::Options {
-            shader_model: if self.has_subgroups { hlsl::ShaderModel::V6_0 } else { hlsl::ShaderModel::V5_1 },
+            shader_model: match (self.has_subgroups, self.has_f16) {
+                (_, true) => hlsl::ShaderModel::V6_2,
+                (true, false) => hlsl::ShaderModel::V6_0,
+                (false, false) => hlsl::ShaderModel::V5_1,
+            },
             binding_map,
             fake_missing_bindings: false,
             ..hlsl::Options::default()

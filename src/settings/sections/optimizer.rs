@@ -19,6 +19,10 @@ rows! {
         eps: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(ADAM).example("1e-7"),
         /// Decay of matrices per unit of learning rate; 0 unless written, 0.1 for `Muon`.
         weight_decay: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.05"),
+        /// Whether weights that layers read in bfloat16 are stored in bfloat16 alone, without a float32 master copy; the
+        /// update rounds them stochastically, since rounding to nearest would lose small updates. Needs `compute_dtype:
+        /// bfloat16`. Moments, routers and gates stay float32.
+        stochastic_rounding: bool = Numbers.default(false),
         /// Learning rate, where the schedule names none.
         learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.001"),
         /// Decay of the momentum per step; 0.95 unless written, 0 for `SGD`.
@@ -86,6 +90,8 @@ pub struct OptimizerConfig {
     pub kind: OptimizerKind,
     /// Decay of weights per unit of learning rate; biases and vectors are exempt.
     pub weight_decay: f64,
+    /// Whether weights are stored as layers read them and rounded stochastically, instead of in f32 with copies.
+    pub stochastic_rounding: bool,
 }
 
 /// The optimizers.
@@ -237,7 +243,8 @@ impl Optimizer {
             }
         };
         let default_decay = if self.kind == OptimizerType::Muon { 0.1 } else { 0.0 };
-        OptimizerConfig { kind, weight_decay: self.weight_decay.unwrap_or(default_decay) }
+        let weight_decay = self.weight_decay.unwrap_or(default_decay);
+        OptimizerConfig { kind, weight_decay, stochastic_rounding: self.stochastic_rounding }
     }
 
     /// Writes out what the type leaves open.

@@ -37,11 +37,11 @@ rows! {
         sections(
             "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks|callback context parallel_config sample",
+                monitor_config callbacks|callback context parallel parallel_config sample",
         ),
         ignored(
             "use_parallel auto_trans_ckpt transform_process_num src_strategy_path_or_dir load_ckpt_format \
-                load_ckpt_async remote_save_url parallel processor auto_tune autotune_per_step filepath_prefix \
+                load_ckpt_async remote_save_url processor auto_tune autotune_per_step filepath_prefix \
                 remove_redundancy use_graceful_exit run_status",
             "about the original's devices, files and launcher",
         ),

@@ -11,21 +11,34 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
     Tier::ALL.into_iter().for_each(|tier| check_tier(name, tier, &build));
 }
 
-/// Runs a case on one tier, checked and unchecked; if its kernels share loads between lanes, also without sharing.
+/// Runs a case on one tier, checked and unchecked; if its kernels share loads between lanes, also without sharing. If its
+/// kernels convert f16 by the adapter's own instructions, all of that also with packed halves.
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} [{}]", tier.name());
     let capabilities = gpus()[0].capabilities().with_tier(tier);
-    let [checked, unchecked] = gpus().each_ref().map(|gpu| run(&name, gpu, capabilities, build));
+    let outputs = check_capabilities(&name, capabilities, build);
+    if uses(Condition::NativeF16, capabilities, build) {
+        let packed =
+            check_capabilities(&format!("{name} packed"), capabilities.with_native_f16(false), build);
+        let is_equal = packed == outputs || !compiles_as_written();
+        assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
+    }
+}
+
+/// Runs a case checked and unchecked, and without lanes, and returns its outputs.
+fn check_capabilities(name: &str, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
+    let [checked, unchecked] = gpus().each_ref().map(|gpu| run(name, gpu, capabilities, build));
     // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
     let is_equal = checked == unchecked || !compiles_as_written();
     assert!(is_equal, "{name}: checked and unchecked shaders differ");
     // Only software adapters have lanes.
-    if shares_loads(capabilities, build) {
+    if uses(Condition::Shuffled, capabilities, build) {
         let alone = run(&format!("{name} without lanes"), &gpus()[1], capabilities.with_lanes(1), build);
         assert!(alone == unchecked, "{name}: sharing loads between lanes changes the result");
     }
+    unchecked
 }
 
 /// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same formula
@@ -41,18 +54,19 @@ fn gpus() -> &'static [Gpu; 2] {
     GPUS.get_or_init(|| {
         [true, false].map(|checked_shaders| {
             let options = GpuOptions { checked_shaders, ..GpuOptions::default() };
-            pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"))
+            let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
+            pollster::block_on(gpu.try_native_f16());
+            gpu
         })
     })
 }
 
-fn shares_loads(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> bool {
+/// Whether a kernel of a case is a variant under `condition`.
+fn uses(condition: Condition, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> bool {
     let mut case = Case::new(capabilities);
     build(&mut case);
     let dispatches = case.rec.finish().dispatches;
-    dispatches
-        .iter()
-        .any(|dispatch| dispatch.kernel.conditions().any(|condition| condition == Condition::Shuffled))
+    dispatches.iter().any(|dispatch| dispatch.kernel.conditions().any(|enabled| enabled == condition))
 }
 
 fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {

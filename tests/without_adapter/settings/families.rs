@@ -103,3 +103,71 @@ const REFUSED: &str = "
 + GPT2Config, n_positions: 512
 = n_positions: is below seq_length 1024: raise it, or lower seq_length to 512
 ";
+
+/// The types of the original that are not followed, in each family: what is said to each of their values.
+#[test]
+fn every_type_is_float32_or_answered() {
+    let keys = [
+        "param_init_type",
+        "params_dtype",
+        "embedding_init_type",
+        "softmax_compute_type",
+        "softmax_compute_dtype",
+        "softmax_dtype",
+        "layernorm_compute_type",
+        "layernorm_compute_dtype",
+        "layernorm_dtype",
+        "rotary_dtype",
+    ];
+    // A key with a row of its own is answered under the name that we use.
+    let named =
+        |key: &str| if key == "params_dtype" { "param_init_type".to_string() } else { key.to_string() };
+    let notices = |family: &str, key: &str, word: &str| {
+        let text = with_model(&format!("type: {family}, {SIZES}, {key}: {word}"));
+        let prefix = format!("model.model_config.{}: ", named(key));
+        model(&text).1.into_iter().filter(|notice| notice.starts_with(&prefix)).collect::<Vec<_>>()
+    };
+    for family in ["LlamaConfig", "GPT2Config"] {
+        for key in keys {
+            assert_eq!(notices(family, key, "float32"), [""; 0], "{family} {key}");
+            for word in ["float16", "bfloat16"] {
+                let said = notices(family, key, word);
+                let expected =
+                    format!("model.model_config.{}: float32 here, which is more precise", named(key));
+                assert!(
+                    said.len() == 1 && said[0].starts_with(&expected),
+                    "{family} {key}: {word}: {said:?}"
+                );
+            }
+        }
+        for word in ["float32", "float16", "bfloat16"] {
+            let expected =
+                "model.model_config.residual_dtype: the residual stream is stored as `compute_dtype` says";
+            assert_eq!(notices(family, "residual_dtype", word), [expected], "{family} {word}");
+        }
+    }
+}
+
+/// The type of the router, under both names and wherever a mixture's keys may be.
+#[test]
+fn the_router_is_float32_or_answered() {
+    for key in ["router_dense_type", "moe_router_dtype"] {
+        for (word, is_said) in [("float32", false), ("fp32", false), ("float16", true), ("bfloat16", true)] {
+            let mixture = format!("expert_num: 4, num_experts_chosen: 2, {key}: {word}");
+            let inside = with_model(&format!("type: LlamaConfig, {SIZES}, {mixture}"));
+            let beside =
+                with_model(&format!("type: LlamaConfig, {SIZES}")) + &format!("moe_config: {{{mixture}}}\n");
+            for text in [inside, beside] {
+                let said =
+                    model(&text).1.into_iter().filter(|notice| notice.contains(key)).collect::<Vec<_>>();
+                let answer = "the router computes in float32, which is more precise";
+                assert_eq!(
+                    said.iter().filter(|notice| notice.ends_with(answer)).count(),
+                    usize::from(is_said),
+                    "{said:?}"
+                );
+                assert_eq!(said.len(), usize::from(is_said), "{text}: {said:?}");
+            }
+        }
+    }
+}

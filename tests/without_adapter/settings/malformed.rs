@@ -55,7 +55,7 @@ const MALFORMED: &str = r#"
 +gradient_accumulation_steps: 4
 = x.yaml:1: gradient_accumulation_steps: unknown key; it belongs in `runner_config`
 +swap_config: { swap: True }
-= x.yaml:1: swap_config.swap: not built yet (found `True`); write `swap: False` and `recompute_config.recompute: True`, which saves the memory without the transfers
+= x.yaml:1: swap_config.swap: not built yet (found `True`); write `swap: False` and `recompute_config.recompute: True`, which saves the memory without the transfers; `gristmill plan` says what a run takes, and `context.max_device_memory` limits it
 +run_name: a/b
 = x.yaml:1: run_name: expected the name of a folder, found `a/b`
 +do_eval: True

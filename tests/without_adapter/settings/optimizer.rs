@@ -17,7 +17,7 @@ fn every_type_reads_and_reads_back() {
         let text = BASE.replace("type: AdamW", &format!("type: {name}\n  beta1: 0.8\n  weight_decay: 0.1"));
         let found = plan(&text);
         let kind = OptimizerKind::AdamW(AdamWConfig { beta1: 0.8, beta2: 0.999, eps, correction });
-        let want = OptimizerConfig { kind, weight_decay: 0.1 };
+        let want = OptimizerConfig { kind, weight_decay: 0.1, stochastic_rounding: false };
         assert_eq!(found.optimizer, want, "{name}");
         let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
         assert_eq!(found, again, "{name}");
@@ -31,7 +31,8 @@ fn muon_has_keys_of_its_own() {
     let found = plan(&with(""));
     let adamw = AdamWConfig { beta1: 0.95, beta2: 0.95, eps: 1e-8, correction: Correction::Published };
     let muon = MuonConfig { momentum: 0.95, nesterov: true, ns_steps: 5, matched_adamw_rms: 0.2, adamw };
-    let want = OptimizerConfig { kind: OptimizerKind::Muon(muon), weight_decay: 0.1 };
+    let want =
+        OptimizerConfig { kind: OptimizerKind::Muon(muon), weight_decay: 0.1, stochastic_rounding: false };
     assert_eq!(found.optimizer, want);
     let found = plan(&with(
         "\n  momentum: 0.9\n  nesterov: False\n  ns_steps: 3\n  matched_adamw_rms: 0.3\n  adamw_betas: [0.8, 0.9]\n  \
@@ -44,7 +45,7 @@ fn muon_has_keys_of_its_own() {
         matched_adamw_rms: 0.3,
         adamw: AdamWConfig { beta1: 0.8, beta2: 0.9, eps: 1e-6, ..adamw },
     });
-    let want = OptimizerConfig { kind, weight_decay: 0.0 };
+    let want = OptimizerConfig { kind, weight_decay: 0.0, stochastic_rounding: false };
     assert_eq!(found.optimizer, want);
     let (again, notices) = resolve(&found.to_yaml(), &[]).unwrap();
     assert_eq!(found, again);
@@ -60,7 +61,8 @@ fn muon_has_keys_of_its_own() {
 fn nesterov_momentum_needs_momentum() {
     let with = |keys: &str| BASE.replace("  type: AdamW", &format!("  type: SGD\n{keys}"));
     let sgd = SgdConfig { momentum: 0.9, dampening: 0.0, nesterov: true };
-    let want = OptimizerConfig { kind: OptimizerKind::Sgd(sgd), weight_decay: 0.0 };
+    let want =
+        OptimizerConfig { kind: OptimizerKind::Sgd(sgd), weight_decay: 0.0, stochastic_rounding: false };
     assert_eq!(plan(&with("  momentum: 0.9\n  nesterov: True")).optimizer, want);
     assert_answers(SGD, |_, keys| message(&with(keys), &[]));
 }
@@ -86,3 +88,53 @@ const MUON: &str = "
 +  qk_clip_threshold: 100
 = x.yaml:15: optimizer.qk_clip_threshold: not built yet (found `100`); remove it
 ";
+
+/// Weights in bfloat16 alone: what the three keys that speak of them need of each other.
+#[test]
+fn stochastic_rounding_needs_weights_in_bfloat16() {
+    let resolved = |flags: &[&str]| resolve(BASE, flags).map_err(|error| error.to_string());
+    let [compute, rounding] =
+        ["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
+    let stored = |word: &str| format!("--model.model_config.param_init_type={word}");
+    for flags in [&[compute, rounding][..], &[compute, rounding, &stored("bfloat16")]] {
+        let (plan, notices) = resolved(flags).unwrap();
+        assert!(plan.optimizer.stochastic_rounding, "{flags:?}");
+        assert!(!notices.iter().any(|notice| notice.contains("param_init_type")), "{notices:?}");
+        assert_reads_back(&plan);
+    }
+    for word in ["float32", "float16"] {
+        assert_eq!(
+            resolved(&[compute, rounding, &stored(word)]).unwrap_err(),
+            "--model.model_config.param_init_type: `optimizer.stochastic_rounding: True` stores weights in bfloat16; write \
+             `bfloat16`"
+        );
+    }
+    for compute in [&[][..], &["--model.model_config.compute_dtype=float16"]] {
+        assert_eq!(
+            resolved(&[compute, &[rounding]].concat()).unwrap_err(),
+            "--optimizer.stochastic_rounding: stores weights in bfloat16, as layers read them; write \
+             `model.model_config.compute_dtype: bfloat16`"
+        );
+    }
+}
+
+#[test]
+fn weights_of_another_type_are_noticed() {
+    let notices = |family: &str, word: &str| {
+        let flags = [
+            format!("--model.model_config.type={family}"),
+            format!("--model.model_config.param_init_type={word}"),
+        ];
+        let (plan, notices) = resolve(BASE, &flags.each_ref().map(String::as_str)).unwrap();
+        assert_reads_back(&plan);
+        notices.into_iter().filter(|notice| notice.contains("param_init_type")).collect::<Vec<_>>()
+    };
+    const KEY: &str = "model.model_config.param_init_type: float32 here, which is more precise";
+    for family in ["LlamaConfig", "GPT2Config"] {
+        assert_eq!(notices(family, "float32"), [""; 0]);
+        assert_eq!(notices(family, "float16"), [KEY]);
+        let bfloat16 =
+            format!("{KEY}; `optimizer.stochastic_rounding: True` stores weights in bfloat16 alone");
+        assert_eq!(notices(family, "bfloat16"), [bfloat16]);
+    }
+}

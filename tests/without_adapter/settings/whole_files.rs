@@ -56,9 +56,9 @@ fn a_file_of_the_original() {
     assert_eq!(
         notices,
         [
-            "model.model_config.param_init_type: float32 here, which is more precise",
             "model.model_config.use_flash_attention: attention never stores its matrix here, whatever this says",
             "parallel_config asks for data_parallel 8, pipeline_stage 2; this run is one rank and takes 1",
+            "model.model_config.param_init_type: float32 here, which is more precise",
             "without meaning here and ignored: use_parallel, moe_config.capacity_factor, trainer.model_name, \
              runner_config.{sink_mode, sink_size}, train_dataset.input_columns, \
              callbacks.ObsMonitor, context.device_target, parallel_config.micro_batch_num",

@@ -92,6 +92,9 @@ rows! {
         /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`. Sums,
         /// master weights, moments, logits and routers are float32 in any case.
         compute_dtype: Element = Numbers.default(Element::F32).also("compute_type dtype"),
+        /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
+        /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
+        param_init_type: Option<Element> = Host.optional().also("params_dtype"),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
         /// Token that ends documents, for data sets that name none.
@@ -153,7 +156,7 @@ rows! {
         differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
         differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
         differs(
-            "param_init_type|params_dtype embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
+            "embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
                 layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype",
             Passes::Words("float32"),
             "float32 here, which is more precise",

@@ -1,0 +1,30 @@
+// The rounding of updated weights to their storage. In f32 there is none. In bfloat16, where the weights have no f32 copy,
+// it is stochastic: to nearest, a weight would lose every update smaller than half the distance to its neighbour.
+//
+// A bfloat16 is the upper half of an f32. 16 random bits are added to the lower half, and what remains of it is cut off:
+// the result is one of the two neighbours, in proportion to how near the value is to each, so its mean is the value.
+// Representable values, infinities and NaN stay what they are. Beyond the largest finite bfloat16 the upper neighbour is
+// infinity.
+// The bits are a pure function of seed, update and the weight's place in the arena, the same as `RoundingBits` in
+// src/random.rs.
+// Source: Gupta et al., "Deep learning with limited numerical precision", ICML 2015.
+
+import package::lib::element::{Packed, store4};
+import package::lib::philox::philox;
+
+const STREAM_HIGH: u32 = 0x40000000u; // upper word of ROUNDING_STREAM in src/random.rs
+
+// `group` counts groups of 4 weights from the start of the arena, `update` the updates of the run.
+@if(f32)
+fn round4(value: vec4<f32>, group: u32, update: u32, seed: vec2<u32>) -> Packed {
+    return store4(value);
+}
+
+@if(!f32)
+fn round4(value: vec4<f32>, group: u32, update: u32, seed: vec2<u32>) -> Packed {
+    let words = philox(vec4<u32>(group, update, 0u, STREAM_HIGH), seed);
+    let bits = bitcast<vec4<u32>>(value);
+    let is_finite = (bits & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u);
+    let rounded = (bits + (words >> vec4<u32>(16u))) & vec4<u32>(0xffff0000u);
+    return store4(bitcast<vec4<f32>>(select(bits, rounded, is_finite)));
+}

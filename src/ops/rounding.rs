@@ -1,0 +1,28 @@
+//! Stochastic rounding of updated weights that are stored in bfloat16 (`shaders/lib/rounding.wgsl`).
+
+use crate::element::Element;
+use crate::record::Tensor;
+
+/// Where the bits come from that round the weights of one segment. Weights in f32 are not rounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rounding {
+    /// The run's seed.
+    pub seed: u64,
+    /// Groups of 4 weights in the arena before the segment.
+    pub first4: u32,
+}
+
+impl Rounding {
+    /// Both words of the seed, and the groups of 4 before `weights`: the fields of params structs.
+    ///
+    /// # Panics
+    /// If the weights are f16, for which no update rounds.
+    #[track_caller]
+    pub(super) fn params(&self, weights: &Tensor) -> [u32; 3] {
+        let element = weights.element;
+        let is_stored = matches!(element, Element::F32 | Element::Bf16);
+        assert!(is_stored, "weights are updated in f32 or bf16, not in {}", element.name());
+        let before = (weights.offset / (4 * element.bytes())) as u32;
+        [self.seed as u32, (self.seed >> 32) as u32, self.first4.wrapping_add(before)]
+    }
+}
