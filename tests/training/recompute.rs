@@ -82,8 +82,14 @@ fn frozen_layers_compute_the_same() {
         |recompute: &str| recordings(&Setup::new("frozen", "").with(&frozen).with(&[recompute])).micro_step;
     // Nothing in layer 0 has a gradient, so it is not run again.
     let [every, first] = RECOMPUTED.map(micro_step);
-    assert!(every.dispatches.iter().any(|dispatch| dispatch.path.starts_with("layers.1.backward.attention")));
-    assert!(first.dispatches.iter().all(|dispatch| !dispatch.path.starts_with("layers.0.backward")));
+    assert!(launched_again(&every).iter().any(|path| path.starts_with("layers.1.attention")));
+    assert_eq!(launched_again(&first), [""; 0]);
+}
+
+/// The paths of what is launched a second time.
+fn launched_again(recording: &Recording) -> Vec<&str> {
+    let paths = recording.dispatches.iter().map(|dispatch| dispatch.path.as_str());
+    paths.filter_map(|path| path.strip_suffix(".recomputed")).collect()
 }
 
 fn recordings(setup: &Setup) -> Recordings {
@@ -105,17 +111,26 @@ fn only_the_micro_step_changes_and_counts_once() {
     let count = |recording: &Recording, holds: &dyn Fn(&str) -> bool| {
         recording.dispatches.iter().filter(|dispatch| holds(&dispatch.path)).count()
     };
-    let is_tally = |path: &str| path.ends_with(".tally");
-    let is_counter = |path: &str| path == "dropout";
-    let is_attention = |path: &str| path.ends_with(".flash_attention");
+    let is_tally = |path: &str| path.contains(".tally");
+    let is_counter = |path: &str| path.starts_with("dropout");
+    let is_attention = |path: &str| path.contains(".flash_attention") && !path.ends_with(".backward");
+    let decides = |path: &str| path.split('.').any(|step| ["route", "place", "work_list"].contains(&step));
     let counts = |recordings: &Recordings, holds: &dyn Fn(&str) -> bool| count(&recordings.micro_step, holds);
     assert_eq!(counts(&kept, &is_tally), 3);
     assert_eq!(counts(&recomputed, &is_tally), 3, "a recomputed layer tallies again");
     assert_eq!([&kept, &recomputed].map(|one| counts(one, &is_counter)), [1, 1]);
+    assert!(counts(&kept, &decides) > 0);
+    assert_eq!(counts(&recomputed, &decides), counts(&kept, &decides), "a router decides again");
     assert_eq!(
         counts(&recomputed, &is_attention),
         2 * counts(&kept, &is_attention),
         "every layer is run again"
+    );
+    // The last product of a layer makes its result, which is kept.
+    let again = launched_again(&recomputed.micro_step);
+    assert!(
+        again.iter().all(|path| !path.contains(".shared.gated") && !path.contains(".combine")),
+        "{again:?}"
     );
     for (kept, recomputed) in kept.all().into_iter().zip(recomputed.all()).skip(1) {
         assert_eq!(kept.listing(), recomputed.listing(), "{} depends on recomputation", kept.name);
