@@ -91,8 +91,8 @@ impl Gpt<Parameter> {
 }
 
 impl Block<Parameter> {
-    /// [`forward`](Self::forward) as layer number `layer`. Where training recomputes this layer, only its result is kept for
-    /// the backward pass.
+    /// [`forward`](Self::forward) as layer number `layer`, of which training keeps its result and what the model does not
+    /// [recompute](super::config::ModelConfig::recomputes).
     pub(super) fn layer<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -100,8 +100,8 @@ impl Block<Parameter> {
         layer: usize,
         x: Var, // (N, D)
     ) -> Var {
-        let is_recomputed = ctx.config.is_recomputed(layer);
-        tape.recompute(move |_| is_recomputed, |tape| self.forward(tape, ctx, layer, x))
+        let config = ctx.config;
+        tape.recompute(move |path| config.recomputes(layer, path), |tape| self.forward(tape, ctx, layer, x))
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)).
