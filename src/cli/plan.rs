@@ -3,6 +3,7 @@
 use super::output::{self, say};
 use crate::error::Result;
 use crate::kernels::{Capabilities, Tier};
+use crate::model::config::ModelConfig;
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
@@ -43,8 +44,9 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
 fn recomputed_otherwise(plan: &RunPlan) -> RunPlan {
     let mut plan = plan.clone();
     let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |multi_token| multi_token.depth);
-    let recomputed = &mut plan.model.recomputed_layers;
-    *recomputed = if recomputed.is_empty() { (0..layers).collect() } else { Vec::new() };
+    let has_recomputation = plan.model.has_recomputation();
+    plan.model.recomputed_layers = if has_recomputation { Vec::new() } else { (0..layers).collect() };
+    plan.model.recomputed_operators = Vec::new();
     plan.settings.context.max_device_memory = None;
     plan
 }
@@ -96,9 +98,10 @@ fn report(
         HumanBytes(forecast.other_bytes),
         HumanBytes(forecast.staging_bytes)
     ));
-    let recompute = match plan.model.recomputed_layers.as_slice() {
-        [] => "with `recompute_config.recompute: True`".to_string(),
-        layers => format!("with nothing recomputed instead of {} layers", layers.len()),
+    let recompute = if plan.model.has_recomputation() {
+        format!("with nothing recomputed instead of {}", recomputed(&plan.model))
+    } else {
+        "with `recompute_config.recompute: True`".to_string()
     };
     lines.push(format!("         {} of activations {recompute}", HumanBytes(pool_otherwise)));
     for consumer in &forecast.largest {
@@ -114,6 +117,15 @@ fn report(
     };
     lines.push(format!("         planned for tensors of at most {limit} MiB, {kind}"));
     lines.join("\n") + "\n"
+}
+
+/// What is recomputed, in words.
+fn recomputed(model: &ModelConfig) -> String {
+    let layers = model.recomputed_layers.len();
+    let operators: usize = model.recomputed_operators.iter().map(|(_, layers)| layers.len()).sum();
+    let counts = [(layers, "layers"), (operators, "operators of layers")];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(" and ")
 }
 
 /// `5.3 G`: with the SI prefix that leaves one to three digits before the point.

@@ -1,10 +1,13 @@
 //! The resolved configuration of a model.
 
 mod mixture;
+mod operator;
 
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
+
+pub use operator::{Operator, Part, WITHOUT_OUTPUT};
 
 pub use crate::ops::gelu::Gelu;
 pub use crate::ops::permute::DropOrder;
@@ -85,6 +88,8 @@ pub struct ModelConfig {
     /// Layers whose activations training does not keep but computes again in the backward pass, by number, ascending. Numbers
     /// from `num_layers` on are blocks of multi-token prediction.
     pub recomputed_layers: Vec<usize>,
+    /// Operators of which the same holds in other layers, each with the numbers of its layers, ascending.
+    pub recomputed_operators: Vec<(Operator, Vec<usize>)>,
 }
 
 /// The sizes of a model.
@@ -143,6 +148,7 @@ impl ModelConfig {
             mixture: None,
             multi_token: None,
             recomputed_layers: Vec::new(),
+            recomputed_operators: Vec::new(),
         }
     }
 
@@ -167,9 +173,17 @@ impl ModelConfig {
         self.mixture.as_ref().filter(|mixture| layer >= mixture.first_dense_layers)
     }
 
-    /// Whether training computes the activations of layer number `layer` again instead of keeping them.
-    pub fn is_recomputed(&self, layer: usize) -> bool {
-        self.recomputed_layers.binary_search(&layer).is_ok()
+    /// Whether training computes what is launched at `path` below layer number `layer` again instead of keeping it.
+    pub fn recomputes(&self, layer: usize, path: &str) -> bool {
+        let has = |layers: &[usize]| layers.binary_search(&layer).is_ok();
+        let mut operators = self.recomputed_operators.iter();
+        has(&self.recomputed_layers)
+            || operators.any(|(operator, layers)| operator.covers(path) && has(layers))
+    }
+
+    /// Whether training recomputes anything.
+    pub fn has_recomputation(&self) -> bool {
+        !self.recomputed_layers.is_empty() || !self.recomputed_operators.is_empty()
     }
 
     /// The packed layout of queries, keys and values.

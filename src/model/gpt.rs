@@ -91,8 +91,8 @@ impl Gpt<Parameter> {
 }
 
 impl Block<Parameter> {
-    /// [`forward`](Self::forward) as layer number `layer`. Where training recomputes this layer, only x is kept for the
-    /// backward pass, which runs the block again.
+    /// [`forward`](Self::forward) as layer number `layer`, of which training keeps its result and what the model does not
+    /// [recompute](super::config::ModelConfig::recomputes).
     pub(super) fn layer<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -100,11 +100,8 @@ impl Block<Parameter> {
         layer: usize,
         x: Var, // (N, D)
     ) -> Var {
-        if ctx.training().is_none() || !ctx.config.is_recomputed(layer) {
-            return self.forward(tape, ctx, layer, x);
-        }
-        let ctx = *ctx;
-        tape.checkpoint(x, move |tape, x| self.forward(tape, &ctx, layer, x))
+        let config = ctx.config;
+        tape.recompute(move |path| config.recomputes(layer, path), |tape| self.forward(tape, ctx, layer, x))
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)).

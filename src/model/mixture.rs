@@ -58,11 +58,16 @@ impl Mixture<Parameter> {
         let bias = state.bias(layer);
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
-        let placement = tape.scope("place", |tape| place(tape.rec, &rows, output.ids, capacities));
-        if let Some(losses) = losses {
-            tape.scope("tally", |tape| tape.tally(placement.counts, state.capacities(layer), losses.tally));
-        }
-        let work = tape.scope("work_list", |tape| WorkList::new(tape.rec, placement.offsets, rows.rows()));
+        // What was decided once is not decided again, and not counted again.
+        let (placement, work) = tape.keeping(|tape| {
+            let placement = tape.scope("place", |tape| place(tape.rec, &rows, output.ids, capacities));
+            if let Some(losses) = losses {
+                let capacities = state.capacities(layer);
+                tape.scope("tally", |tape| tape.tally(placement.counts, capacities, losses.tally));
+            }
+            let offsets = placement.offsets;
+            (placement, tape.scope("work_list", |tape| WorkList::new(tape.rec, offsets, rows.rows())))
+        });
         let gates = match config.renormalised_sum().filter(|_| !is_dropless) {
             None => gates,
             Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)), // (N, k)

@@ -1,5 +1,7 @@
 //! Builds a recording, op by op.
 
+mod repeat;
+
 use super::params::Params;
 use super::recording::{Binding, Dispatch, GridArguments, Recording, Transient};
 use super::tensor::{BufferId, Tensor, TransientId};
@@ -189,8 +191,7 @@ impl Recorder {
         }
         let mut uses = vec![(usize::MAX, 0); self.labels.len()];
         for (index, dispatch) in self.dispatches.iter().enumerate() {
-            let bound = dispatch.bindings.iter().map(|binding| binding.buffer);
-            for buffer in bound.chain(dispatch.arguments.map(|arguments| arguments.buffer)) {
+            for buffer in dispatch.buffers() {
                 if let BufferId::Transient(id) = buffer {
                     let (first, last) = &mut uses[id.0 as usize];
                     *first = (*first).min(index);

@@ -50,6 +50,12 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
+    /// The buffers that it binds or reads its grid from.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
+        let bound = self.bindings.iter().map(|binding| binding.buffer);
+        bound.chain(self.arguments.map(|arguments| arguments.buffer))
+    }
+
     /// Bytes that the params struct occupies in the recording's uniform buffer, where each struct starts at a multiple
     /// of [`BINDING_ALIGNMENT`].
     pub fn params_slot(&self) -> u64 {

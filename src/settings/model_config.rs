@@ -56,6 +56,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
             .mtp_depth
             .map(|depth| MultiToken { depth, loss_factor: model.mtp_loss_factor.unwrap_or(0.0) }),
         recomputed_layers: recompute.layers.clone(),
+        recomputed_operators: recompute.operators.0.clone(),
     }
 }
 

@@ -75,7 +75,7 @@ impl Settings {
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
         let context = Context::read_at(source, "context");
         let parallel = context::read_parallel(source);
-        let recompute = recompute::read(source, &model, &parallel);
+        let recompute = recompute::read(source, &model, moe.as_ref(), &parallel);
         (model.offset, model.pp_interleave_num) = (None, None);
         // Said by the data sets and by the schedule now.
         (model.eod_token_id, optimizer.learning_rate) = (None, None);

@@ -2,13 +2,14 @@
 //!
 //! There is no op enum and no graph. Each op records its kernels through the [`Recorder`] and pushes a closure;
 //! [`Tape::backward`] runs the closures in reverse. A closure refers to activations by [`Saved`] handles, never by
-//! tensors, which leaves it to the tape what a handle stands for. The tape knows no parameter names and no
-//! configuration.
+//! tensors: what a handle stands for may have been dropped after the forward pass and be recorded again
+//! ([`recompute`](Tape::recompute)). The tape knows no parameter names and no configuration.
 
 mod grouped;
 mod ops;
 mod parameter;
 mod permute;
+mod recompute;
 mod route;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use route::{RouterLosses, Routing};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
+use recompute::Recomputation;
 
 /// A value on the tape.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +32,7 @@ pub struct Var {
 
 /// Handle of a tensor of the forward pass that a backward reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Saved(usize);
+pub struct Saved(Tensor);
 
 /// Where a backward writes a gradient.
 #[derive(Clone, Copy, Debug)]
@@ -54,16 +56,16 @@ pub struct Tape<'r, 'p> {
     nodes: Vec<Node<'p>>,
     gradients: Vec<Option<Tensor>>,
     needs_gradient: Vec<bool>,
-    saved: Vec<Tensor>,
     is_recording: bool,
-    is_recomputing: bool,
+    recomputation: Recomputation<'p>,
 }
 
 impl<'r, 'p> Tape<'r, 'p> {
     /// A tape for training.
     pub fn new(rec: &'r mut Recorder) -> Self {
-        let (nodes, gradients, needs_gradient, saved) = Default::default();
-        Self { rec, nodes, gradients, needs_gradient, saved, is_recording: true, is_recomputing: false }
+        let (nodes, gradients, needs_gradient) = Default::default();
+        let recomputation = Recomputation::new(rec);
+        Self { rec, nodes, gradients, needs_gradient, is_recording: true, recomputation }
     }
 
     /// A tape without a backward, for evaluation and generation. Activations are freed after their last use.
@@ -73,15 +75,12 @@ impl<'r, 'p> Tape<'r, 'p> {
 
     /// Runs `body` with `name` appended to the path of everything it records.
     pub fn scope<T>(&mut self, name: impl Into<String>, body: impl FnOnce(&mut Self) -> T) -> T {
+        self.end_op(None);
         self.rec.enter(name);
         let result = body(self);
+        self.end_op(None);
         self.rec.leave();
         result
-    }
-
-    /// Whether a checkpointed block is being recomputed: ops that update counts or statistics must not do so again.
-    pub fn is_recomputing(&self) -> bool {
-        self.is_recomputing
     }
 
     /// A value that is not the result of an op. Its gradient is computed if `needs_gradient`.
@@ -92,24 +91,23 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// Keeps the tensor of `var` for a backward.
-    pub fn save(&mut self, var: Var) -> Saved {
-        self.save_tensor(var.tensor)
+    pub fn save(&self, var: Var) -> Saved {
+        Saved(var.tensor)
     }
 
     /// Keeps a tensor that is not a value on the tape, such as a statistic, for a backward.
-    pub fn save_tensor(&mut self, tensor: Tensor) -> Saved {
-        self.saved.push(tensor);
-        Saved(self.saved.len() - 1)
+    pub fn save_tensor(&self, tensor: Tensor) -> Saved {
+        Saved(tensor)
     }
 
-    /// The tensor of a handle.
-    pub fn saved(&self, handle: Saved) -> Tensor {
-        self.saved[handle.0]
+    /// The tensor of a handle, for a backward. If it was dropped, the op that made it is recorded again first.
+    pub fn saved(&mut self, Saved(tensor): Saved) -> Tensor {
+        Tensor { buffer: self.present(tensor.buffer), ..tensor }
     }
 
     /// The result of an op, with the closure that records its backward given the gradient of the result. The result
     /// needs a gradient if an input does or if a parameter of the op `trains`. A result that no op gives a gradient has
-    /// no backward.
+    /// no backward. An op in place returns the tensor of an input, which must have no other reader.
     pub fn result(
         &mut self,
         tensor: Tensor,
@@ -117,6 +115,7 @@ impl<'r, 'p> Tape<'r, 'p> {
         trains: bool,
         undo: impl FnOnce(&mut Tape<'_, 'p>, Tensor) + 'p,
     ) -> Var {
+        self.end_op(Some(tensor));
         let needs = trains || inputs.iter().any(|input| self.needs_gradient[input.id]);
         let output = self.leaf(tensor, needs);
         if needs {
@@ -130,7 +129,7 @@ impl<'r, 'p> Tape<'r, 'p> {
     }
 
     /// Adds a closure that the backward pass always runs, whether or not a result has a gradient by then: an op may add
-    /// to the objective by itself. Within [`checkpoint`](Self::checkpoint) it runs when the block is recomputed.
+    /// to the objective by itself.
     pub fn always(&mut self, undo: impl FnOnce(&mut Tape<'_, 'p>) + 'p) {
         if self.is_recording {
             let path = self.rec.scopes().to_vec();
@@ -171,38 +170,7 @@ impl<'r, 'p> Tape<'r, 'p> {
 
     /// Records the backward pass, from the results that were given gradients.
     pub fn backward(&mut self) {
-        self.undo_down_to(0);
-    }
-
-    /// Activation checkpointing: runs `block` forward and keeps only `x`; the backward runs it again first. The results
-    /// are bit-identical, since the same kernels run on the same values (Chen et al., "Training Deep Nets with
-    /// Sublinear Memory Cost", 2016).
-    pub fn checkpoint(&mut self, x: Var, block: impl Fn(&mut Tape<'_, 'p>, Var) -> Var + 'p) -> Var {
-        let was_recording = std::mem::replace(&mut self.is_recording, false);
-        let y = block(self, x);
-        self.is_recording = was_recording;
-        let input = self.save(x);
-        // A block of frozen parameters behind frozen ones is not run again.
-        let trains = self.needs_gradient[y.id];
-        self.result(y.tensor, &[x], trains, move |tape, dy| {
-            let first_node = tape.nodes.len();
-            let input = tape.saved(input);
-            let again = tape.leaf(input, tape.needs_gradient[x.id]);
-            tape.is_recording = true;
-            let was_recomputing = std::mem::replace(&mut tape.is_recomputing, true);
-            let y = block(tape, again);
-            tape.is_recomputing = was_recomputing;
-            tape.give(y, dy);
-            tape.undo_down_to(first_node);
-            if let Some(dx) = tape.gradient(again) {
-                tape.give(x, dx);
-            }
-        })
-    }
-
-    fn undo_down_to(&mut self, count: usize) {
-        while self.nodes.len() > count {
-            let Some(Node { path, undo }) = self.nodes.pop() else { return };
+        while let Some(Node { path, undo }) = self.nodes.pop() {
             let path = path.into_iter().chain(["backward".to_string()]).collect();
             let outer = self.rec.set_path(path);
             undo(self);

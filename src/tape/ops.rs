@@ -117,7 +117,8 @@ impl<'p> Tape<'_, 'p> {
                 }
                 if let Some(dw) = weight.gradient() {
                     let into = Epilogue { accumulate: true, ..Default::default() };
-                    matmul(tape.rec, Layout::Tn, dy, tape.saved(saved), columns(dw), into);
+                    let x = tape.saved(saved);
+                    matmul(tape.rec, Layout::Tn, dy, x, columns(dw), into);
                 }
             }
         })

@@ -69,12 +69,12 @@ impl Tape<'_, '_> {
         })
     }
 
-    fn save_placement(&mut self, placement: &Placement) -> SavedPlacement {
+    fn save_placement(&self, placement: &Placement) -> SavedPlacement {
         let [places, sources] = [placement.places, placement.sources].map(|t| self.save_tensor(t));
         SavedPlacement { placement: *placement, places, sources }
     }
 
-    fn saved_placement(&self, saved: &SavedPlacement) -> Placement {
+    fn saved_placement(&mut self, saved: &SavedPlacement) -> Placement {
         let (places, sources) = (self.saved(saved.places), self.saved(saved.sources));
         Placement { places, sources, ..saved.placement }
     }

@@ -54,8 +54,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// Chooses experts by `logits` (N, E), f32. The backward turns the gradient of the gates into that of the logits
     /// and adds the gradient of `losses`, seeded with loss scale / accumulation; it does so even where nothing uses the
-    /// gates. It reuses the choices of the forward pass. Under [`checkpoint`](Tape::checkpoint) the losses are tallied
-    /// once.
+    /// gates. It reuses the choices of the forward pass, which are always [kept](Tape::keeping).
     pub fn route(
         &mut self,
         logits: Var,
@@ -65,12 +64,14 @@ impl<'p> Tape<'_, 'p> {
     ) -> Routing {
         let config = *config;
         let keeps_unbiased = bias.is_some() && losses.is_some();
-        let output = RouterOutput::new(self.rec, &config, logits.tensor.rows, keeps_unbiased);
-        route::route(self.rec, &config, logits.tensor, bias, &output);
-        let tally = losses.filter(|_| !self.is_recomputing()).map(|losses| losses.tally);
-        let pull = losses
-            .and_then(|losses| balance::balance(self.rec, &config, &losses.balance, &output, tally))
-            .map(|pull| self.save_tensor(pull));
+        let (output, pull) = self.keeping(|tape| {
+            let output = RouterOutput::new(tape.rec, &config, logits.tensor.rows, keeps_unbiased);
+            route::route(tape.rec, &config, logits.tensor, bias, &output);
+            let tally = |losses: &RouterLosses| {
+                balance::balance(tape.rec, &config, &losses.balance, &output, Some(losses.tally))
+            };
+            (output, losses.and_then(tally))
+        });
         let losses = losses.filter(|losses| losses.balance.is_in_objective()).copied();
 
         let gates = self.leaf(output.gates, self.needs_gradient[logits.id]);
@@ -84,7 +85,6 @@ impl<'p> Tape<'_, 'p> {
                 }
                 let [ids, gates, scores, statistics, saved_logits] = saved.map(|handle| tape.saved(handle));
                 let output = RouterOutput { ids, gates, scores, statistics, unbiased: None };
-                let pull = pull.map(|pull| tape.saved(pull));
                 let losses =
                     losses.map(|RouterLosses { balance, step, .. }| BalanceGradient { balance, pull, step });
                 let Tensor { rows, cols, element, .. } = saved_logits;
@@ -97,11 +97,9 @@ impl<'p> Tape<'_, 'p> {
         Routing { gates, output }
     }
 
-    /// Adds the choices of a micro-batch to a layer's tally, as [`tally()`](tally::tally); not again in recomputation.
+    /// Adds the choices of a micro-batch to a layer's tally, as [`tally()`](tally::tally), once.
     pub fn tally(&mut self, counts: Tensor, capacities: Option<Tensor>, row: Tensor) {
-        if !self.is_recomputing() {
-            tally::tally(self.rec, counts, capacities, row);
-        }
+        self.keeping(|tape| tally::tally(tape.rec, counts, capacities, row));
     }
 
     /// residual + x · sigmoid(g) of x (N, D) and g (N, 1), f32. The gradient of the residual is that of the

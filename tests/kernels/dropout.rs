@@ -117,18 +117,14 @@ fn the_gradient_has_the_mask_of_the_forward_pass() {
         let parameter = &Parameter { weight: vec![w.tensor], gradient: None };
         let mut tape = Tape::new(&mut case.rec);
         let leaf = tape.leaf(x.tensor, true);
-        let y = match recompute {
-            true => tape.checkpoint(leaf, move |tape, x| {
-                let h = tape.dropout(x, None, inner);
-                let h = tape.linear(h, parameter, None, None);
-                tape.dropout(h, Some(x), outer)
-            }),
-            false => {
+        let y = tape.recompute(
+            move |_| recompute,
+            |tape| {
                 let h = tape.dropout(leaf, None, inner);
                 let h = tape.linear(h, parameter, None, None);
                 tape.dropout(h, Some(leaf), outer)
-            }
-        };
+            },
+        );
         tape.give(y, dy.tensor);
         tape.backward();
         let gradient = tape.gradient(leaf).expect("x needs a gradient");
@@ -153,10 +149,7 @@ fn recomputed_attention_drops_the_same_weights() {
         let shape = Attention { layout, tokens: 10, is_causal: true, scale: 0.4, window: None, dropout };
         let mut tape = Tape::new(&mut case.rec);
         let leaf = tape.leaf(x, true);
-        let y = match recompute {
-            true => tape.checkpoint(leaf, move |tape, x| tape.attention(x, None, shape)),
-            false => tape.attention(leaf, None, shape),
-        };
+        let y = tape.recompute(move |_| recompute, |tape| tape.attention(leaf, None, shape));
         tape.give(y, dy);
         tape.backward();
         let gradient = tape.gradient(leaf).expect("x needs a gradient");

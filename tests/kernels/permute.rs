@@ -304,20 +304,15 @@ fn mid_graph() {
                 tape.give(leaf, dx0.tensor);
                 tape.give(gate_leaf, dg0.tensor);
                 let weight = &parameter;
-                let y = match recompute {
-                    true => tape.checkpoint(leaf, move |tape, x| {
-                        let rows = tape.permute(x, &placement);
-                        let rows = tape.linear(rows, weight, None, None);
-                        let gates = tape.renormalise_gates(gate_leaf, &placement, 1.5);
-                        tape.combine(rows, gates, Some(x), &placement)
-                    }),
-                    false => {
+                let y = tape.recompute(
+                    move |_| recompute,
+                    |tape| {
                         let rows = tape.permute(leaf, &placement);
                         let rows = tape.linear(rows, weight, None, None);
                         let gates = tape.renormalise_gates(gate_leaf, &placement, 1.5);
                         tape.combine(rows, gates, Some(leaf), &placement)
-                    }
-                };
+                    },
+                );
                 tape.give(y, dy.tensor);
                 tape.backward();
                 let [dx, d_gates] = [leaf, gate_leaf].map(|var| tape.gradient(var).expect("a gradient"));

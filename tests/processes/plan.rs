@@ -36,6 +36,9 @@ fn plan_says_what_recomputation_saves() {
     assert_eq!(none.len(), 2, "{none:?}");
     assert_eq!((&none[0], &none[1]), (&all[1], &all[0]), "{none:?} and {all:?}");
     assert_ne!(none[0], none[1]);
+    let some = planned(&["--recompute_config.select_recompute=True"]);
+    assert_eq!(some[1], none[0], "{some:?}");
+    assert_ne!(some[0], none[0]);
 }
 
 /// Without the data the number of steps stays open; a memory cap that is too small is an error before anything runs.

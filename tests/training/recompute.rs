@@ -2,8 +2,11 @@
 
 use crate::runs::{Setup, Trained};
 use gristmill::kernels::Tier;
+use gristmill::model::config::Operator;
 use gristmill::record::{MemoryPlan, Recording};
+use gristmill::settings::{Override, RunConfig};
 use gristmill::train::recordings::{Recordings, assumed_capabilities};
+use std::path::Path;
 
 /// Share of the activation peak that the recomputation of every layer must save, in a model of 12 layers at T = 1024.
 const SAVED: f64 = 0.70;
@@ -21,14 +24,22 @@ const DROPLESS: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, use
                         balance_via_topk_bias: True, topk_bias_update_rate: 0.01";
 
 /// Every layer, and the first of them.
-const RECOMPUTED: [&str; 2] = ["--recompute_config.recompute=True", "--recompute_config.recompute=[1]"];
+const LAYERS: [&str; 2] = ["--recompute_config.recompute=True", "--recompute_config.recompute=[1]"];
+
+/// All operators of both layers; the activation, and the norms of one layer, by the original's names; all but attention, in a
+/// layer beside one that is recomputed as a whole.
+const OPERATORS: [&str; 3] = [
+    "--recompute_config.select_recompute=[attention_norm, attention, ffn_norm, feed_forward]",
+    "--recompute_config={select_recompute: True, select_comm_recompute: {'.*\\.norm': [1]}}",
+    "--recompute_config={recompute: True, select_recompute_exclude: {'.*\\.flash_attention': [1]}}",
+];
 
 /// Trains the model of `setup` with every form of recomputation and compares states, reports, weights and gradients.
 fn changes_no_bit(setup: impl Fn() -> Setup) {
     let kept = setup().train(STEPS);
-    for recompute in RECOMPUTED {
+    for recompute in LAYERS.into_iter().chain(OPERATORS) {
         let setup = setup().with(&[recompute]);
-        assert!(!setup.plan().model.recomputed_layers.is_empty());
+        assert!(setup.plan().model.has_recomputation());
         assert_same(setup.name, recompute, &setup.train(STEPS), &kept);
     }
 }
@@ -68,6 +79,79 @@ fn mixtures_choose_count_and_drop_the_same() {
     changes_no_bit(|| Setup::experts("dropless", DROPLESS, ""));
 }
 
+/// The flag that recomputes one operator of both layers, for every operator that the layers of `setup` have.
+fn one_by_one(setup: &impl Fn() -> Setup) -> Vec<(Operator, String)> {
+    let flags =
+        Operator::all().map(|one| (one, format!("--recompute_config.operators={{{}: [0, 1]}}", one.path())));
+    let is_there = |flag: &str| {
+        let setup = setup().with(&[flag]);
+        let overrides = Override::parse_all(&setup.overrides).expect("overrides");
+        RunConfig::parse(&setup.yaml(), Path::new("test.yaml"), &overrides).is_ok()
+    };
+    flags.filter(|(_, flag)| is_there(flag)).collect()
+}
+
+fn each_operator_changes_no_bit(count: usize, setup: impl Fn() -> Setup) {
+    let kept = setup().train(STEPS);
+    let operators = one_by_one(&setup);
+    assert_eq!(operators.len(), count, "{operators:?}");
+    for (_, recompute) in operators {
+        let setup = setup().with(&[&recompute]);
+        assert_same(setup.name, &recompute, &setup.train(STEPS), &kept);
+    }
+}
+
+#[test]
+fn each_operator_of_dense_models_computes_the_same() {
+    each_operator_changes_no_bit(8, || Setup::new("llama", &format!("{DROPOUT}, use_qk_norm: True")));
+    each_operator_changes_no_bit(7, || Setup::gpt2("gpt2", DROPOUT));
+}
+
+#[test]
+fn each_operator_of_a_mixture_computes_the_same() {
+    each_operator_changes_no_bit(14, || Setup::experts("capacities", CAPACITIES, DROPOUT));
+}
+
+/// An operator is where the settings say it is, under its path, and what it drops is launched again and nothing else.
+#[test]
+fn operators_are_launched_under_their_paths() {
+    let setups: [fn() -> Setup; 4] = [
+        || Setup::new("llama", "use_qk_norm: True"),
+        || Setup::gpt2("gpt2", DROPOUT),
+        || Setup::experts("capacities", CAPACITIES, "compute_dtype: bfloat16"),
+        || Setup::experts("dropless", DROPLESS, ""),
+    ];
+    for setup in setups {
+        let there = one_by_one(&setup);
+        let kept = recordings(&setup()).micro_step;
+        let below = |path: &str| path.strip_prefix("layers.1.").map(str::to_string);
+        for operator in Operator::all() {
+            let mut paths = kept.dispatches.iter().filter_map(|dispatch| below(&dispatch.path));
+            let is_there = there.iter().any(|(other, _)| *other == operator);
+            let name = setup().name;
+            assert_eq!(paths.any(|path| operator.covers(&path)), is_there, "{name}: {}", operator.path());
+        }
+        for (operator, flag) in there {
+            let micro_step = recordings(&setup().with(&[&flag])).micro_step;
+            let again = launched_again(&micro_step);
+            let extra = micro_step.dispatches.len() - kept.dispatches.len();
+            assert!(!again.is_empty() && again.len() == extra, "{flag}: {again:?}");
+            for path in again.iter().filter_map(|path| below(path)) {
+                let is_own = operator.covers(&path);
+                // Rotation in place belongs to what it rotates.
+                let rotates = matches!(operator, Operator::Qkv | Operator::QkNorm);
+                assert!(is_own || rotates && path == "attention.rope", "{flag} launches {path} again");
+            }
+        }
+    }
+}
+
+/// The paths of what is launched a second time.
+fn launched_again(recording: &Recording) -> Vec<&str> {
+    let paths = recording.dispatches.iter().map(|dispatch| dispatch.path.as_str());
+    paths.filter_map(|path| path.strip_suffix(".recomputed")).collect()
+}
+
 #[test]
 fn multi_token_prediction_computes_the_same() {
     changes_no_bit(|| Setup::new("ahead", "mtp_depth: 2, mtp_loss_factor: 0.3"));
@@ -81,9 +165,9 @@ fn frozen_layers_compute_the_same() {
     let micro_step =
         |recompute: &str| recordings(&Setup::new("frozen", "").with(&frozen).with(&[recompute])).micro_step;
     // Nothing in layer 0 has a gradient, so it is not run again.
-    let [every, first] = RECOMPUTED.map(micro_step);
-    assert!(every.dispatches.iter().any(|dispatch| dispatch.path.starts_with("layers.1.backward.attention")));
-    assert!(first.dispatches.iter().all(|dispatch| !dispatch.path.starts_with("layers.0.backward")));
+    let [every, first] = LAYERS.map(micro_step);
+    assert!(launched_again(&every).iter().any(|path| path.starts_with("layers.1.attention")));
+    assert_eq!(launched_again(&first), [""; 0]);
 }
 
 fn recordings(setup: &Setup) -> Recordings {
@@ -101,44 +185,55 @@ fn only_the_micro_step_changes_and_counts_once() {
         let model = format!("{DROPOUT}, mtp_depth: 1");
         Setup::experts("counted", CAPACITIES, &model).with(&["--sample.prompt=a", "--sample.tokens=1"])
     };
-    let (kept, recomputed) = (recordings(&setup()), recordings(&setup().with(&[RECOMPUTED[0]])));
+    let (kept, recomputed) = (recordings(&setup()), recordings(&setup().with(&[LAYERS[0]])));
     let count = |recording: &Recording, holds: &dyn Fn(&str) -> bool| {
         recording.dispatches.iter().filter(|dispatch| holds(&dispatch.path)).count()
     };
-    let is_tally = |path: &str| path.ends_with(".tally");
-    let is_counter = |path: &str| path == "dropout";
-    let is_attention = |path: &str| path.ends_with(".flash_attention");
+    let is_tally = |path: &str| path.contains(".tally");
+    let is_counter = |path: &str| path.starts_with("dropout");
+    let is_attention = |path: &str| path.contains(".flash_attention") && !path.ends_with(".backward");
+    let decides = |path: &str| path.split('.').any(|step| ["route", "place", "work_list"].contains(&step));
     let counts = |recordings: &Recordings, holds: &dyn Fn(&str) -> bool| count(&recordings.micro_step, holds);
     assert_eq!(counts(&kept, &is_tally), 3);
     assert_eq!(counts(&recomputed, &is_tally), 3, "a recomputed layer tallies again");
     assert_eq!([&kept, &recomputed].map(|one| counts(one, &is_counter)), [1, 1]);
+    assert!(counts(&kept, &decides) > 0);
+    assert_eq!(counts(&recomputed, &decides), counts(&kept, &decides), "a router decides again");
     assert_eq!(
         counts(&recomputed, &is_attention),
         2 * counts(&kept, &is_attention),
         "every layer is run again"
+    );
+    // The last product of a layer makes its result, which is kept.
+    let again = launched_again(&recomputed.micro_step);
+    assert!(
+        again.iter().all(|path| !path.contains(".shared.gated") && !path.contains(".combine")),
+        "{again:?}"
     );
     for (kept, recomputed) in kept.all().into_iter().zip(recomputed.all()).skip(1) {
         assert_eq!(kept.listing(), recomputed.listing(), "{} depends on recomputation", kept.name);
     }
 }
 
+const TWELVE_LAYERS: [&str; 6] = [
+    "--model.model_config.num_layers=12",
+    "--model.model_config.hidden_size=512",
+    "--model.model_config.num_heads=8",
+    "--model.model_config.intermediate_size=1536",
+    "--model.model_config.seq_length=1024",
+    "--batch_size=2",
+];
+
+fn pool(setup: &Setup, tier: Tier) -> u64 {
+    MemoryPlan::new(&recordings_of(setup, tier).all()).bytes()
+}
+
 /// 12 layers at T = 1024 keep at least 70 % less.
 #[test]
 fn the_activation_peak_falls() {
-    let sizes = [
-        "--model.model_config.num_layers=12",
-        "--model.model_config.hidden_size=512",
-        "--model.model_config.num_heads=8",
-        "--model.model_config.intermediate_size=1536",
-        "--model.model_config.seq_length=1024",
-        "--batch_size=2",
-    ];
     for tier in Tier::ALL {
         for setup in [|| Setup::new("llama", ""), || Setup::gpt2("gpt2", "")] {
-            let pool = |recompute: &[&str]| {
-                let recordings = recordings_of(&setup().with(&sizes).with(recompute), tier);
-                MemoryPlan::new(&recordings.all()).bytes()
-            };
+            let pool = |recompute: &[&str]| pool(&setup().with(&TWELVE_LAYERS).with(recompute), tier);
             let (none, half, all) = (
                 pool(&[]),
                 pool(&["--recompute_config.recompute=[6]"]),
@@ -150,4 +245,42 @@ fn the_activation_peak_falls() {
             assert!(all < half && half < none, "six of twelve layers save something");
         }
     }
+}
+
+/// Every operator of 12 dense layers saves at least half of its output in the layers but the last.
+#[test]
+fn the_activation_peak_falls_by_each_operator() {
+    let setup = || Setup::new("llama", "").with(&TWELVE_LAYERS);
+    let none = pool(&setup(), Tier::Portable);
+    let layers: Vec<usize> = (0..12).collect();
+    let (tokens, width, inner) = (2 * 1024, 512, 1536);
+    for operator in Operator::all() {
+        let columns = match operator {
+            Operator::AttentionNorm | Operator::FeedForwardNorm => width,
+            Operator::FlashAttention | Operator::Output => width,
+            Operator::Qkv => 3 * width,
+            Operator::GateUp => 2 * inner,
+            Operator::SwiGlu => inner,
+            _ => continue,
+        };
+        let flag = format!("--recompute_config.operators={{{}: {layers:?}}}", operator.path());
+        let (less, output) = (pool(&setup().with(&[&flag]), Tier::Portable), 4 * tokens * columns);
+        println!("{}: {none}, {less} bytes, {} saved", operator.path(), none - less.min(none));
+        assert!(none >= less + 11 * output / 2, "{} saves too little: {none}, {less}", operator.path());
+    }
+}
+
+/// By default the activation of feed-forward networks is selected: the smallest of our configurations keeps less, too.
+#[test]
+fn the_default_operators_save_memory_in_the_smallest_configuration() {
+    let pool = |flags: &[&str]| {
+        let config =
+            RunConfig::load(Path::new("configs/tiny.yaml"), &Override::parse_all(flags.to_vec()).unwrap());
+        let plan = config.unwrap_or_else(|error| panic!("{error}")).plan;
+        let recordings = Recordings::new(&plan, assumed_capabilities(Tier::Software), 10).unwrap();
+        MemoryPlan::new(&recordings.all()).bytes()
+    };
+    let (none, less) = (pool(&[]), pool(&["--recompute_config.select_recompute=True"]));
+    println!("tiny.yaml: {none} bytes, {less} with the activations recomputed");
+    assert!(less < none, "{none} bytes, {less} with the activations recomputed");
 }

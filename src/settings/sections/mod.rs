@@ -40,7 +40,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("model.model_config.rope_scaling", model::Scaling::table()),
             ("model.arch", model::arch_table()),
             ("moe_config", moe::Moe::table()),
-            ("recompute_config", recompute::Recompute::table()),
+            (recompute::PATH, recompute::table()),
             ("train_dataset", dataset::DatasetKeys::table()),
             ("train_dataset.tokenizer", dataset::Tokenizer::table()),
             ("train_dataset.data_loader", dataset::Loader::table()),

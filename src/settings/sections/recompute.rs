@@ -1,6 +1,8 @@
-//! `recompute_config`: which layers are computed again in the backward pass.
+//! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass.
 
 mod amount;
+mod choice;
+mod operators;
 mod rows;
 mod selection;
 mod stages;
@@ -8,13 +10,17 @@ mod stages;
 mod tests;
 
 pub use amount::{Amount, Count, Row};
+pub use operators::Operators;
 pub use rows::Recompute;
 pub use selection::Selection;
 pub use stages::Offset;
 
 use super::context::Parallel;
 use super::model::{self, Model};
+use super::moe::Moe;
 use crate::settings::engine::*;
+use choice::{Choice, Parts};
+use rows::SELECTIONS;
 use selection::{Selected, remove_excluded};
 use stages::{Chunks, Stages};
 
@@ -24,46 +30,62 @@ pub(crate) const PATH: &str = "recompute_config";
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
-/// Reads the section, and resolves every form of `recompute` to numbers of layers: those of `model`, the blocks of multi-token
+/// The section as a table, with the operators that patterns can name.
+pub(crate) fn table() -> Table {
+    let mut table = Recompute::table();
+    table.about += &operators::listing();
+    table
+}
+
+/// Reads the section, and resolves every form of its keys to numbers of layers: those of `model`, the blocks of multi-token
 /// prediction after the others.
-pub(crate) fn read(source: &Source<'_>, model: &Model, parallel: &Parallel) -> Recompute {
+pub(crate) fn read(source: &Source<'_>, model: &Model, moe: Option<&Moe>, parallel: &Parallel) -> Recompute {
     let reader = Reader::open(source, PATH, &[&Recompute::table()]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute);
     let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];
     let is_sound = shape.iter().all(|key| source.is_sound(&format!("{}.{key}", model::PATH)));
     if is_sound && ["model.arch", "parallel_config", PATH].iter().all(|path| source.is_sound(path)) {
-        resolve(&mut recompute, &reader, model, parallel);
+        resolve(&mut recompute, &reader, Parts { model, moe }, parallel);
     }
-    // `layers` says it all now, without the stages that counts need.
+    // `layers` and `operators` say it all now, without the stages that counts need.
     recompute.selections().into_iter().for_each(|selection| *selection = Selection::NONE);
     recompute.recompute = Amount::Every(false);
     recompute
 }
 
-/// Turns counts of layers into `layers`, and says which they are.
-fn resolve(recompute: &mut Recompute, reader: &Reader<'_>, model: &Model, parallel: &Parallel) {
-    let layers = model.num_layers.saturating_add(model.mtp_depth.unwrap_or(0));
+/// Turns counts of layers into `layers` and `operators`, and says which they are.
+fn resolve(recompute: &mut Recompute, reader: &Reader<'_>, parts: Parts<'_>, parallel: &Parallel) {
+    let layers = parts.model.num_layers.saturating_add(parts.model.mtp_depth.unwrap_or(0));
     let counts_stages = recompute.counts_stages();
     if !counts_stages {
         ignore_stages(reader.source);
     }
-    let Some(stages) = stages(counts_stages, reader, layers, model, parallel) else { return };
+    let Some(stages) = stages(counts_stages, reader, layers, parts.model, parallel) else { return };
     let Some(full) = dealt(reader, "recompute", recompute.recompute.deal(&stages)) else { return };
+    let Some(selected) = selected(recompute, reader, &stages) else { return };
     let covered = stages.first(&full);
-    if !recompute.layers.is_empty() {
-        check_layers(recompute, reader, layers, !covered.is_empty());
-    } else if !covered.is_empty() {
+    let selects = selected.iter().any(|selected| !selected.is_empty());
+    if !covered.is_empty() || selects {
         let (of_stages, ends) = (python(stages.layers()), python(&stages.accumulated()));
         reader.source.note(format!("num_layers per stage: {of_stages}"));
         reader.source.note(format!("Accumulated num_layers per stage: {ends}"));
+    }
+    if !covered.is_empty() {
         reader.source.note(format!("Formative layer_recompute: {}", python(&full)));
-        recompute.layers = covered;
     }
-    for layer in &recompute.layers {
-        reader.source.note(format!("Set full recompute at layer {layer}"));
+    if !recompute.layers.is_empty() {
+        check_layers(recompute, reader, layers, !covered.is_empty());
     }
-    note_selected(recompute, reader, &stages);
+    operators::check(&mut recompute.operators, reader, &parts, layers, selects);
+    recompute.layers.extend(covered);
+    let choices: Vec<Choice> = SELECTIONS
+        .into_iter()
+        .zip(selected)
+        .map(|(key, selected)| Choice::new(key, selected, &stages))
+        .collect();
+    choices.iter().for_each(|choice| choice.note(reader, &parts));
+    choice::apply(&choices, recompute, reader.source, &parts, layers);
 }
 
 /// The layers of each stage. `None` after a fault; all layers in one stage if nothing counts them by stage.
@@ -122,40 +144,32 @@ fn check_layers(recompute: &mut Recompute, reader: &Reader<'_>, layers: usize, c
     recompute.layers.dedup();
 }
 
-/// Checks the operators that are selected, and says that they are not recomputed by themselves.
-fn note_selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) {
-    let full = recompute.layers.clone();
-    let keys = ["select_recompute", "select_comm_recompute"];
-    let excludes = ["select_recompute_exclude", "select_comm_recompute_exclude"];
-    let [selected, communication, excluded, excluded_communication] = recompute.selections();
-    let pairs =
-        [(selected, excluded, &SELECTED[..]), (communication, excluded_communication, &COMMUNICATION[..])];
-    let mut idle = Vec::new();
-    for ((key, exclude), (selection, exclusion, defaults)) in keys.into_iter().zip(excludes).zip(pairs) {
-        let selected = dealt(reader, key, selection.deal(defaults, stages));
-        let excluded = dealt(reader, exclude, exclusion.deal(&[], stages));
-        let (Some(mut selected), Some(excluded)) = (selected, excluded) else { continue };
-        for pattern in remove_excluded(&mut selected, &excluded) {
+/// The layers of each pattern of the [`SELECTIONS`], without the patterns that an exclusion contradicts.
+fn selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) -> Option<Vec<Selected>> {
+    let defaults: [&[&str]; 4] = [&SELECTED, &COMMUNICATION, &[], &[]];
+    let keys = SELECTIONS.into_iter().zip(recompute.selections()).zip(defaults);
+    let deal = |((key, selection), defaults): ((_, &mut Selection), &[&str])| {
+        let mut selected = dealt(reader, key, selection.deal(defaults, stages))?;
+        selected.retain(|(_, chunks)| chunks.iter().flatten().any(|count| *count > 0));
+        Some(selected)
+    };
+    // Every key is read before the first fault ends this.
+    let selected: Vec<Option<Selected>> = keys.map(deal).collect();
+    let mut selected: Vec<Selected> = selected.into_iter().collect::<Option<_>>()?;
+    for (selects, excludes) in [(0, 2), (1, 3)] {
+        let excluded = selected[excludes].clone();
+        for pattern in remove_excluded(&mut selected[selects], &excluded) {
+            let [key, exclude] = [selects, excludes].map(|index| SELECTIONS[index]);
             reader.source.note(format!(
                 "The pattern {pattern} in {key} conflicts with {exclude} and will be removed."
             ));
         }
-        let acts = |selected: &Selected| !acting(selected, stages, &full).is_empty();
-        idle.extend(Some(key).filter(|_| acts(&selected)));
-        // In layers that are recomputed whole, an excluded operator would be kept.
-        idle.extend(Some(exclude).filter(|_| !acting(&excluded, stages, &[]).is_empty()));
     }
-    if !idle.is_empty() {
-        let keys = idle.join(", ");
-        reader.source.note(format!(
-            "{PATH}: without effect, since single operators are not recomputed yet: {keys}; `recompute: True` recomputes whole \
-             layers"
-        ));
-    }
+    Some(selected)
 }
 
 /// The layers in which a pattern acts: those of its layers that are not recomputed as a whole (`full`).
-fn acting(selected: &Selected, stages: &Stages, full: &[usize]) -> Vec<usize> {
+fn acting(selected: &[(String, Chunks)], stages: &Stages, full: &[usize]) -> Vec<usize> {
     let mut layers: Vec<usize> = selected.iter().flat_map(|(_, chunks)| stages.first(chunks)).collect();
     layers.sort_unstable();
     layers.dedup();

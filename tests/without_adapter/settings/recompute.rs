@@ -97,34 +97,168 @@ fn true_takes_every_layer_however_they_are_dealt() {
     assert_eq!((layers, notices), (vec![2, 5], set_full(&[2, 5])));
 }
 
+/// The operators that are recomputed by themselves, and the notices, for eight layers and `flags`.
+fn selected(flags: &[&str]) -> (Vec<(&'static str, Vec<usize>)>, Vec<String>) {
+    let base = ["--model.model_config.num_layers=8", "--runner_wrapper={use_clip_grad: True}"];
+    let flags: Vec<&str> = base.iter().chain(flags).copied().collect();
+    let (plan, notices) = resolve(BASE, &flags).unwrap_or_else(|error| panic!("{error}"));
+    // The run folder's file names the operators, so that it means the same without stages.
+    let (again, lines) = resolve(&plan.to_yaml(), &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(again, plan);
+    assert!(lines.iter().all(|line| line.starts_with("Set ")), "{lines:?}");
+    let others = flags.iter().filter(|flag| !flag.contains("recompute_config")).copied();
+    let plain = resolve(BASE, &others.collect::<Vec<_>>()).unwrap().0;
+    assert_eq!(plan.decisions(), plain.decisions(), "resuming may choose anew");
+    let operators = plan.model.recomputed_operators.into_iter();
+    (operators.map(|(operator, layers)| (operator.path(), layers)).collect(), notices)
+}
+
+const STAGES: [&str; 2] = ["num_layers per stage: [[8]]", "Accumulated num_layers per stage: [[8]]"];
+
+fn lines(first: &[&str], layers: &[usize], last: &str) -> Vec<String> {
+    let first = first.iter().map(|line| line.to_string());
+    first.chain(layers.iter().map(|layer| last.replace("LAYER", &layer.to_string()))).collect()
+}
+
 #[test]
-fn single_operators_and_switches_of_several_devices_are_one_line_each() {
-    let line = |keys: &str| {
-        format!(
-            "recompute_config: without effect, since single operators are not recomputed yet: {keys}; `recompute: True` \
-             recomputes whole layers"
-        )
-    };
-    let notices = |flags: &[&str]| recomputed(flags).1;
-    let select = "--recompute_config.select_recompute=True";
-    assert_eq!(notices(&[select]), [line("select_recompute")]);
-    let both = [select, "--recompute_config.select_comm_recompute={'.*\\.norm': [3]}"];
-    assert_eq!(notices(&both), [line("select_recompute, select_comm_recompute")]);
-    let excluded =
-        notices(&[select, "--recompute_config.select_recompute_exclude={'feed_forward\\.mul': True}"]);
+fn selected_operators_become_layers_and_lines_of_the_log() {
+    let all: Vec<usize> = (0..8).collect();
+    let (operators, notices) = selected(&["--recompute_config.select_recompute=True"]);
+    assert_eq!(operators, [("feed_forward.mul", all.clone())]);
+    let formative = r"Formative select_recompute: {'feed_forward\\.mul': [[8]], 'feed_forward\\.w1\\.activation\\.silu': [[8]]}";
+    let set = "Set select recompute on at layer LAYER: feed_forward.mul, feed_forward.w1.activation.silu";
+    assert_eq!(notices, lines(&[STAGES[0], STAGES[1], formative], &all, set));
+
+    let (operators, notices) = selected(&["--recompute_config.select_comm_recompute=[3]"]);
+    assert_eq!(operators, [("attention_norm", vec![0, 1, 2]), ("ffn_norm", vec![0, 1, 2])]);
+    let formative = r"Formative select_comm_recompute: {'.*\\.norm': [[3]]}";
+    let set = "Set select comm recompute on at layer LAYER: attention_norm.norm, ffn_norm.norm";
+    assert_eq!(notices, lines(&[STAGES[0], STAGES[1], formative], &[0, 1, 2], set));
+
+    // A module is all of its operators, and layers that are recomputed as a whole are not selected from.
+    let flags = ["--recompute_config={recompute: [6], select_recompute: ['feed_forward\\.w1', attention]}"];
+    let (operators, notices) = selected(&flags);
+    let of_attention = ["attention.wqkv", "attention.flash_attention", "attention.wo"];
+    let paths = of_attention.iter().chain(&["feed_forward.w_gate_up", "feed_forward.mul"]);
+    assert_eq!(operators, paths.map(|path| (*path, vec![6, 7])).collect::<Vec<_>>());
+    let set = set_full(&[0, 1, 2, 3, 4, 5]);
+    let set =
+        [set, lines(&[], &[6, 7], "Set select recompute on at layer LAYER: attention, feed_forward.w1")];
+    assert!(notices.ends_with(&set.concat()), "{notices:?}");
     assert_eq!(
-        excluded,
+        selected(&["--recompute_config.operators={attention_norm: [7, 2, 2]}"]).0,
+        [("attention_norm", vec![2, 7])]
+    );
+}
+
+#[test]
+fn operators_of_mixtures_and_of_gelu_answer_to_their_own_names() {
+    let experts = "--moe_config={expert_num: 4, first_k_dense_replace: 1, shared_expert_num: 1}";
+    let paths = |flags: &[&str]| selected(flags).0;
+    assert_eq!(
+        paths(&[experts, "--recompute_config.select_recompute=[2]"]),
         [
-            "The pattern feed_forward\\.mul in select_recompute conflicts with select_recompute_exclude and will be removed.",
-            &line("select_recompute, select_recompute_exclude"),
+            ("feed_forward.mul", vec![0]),
+            ("feed_forward.experts.mul", vec![1]),
+            ("feed_forward.shared.mul", vec![1])
         ]
     );
-    // Where whole layers are recomputed, nothing is left to select.
-    assert!(
-        notices(&[select, "--recompute_config.recompute=True"])
-            .iter()
-            .all(|notice| !notice.contains("operators"))
+    let shared = r"--recompute_config.select_recompute={'feed_forward\.shared_experts\.mul': [2]}";
+    assert_eq!(paths(&[experts, shared]), [("feed_forward.shared.mul", vec![1])]);
+    let gpt2 = "--model.model_config.type=GPT2Config";
+    let gelu = r"--recompute_config.select_recompute={'feed_forward\.gelu': [1]}";
+    assert_eq!(paths(&[gpt2, gelu]), [("feed_forward.gelu", vec![0])]);
+}
+
+#[test]
+fn excluded_operators_are_kept_in_layers_that_are_recomputed_as_a_whole_too() {
+    let select = "--recompute_config.select_recompute=True";
+    let removed = "The pattern feed_forward\\.mul in select_recompute conflicts with select_recompute_exclude and will be removed.";
+    let priority = "The configuration of select_recompute_exclude and select_comm_recompute_exclude have the highest priority.";
+    // The silu that is still selected is fused with the product that is excluded.
+    let flags = [select, "--recompute_config.select_recompute_exclude={'feed_forward\\.mul': True}"];
+    let (operators, notices) = selected(&flags);
+    assert_eq!((operators, notices.first()), (Vec::new(), Some(&removed.to_string())));
+    assert!(notices.contains(&priority.to_string()), "{notices:?}");
+    assert!(notices.contains(&"Set select recompute exclude at layer 7: feed_forward.mul".to_string()));
+
+    let flags =
+        ["--recompute_config={recompute: True, select_recompute_exclude: {'.*\\.flash_attention': [1]}}"];
+    let (operators, notices) = selected(&flags);
+    let paths = [
+        "attention_norm",
+        "attention.wqkv",
+        "attention.wo",
+        "ffn_norm",
+        "feed_forward.w_gate_up",
+        "feed_forward.mul",
+    ];
+    assert_eq!(operators, paths.map(|path| (path, vec![0])));
+    let set = [
+        "Set full recompute at layer 0",
+        "Set select recompute exclude at layer 0: attention.flash_attention",
+    ];
+    assert!(set.iter().all(|line| notices.contains(&line.to_string())), "{notices:?}");
+    let base = ["--model.model_config.num_layers=8"];
+    let flags: Vec<&str> = base.into_iter().chain(flags).collect();
+    assert_eq!(resolve(BASE, &flags).unwrap().0.model.recomputed_layers, (1..8).collect::<Vec<_>>());
+}
+
+/// The original's own test: a module everywhere, without one of its operators in the first layer.
+#[test]
+fn an_operator_of_a_module_is_excluded() {
+    let flags = [
+        r"--recompute_config.select_recompute={'feed_forward\.w1': True}",
+        r"--recompute_config.select_recompute_exclude={'feed_forward\.w1\.activation\.silu': [1]}",
+        "--parallel_config.pipeline_stage=2",
+    ];
+    let (all, others) = ((0..8).collect(), (1..8).collect());
+    assert_eq!(selected(&flags).0, [("feed_forward.w_gate_up", all), ("feed_forward.mul", others)]);
+}
+
+#[test]
+fn patterns_that_select_nothing_are_one_line_each() {
+    let idle = |keys: &str| {
+        let notices = selected(&[&format!("--recompute_config={{{keys}}}")]).1;
+        let notices = notices.into_iter().filter(|notice| notice.starts_with("recompute_config."));
+        notices.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(idle("select_recompute: True, select_comm_recompute: True"), "");
+    let there = "attention_norm, attention.wqkv, attention.flash_attention, attention.wo, ffn_norm, feed_forward.w_gate_up, \
+                 feed_forward.mul";
+    let unmatched = |key: &str, pattern: &str| {
+        format!(
+            "recompute_config.{key}: `{pattern}` matches no operator of layer 0; its operators are {there}, and a pattern \
+             separates levels by `\\.`"
+        )
+    };
+    assert_eq!(
+        idle("select_recompute: ['feed_forward.mul']"),
+        unmatched("select_recompute", "feed_forward.mul")
     );
+    assert_eq!(idle(r"select_recompute: ['mul']"), unmatched("select_recompute", "mul"));
+    assert_eq!(
+        idle(r"select_recompute_exclude: ['.*\.router']"),
+        unmatched("select_recompute_exclude", r".*\.router")
+    );
+    assert_eq!(
+        idle(r"select_recompute: ['attention\.wo\.reshape', 'attention\.apply_rotary_emb']"),
+        "recompute_config.select_recompute: `attention\\.wo\\.reshape` selects nothing to recompute: `attention.wo.reshape` is a \
+         view\n\
+         recompute_config.select_recompute: `attention\\.apply_rotary_emb` selects nothing to recompute: \
+         `attention.apply_rotary_emb` writes into the output of `attention.wqkv` or `attention.qk_norm`, with which it is \
+         recomputed"
+    );
+    assert_eq!(
+        idle(r"select_comm_recompute: ['feed_forward']"),
+        "recompute_config.select_comm_recompute: feed_forward is expected to be operation but got cell, this configuration will \
+         not be effective."
+    );
+}
+
+#[test]
+fn switches_of_several_devices_are_one_line_each() {
+    let notices = |flags: &[&str]| recomputed(flags).1;
     let switches = [
         "--recompute_config.mp_comm_recompute=False",
         "--recompute_config.parallel_optimizer_comm_recompute=True",
@@ -142,6 +276,7 @@ fn single_operators_and_switches_of_several_devices_are_one_line_each() {
 #[test]
 fn what_does_not_fit_names_its_key() {
     let form = "expected True, False, or how many layers of each pipeline stage as in [2, 1], or such a list for each interleave";
+    let by_operator = "layers by operator as in {feed_forward.mul: [0, 1]}";
     let section = |keys: &str| format!("recompute_config: {{ {keys} }}\n{BASE}");
     let key = |key: &str, answer: &str| format!("x.yaml:1: recompute_config.{key}: {answer}");
     let cases = [
@@ -158,6 +293,23 @@ fn what_does_not_fit_names_its_key() {
             key("select_recompute", "has 2 entries, but parallel_config.pipeline_stage is 1"),
         ),
         ("layers: [0, 2]", key("layers", "there is no layer 2; the last is 1")),
+        ("operators: { ffn_norm: [2] }", key("operators", "there is no layer 2; the last is 1")),
+        (
+            "operators: { feed_forward.gelu: [1] }",
+            key(
+                "operators",
+                "layer 1 has no feed_forward.gelu, but attention_norm, attention.wqkv, attention.flash_attention, attention.wo, \
+                 ffn_norm, feed_forward.w_gate_up, feed_forward.mul",
+            ),
+        ),
+        (
+            "operators: { ffn_norm: [0] }, select_recompute: True",
+            key("operators", "given beside `select_recompute` or one of its kin; keep one of them"),
+        ),
+        (
+            "operators: { ffn_norm: True }",
+            key("operators", &format!("expected {by_operator}, found `True` for `ffn_norm`")),
+        ),
         ("layers: [0], recompute: True", key("layers", "given beside `recompute`; keep one of them")),
         ("mp_comm_recompute: 1.5", key("mp_comm_recompute", "expected True or False, found `1.5`")),
         ("recompte: True", key("recompte", "unknown key; did you mean `recompute`?")),
@@ -165,6 +317,11 @@ fn what_does_not_fit_names_its_key() {
     for (keys, answer) in cases {
         assert_eq!(message(&section(keys), &[]), answer, "{keys}");
     }
+    let unknown = message(&section("operators: { mul: [0] }"), &[]);
+    assert!(
+        unknown.contains(&format!("expected {by_operator}, found `mul`; operators are attention_norm, ")),
+        "{unknown}"
+    );
     let unpaired = ["--model.model_config.num_layers=7", "--parallel_config.pipeline_stage=2"];
     let offset = "7 layers over 2 stages x 1 interleaves leave 1, but the offsets add up to 0";
     let line = message(&section("recompute: [1]"), &unpaired);

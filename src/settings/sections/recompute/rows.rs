@@ -1,12 +1,14 @@
 //! The keys of `recompute_config`.
 
 use super::amount::Amount;
+use super::operators::Operators;
 use super::selection::Selection;
 use crate::settings::engine::*;
 
 rows! {
-    /// `recompute_config`: which layers are computed again in the backward pass, so that their activations need not be kept.
-    /// No choice changes a bit of the results.
+    /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so that their
+    /// activations need not be kept. No choice changes a bit of the results. The result of a layer is always kept, and so is
+    /// what a router decided.
     pub struct Recompute {
         /// The layers to recompute: all of them, or the first of each pipeline stage of the original, as many as the list says.
         /// Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token prediction count as the
@@ -14,14 +16,21 @@ rows! {
         recompute: Amount = Host.default(Amount::Every(false)).read_by(amount).example("True"),
         /// The same as numbers of layers, from 0; the run folder's `config.yaml` says it so.
         layers: Vec<usize> = Host.optional().example("[1]"),
-        /// Operators to recompute in layers that are not recomputed as a whole. Checked, but not done yet.
+        /// The operators that are recomputed by themselves, each with the numbers of its layers, from 0; the run folder's
+        /// `config.yaml` says it so.
+        operators: Operators = Host.optional().read_by(operators).example("{feed_forward.mul: [1]}"),
+        /// Operators to recompute in layers that are not recomputed as a whole; `True` means the activation of feed-forward
+        /// networks. A pattern is a path of regular expressions separated by `\.`, each of which must match a whole name, from
+        /// the layer down to an operator or a module; a fused kernel is recomputed if a name that it answers to is matched.
         select_recompute: Selection = Host.default(Selection::NONE).read_by(selection).example("True"),
-        /// The same for operators that communicate in the original. Checked, but not done yet.
+        /// The same for operators whose results the original would gather from other devices again; `True` means the norms. One
+        /// device has nothing to gather and recomputes the operators themselves. A module is not accepted.
         select_comm_recompute: Selection = Host.default(Selection::NONE).read_by(selection).example("True"),
-        /// Operators that are not recomputed, whatever the other keys say. Checked, but not done yet.
+        /// Operators that are kept, whatever the other keys say: also in layers that are recomputed as a whole. A module is not
+        /// accepted.
         select_recompute_exclude: Selection =
             Host.default(Selection::NONE).read_by(selection).example("['feed_forward\\.mul']"),
-        /// The same for operators that communicate in the original. Checked, but not done yet.
+        /// The same for `select_comm_recompute`. One device makes no difference between the two.
         select_comm_recompute_exclude: Selection =
             Host.default(Selection::NONE).read_by(selection).example("['.*\\.norm']"),
         /// Whether weights are gathered again; no effect on one device.
@@ -34,6 +43,14 @@ rows! {
     others []
 }
 
+/// The keys that select operators, and those that exclude some of theirs.
+pub(super) const SELECTIONS: [&str; 4] = [
+    "select_recompute",
+    "select_comm_recompute",
+    "select_recompute_exclude",
+    "select_comm_recompute_exclude",
+];
+
 impl Recompute {
     /// Whether a key counts the layers of stages.
     pub(super) fn counts_stages(&mut self) -> bool {
@@ -41,7 +58,7 @@ impl Recompute {
             || self.selections().iter().any(|selection| selection.depends_on_stages())
     }
 
-    /// What selects operators: two keys, and the two that exclude some of theirs.
+    /// What selects operators: two keys, and the two that exclude some of theirs, as [`SELECTIONS`].
     pub(super) fn selections(&mut self) -> [&mut Selection; 4] {
         [
             &mut self.select_recompute,
@@ -58,6 +75,10 @@ fn amount(reader: &Reader<'_>, key: &'static str) -> Option<Amount> {
 
 fn selection(reader: &Reader<'_>, key: &'static str) -> Option<Selection> {
     read_form(reader, key, Selection::read)
+}
+
+fn operators(reader: &Reader<'_>, key: &'static str) -> Option<Operators> {
+    read_form(reader, key, Operators::read)
 }
 
 /// The value of `key`, or a fault that says which part of it is wrong.

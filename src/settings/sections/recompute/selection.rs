@@ -100,6 +100,25 @@ pub(super) fn remove_excluded(selected: &mut Selected, excluded: &Selected) -> V
     selected.extract_if(.., |one| is_excluded(one)).map(|(pattern, _)| pattern).collect()
 }
 
+/// A pattern, ready to match names.
+pub(super) struct Pattern(Vec<Regex>);
+
+impl Pattern {
+    /// The pattern `text`; `None` if it is no pattern, which [`Selection::read`] refuses.
+    pub fn new(text: &str) -> Option<Self> {
+        names(text).ok().map(Self)
+    }
+
+    /// What the pattern means of the operator `name`, whose levels are separated by dots: all of it, or a module that
+    /// contains it.
+    pub fn part_of<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let levels: Vec<&str> = name.split('.').collect();
+        let fits = self.0.len() <= levels.len()
+            && self.0.iter().zip(&levels).all(|(pattern, level)| pattern.is_match(level.as_bytes()));
+        fits.then(|| &name[..levels[..self.0.len()].join(".").len()])
+    }
+}
+
 /// Whether two patterns name the same operators: at each level one of the two matches the other.
 fn conflict(one: &str, other: &str) -> bool {
     let (Ok(ones), Ok(others)) = (names(one), names(other)) else { return false };

@@ -1,0 +1,219 @@
+//! The operators of a layer that training can compute again in the backward pass, and what the original calls them.
+
+/// An operator whose output training may drop after the forward pass and compute again where the backward pass reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // their paths say it, in the table below
+pub enum Operator {
+    AttentionNorm,
+    Qkv,
+    QkNorm,
+    FlashAttention,
+    Output,
+    FeedForwardNorm,
+    GateUp,
+    SwiGlu,
+    Gelu,
+    Router,
+    Permute,
+    ExpertGateUp,
+    ExpertSwiGlu,
+    ExpertDown,
+    SharedGateUp,
+    SharedSwiGlu,
+    SharedDown,
+    SharedGate,
+}
+
+/// What a layer must have for an operator to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Every layer has it.
+    Any,
+    /// Norms of the heads of q and k.
+    QkNorm,
+    /// A dense feed-forward network.
+    Dense,
+    /// A dense feed-forward network with a gate.
+    DenseSwiGlu,
+    /// A dense feed-forward network without one.
+    DenseGelu,
+    /// Experts.
+    Experts,
+    /// An expert that every token visits.
+    SharedExpert,
+    /// A gate of its output.
+    SharedExpertGate,
+}
+
+struct Row {
+    operator: Operator,
+    path: &'static str,
+    part: Part,
+    /// Between spaces.
+    names: &'static str,
+}
+
+const fn row(operator: Operator, part: Part, path: &'static str, names: &'static str) -> Row {
+    Row { operator, path, part, names }
+}
+
+/// Each operator, in the order of the enum, with its path below the layer and the paths of the original's operators that its
+/// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
+/// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
+const TABLE: [Row; 18] = [
+    row(Operator::AttentionNorm, Part::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
+    row(
+        Operator::Qkv,
+        Part::Any,
+        "attention.wqkv",
+        "attention.wq.matmul attention.wk.matmul attention.wv.matmul attention.w_qkv.matmul \
+         self_attention.linear_qkv.matmul",
+    ),
+    row(
+        Operator::QkNorm,
+        Part::QkNorm,
+        "attention.qk_norm",
+        "self_attention.q_layernorm.norm self_attention.k_layernorm.norm",
+    ),
+    row(
+        Operator::FlashAttention,
+        Part::Any,
+        "attention.flash_attention",
+        "self_attention.core_attention.flash_attention",
+    ),
+    row(Operator::Output, Part::Any, "attention.wo", "attention.wo.matmul self_attention.linear_proj.matmul"),
+    row(Operator::FeedForwardNorm, Part::Any, "ffn_norm", "ffn_norm.norm pre_mlp_layernorm.norm"),
+    row(
+        Operator::GateUp,
+        Part::Dense,
+        "feed_forward.w_gate_up",
+        "feed_forward.w1.matmul feed_forward.w3.matmul feed_forward.w_gate_hidden.matmul mlp.linear_fc1.matmul",
+    ),
+    row(
+        Operator::SwiGlu,
+        Part::DenseSwiGlu,
+        "feed_forward.mul",
+        "feed_forward.w1.activation.silu feed_forward.activate.silu mlp.mul mlp.activation_func.mul \
+         mlp.activation_func.silu",
+    ),
+    row(
+        Operator::Gelu,
+        Part::DenseGelu,
+        "feed_forward.gelu",
+        "feed_forward.w1.activation.gelu mlp.activation_func.gelu",
+    ),
+    row(Operator::Router, Part::Experts, "feed_forward.router", ""),
+    row(Operator::Permute, Part::Experts, "feed_forward.permute", ""),
+    row(
+        Operator::ExpertGateUp,
+        Part::Experts,
+        "feed_forward.experts.w_gate_up",
+        "feed_forward.routed_experts.ffn.w1.matmul feed_forward.routed_experts.ffn.w3.matmul \
+         mlp.experts.linear_fc1.matmul",
+    ),
+    row(
+        Operator::ExpertSwiGlu,
+        Part::Experts,
+        "feed_forward.experts.mul",
+        "feed_forward.mul feed_forward.w1.activation.silu feed_forward.routed_experts.ffn.mul \
+         feed_forward.routed_experts.ffn.w1.activation.silu mlp.experts.activation_func.silu",
+    ),
+    row(
+        Operator::ExpertDown,
+        Part::Experts,
+        "feed_forward.experts.w_down",
+        "feed_forward.routed_experts.ffn.w2.matmul mlp.experts.linear_fc2.matmul",
+    ),
+    row(
+        Operator::SharedGateUp,
+        Part::SharedExpert,
+        "feed_forward.shared.w_gate_up",
+        "feed_forward.shared_experts.w1.matmul feed_forward.shared_experts.w3.matmul \
+         mlp.shared_experts.linear_fc1.matmul",
+    ),
+    row(
+        Operator::SharedSwiGlu,
+        Part::SharedExpert,
+        "feed_forward.shared.mul",
+        "feed_forward.mul feed_forward.w1.activation.silu feed_forward.shared_experts.mul \
+         feed_forward.shared_experts.w1.activation.silu mlp.shared_experts.mul \
+         mlp.shared_experts.activation_func.silu",
+    ),
+    row(
+        Operator::SharedDown,
+        Part::SharedExpertGate,
+        "feed_forward.shared.w_down",
+        "feed_forward.shared_experts.w2.matmul mlp.shared_experts.linear_fc2.matmul",
+    ),
+    row(Operator::SharedGate, Part::SharedExpertGate, "feed_forward.shared.gate", ""),
+];
+
+/// Names of operators that have no output of their own which could be dropped: why, and the names between spaces.
+pub const WITHOUT_OUTPUT: [(&str, &str); 3] = [
+    (
+        "writes into the output of `attention.wqkv` or `attention.qk_norm`, with which it is recomputed",
+        "attention.rope attention.apply_rotary_emb self_attention.apply_rotary_pos_emb",
+    ),
+    (
+        "is a view",
+        "attention.wq.reshape attention.wk.reshape attention.wv.reshape attention.w_qkv.reshape \
+         attention.wo.reshape attention.reshape feed_forward.w1.reshape feed_forward.w2.reshape \
+         feed_forward.w3.reshape feed_forward.w_gate_hidden.reshape feed_forward.reshape",
+    ),
+    (
+        "adds to the result of the layer, which is always kept",
+        "feed_forward.w_down feed_forward.w2.matmul mlp.linear_fc2.matmul feed_forward.combine",
+    ),
+];
+
+impl Operator {
+    /// All operators.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.operator)
+    }
+
+    /// Its path below the layer, which is that of its launches.
+    pub fn path(self) -> &'static str {
+        self.row().path
+    }
+
+    /// What it is called: its path, and those of the original's operators that it fuses.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.path()).chain(self.row().names.split_whitespace())
+    }
+
+    /// What a layer must have for it to be there.
+    pub fn part(self) -> Part {
+        self.row().part
+    }
+
+    /// The operator whose path is `path`.
+    pub fn named(path: &str) -> Option<Self> {
+        Self::all().find(|operator| operator.path() == path)
+    }
+
+    /// Whether the launches at `path` below the layer are its own.
+    pub fn covers(self, path: &str) -> bool {
+        path.strip_prefix(self.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+
+    fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_order_and_paths_differ() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.operator as usize, index, "{}", row.path);
+            assert_eq!(Operator::named(row.path), Some(row.operator));
+            let covering: Vec<_> = Operator::all().filter(|operator| operator.covers(row.path)).collect();
+            assert_eq!(covering, [row.operator], "operators cover each other's launches");
+        }
+        assert!(Operator::Output.covers("attention.wo.dropout") && !Operator::Output.covers("attention.wo2"));
+    }
+}

@@ -1,0 +1,158 @@
+//! Recomputation: results of the forward pass that are not kept for the backward pass, but recorded again where it reads them
+//! (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+//!
+//! A recording is plain data, so an op is recorded again by appending its dispatches once more, on other buffers. The same
+//! kernels run on the same values, and the results are bit-identical. An op here is what was recorded between two borders: a
+//! scope is entered or left, or a result is returned. It reads buffers that earlier ops made, and makes those that were
+//! created meanwhile. An op in place makes none: it belongs to the op that made the buffer it writes.
+
+use super::{Tape, Var};
+use crate::record::{BufferId, Recorder, Tensor, TransientId};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+
+/// What was dropped so far, and how it is recorded again.
+pub(super) struct Recomputation<'p> {
+    /// Which results are dropped at present; `None`: none.
+    rule: Option<Rule<'p>>,
+    /// Dispatches before the op that is being recorded.
+    dispatches: usize,
+    /// Transient buffers before it.
+    transients: u32,
+    /// The ops whose results were dropped.
+    dropped: Vec<Dropped>,
+    /// For each dropped buffer, its op in `dropped`.
+    makers: HashMap<BufferId, usize>,
+    /// For dropped buffers that were recorded again, the buffers that hold their contents now.
+    again: HashMap<BufferId, BufferId>,
+}
+
+/// Which results a block drops.
+struct Rule<'p> {
+    /// Components of the block's path.
+    depth: usize,
+    /// Whether the results of the op at this path below the block are dropped.
+    drops: Box<dyn Fn(&str) -> bool + 'p>,
+}
+
+/// An op whose results were dropped.
+#[derive(Clone, Default)]
+struct Dropped {
+    /// Its dispatches, followed by those of ops that wrote its results in place.
+    dispatches: Vec<Range<usize>>,
+    /// The transient buffers that it made.
+    made: Vec<BufferId>,
+}
+
+impl Recomputation<'_> {
+    /// Nothing was dropped.
+    pub fn new(rec: &Recorder) -> Self {
+        let (dispatches, transients) = (rec.dispatch_count(), rec.transient_count());
+        let (dropped, makers, again) = Default::default();
+        Self { rule: None, dispatches, transients, dropped, makers, again }
+    }
+}
+
+impl<'p> Tape<'_, 'p> {
+    /// Runs `block`, of which the backward pass finds only its result and the results of ops for which `drops` is false; it
+    /// is given an op's path below the block, `feed_forward.mul` for example. What a backward reads of the others is
+    /// recorded again at that point, once, with all it depends on, and nothing else is. No bit of any gradient changes.
+    ///
+    /// An op in place drops nothing by itself: its result is dropped, and made again, with that of the op it writes to. An op
+    /// that counts, or adds to a buffer that outlives the pass, must be [kept](Self::keeping).
+    pub fn recompute(
+        &mut self,
+        drops: impl Fn(&str) -> bool + 'p,
+        block: impl FnOnce(&mut Self) -> Var,
+    ) -> Var {
+        let rule = Rule { depth: self.rec.scopes().len(), drops: Box::new(drops) };
+        let result = self.under(Some(rule), block);
+        self.recomputation.makers.remove(&result.tensor.buffer);
+        result
+    }
+
+    /// [`recompute`](Self::recompute) of everything: activation checkpointing.
+    pub fn checkpoint(&mut self, block: impl FnOnce(&mut Self) -> Var) -> Var {
+        self.recompute(|_| true, block)
+    }
+
+    /// Runs `body`, of which nothing is dropped or recorded again, although it is part of a block that is recomputed.
+    pub fn keeping<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        self.under(None, body)
+    }
+
+    fn under<T>(&mut self, rule: Option<Rule<'p>>, body: impl FnOnce(&mut Self) -> T) -> T {
+        self.end_op(None);
+        self.begin_op();
+        let outer = std::mem::replace(&mut self.recomputation.rule, rule);
+        let result = body(self);
+        self.end_op(None);
+        self.begin_op();
+        self.recomputation.rule = outer;
+        result
+    }
+
+    /// What is recorded from here on is the next op.
+    fn begin_op(&mut self) {
+        self.recomputation.dispatches = self.rec.dispatch_count();
+        self.recomputation.transients = self.rec.transient_count();
+    }
+
+    /// Ends the op that is being recorded, if any, at its border to the next one. It may have a `result`.
+    pub(super) fn end_op(&mut self, result: Option<Tensor>) {
+        let dispatches = self.recomputation.dispatches..self.rec.dispatch_count();
+        let transients = self.recomputation.transients..self.rec.transient_count();
+        if !self.is_recording || dispatches.is_empty() {
+            return;
+        }
+        self.begin_op();
+        let made: Vec<BufferId> = transients.map(|id| BufferId::Transient(TransientId(id))).collect();
+        let written = result.map(|tensor| tensor.buffer).filter(|buffer| !made.contains(buffer));
+        let drops = self.drops();
+        let Recomputation { dropped, makers, .. } = &mut self.recomputation;
+        let op = match written {
+            Some(in_place) => makers.get(&in_place).copied(),
+            None => drops.then_some(dropped.len()),
+        };
+        let Some(op) = op else { return };
+        if op == dropped.len() {
+            dropped.push(Dropped::default());
+        }
+        makers.extend(made.iter().map(|buffer| (*buffer, op)));
+        dropped[op].dispatches.push(dispatches);
+        dropped[op].made.extend(made);
+    }
+
+    /// The buffer with what `buffer` held at the end of the forward pass.
+    pub(super) fn present(&mut self, buffer: BufferId) -> BufferId {
+        let Some(&op) = self.recomputation.makers.get(&buffer) else { return buffer };
+        if !self.recomputation.again.contains_key(&buffer) {
+            self.record_again(op);
+        }
+        self.recomputation.again[&buffer]
+    }
+
+    /// Whether the results of an op at the present path are dropped.
+    fn drops(&self) -> bool {
+        let Some(rule) = &self.recomputation.rule else { return false };
+        (rule.drops)(&self.rec.scopes()[rule.depth..].join("."))
+    }
+
+    fn record_again(&mut self, op: usize) {
+        let Dropped { dispatches, made } = self.recomputation.dropped[op].clone();
+        let mut buffers: HashMap<BufferId, BufferId> =
+            made.into_iter().map(|buffer| (buffer, self.rec.another(buffer))).collect();
+        self.recomputation.again.extend(&buffers);
+        for range in &dispatches {
+            for buffer in self.rec.buffers_of(range.clone()) {
+                if let Entry::Vacant(input) = buffers.entry(buffer) {
+                    input.insert(self.present(buffer));
+                }
+            }
+        }
+        for range in dispatches {
+            self.rec.repeat(range, "recomputed", &buffers);
+        }
+    }
+}
