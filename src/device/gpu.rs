@@ -1,6 +1,7 @@
 //! An open device: queue, limits, and the errors it has reported.
 
 use super::adapter::{self, AdapterReport};
+use super::buffers::SMALLER;
 use super::encoder::Encoder;
 use super::lanes::{lanes_share_loads, subgroup_size};
 use super::pipelines::{PipelineCaching, Pipelines};
@@ -52,7 +53,7 @@ pub struct Gpu {
 
 /// The first error that the device has reported.
 #[derive(Clone, Default)]
-pub(super) struct Fault(Arc<Mutex<Option<String>>>);
+pub(super) struct Fault(Arc<Mutex<Option<Error>>>);
 
 /// wgpu's counters of live objects. The difference between two readings is what was created or dropped in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,8 +237,8 @@ impl Gpu {
     }
 
     /// Keeps an error that [`check`](Self::check) is to report.
-    pub(super) fn fault(&self, error: &Error) {
-        self.fault.keep(&error.to_string());
+    pub(super) fn fault(&self, error: Error) {
+        self.fault.keep(error);
     }
 
     /// Fails if the device has reported an error since it was opened.
@@ -247,24 +248,30 @@ impl Gpu {
     pub fn check(&self) -> Result<()> {
         match self.fault.get() {
             None => Ok(()),
-            Some(what) => {
+            Some(error) => {
                 let pending = self.submissions.oldest();
                 let pending =
                     pending.map_or(String::new(), |ops| format!(" (oldest submission in flight: {ops})"));
-                Err(Error::Device(format!("{}: {what}{pending}", self.report.name)))
+                let name = &self.report.name;
+                Err(match error {
+                    Error::OutOfMemory { what, remedy } => {
+                        Error::OutOfMemory { what: format!("on {name}, {what}{pending}"), remedy }
+                    }
+                    error => Error::Device(format!("{name}: {error}{pending}")),
+                })
             }
         }
     }
 }
 
 impl Fault {
-    pub fn get(&self) -> Option<String> {
+    pub fn get(&self) -> Option<Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Keeps the first error, which usually causes the others.
-    fn keep(&self, what: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line(what));
+    fn keep(&self, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 }
 
@@ -275,11 +282,38 @@ pub(super) fn one_line(what: &str) -> String {
 /// Stores errors that arrive in callbacks; [`Gpu::check`] reports them.
 fn remember_faults(device: &wgpu::Device, fault: &Fault) {
     let slot = fault.clone();
-    device.on_uncaptured_error(Arc::new(move |error| slot.keep(&format!("device error: {error}"))));
+    device.on_uncaptured_error(Arc::new(move |error| slot.keep(reported("device error", &error))));
     let slot = fault.clone();
     device.set_device_lost_callback(move |reason, what| {
         if reason != wgpu::DeviceLostReason::Destroyed {
-            slot.keep(&format!("device lost: {what}"));
+            slot.keep(reported("device lost", &what));
         }
     });
+}
+
+/// What a callback has reported. Of a lost device, wgpu gives the cause as text alone.
+fn reported(kind: &str, cause: &dyn std::fmt::Display) -> Error {
+    let what = one_line(&format!("{kind}: {cause}"));
+    match what.to_lowercase().contains("out of memory") {
+        true => Error::OutOfMemory { what, remedy: SMALLER.to_string() },
+        false => Error::Device(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words in which wgpu reports it, whether a device survives it or not.
+    #[test]
+    fn out_of_memory_is_told_from_other_failures() {
+        let source: Box<dyn std::error::Error + Send + Sync> = "in a\nsubmission".into();
+        let error = reported("device error", &wgpu::Error::OutOfMemory { source });
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+        assert_eq!(error.to_string().lines().count(), 1);
+        let lost = |cause: &str| reported("device lost", &cause);
+        let line = "out of memory device lost: Out of memory; make the batch or the model smaller";
+        assert_eq!(lost("Out of memory").to_string(), line);
+        assert!(matches!(lost("Device is lost"), Error::Device(_)));
+    }
 }

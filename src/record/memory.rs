@@ -15,6 +15,9 @@ pub struct MemoryPlan {
     pub assignments: Vec<Vec<Option<usize>>>,
 }
 
+/// How many of the largest buffers a report or an error names.
+pub const LARGEST: usize = 5;
+
 /// One entry of a memory report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
@@ -22,6 +25,15 @@ pub struct Consumer {
     pub label: String,
     /// Its size in bytes.
     pub bytes: u64,
+}
+
+impl Consumer {
+    /// Consumers in the words of an error: `weights 0 12.5 MiB, layers.0.attention.wo.y 3.1 MiB`.
+    pub fn list(consumers: &[Self]) -> String {
+        let one =
+            |consumer: &Self| format!("{} {:.1} MiB", consumer.label, consumer.bytes as f64 / 1048576.0);
+        consumers.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl MemoryPlan {

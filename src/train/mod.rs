@@ -25,6 +25,7 @@ pub mod run;
 pub mod sample;
 pub mod schedule;
 pub mod schedule_table;
+mod shortage;
 pub mod trained;
 pub mod trainer;
 mod update;

@@ -59,6 +59,26 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(plan).await?;
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
+    let trained = train_on(&mut trainer, &config, &data, &length, &log, interrupt).await;
+    trained.map_err(|error| trainer.explain(error))
+}
+
+/// Opens the device that `plan` asks for.
+pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
+    let Context { device_name, tier, .. } = plan.settings.context.clone();
+    Gpu::request(&GpuOptions { device_name, tier, ..GpuOptions::default() }).await
+}
+
+/// The run on a trainer before its first step, from its folder to its summary.
+async fn train_on(
+    trainer: &mut Trainer<'_>,
+    config: &RunConfig,
+    data: &Dataset,
+    length: &RunLength,
+    log: &Log,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Summary> {
+    let (plan, settings) = (&config.plan, &config.plan.settings);
     let start = start_of(&settings.run)?;
     if let Some(path) = settings.run.weights().filter(|_| start != Start::Resume) {
         trainer.load_weights(path)?;
@@ -68,11 +88,11 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
 
     let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), start)?;
     let resume = &settings.run.resume_training;
-    let state = restore(&trainer, &folder, resume, fresh_state(plan, &length, &data.train))?;
+    let state = restore(trainer, &folder, resume, fresh_state(plan, length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
-    let peak = Peak::of(&gpu).await?;
-    announce(&trainer, plan.tokens_per_step, peak);
+    let peak = Peak::of(trainer.gpu).await?;
+    announce(trainer, plan.tokens_per_step, peak);
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
     if let Some(evaluation) = evaluation {
@@ -80,7 +100,7 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     }
 
     let metrics = MetricsWriter::open(&folder.metrics_path())?;
-    let progress = Progress::new(progress_plan(plan, &length, state.step, peak), &log);
+    let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let mut run = Run {
         reporter: Reporter::new(
@@ -98,20 +118,14 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
         is_save_due: false,
         plan,
         total_steps: length.total_steps,
-        data: &data,
+        data,
         data_check: data.check_in_background(),
         evaluation,
         interrupt,
         state,
     };
-    run.train(&mut trainer).await?;
-    run.finish(&mut trainer).await
-}
-
-/// Opens the device that `plan` asks for.
-pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
-    let Context { device_name, tier, .. } = plan.settings.context.clone();
-    Gpu::request(&GpuOptions { device_name, tier, ..GpuOptions::default() }).await
+    run.train(trainer).await?;
+    run.finish(trainer).await
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
