@@ -77,10 +77,10 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities) -
     Ok(())
 }
 
-/// Refuses a run that takes more than `cap` bytes of device memory.
+/// Refuses a run that takes more than `cap` bytes of device memory at its peak.
 pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<()> {
     let Some(cap) = cap else { return Ok(()) };
-    let bytes = Forecast::new(recordings).bytes();
+    let bytes = Forecast::new(recordings).peak_bytes();
     if bytes <= cap {
         return Ok(());
     }

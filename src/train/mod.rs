@@ -10,6 +10,7 @@ mod checkpoint;
 pub mod dump;
 mod evaluation;
 mod finished;
+pub mod fit;
 pub mod forecast;
 mod health;
 mod initial;

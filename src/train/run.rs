@@ -58,8 +58,9 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     }
     let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(plan).await?;
+    let peak = Peak::of(&gpu).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
-    let trained = train_on(&mut trainer, &config, &data, &length, &log, interrupt).await;
+    let trained = train_on(&mut trainer, &config, &data, &length, &log, peak, interrupt).await;
     trained.map_err(|error| trainer.explain(error))
 }
 
@@ -76,6 +77,7 @@ async fn train_on(
     data: &Dataset,
     length: &RunLength,
     log: &Log,
+    peak: Peak,
     interrupt: Arc<AtomicBool>,
 ) -> Result<Summary> {
     let (plan, settings) = (&config.plan, &config.plan.settings);
@@ -91,7 +93,6 @@ async fn train_on(
     let state = restore(trainer, &folder, resume, fresh_state(plan, length, &data.train))?;
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
-    let peak = Peak::of(trainer.gpu).await?;
     announce(trainer, plan.tokens_per_step, peak);
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));

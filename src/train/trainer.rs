@@ -81,6 +81,7 @@ impl<'gpu> Trainer<'gpu> {
         let begin = Instant::now();
         let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off).await?;
         let preparation = begin.elapsed();
+        gpu.wait().await?; // frees wgpu's copies of the params
         let id = |tensor: Tensor| {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
