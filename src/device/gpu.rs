@@ -38,6 +38,10 @@ pub struct GpuOptions {
     pub sources: Sources,
 }
 
+/// Size of the blocks of device memory that smaller buffers share, in bytes; larger ones have a block of their own. wgpu's
+/// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
+const BLOCK: u64 = 8 << 20;
+
 /// An open adapter: device, queue, pipelines and submissions in flight.
 pub struct Gpu {
     pub(super) device: wgpu::Device,
@@ -147,7 +151,7 @@ impl Gpu {
             label: Some("gristmill"),
             required_features: features,
             required_limits: adapter.limits(),
-            memory_hints: wgpu::MemoryHints::Performance,
+            memory_hints: wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: BLOCK..BLOCK },
             ..wgpu::DeviceDescriptor::default()
         };
         let opened = adapter.request_device(&descriptor).await;
@@ -234,6 +238,11 @@ impl Gpu {
             buffer_bytes: hal.buffer_memory.read(),
             bind_groups: hal.bind_groups.read(),
         }
+    }
+
+    /// Bytes of the blocks of device memory out of which wgpu cuts its buffers, where it does so itself: on Vulkan and DX12.
+    pub fn reserved_bytes(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 
     /// Keeps an error that [`check`](Self::check) is to report.

@@ -9,7 +9,7 @@ use crate::model::count;
 use crate::ops::step_state::LossState;
 use crate::record::{Consumer, LARGEST, MemoryPlan, Recording};
 
-/// Sizes and work of a run. Sizes are those of buffers; wgpu cuts them out of blocks, whose unused rest is
+/// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
 /// not counted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
