@@ -12,9 +12,17 @@ pub enum Error {
     /// No adapter that wgpu can use. The text says what was tried and what to install.
     #[error("no usable GPU adapter: {0}")]
     NoAdapter(String),
-    /// The device failed: it was lost, ran out of memory, or rejected a shader.
+    /// The device failed: it was lost, or rejected a shader.
     #[error("{0}")]
     Device(String),
+    /// The device has no memory left.
+    #[error("out of memory {what}; {remedy}")]
+    OutOfMemory {
+        /// What it was needed for, or where it ran out.
+        what: String,
+        /// What takes it, and what to do.
+        remedy: String,
+    },
     /// A file or folder is missing, unreadable, unwritable or malformed.
     #[error("{}: {message}", path.display())]
     File {

@@ -119,7 +119,7 @@ fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
     for (name, layers, width, heads) in LADDER {
         // A model whose tensors exceed the largest binding is an error: it does not fit either.
         if let Ok(forecast) = forecast(layers, width, heads, gpu.capabilities())
-            && forecast.bytes() <= memory
+            && forecast.peak_bytes() <= memory
         {
             best = Some((name, forecast));
         }
@@ -129,7 +129,7 @@ fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
         Some((name, forecast)) => format!(
             "{name} fits: {} parameters, {} with a micro-batch of one window of 1024 tokens",
             HumanCount(forecast.parameters as u64),
-            HumanBytes(forecast.bytes())
+            HumanBytes(forecast.peak_bytes())
         ),
     };
     Ok(format!("memory     {}; {fits}", HumanBytes(memory)))

@@ -46,7 +46,7 @@ enum Command {
     Train(Configured),
     /// Show the parameters, work, memory and steps of a training run; needs no adapter
     #[command(after_help = train::OVERRIDES)]
-    Plan(Configured),
+    Plan(plan::Arguments),
     /// Say what a key of the configuration does, or every key of a section; without a name, list the sections
     Explain(explain::Arguments),
     /// List the adapters, and test the kernels on the one that a run would use
@@ -83,13 +83,13 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
-    exit_code(parse::parse(help_first(std::env::args())).and_then(run))
+    exit_code(parse::parse(parse::options_first(std::env::args().collect(), 2, &["--fit"])).and_then(run))
 }
 
 fn run(Arguments { command }: Arguments) -> Result<()> {
     match command {
         Command::Train(Configured { config, overrides }) => train::train(&config, &overrides),
-        Command::Plan(Configured { config, overrides }) => plan::plan(&config, &overrides),
+        Command::Plan(arguments) => plan::plan(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
@@ -118,17 +118,6 @@ fn exit_code(done: Result<()>) -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-/// Moves a request for help to just after the command: clap takes everything after a configuration for overrides.
-fn help_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
-    let mut all: Vec<String> = arguments.collect();
-    if let Some(place) = all.iter().skip(2).position(|argument| ["-h", "--help"].contains(&argument.as_str()))
-    {
-        let help = all.remove(place + 2);
-        all.insert(2, help);
-    }
-    all
 }
 
 /// Disables a Vulkan layer of Mesa that chooses a default GPU, which we do ourselves: without a desktop session it

@@ -27,6 +27,24 @@ pub fn parse<T: Parser>(arguments: Vec<String>) -> Result<T> {
     })
 }
 
+/// Moves requests for help, and the options `valued` with their values, to just after the first `start` arguments: clap
+/// takes everything after a configuration for overrides.
+pub fn options_first(mut arguments: Vec<String>, start: usize, valued: &[&str]) -> Vec<String> {
+    let rest = arguments.split_off(start.min(arguments.len()));
+    let (mut others, mut rest) = (Vec::new(), rest.into_iter());
+    while let Some(argument) = rest.next() {
+        let name = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
+        match (["-h", "--help"].contains(&argument.as_str()), valued.contains(&name)) {
+            (true, _) => arguments.push(argument),
+            (_, true) if argument.len() > name.len() => arguments.push(argument),
+            (_, true) => arguments.extend([argument].into_iter().chain(rest.next())),
+            _ => others.push(argument),
+        }
+    }
+    arguments.extend(others);
+    arguments
+}
+
 /// Joins the paragraphs of clap's message (the error, a tip, the usage, a reference to the help) with semicolons.
 fn in_one_line(message: &str) -> String {
     let message = message.strip_prefix("error: ").unwrap_or(message);
@@ -41,7 +59,20 @@ fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::in_one_line;
+    use super::{in_one_line, options_first};
+
+    #[test]
+    fn options_move_before_the_configuration() {
+        let moved = |text: &str| {
+            let arguments = text.split(' ').map(str::to_string).collect();
+            options_first(arguments, 2, &["--fit"]).join(" ")
+        };
+        assert_eq!(moved("g plan x.yaml --a.b=1 --fit 8GB --c=2"), "g plan --fit 8GB x.yaml --a.b=1 --c=2");
+        assert_eq!(moved("g plan x.yaml --fit=8GB -h"), "g plan --fit=8GB -h x.yaml");
+        assert_eq!(moved("g plan x.yaml --fit"), "g plan --fit x.yaml");
+        assert_eq!(moved("g plan x.yaml --fitness=1"), "g plan x.yaml --fitness=1");
+        assert_eq!(moved("g"), "g");
+    }
 
     #[test]
     fn paragraphs_become_one_line() {

@@ -2,7 +2,7 @@
 
 use super::Configured;
 use super::output::say;
-use super::parse::parse;
+use super::parse::{options_first, parse};
 use crate::error::Result;
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -77,29 +77,13 @@ pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<(
 /// # Errors
 /// Those of [`train()`] and [`dump_wgsl`], and a wrong command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
-    let Arguments { configured, dump_wgsl: folder } = parse(options_first(arguments))?;
+    let arguments = options_first(arguments.collect(), 1, &["--dump-wgsl"]);
+    let Arguments { configured, dump_wgsl: folder } = parse(arguments)?;
     let Configured { config, overrides } = configured;
     match folder {
         Some(folder) => dump_wgsl(&config, &overrides, &folder),
         None => train(&config, &overrides),
     }
-}
-
-/// Moves the options of `train_gpt` to the front: clap takes everything after the configuration for overrides.
-fn options_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
-    let (mut options, mut rest) = (Vec::new(), Vec::new());
-    let mut arguments = arguments.peekable();
-    options.extend(arguments.next());
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "-h" | "--help" => options.push(argument),
-            "--dump-wgsl" => options.extend([argument].into_iter().chain(arguments.next())),
-            _ if argument.starts_with("--dump-wgsl=") => options.push(argument),
-            _ => rest.push(argument),
-        }
-    }
-    options.extend(rest);
-    options
 }
 
 /// A flag that the first Ctrl-C or SIGTERM sets, upon which the run finishes its step and saves. The second exits the

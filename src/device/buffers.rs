@@ -2,7 +2,10 @@
 
 use super::gpu::Gpu;
 use crate::error::{Error, Result};
-use crate::record::{BufferId, Consumer, PersistentId, Persistents};
+use crate::record::{BufferId, Consumer, LARGEST, PersistentId, Persistents};
+
+/// What to do without knowing what the buffers are for.
+pub(super) const SMALLER: &str = "make the batch or the model smaller";
 
 /// The persistent buffers, by id. Those allocated here are zero-filled.
 pub struct Buffers {
@@ -108,6 +111,7 @@ impl Gpu {
             let mut all: Vec<Consumer> =
                 all.map(|(label, bytes)| Consumer { label: label.clone(), bytes: *bytes }).collect();
             all.sort_by_key(|c| std::cmp::Reverse(c.bytes));
+            all.truncate(LARGEST);
             all
         };
         let is_known = |id: BufferId| match id {
@@ -142,7 +146,7 @@ impl Gpu {
     pub fn write(&self, buffers: &Buffers, to: PersistentId, at: u64, data: &[u8]) {
         match buffers.target(to) {
             Ok(range) => self.queue.write_buffer(&range.buffer, range.start + at, data),
-            Err(error) => self.fault(&error),
+            Err(error) => self.fault(error),
         }
     }
 
@@ -195,6 +199,7 @@ impl Gpu {
         self.buffer(label, bytes, usage, largest).await
     }
 
+    /// Allocates a buffer; one that the host writes starts mapped.
     pub(super) async fn buffer(
         &self,
         label: &str,
@@ -208,19 +213,16 @@ impl Gpu {
             label: Some(label),
             size,
             usage,
-            mapped_at_creation: false,
+            mapped_at_creation: usage.contains(wgpu::BufferUsages::MAP_WRITE),
         });
         if scope.pop().await.is_some() {
-            let listed: Vec<String> = largest()
-                .iter()
-                .take(5)
-                .map(|c| format!("{} {:.1} MiB", c.label, c.bytes as f64 / 1048576.0))
-                .collect();
-            return Err(Error::Device(format!(
-                "out of memory allocating `{label}` of {bytes} bytes; the largest consumers: {}; make the \
-                 batch or the model smaller",
-                listed.join(", ")
-            )));
+            let what = format!("allocating `{label}` of {:.1} MiB", bytes as f64 / 1048576.0);
+            let largest = largest();
+            let remedy = match largest.as_slice() {
+                [] => SMALLER.to_string(),
+                largest => format!("the largest consumers: {}; {SMALLER}", Consumer::list(largest)),
+            };
+            return Err(Error::OutOfMemory { what, remedy });
         }
         Ok(buffer)
     }

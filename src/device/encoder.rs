@@ -53,7 +53,7 @@ impl<'gpu> Encoder<'gpu> {
     pub fn clear(&mut self, buffers: &Buffers, id: PersistentId) {
         match buffers.target(id) {
             Ok(range) => self.commands.clear_buffer(&range.buffer, range.start, Some(range.bytes)),
-            Err(error) => self.gpu.fault(&error),
+            Err(error) => self.gpu.fault(error),
         }
     }
 

@@ -1,6 +1,7 @@
 //! An open device: queue, limits, and the errors it has reported.
 
 use super::adapter::{self, AdapterReport};
+use super::buffers::SMALLER;
 use super::encoder::Encoder;
 use super::lanes::{lanes_share_loads, subgroup_size};
 use super::pipelines::{PipelineCaching, Pipelines};
@@ -37,6 +38,10 @@ pub struct GpuOptions {
     pub sources: Sources,
 }
 
+/// Size of the blocks of device memory that smaller buffers share, in bytes; larger ones have a block of their own. wgpu's
+/// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
+const BLOCK: u64 = 8 << 20;
+
 /// An open adapter: device, queue, pipelines and submissions in flight.
 pub struct Gpu {
     pub(super) device: wgpu::Device,
@@ -52,7 +57,7 @@ pub struct Gpu {
 
 /// The first error that the device has reported.
 #[derive(Clone, Default)]
-pub(super) struct Fault(Arc<Mutex<Option<String>>>);
+pub(super) struct Fault(Arc<Mutex<Option<Error>>>);
 
 /// wgpu's counters of live objects. The difference between two readings is what was created or dropped in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +153,7 @@ impl Gpu {
             label: Some("gristmill"),
             required_features: features,
             required_limits: adapter.limits(),
-            memory_hints: wgpu::MemoryHints::Performance,
+            memory_hints: wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: BLOCK..BLOCK },
             ..wgpu::DeviceDescriptor::default()
         };
         let opened = adapter.request_device(&descriptor).await;
@@ -237,9 +242,14 @@ impl Gpu {
         }
     }
 
+    /// Bytes of the blocks of device memory out of which wgpu cuts its buffers, where it does so itself: on Vulkan and DX12.
+    pub fn reserved_bytes(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
+    }
+
     /// Keeps an error that [`check`](Self::check) is to report.
-    pub(super) fn fault(&self, error: &Error) {
-        self.fault.keep(&error.to_string());
+    pub(super) fn fault(&self, error: Error) {
+        self.fault.keep(error);
     }
 
     /// Fails if the device has reported an error since it was opened.
@@ -249,24 +259,30 @@ impl Gpu {
     pub fn check(&self) -> Result<()> {
         match self.fault.get() {
             None => Ok(()),
-            Some(what) => {
+            Some(error) => {
                 let pending = self.submissions.oldest();
                 let pending =
                     pending.map_or(String::new(), |ops| format!(" (oldest submission in flight: {ops})"));
-                Err(Error::Device(format!("{}: {what}{pending}", self.report.name)))
+                let name = &self.report.name;
+                Err(match error {
+                    Error::OutOfMemory { what, remedy } => {
+                        Error::OutOfMemory { what: format!("on {name}, {what}{pending}"), remedy }
+                    }
+                    error => Error::Device(format!("{name}: {error}{pending}")),
+                })
             }
         }
     }
 }
 
 impl Fault {
-    pub fn get(&self) -> Option<String> {
+    pub fn get(&self) -> Option<Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Keeps the first error, which usually causes the others.
-    fn keep(&self, what: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(one_line(what));
+    fn keep(&self, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 }
 
@@ -277,11 +293,38 @@ pub(super) fn one_line(what: &str) -> String {
 /// Stores errors that arrive in callbacks; [`Gpu::check`] reports them.
 fn remember_faults(device: &wgpu::Device, fault: &Fault) {
     let slot = fault.clone();
-    device.on_uncaptured_error(Arc::new(move |error| slot.keep(&format!("device error: {error}"))));
+    device.on_uncaptured_error(Arc::new(move |error| slot.keep(reported("device error", &error))));
     let slot = fault.clone();
     device.set_device_lost_callback(move |reason, what| {
         if reason != wgpu::DeviceLostReason::Destroyed {
-            slot.keep(&format!("device lost: {what}"));
+            slot.keep(reported("device lost", &what));
         }
     });
+}
+
+/// What a callback has reported. Of a lost device, wgpu gives the cause as text alone.
+fn reported(kind: &str, cause: &dyn std::fmt::Display) -> Error {
+    let what = one_line(&format!("{kind}: {cause}"));
+    match what.to_lowercase().contains("out of memory") {
+        true => Error::OutOfMemory { what, remedy: SMALLER.to_string() },
+        false => Error::Device(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words in which wgpu reports it, whether a device survives it or not.
+    #[test]
+    fn out_of_memory_is_told_from_other_failures() {
+        let source: Box<dyn std::error::Error + Send + Sync> = "in a\nsubmission".into();
+        let error = reported("device error", &wgpu::Error::OutOfMemory { source });
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+        assert_eq!(error.to_string().lines().count(), 1);
+        let lost = |cause: &str| reported("device lost", &cause);
+        let line = "out of memory device lost: Out of memory; make the batch or the model smaller";
+        assert_eq!(lost("Out of memory").to_string(), line);
+        assert!(matches!(lost("Device is lost"), Error::Device(_)));
+    }
 }

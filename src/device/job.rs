@@ -183,7 +183,8 @@ impl Gpu {
         let buffers = self.make_persistent(&persistents).await?;
         contents.iter().for_each(|(id, bytes)| self.write(&buffers, *id, 0, bytes));
         let prepared = self.prepare(&[&rec.finish()], &buffers, guard).await?;
-        Ok(PreparedJob { gpu: self, buffers, prepared, reader: Reader::new(self, PIECE) })
+        let reader = Reader::new(self, PIECE).await?;
+        Ok(PreparedJob { gpu: self, buffers, prepared, reader })
     }
 }
 

@@ -6,7 +6,7 @@ use super::launch::{Launch, Places};
 use super::pipelines::Pipeline;
 use crate::error::{Error, Result};
 use crate::kernels::Kernel;
-use crate::record::{BufferId, MemoryPlan, Recording};
+use crate::record::{BufferId, LARGEST, MemoryPlan, Recording};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -106,7 +106,7 @@ impl Gpu {
             recordings.iter().flat_map(|r| r.dispatches.iter().map(|d| &d.kernel)).collect();
         let pipelines = self.pipelines.get(self, &kernels).await?;
         let plan = MemoryPlan::new(recordings);
-        let consumers = || MemoryPlan::largest(recordings, 5);
+        let consumers = || MemoryPlan::largest(recordings, LARGEST);
         let mut pool = Vec::with_capacity(plan.buffers.len());
         for (i, bytes) in plan.buffers.iter().enumerate() {
             pool.push(self.storage(&format!("pool {i}"), bytes + 2 * guard.bytes(), consumers).await?);
@@ -166,7 +166,8 @@ impl Gpu {
         }
         bytes.resize(bytes.len().max(16), 0);
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let buffer = self.buffer("params", bytes.len() as u64, usage, Vec::new).await?;
+        let largest = || MemoryPlan::largest(&[recording], LARGEST);
+        let buffer = self.buffer("params", bytes.len() as u64, usage, largest).await?;
         self.queue.write_buffer(&buffer, 0, &bytes);
         Ok(buffer)
     }

@@ -69,7 +69,7 @@ impl Gpu {
 
     async fn read_ticks(&self, buffer: &wgpu::Buffer) -> Result<Vec<u64>> {
         let mut bytes = Vec::new();
-        let reader = super::readback::Reader::new(self, buffer.size());
+        let reader = super::readback::Reader::new(self, buffer.size()).await?;
         let take = async |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())

@@ -38,10 +38,16 @@ struct Pending {
 
 impl ReadbackRing {
     /// A ring of `depth` slots. `sources` are (buffer, bytes): how many bytes to copy from the start of each.
-    pub fn new(gpu: &Gpu, sources: &[(PersistentId, u64)], depth: usize) -> Self {
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn new(gpu: &Gpu, sources: &[(PersistentId, u64)], depth: usize) -> Result<Self> {
         let bytes = sources.iter().map(|(_, bytes)| bytes).sum();
-        let free = (0..depth).map(|_| staging(gpu, bytes)).collect();
-        Self { free, pending: VecDeque::new(), copied: None, sources: sources.to_vec(), bytes }
+        let mut free = Vec::with_capacity(depth);
+        for _ in 0..depth {
+            free.push(staging(gpu, bytes).await?);
+        }
+        Ok(Self { free, pending: VecDeque::new(), copied: None, sources: sources.to_vec(), bytes })
     }
 
     /// Appends copies of the sources to `encoder`; `tag` identifies their arrival. Call [`request`](Self::request) once
@@ -100,8 +106,11 @@ pub struct Reader {
 
 impl Reader {
     /// A reader with a staging buffer of `bytes`.
-    pub fn new(gpu: &Gpu, bytes: u64) -> Self {
-        Self { staging: staging(gpu, bytes.next_multiple_of(4)) }
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn new(gpu: &Gpu, bytes: u64) -> Result<Self> {
+        Ok(Self { staging: staging(gpu, bytes).await? })
     }
 
     /// Size of the staging buffer in bytes.
@@ -194,13 +203,9 @@ impl Reader {
     }
 }
 
-fn staging(gpu: &Gpu, bytes: u64) -> wgpu::Buffer {
-    gpu.device.create_buffer(&wgpu::BufferDescriptor {
-        label: Some("readback"),
-        size: bytes,
-        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-        mapped_at_creation: false,
-    })
+async fn staging(gpu: &Gpu, bytes: u64) -> Result<wgpu::Buffer> {
+    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+    gpu.buffer("readback", bytes, usage, Vec::new).await
 }
 
 fn mapped_bytes(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {

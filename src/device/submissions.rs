@@ -67,7 +67,7 @@ struct QueueState {
     submitted: u64,
     /// Submissions not known to have finished: the number of the request that waits for it, and its ops.
     in_flight: VecDeque<(u64, String)>,
-    failure: Option<String>,
+    failure: Option<Error>,
     waiting: Vec<Waker>,
 }
 
@@ -167,7 +167,7 @@ impl Submissions {
                 let handle = thread.spawn(move || serve(&device, &fault, &inbox, &state)).ok();
                 if handle.is_none() {
                     let failure = "the thread that polls the device could not be started".to_string();
-                    lock(&self.state).failure = Some(failure);
+                    lock(&self.state).failure = Some(Error::Device(failure));
                 }
                 PollingThread { requests: Some(requests), handle }
             })
@@ -182,7 +182,7 @@ impl Submissions {
                 return Poll::Ready(Ok(()));
             }
             if let Some(failure) = &state.failure {
-                return Poll::Ready(Err(Error::Device(failure.clone())));
+                return Poll::Ready(Err(failure.clone()));
             }
             state.waiting.push(context.waker().clone());
             Poll::Pending
@@ -225,8 +225,9 @@ fn serve(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, 
             Err(error) => {
                 let ops = state.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
                 // The callback of a lost device has the better message.
-                let failure =
-                    fault.get().unwrap_or_else(|| format!("the device did not finish {ops}: {error}"));
+                let failure = fault
+                    .get()
+                    .unwrap_or_else(|| Error::Device(format!("the device did not finish {ops}: {error}")));
                 state.failure = Some(failure);
                 state.waiting.drain(..).for_each(Waker::wake);
                 return;

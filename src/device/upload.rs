@@ -21,17 +21,16 @@ struct Slot {
 
 impl UploadRing {
     /// A ring of `depth` slots of `bytes` each. One slot more than there are submissions in flight never has to wait.
-    pub fn new(gpu: &Gpu, bytes: u64, depth: usize) -> Self {
-        let slot = |_| Slot {
-            buffer: gpu.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("upload"),
-                size: bytes.next_multiple_of(4),
-                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
-                mapped_at_creation: true,
-            }),
-            mapping: None,
-        };
-        Self { slots: (0..depth).map(slot).collect(), next: 0 }
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn new(gpu: &Gpu, bytes: u64, depth: usize) -> Result<Self> {
+        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+        let mut slots = Vec::with_capacity(depth);
+        for _ in 0..depth {
+            slots.push(Slot { buffer: gpu.buffer("upload", bytes, usage, Vec::new).await?, mapping: None });
+        }
+        Ok(Self { slots, next: 0 })
     }
 
     /// Appends a copy of `data` to the start of the persistent buffer `to`. Call [`recycle`](Self::recycle) once the

@@ -65,20 +65,54 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 /// Of a mixture the router, the shared expert and k of E experts count, whether or not a choice is dropped. A block of
 /// multi-token prediction is one more layer, a product of 2·D to D, and one more use of the head.
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
-    let multiplied = |spec: &Spec| match spec.role {
-        Role::Matrix | Role::ExpertStack { .. } | Role::Router => active(config, spec),
-        Role::Embedding | Role::Positions | Role::Head | Role::Vector => 0,
-    };
-    let matrices: usize = Gpt::describe(config).iter().map(multiplied).sum();
+    let matrices: usize = Gpt::describe(config).iter().map(|spec| multiplied(config, spec)).sum();
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let heads = (1 + depth) * config.vocab_size * config.hidden_size;
+    let layers = (config.num_layers + depth) as f64;
+    6.0 * (matrices + heads) as f64 + 3.0 * attention_flops_per_token(config) * layers
+}
+
+/// Floating-point operations of the forward pass of each layer on one token of a full window: what recomputing the layer
+/// adds to [`training_flops_per_token`]. The last are the blocks of multi-token prediction, without the product that makes
+/// their input.
+pub fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
+    let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
+    let mut flops = vec![attention_flops_per_token(config); config.num_layers + depth];
+    for spec in Gpt::describe(config) {
+        let layer = layer_of(config, &spec.path).filter(|_| !spec.path.ends_with(".w_fuse"));
+        if let Some(layer) = layer.and_then(|layer| flops.get_mut(layer)) {
+            *layer += 2.0 * multiplied(config, &spec) as f64;
+        }
+    }
+    flops
+}
+
+/// The layer of the parameter at `path`, blocks of multi-token prediction after the others.
+fn layer_of(config: &ModelConfig, path: &str) -> Option<usize> {
+    let (kind, rest) = path.split_once('.')?;
+    let number: usize = rest.split('.').next()?.parse().ok()?;
+    match kind {
+        "layers" => Some(number),
+        "multi_token" => Some(config.num_layers + number),
+        _ => None,
+    }
+}
+
+/// Operations of one layer's attention scores and weighted sums forward, per token.
+fn attention_flops_per_token(config: &ModelConfig) -> f64 {
     // Token i of T sees min(i, w) keys.
     let (tokens, window) =
         (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);
     let keys = window - window * (window - 1.0) / (2.0 * tokens);
-    let layers = config.num_layers + depth;
-    let attention = 2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys * layers as f64;
-    6.0 * (matrices + heads) as f64 + 3.0 * attention
+    2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys
+}
+
+/// Elements of a parameter that one token is multiplied by in a layer.
+fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
+    match spec.role {
+        Role::Matrix | Role::ExpertStack { .. } | Role::Router => active(config, spec),
+        Role::Embedding | Role::Positions | Role::Head | Role::Vector => 0,
+    }
 }
 
 /// Elements of a parameter that one token uses.
@@ -118,6 +152,25 @@ mod tests {
         let saved = 3.0 * 4.0 * 128.0 * (keys(128.0) - keys(10.0)) * 4.0;
         assert!((flops(None) - flops(Some(10)) - saved).abs() < 1e-3);
         assert_eq!(flops(Some(128)), flops(None));
+    }
+
+    /// Forward is a third of training; the head, and what fuses the input of a block of multi-token prediction, are in no
+    /// layer.
+    #[test]
+    fn layers_are_what_is_not_around_them() {
+        for config in [config(), ModelConfig::gpt2(sizes()), mixture_example()] {
+            let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
+            let width = config.hidden_size;
+            let around = (1 + depth) * config.vocab_size * width + depth * 2 * width * width;
+            let layers = layer_flops_per_token(&config);
+            assert_eq!(layers.len(), config.num_layers + depth);
+            let forward = layers.iter().sum::<f64>() + 2.0 * around as f64;
+            assert!((3.0 * forward - training_flops_per_token(&config)).abs() < 1e-6, "{layers:?}");
+        }
+        let [dense, mixed, ahead] = layer_flops_per_token(&mixture_example())[..] else {
+            panic!("three layers")
+        };
+        assert!(dense < mixed && mixed == ahead);
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub struct MemoryPlan {
     pub assignments: Vec<Vec<Option<usize>>>,
 }
 
+/// How many of the largest buffers a report or an error names.
+pub const LARGEST: usize = 5;
+
 /// One entry of a memory report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
@@ -70,6 +73,15 @@ impl<'a> Pool<'a> {
         let mut freed =
             self.last_uses.range(..(first, Reverse(usize::MAX))).rev().map(|(_, Reverse(id))| *id);
         freed.find(|&buffer| free.contains(buffer)).or_else(|| free.first())
+    }
+}
+
+impl Consumer {
+    /// Consumers in the words of an error: `weights 0 12.5 MiB, layers.0.attention.wo.y 3.1 MiB`.
+    pub fn list(consumers: &[Self]) -> String {
+        let one =
+            |consumer: &Self| format!("{} {:.1} MiB", consumer.label, consumer.bytes as f64 / 1048576.0);
+        consumers.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -14,7 +14,7 @@ mod state;
 mod tensor;
 
 pub use fields::{Field, FieldType, Scalar};
-pub use memory::{Consumer, MemoryPlan};
+pub use memory::{Consumer, LARGEST, MemoryPlan};
 pub use params::Params;
 pub use persistent::Persistents;
 pub use recorder::{Recorder, fold_grid};

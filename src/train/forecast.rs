@@ -1,17 +1,16 @@
 //! The memory and work of a run, computed from its recordings alone, without a device.
 
 use super::finished::StepReadback;
+use super::initial::start_bytes;
 use super::recordings::Recordings;
 use super::trainer::RING;
 use crate::model::arena::Arena;
 use crate::model::count;
 use crate::ops::step_state::LossState;
-use crate::record::{Consumer, MemoryPlan, Recording};
+use crate::record::{Consumer, LARGEST, MemoryPlan, Recording};
 
-/// How many of the largest buffers a forecast names.
-const LARGEST: usize = 5;
-
-/// Sizes and work of a run.
+/// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
+/// not counted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// Parameters of the model, padding not counted.
@@ -20,16 +19,26 @@ pub struct Forecast {
     pub active_parameters: usize,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
-    /// Bytes of weights, gradients and the optimizer's moments.
-    pub arena_bytes: u64,
+    /// Bytes of the weights in f32, which the optimizer updates.
+    pub weight_bytes: u64,
+    /// Bytes of the copies of weights that layers read in 16 bits.
+    pub copy_bytes: u64,
+    /// Bytes of the gradients.
+    pub gradient_bytes: u64,
+    /// Bytes of the optimizer's moments.
+    pub moment_bytes: u64,
     /// Bytes of the other persistent buffers: batch, tables, states.
     pub other_bytes: u64,
     /// Bytes of the pool that activations and their gradients share.
     pub pool_bytes: u64,
     /// Bytes of the buffers between host and device: params of kernels, uploads, readbacks.
     pub staging_bytes: u64,
+    /// Bytes that are taken in addition until the first step: wgpu's copies of tables and initial weights.
+    pub start_bytes: u64,
     /// The largest buffers, largest first.
     pub largest: Vec<Consumer>,
+    /// The largest range that a kernel binds.
+    pub largest_binding: Consumer,
     /// Kernel launches of each recording, by name.
     pub launches: Vec<(&'static str, usize)>,
 }
@@ -37,36 +46,53 @@ pub struct Forecast {
 impl Forecast {
     /// The forecast for a run of `recordings`.
     pub fn new(recordings: &Recordings) -> Self {
-        let model = &recordings.model;
+        let (model, arenas) = (&recordings.model, &recordings.arenas);
         let all = recordings.all();
         let buffers = recordings.persistents.buffers();
-        let arenas = recordings.arenas.all().into_iter().flat_map(Arena::buffers);
-        let arena_bytes: u64 = arenas.map(|id| buffers[id.0 as usize].1).sum();
+        let of_arena = |arena: &Arena| arena.buffers().map(|id| buffers[id.0 as usize].1).sum::<u64>();
+        let arena_bytes: u64 = arenas.all().into_iter().map(of_arena).sum();
         let readbacks =
             (RING as u64 + 1) * (StepReadback::new(recordings).bytes() + size_of::<LossState>() as u64);
-        let params: u64 = all.iter().map(|recording| params_bytes(recording)).sum();
         Self {
             parameters: count::parameters(model),
             active_parameters: count::active_parameters(model),
             flops_per_token: count::training_flops_per_token(model),
-            arena_bytes,
+            weight_bytes: of_arena(&arenas.weights),
+            copy_bytes: of_arena(&arenas.copies),
+            gradient_bytes: of_arena(&arenas.gradients),
+            moment_bytes: of_arena(&arenas.first_moments) + of_arena(&arenas.second_moments),
             other_bytes: recordings.persistents.bytes() - arena_bytes,
             pool_bytes: MemoryPlan::new(&all).bytes(),
-            staging_bytes: params
+            staging_bytes: recordings.params_bytes()
                 + RING as u64 * recordings.batch_bytes()
                 + readbacks
                 + recordings.piece_bytes(),
+            start_bytes: start_bytes(recordings),
             largest: recordings.largest_consumers(LARGEST),
+            largest_binding: largest_binding(&all),
             launches: all.iter().map(|recording| (recording.name, recording.dispatches.len())).collect(),
         }
     }
 
-    /// Device memory in all, in bytes.
+    /// Device memory while the run trains, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.arena_bytes + self.other_bytes + self.pool_bytes + self.staging_bytes
+        let arenas = self.weight_bytes + self.copy_bytes + self.gradient_bytes + self.moment_bytes;
+        arenas + self.other_bytes + self.pool_bytes + self.staging_bytes
+    }
+
+    /// Device memory at its peak, before the first step, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.bytes() + self.start_bytes
     }
 }
 
-fn params_bytes(recording: &Recording) -> u64 {
-    recording.dispatches.iter().map(|dispatch| dispatch.params_slot()).sum()
+fn largest_binding(recordings: &[&Recording]) -> Consumer {
+    let dispatches = recordings.iter().flat_map(|recording| &recording.dispatches);
+    let bindings =
+        dispatches.flat_map(|dispatch| dispatch.bindings.iter().map(move |binding| (dispatch, binding)));
+    let largest = bindings.max_by_key(|(_, binding)| binding.bytes);
+    largest.map_or(Consumer { label: String::new(), bytes: 0 }, |(dispatch, binding)| Consumer {
+        label: format!("{} of {}", binding.variable, dispatch.path),
+        bytes: binding.bytes,
+    })
 }

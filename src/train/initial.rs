@@ -1,16 +1,51 @@
 //! What the device holds before the first step: schedules, tables, weights.
 
+use super::recordings::Recordings;
 use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
 use super::trainer::Trainer;
 use crate::error::Result;
 use crate::model::init::initial_row;
+use crate::model::parameters::Spec;
 use crate::record::Tensor;
 use std::cell::Cell;
 
-/// Bytes that are written between two submissions: until a submission, wgpu keeps a copy of everything that was written,
-/// beside the buffers it is for. A forecast does not count these copies.
+/// Bytes that are written between two submissions: until a submission has run, wgpu keeps a copy of everything that was
+/// written, beside the buffers it is for.
 const PORTION: u64 = 16 << 20;
+
+/// Rows of a parameter that are written at once.
+struct RowGroup<'a> {
+    /// Number of the parameter.
+    index: usize,
+    spec: &'a Spec,
+    /// The first of them among the parameter's rows.
+    first_row: usize,
+    rows: Tensor,
+}
+
+/// The most bytes of copies that wgpu keeps of what is written before the first step: params, which are waited for, then tables
+/// and initial weights portion by portion. The first step frees the last of them.
+pub(super) fn start_bytes(recordings: &Recordings) -> u64 {
+    let capacities = recordings.experts.iter().flat_map(|experts| {
+        let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
+        rows.map(|row| row.bytes()).collect::<Vec<_>>()
+    });
+    let rotary = recordings.rotary.as_ref().map_or(0, |(table, _)| table.bytes());
+    let scaler = recordings.scaler.map_or(0, |scaler| scaler.windows.bytes() + scaler.state.bytes());
+    let tables = recordings.schedule.bytes() + recordings.state.bytes();
+    let mut kept = tables + rotary + scaler + capacities.sum::<u64>();
+    let (mut most, mut written) = (kept.max(recordings.params_bytes()), 0);
+    for group in RowGroup::all(recordings) {
+        kept += group.rows.bytes();
+        written += group.rows.bytes();
+        most = most.max(kept);
+        if written >= PORTION {
+            (kept, written) = (0, 0);
+        }
+    }
+    most
+}
 
 impl Trainer<'_> {
     /// Writes the learning rates of `steps` steps, a schedule per parameter group, and with `betas` the corrections of
@@ -42,25 +77,17 @@ impl Trainer<'_> {
     /// A device that fails.
     pub(super) async fn write_initial_weights(&self, seed: u64) -> Result<()> {
         let mut written = 0;
-        for (index, (spec, parts)) in self.recordings.layout.parameters.iter().enumerate() {
-            for part in parts {
-                let tensor = self.recordings.arenas.weights.part(spec, part);
-                let group = (PORTION / (4 * u64::from(tensor.stride))).max(1) as u32;
-                for first in (0..tensor.rows).step_by(group as usize) {
-                    let rows = tensor.rows(first, group.min(tensor.rows - first));
-                    let mut bytes = Vec::with_capacity(rows.bytes() as usize);
-                    for row in first..first + rows.rows {
-                        let values = initial_row(spec, index, part.first_row + row as usize, seed);
-                        tensor.element.encode_row(&values, &mut bytes);
-                    }
-                    self.write(rows, &bytes);
-                    written += bytes.len() as u64;
-                    if written >= PORTION {
-                        self.gpu.encoder().submit().await?;
-                        self.gpu.wait().await?;
-                        written = 0;
-                    }
-                }
+        for RowGroup { index, spec, first_row, rows } in RowGroup::all(&self.recordings) {
+            let mut bytes = Vec::with_capacity(rows.bytes() as usize);
+            for row in first_row..first_row + rows.rows as usize {
+                rows.element.encode_row(&initial_row(spec, index, row, seed), &mut bytes);
+            }
+            self.write(rows, &bytes);
+            written += bytes.len() as u64;
+            if written >= PORTION {
+                self.gpu.encoder().submit().await?;
+                self.gpu.wait().await?;
+                written = 0;
             }
         }
         Ok(())
@@ -77,5 +104,24 @@ impl Trainer<'_> {
                 written.set(0);
             }
         }
+    }
+}
+
+impl<'a> RowGroup<'a> {
+    /// All weights, in groups of at most [`PORTION`] bytes where a row has no more.
+    fn all(recordings: &'a Recordings) -> impl Iterator<Item = Self> {
+        let parameters = recordings.layout.parameters.iter().enumerate();
+        let parts =
+            parameters.flat_map(|(index, (spec, parts))| parts.iter().map(move |part| (index, spec, part)));
+        parts.flat_map(|(index, spec, part)| {
+            let tensor = recordings.arenas.weights.part(spec, part);
+            let count = (PORTION / (4 * u64::from(tensor.stride))).max(1) as u32;
+            (0..tensor.rows).step_by(count as usize).map(move |first| Self {
+                index,
+                spec,
+                first_row: part.first_row + first as usize,
+                rows: tensor.rows(first, count.min(tensor.rows - first)),
+            })
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::forecast::Forecast;
 use super::recordings::Recordings;
-use crate::element::Element;
+use super::shortage::Shortage;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::config::{Activation, ModelConfig};
@@ -77,33 +77,21 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities) -
     Ok(())
 }
 
-/// Refuses a run that takes more than `cap` bytes of device memory.
+/// Refuses a run that takes more than `cap` bytes of device memory at its peak.
 pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<()> {
-    let forecast = Forecast::new(recordings);
-    let bytes = forecast.bytes();
-    let Some(cap) = cap.filter(|&cap| bytes > cap) else { return Ok(()) };
+    let Some(cap) = cap else { return Ok(()) };
+    let bytes = Forecast::new(recordings).peak_bytes();
+    if bytes <= cap {
+        return Ok(());
+    }
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
-    let listed: Vec<String> =
-        forecast.largest.iter().map(|c| format!("{} {}", c.label, mib(c.bytes))).collect();
+    let Shortage { largest, remedies } = Shortage::of(recordings);
     Err(Error::Plan(format!(
-        "the run takes {}, over context.max_device_memory of {}; the largest consumers: {}; lower \
-         runner_config.batch_size, {}or raise the cap",
+        "the run takes {}, over context.max_device_memory of {}; the largest consumers: {largest}; {}, or raise the cap",
         mib(bytes),
         mib(cap),
-        listed.join(", "),
-        savings(&recordings.model)
+        remedies.join(", ")
     )))
-}
-
-/// The switches that would save memory and are off.
-fn savings(model: &ModelConfig) -> String {
-    let layers = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
-    let switches = [
-        ("recompute_config.recompute: True", model.recomputed_layers.len() < layers),
-        ("model.model_config.compute_dtype: bfloat16", model.compute == Element::F32),
-    ];
-    let off = switches.into_iter().filter(|(_, is_off)| *is_off);
-    off.map(|(switch, _)| format!("write `{switch}`, ")).collect()
 }
 
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's

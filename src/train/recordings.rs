@@ -20,7 +20,7 @@ use crate::ops::grad_norm::{StepRules, StepTensors};
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
 use crate::record::{
-    BufferId, Consumer, MemoryPlan, PersistentId, Persistents, Recorder, Recording, State, Tensor,
+    BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recorder, Recording, State, Tensor,
 };
 use crate::settings::{Adaptation, RunPlan};
 use crate::tape::{Parameter, Tape};
@@ -187,6 +187,14 @@ impl Recordings {
     /// Bytes of persistent buffers and pool.
     pub fn bytes(&self) -> u64 {
         self.persistents.bytes() + MemoryPlan::new(&self.all()).bytes()
+    }
+
+    /// Bytes of the params structs of all kernel launches.
+    pub(super) fn params_bytes(&self) -> u64 {
+        let of = |recording: &&Recording| {
+            recording.dispatches.iter().map(Dispatch::params_slot).sum::<u64>().max(16)
+        };
+        self.all().iter().map(of).sum()
     }
 
     /// Bytes of the id arrays of a micro-batch.

@@ -58,54 +58,10 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     }
     let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = open_device(plan).await?;
+    let peak = Peak::of(&gpu).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
-    let start = start_of(&settings.run)?;
-    if let Some(path) = settings.run.weights().filter(|_| start != Start::Resume) {
-        trainer.load_weights(path)?;
-    }
-    let instruments = expert_instruments(&plan.model, settings);
-    instruments.iter().try_for_each(ExpertInstruments::prepare)?;
-
-    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), start)?;
-    let resume = &settings.run.resume_training;
-    let state = restore(&trainer, &folder, resume, fresh_state(plan, &length, &data.train))?;
-    log.attach(&folder.log_path())?;
-    config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
-    let peak = Peak::of(&gpu).await?;
-    announce(&trainer, plan.tokens_per_step, peak);
-    let eval = data.eval.as_ref();
-    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
-    if let Some(evaluation) = evaluation {
-        announce_entropy(evaluation.data, evaluation.batches);
-    }
-
-    let metrics = MetricsWriter::open(&folder.metrics_path())?;
-    let progress = Progress::new(progress_plan(plan, &length, state.step, peak), &log);
-    let checkpoint = settings.callbacks.checkpoint.as_ref();
-    let mut run = Run {
-        reporter: Reporter::new(
-            metrics,
-            progress,
-            instruments,
-            evaluation,
-            plan.tokens_per_step,
-            settings.wrapper.spike_norm(),
-            trainer.recordings().layout.sizes(),
-        ),
-        checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
-        is_interrupted: false,
-        health: Health::new(settings.monitor.global_norm_spike_count_threshold),
-        is_save_due: false,
-        plan,
-        total_steps: length.total_steps,
-        data: &data,
-        data_check: data.check_in_background(),
-        evaluation,
-        interrupt,
-        state,
-    };
-    run.train(&mut trainer).await?;
-    run.finish(&mut trainer).await
+    let trained = train_on(&mut trainer, &config, &data, &length, &log, peak, interrupt).await;
+    trained.map_err(|error| trainer.explain(error))
 }
 
 /// Opens the device that `plan` asks for.
@@ -124,6 +80,65 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
         gpu.try_native_f16().await;
     }
     Ok(gpu)
+}
+
+/// The run on a trainer before its first step, from its folder to its summary.
+async fn train_on(
+    trainer: &mut Trainer<'_>,
+    config: &RunConfig,
+    data: &Dataset,
+    length: &RunLength,
+    log: &Log,
+    peak: Peak,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Summary> {
+    let (plan, settings) = (&config.plan, &config.plan.settings);
+    let start = start_of(&settings.run)?;
+    if let Some(path) = settings.run.weights().filter(|_| start != Start::Resume) {
+        trainer.load_weights(path)?;
+    }
+    let instruments = expert_instruments(&plan.model, settings);
+    instruments.iter().try_for_each(ExpertInstruments::prepare)?;
+
+    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), start)?;
+    let resume = &settings.run.resume_training;
+    let state = restore(trainer, &folder, resume, fresh_state(plan, length, &data.train))?;
+    log.attach(&folder.log_path())?;
+    config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
+    announce(trainer, plan.tokens_per_step, peak);
+    let eval = data.eval.as_ref();
+    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
+    if let Some(evaluation) = evaluation {
+        announce_entropy(evaluation.data, evaluation.batches);
+    }
+
+    let metrics = MetricsWriter::open(&folder.metrics_path())?;
+    let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
+    let checkpoint = settings.callbacks.checkpoint.as_ref();
+    let mut run = Run {
+        reporter: Reporter::new(
+            metrics,
+            progress,
+            instruments,
+            evaluation,
+            plan.tokens_per_step,
+            settings.wrapper.spike_norm(),
+            trainer.recordings().layout.sizes(),
+        ),
+        checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
+        is_interrupted: false,
+        health: Health::new(settings.monitor.global_norm_spike_count_threshold),
+        is_save_due: false,
+        plan,
+        total_steps: length.total_steps,
+        data,
+        data_check: data.check_in_background(),
+        evaluation,
+        interrupt,
+        state,
+    };
+    run.train(trainer).await?;
+    run.finish(trainer).await
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {

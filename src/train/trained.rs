@@ -104,7 +104,7 @@ impl<'gpu> TrainedModel<'gpu> {
         let experts = model_buffers.experts.as_ref();
         let tensors = WeightTensors { layout: &layout, arena: &weights, experts };
         load_weights(tensors, &run.checkpoint, write)?;
-        let reader = Reader::new(gpu, recordings.logits.bytes());
+        let reader = Reader::new(gpu, recordings.logits.bytes()).await?;
         Ok(Self { gpu, recordings, buffers, prepared, reader })
     }
 

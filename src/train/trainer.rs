@@ -5,6 +5,7 @@ use super::finished::{FinishedEvaluation, FinishedStep, StepReadback};
 use super::length::RunLength;
 use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
+use super::shortage::Shortage;
 use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Encoder, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
@@ -62,13 +63,25 @@ impl<'gpu> Trainer<'gpu> {
     /// Prepares everything a run needs on `gpu`, with initial weights: no later call creates a buffer or a pipeline.
     ///
     /// # Errors
-    /// A tensor or pool that is too large for the adapter or the configured cap; a device that fails.
+    /// A tensor or pool that is too large for the adapter or the configured cap; a device that fails or has too little
+    /// memory.
     pub async fn new(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Result<Self> {
         let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
+        let shortage = Shortage::of(&recordings);
+        Self::prepare(gpu, plan, length, recordings).await.map_err(|error| shortage.explain(error))
+    }
+
+    async fn prepare(
+        gpu: &'gpu Gpu,
+        plan: &RunPlan,
+        length: &RunLength,
+        recordings: Recordings,
+    ) -> Result<Self> {
         let buffers = gpu.make_persistent(&recordings.persistents).await?;
         let begin = Instant::now();
         let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off).await?;
         let preparation = begin.elapsed();
+        gpu.wait().await?; // frees wgpu's copies of the params
         let id = |tensor: Tensor| {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
@@ -79,13 +92,14 @@ impl<'gpu> Trainer<'gpu> {
             batch: id(recordings.batch.tokens)?,
         };
         let readback = StepReadback::new(&recordings);
+        let evaluated = [(ids.eval_loss, size_of::<LossState>() as u64)];
         let batch_bytes = recordings.batch_bytes();
         let trainer = Self {
-            uploads: UploadRing::new(gpu, batch_bytes, RING),
-            steps: ReadbackRing::new(gpu, &readback.sources(), RING + 1),
-            evaluations: ReadbackRing::new(gpu, &[(ids.eval_loss, size_of::<LossState>() as u64)], RING + 1),
+            uploads: UploadRing::new(gpu, batch_bytes, RING).await?,
+            steps: ReadbackRing::new(gpu, &readback.sources(), RING + 1).await?,
+            evaluations: ReadbackRing::new(gpu, &evaluated, RING + 1).await?,
             readback,
-            reader: Reader::new(gpu, recordings.piece_bytes()),
+            reader: Reader::new(gpu, recordings.piece_bytes()).await?,
             gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
@@ -222,6 +236,11 @@ impl<'gpu> Trainer<'gpu> {
     /// A device that fails.
     pub async fn wait(&self) -> Result<()> {
         self.gpu.wait().await
+    }
+
+    /// `error`; if it is that the device is out of memory, with what takes it and what would save some.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        Shortage::of(&self.recordings).explain(error)
     }
 
     /// The recordings that it replays.

@@ -163,7 +163,7 @@ fn what_a_buffer_does_not_allow_is_one_line() {
     let buffers = bind(&[(y.buffer, storage.slice(..BYTES))]);
     let prepared =
         block_on(gpu.prepare(&[&recording], &buffers, Guard::Off)).unwrap_or_else(|e| panic!("{e}"));
-    let reader = Reader::new(&gpu, BYTES);
+    let reader = block_on(Reader::new(&gpu, BYTES)).unwrap_or_else(|e| panic!("{e}"));
     let error = block_on(reader.tensor(&gpu, &buffers, &prepared, 0, &y)).expect_err("no COPY_SRC");
     assert!(error.to_string().starts_with("buffer `y` lacks the usage COPY_SRC;"), "{error}");
     let BufferId::Persistent(id) = y.buffer else { panic!("y is persistent") };

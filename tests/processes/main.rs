@@ -15,6 +15,7 @@ mod errors_of_configuration;
 mod errors_of_runs;
 mod generate;
 mod mixture;
+mod out_of_memory;
 mod plan;
 mod resume;
 mod token_distribution;

@@ -41,6 +41,124 @@ fn plan_says_what_recomputation_saves() {
     assert_ne!(some[0], none[0]);
 }
 
+/// The parts of the memory add up to the whole, and the largest buffers and binding are named.
+#[test]
+fn plan_says_what_the_memory_is_for() {
+    let planned = |extra: &[&str]| {
+        run(without_adapter(gristmill(["plan", "configs/tiny.yaml"]).args(extra))).succeeded().stdout
+    };
+    let half = planned(&["--model.model_config.compute_dtype=bfloat16", "--recompute_config.recompute=[2]"]);
+    println!("{half}");
+    for text in [
+        " of weights in f32\n",
+        " of weights again, in bf16, for the layers\n",
+        " of gradients\n",
+        " of moments\n",
+        " of activations with 2 of 4 layers recomputed\n",
+        " of activations with nothing recomputed\n",
+        " of activations with every layer recomputed",
+        " until the first step\n",
+        "the largest binding takes ",
+    ] {
+        assert!(half.contains(text), "`{text}` is missing:\n{half}");
+    }
+    let whole = planned(&[]);
+    assert!(!whole.contains("weights again"), "f32 needs no copies:\n{whole}");
+    let (total, parts) =
+        whole.split_once("memory   ").and_then(|(_, rest)| rest.split_once(" at its peak")).expect("memory");
+    let parts = parts.split_once("otherwise").expect("the parts").0.lines().skip(1);
+    let sum: f64 = parts.map(|line| mebibytes(line.split(" of ").next().expect("an amount"))).sum();
+    assert!((sum - mebibytes(total)).abs() < 0.1, "{sum} MiB in parts:\n{whole}");
+}
+
+/// `1.50 GiB` in MiB.
+fn mebibytes(amount: &str) -> f64 {
+    let (count, unit) = amount.trim().split_once(' ').expect("an amount and its unit");
+    let factor = match unit {
+        "GiB" => 1024.0,
+        "MiB" => 1.0,
+        "KiB" => 1.0 / 1024.0,
+        _ => 1.0 / 1048576.0,
+    };
+    count.parse::<f64>().expect("a number") * factor
+}
+
+/// What `--fit` prints is pasted behind the configuration, as flags and as YAML, and the run fits.
+#[test]
+fn plan_finds_what_fits() {
+    let plan = |arguments: &[&str]| run(without_adapter(&mut gristmill(arguments)));
+    let narrow = ["--model.model_config.num_layers=6", "--batch_size=32", "--gradient_accumulation_steps=2"];
+    // From a few windows on, with more and with less than a run keeps in all.
+    for (memory, had) in [
+        ("120MB", "False"),
+        ("60MiB", "False"),
+        ("36000000", "False"),
+        ("120MB", "True"),
+        ("36000000", "[2]"),
+    ] {
+        let had = format!("--recompute_config.recompute={had}");
+        let mut arguments = vec!["plan", "configs/tiny.yaml", "--fit", memory];
+        arguments.extend(narrow.iter().chain([&had.as_str()]));
+        let found = plan(&arguments).succeeded().stdout;
+        println!("{found}");
+        assert_eq!(found.matches("<- least work that fits").count(), 1, "{found}");
+        let limit = memory.parse::<f64>().map_or_else(
+            |_| memory.trim_end_matches(|letter: char| letter.is_alphabetic()).parse().expect("a number"),
+            |bytes| bytes / 1048576.0,
+        );
+
+        let (yaml, flags) =
+            found.split_once("\nwrite\n").and_then(|(_, rest)| rest.split_once("or give\n")).expect("keys");
+        let flags: Vec<String> = shell_words(flags.lines().next().expect("flags"));
+        let mut again = vec!["plan", "configs/tiny.yaml"];
+        again.extend(narrow.iter().chain([&had.as_str()]));
+        again.extend(flags.iter().map(String::as_str));
+        let by_flags = plan(&again).succeeded().stdout;
+        let headline = by_flags.lines().find_map(|line| line.strip_prefix("memory   ")).expect("memory");
+        let peak = mebibytes(headline.split(" at its peak").next().expect("a peak"));
+        assert!(peak <= limit + 0.005, "{memory}: {headline}");
+        assert!(found.contains(headline), "the same as was printed with --fit:\n{by_flags}");
+        // As YAML: sections with one key to a line.
+        let mut section = "";
+        let as_flags: Vec<String> = yaml
+            .lines()
+            .filter_map(|line| match line.strip_prefix("  ") {
+                None => {
+                    section = line.trim_end_matches(':');
+                    None
+                }
+                Some(key) => Some(format!("--{section}.{}", key.replacen(": ", "=", 1))),
+            })
+            .collect();
+        assert_eq!(as_flags, flags);
+    }
+}
+
+/// The words of a line as a shell splits it; quotes are single.
+fn shell_words(line: &str) -> Vec<String> {
+    let parts = line.split('\'').enumerate();
+    let words = parts.flat_map(|(number, part)| match number % 2 {
+        0 => part.split_whitespace().map(str::to_string).collect(),
+        _ => vec![part.to_string()],
+    });
+    words.collect()
+}
+
+#[test]
+fn plan_says_when_nothing_fits() {
+    let plan = |fit: &str| run(without_adapter(&mut gristmill(["plan", "configs/tiny.yaml", fit])));
+    let refused = plan("--fit=4MB");
+    println!("{}{}", refused.stdout, refused.stderr);
+    assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{}", refused.stderr);
+    assert!(refused.stdout.contains("recomputed layers"), "what was looked at: {}", refused.stdout);
+    for text in ["error: nothing fits 4.0 MiB: ", "compute_dtype: bfloat16", "seq_length"] {
+        assert!(refused.stderr.contains(text), "`{text}` is not in: {}", refused.stderr);
+    }
+    let refused = plan("--fit=8");
+    assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("expected a size such as 8GB or 512MB, found `8`"), "{}", refused.stderr);
+}
+
 /// Without the data the number of steps stays open; a memory cap that is too small is an error before anything runs.
 #[test]
 fn plan_says_what_is_missing_and_what_is_too_large() {

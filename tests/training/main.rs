@@ -10,6 +10,7 @@ mod blend;
 mod divergence;
 mod document_steps;
 mod dropout;
+mod fit;
 mod forecast;
 mod generate;
 mod half;

@@ -50,7 +50,9 @@ fn activations_in_16_bits_take_little_more_than_half() {
             let compute = format!("--model.model_config.compute_dtype={compute}");
             let deep =
                 ["--model.model_config.num_layers=12", "--model.model_config.seq_length=1024", &compute];
-            let recordings = record(&Setup::new("deep", "").with(&deep).plan(), assumed_capabilities(tier));
+            let plan = Setup::new("deep", "").with(&deep).plan();
+            assert_eq!((plan.model.num_layers, plan.model.seq_length), (12, 1024));
+            let recordings = record(&plan, assumed_capabilities(tier));
             MemoryPlan::new(&recordings.expect("a plan").all()).bytes()
         });
         let share = half as f64 / whole as f64;
@@ -110,7 +112,7 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
 
     // The cap is exact: the forecast passes, one byte less does not.
     let mut plan = Setup::new("capped", "").plan();
-    let needed = Forecast::new(&capped("64MB").expect("64 MB is plenty")).bytes();
+    let needed = Forecast::new(&capped("64MB").expect("64 MB is plenty")).peak_bytes();
     plan.settings.context.max_device_memory = Some(Bytes(needed));
     assert!(record(&plan, Capabilities::software()).is_ok());
     plan.settings.context.max_device_memory = Some(Bytes(needed - 1));

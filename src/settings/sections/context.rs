@@ -2,6 +2,7 @@
 
 use crate::kernels::Tier;
 use crate::settings::engine::*;
+use std::str::FromStr;
 
 rows! {
     /// `context`: the adapter and what may be used of it.
@@ -13,7 +14,7 @@ rows! {
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise by integer
         /// arithmetic, which gives the same bits.
         native_f16: bool = Host.default(true),
-        /// Upper limit of the device memory that the run takes: 8GB, 512MB.
+        /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }
     others [ignored(
@@ -54,18 +55,45 @@ pub struct Bytes(pub u64);
 const UNITS: [(&str, u64); 6] =
     [("GB", 1 << 30), ("GIB", 1 << 30), ("G", 1 << 30), ("MB", 1 << 20), ("MIB", 1 << 20), ("M", 1 << 20)];
 
+/// Numbers without a unit are bytes from here on; smaller ones lack their unit.
+const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::read(text).ok_or_else(|| format!("expected {}, found `{text}`", Self::kind().expected()))
+    }
+}
+
+impl Bytes {
+    fn read(text: &str) -> Option<Self> {
+        let size = text.trim().to_ascii_uppercase();
+        if let Ok(bytes) = size.parse() {
+            return Self::without_unit(bytes);
+        }
+        let digits = size.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let unit = UNITS.iter().find(|(name, _)| *name == &size[digits.len()..])?.1;
+        let count: f64 = digits.trim().parse().ok()?;
+        let bytes = count * unit as f64;
+        (bytes >= 1.0 && bytes < u64::MAX as f64).then_some(Self(bytes as u64))
+    }
+
+    fn without_unit(bytes: u64) -> Option<Self> {
+        (bytes >= LEAST_WITHOUT_UNIT).then_some(Self(bytes))
+    }
+}
+
 impl Setting for Bytes {
     fn kind() -> Kind {
         Kind::Form("a size such as 8GB or 512MB")
     }
 
     fn from_node(node: &Node) -> Option<Self> {
-        let size = node.word()?.trim().to_ascii_uppercase();
-        let digits = size.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-        let unit = UNITS.iter().find(|(name, _)| *name == &size[digits.len()..])?.1;
-        let count: f64 = digits.trim().parse().ok()?;
-        let bytes = count * unit as f64;
-        (bytes >= 1.0 && bytes < u64::MAX as f64).then_some(Self(bytes as u64))
+        match node {
+            Node::Int(bytes) => Self::without_unit(u64::try_from(*bytes).ok()?),
+            node => Self::read(node.word()?),
+        }
     }
 
     /// In megabytes; fractions keep the odd bytes.
@@ -105,8 +133,13 @@ mod tests {
         assert_eq!(bytes("58GB"), Some(58 << 30));
         assert_eq!(bytes("0.5 GiB"), Some(1 << 29));
         assert_eq!(bytes("512mb"), Some(512 << 20));
-        for wrong in ["58", "GB", "-1GB", "1e99GB", "1TB", "infGB", "é"] {
+        assert_eq!(bytes("6000000001"), Some(6_000_000_001));
+        for wrong in ["58", "GB", "-1GB", "1e99GB", "1TB", "infGB", "é", "1048575", "-6000000001"] {
             assert_eq!(bytes(wrong), None, "{wrong}");
         }
+        assert_eq!(Bytes::from_node(&Node::Int(1 << 20)), Some(Bytes(1 << 20)));
+        assert_eq!(Bytes::from_node(&Node::Int(58)), None);
+        assert_eq!("8GB".parse(), Ok(Bytes(8 << 30)));
+        assert_eq!("8".parse::<Bytes>(), Err("expected a size such as 8GB or 512MB, found `8`".to_string()));
     }
 }

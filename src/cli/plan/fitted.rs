@@ -1,0 +1,80 @@
+//! What fits a given memory, as text: what was looked at, and the keys to write.
+
+use crate::model::config::{MixtureConfig, TokenDispatch};
+use crate::settings::RunPlan;
+use crate::train::fit::{Candidate, Fit};
+use indicatif::HumanBytes;
+
+/// A row for each candidate, with an arrow at the best.
+pub fn table(fit: &Fit, memory: u64) -> String {
+    let mut lines = vec![
+        format!("fit      in {}", HumanBytes(memory)),
+        "         batch_size  accumulation  recomputed layers  peak memory  more work".to_string(),
+    ];
+    for candidate in &fit.candidates {
+        let Candidate { batch_size, gradient_accumulation_steps, recomputation, bytes } = candidate;
+        // A tensor that no binding holds leaves its memory open.
+        let bytes = bytes.map_or("no binding".to_string(), |bytes| HumanBytes(bytes).to_string());
+        let (layers, work) = (recomputation.layers.len(), 100.0 * recomputation.work);
+        let best = if fit.best.as_ref() == Some(candidate) { "  <- least work that fits" } else { "" };
+        lines.push(format!(
+            "         {batch_size:>10}  {gradient_accumulation_steps:>12}  {layers:>17}  {bytes:>11}  {work:>7.1} %{best}"
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// What to write for `best` into the configuration of `plan`, or behind it on the command line.
+pub fn keys(plan: &RunPlan, best: &Candidate) -> String {
+    let mut sections = vec![(
+        "runner_config",
+        vec![
+            ("batch_size", best.batch_size.to_string()),
+            ("gradient_accumulation_steps", best.gradient_accumulation_steps.to_string()),
+        ],
+    )];
+    let recompute = recompute(plan, best);
+    if !recompute.is_empty() {
+        sections.push(("recompute_config", recompute));
+    }
+    let yaml = sections.iter().map(|(section, keys)| {
+        let keys: String = keys.iter().map(|(key, value)| format!("  {key}: {value}\n")).collect();
+        format!("{section}:\n{keys}")
+    });
+    let flags = sections.iter().flat_map(|(section, keys)| {
+        keys.iter().map(move |(key, value)| match value.starts_with('[') {
+            true => format!("'--{section}.{key}={value}'"), // quoted, since shells expand brackets
+            false => format!("--{section}.{key}={value}"),
+        })
+    });
+    let (yaml, flags): (String, Vec<String>) = (yaml.collect(), flags.collect());
+    format!("write\n{yaml}or give\n{}\n{}", flags.join(" "), caution(plan, best))
+}
+
+/// What else another micro-batch changes.
+fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
+    let counts_capacity =
+        |mixture: &MixtureConfig| !matches!(mixture.dispatch, TokenDispatch::Dropless { .. });
+    match plan.settings.runner.batch_size == best.batch_size {
+        true => "",
+        false if plan.model.mixture.as_ref().is_some_and(counts_capacity) => {
+            "note: a checkpoint of another batch_size does not resume, and the capacities of experts count per micro-batch\n"
+        }
+        false => "note: a checkpoint of another batch_size does not resume\n",
+    }
+}
+
+/// The keys of `recompute_config`. One that `plan` may have set is set back, and none is written where nothing changes.
+fn recompute(plan: &RunPlan, best: &Candidate) -> Vec<(&'static str, String)> {
+    let (layers, model) = (&best.recomputation.layers, &plan.model);
+    let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
+    let had_some = !model.recomputed_layers.is_empty();
+    let (recompute, layers) = match layers.len() {
+        count if count == all => ("True", had_some.then(|| "[]".to_string())),
+        0 if !had_some => return Vec::new(),
+        0 => ("False", Some("[]".to_string())),
+        _ => ("False", Some(format!("{layers:?}"))),
+    };
+    let layers = layers.map(|layers| ("layers", layers));
+    [("recompute", recompute.to_string())].into_iter().chain(layers).collect()
+}

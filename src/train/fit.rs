@@ -1,0 +1,98 @@
+//! The micro-batch and the recomputation with which a run fits a given memory.
+//!
+//! The tokens of a step stay what they are: `batch_size` times `gradient_accumulation_steps` is constant. Of all divisions of
+//! that product and all amounts of recomputation the one is chosen with the least work:
+//!
+//! work = (1 + recomputed FLOPs / FLOPs of the step) · (1 + 256 / tokens of a micro-batch)
+//!
+//! The second factor is what a micro-batch costs whatever its size: it reads each weight twice and reads and writes each
+//! gradient, 16 bytes a parameter, beside 6 FLOPs a parameter and token. On a device that does 100 FLOPs in the time of one byte
+//! that is the work of 256 tokens. Recomputation must be ahead by 5 %. So it serves micro-batches of fewer than two thousand
+//! tokens, and runs that fit in no other way; otherwise the largest micro-batch is taken that fits without.
+
+mod recomputation;
+mod search;
+
+pub use recomputation::Recomputation;
+pub use search::Candidate;
+
+use super::forecast::Forecast;
+use super::recordings::Recordings;
+use super::shortage::{SMALLER_MODEL, remedies};
+use crate::error::{Error, Result};
+use crate::kernels::Capabilities;
+use crate::model::parameters::UpdateRule;
+use crate::settings::RunPlan;
+use recomputation::recomputations;
+use search::Search;
+
+/// The result of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// What was looked at, the smallest micro-batch first.
+    pub candidates: Vec<Candidate>,
+    /// The one with the least work of those that fit.
+    pub best: Option<Candidate>,
+}
+
+impl Fit {
+    /// Looks for the division of `plan`'s step that fits `budget` bytes of device memory on an adapter with `capabilities`. The
+    /// schedule has `steps` rows. Records a few tens of steps, some milliseconds each for 12 layers.
+    ///
+    /// # Errors
+    /// If a micro-batch of a single window does not fit the adapter, whatever its memory.
+    pub fn find(plan: &RunPlan, capabilities: Capabilities, steps: u64, budget: u64) -> Result<Self> {
+        let runner = &plan.settings.runner;
+        let windows = runner.batch_size * runner.gradient_accumulation_steps;
+        let smallest = divided(plan, 1, windows, &[]);
+        let smallest = Recordings::new(&smallest, capabilities, steps)?;
+        let choices = recomputations(&smallest);
+        let mut measure = |batch_size, recomputed: &[usize]| {
+            let plan = divided(plan, batch_size, windows / batch_size, recomputed);
+            // What fails here has a tensor that fits no binding.
+            let recordings = Recordings::new(&plan, capabilities, steps).ok()?;
+            Some(Forecast::new(&recordings).peak_bytes())
+        };
+        let mut search = Search::new(windows, plan.model.seq_length, &choices, budget, &mut measure);
+        let best = search.best();
+        Ok(Self { candidates: search.candidates(), best })
+    }
+
+    /// The error of a run of `plan` that fits `budget` bytes in no way.
+    pub fn refusal(&self, plan: &RunPlan, budget: u64) -> Error {
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
+        let least = self.candidates.iter().filter_map(|candidate| candidate.bytes).min().unwrap_or(0);
+        let layers = plan.model.num_layers + plan.model.multi_token.map_or(0, |ahead| ahead.depth);
+        let smallest = divided(plan, 1, 1, &(0..layers).collect::<Vec<_>>()).model;
+        let mut left = remedies(&smallest, 1);
+        if plan.optimizer.moments(UpdateRule::Elementwise) > 1 {
+            left.push("choose an `optimizer.type` that keeps fewer moments, as SGD does".to_string());
+        }
+        if !left.iter().any(|remedy| remedy == SMALLER_MODEL) {
+            left.push(SMALLER_MODEL.to_string());
+        }
+        Error::Plan(format!(
+            "nothing fits {}: a micro-batch of one window with every layer recomputed takes {}; {}",
+            mib(budget),
+            mib(least),
+            left.join(", or ")
+        ))
+    }
+}
+
+impl Candidate {
+    /// `plan` with this micro-batch and recomputation, and without a cap on the memory.
+    pub fn applied_to(&self, plan: &RunPlan) -> RunPlan {
+        divided(plan, self.batch_size, self.gradient_accumulation_steps, &self.recomputation.layers)
+    }
+}
+
+fn divided(plan: &RunPlan, batch_size: usize, accumulation: usize, recomputed: &[usize]) -> RunPlan {
+    let mut plan = plan.clone();
+    plan.settings.runner.batch_size = batch_size;
+    plan.settings.runner.gradient_accumulation_steps = accumulation;
+    plan.settings.recompute.layers = recomputed.to_vec();
+    plan.settings.context.max_device_memory = None;
+    plan.model.recomputed_layers = recomputed.to_vec();
+    plan
+}
