@@ -1,8 +1,8 @@
 //! `plan`: the size and the work of a run, without running it.
 
 use super::output::{self, say};
-use crate::error::Result;
-use crate::kernels::{Capabilities, Tier};
+use crate::error::{Error, Result};
+use crate::kernels::{Capabilities, Limits, Tier};
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
@@ -13,15 +13,20 @@ use std::path::Path;
 /// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
 const STEPS_IF_UNKNOWN: u64 = 1000;
 
-/// Prints parameters, work, memory and steps of the run of `config` with `overrides`. Needs no adapter.
+/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model.
+const LARGE_BINDING: u64 = 4 << 30;
+
+/// Prints parameters, work, memory and steps of the run of `config` with `overrides`. Needs no adapter, and no data: without
+/// it the number of steps stays open.
 ///
 /// # Errors
 /// If the configuration is wrong.
 pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
-    let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
+    let config = RunConfig::outline(config, &Override::parse_all(overrides)?)?;
     let plan = &config.plan;
     config.notices.iter().for_each(|notice| say!("{notice}"));
-    let length = match plan.load_data() {
+    let data = config.obstacles.first().map_or_else(|| plan.load_data(), |obstacle| Err(obstacle.clone()));
+    let length = match data {
         Ok(data) => {
             data.summary.iter().for_each(|line| say!("{line}"));
             Some(RunLength::new(plan, data.train.steps_per_epoch()))
@@ -33,10 +38,34 @@ pub fn plan(config: &Path, overrides: &[String]) -> Result<()> {
     };
     let adapter = assumed_capabilities(plan.settings.context.tier.unwrap_or(Tier::Portable));
     let steps = length.as_ref().map_or(STEPS_IF_UNKNOWN, |length| length.total_steps);
-    let forecast = Forecast::new(&Recordings::new(plan, adapter, steps)?);
-    let otherwise = Forecast::new(&Recordings::new(&recomputed_otherwise(plan), adapter, steps)?);
-    let _ = output::print(&report(plan, length.as_ref(), adapter, &forecast, otherwise.pool_bytes));
+    let planned = Planned::new(plan, adapter, steps).or_else(|misfit| {
+        // Too large to train is not too large to plan for.
+        let limits = Limits { binding_bytes: LARGE_BINDING, buffer_bytes: LARGE_BINDING };
+        let large = Capabilities { limits, ..adapter };
+        let planned =
+            (adapter.tier == Tier::Portable).then(|| Planned::new(plan, large, steps).ok()).flatten();
+        planned.map(|planned| Planned { misfit: Some(misfit.clone()), ..planned }).ok_or(misfit)
+    })?;
+    let _ = output::print(&report(plan, length.as_ref(), &planned));
     Ok(())
+}
+
+/// What a run takes of an adapter.
+struct Planned {
+    adapter: Capabilities,
+    forecast: Forecast,
+    /// Bytes of activations of [`recomputed_otherwise`].
+    pool_otherwise: u64,
+    /// Why no adapter runs it, if that is so.
+    misfit: Option<Error>,
+}
+
+impl Planned {
+    fn new(plan: &RunPlan, adapter: Capabilities, steps: u64) -> Result<Self> {
+        let forecast = Forecast::new(&Recordings::new(plan, adapter, steps)?);
+        let otherwise = Forecast::new(&Recordings::new(&recomputed_otherwise(plan), adapter, steps)?);
+        Ok(Self { adapter, forecast, pool_otherwise: otherwise.pool_bytes, misfit: None })
+    }
 }
 
 /// `plan` without recomputation, or with that of every layer if it has none; without a cap on the memory.
@@ -49,14 +78,9 @@ fn recomputed_otherwise(plan: &RunPlan) -> RunPlan {
     plan
 }
 
-/// The forecast as text; `pool_otherwise` are the bytes of activations of [`recomputed_otherwise`].
-fn report(
-    plan: &RunPlan,
-    length: Option<&RunLength>,
-    adapter: Capabilities,
-    forecast: &Forecast,
-    pool_otherwise: u64,
-) -> String {
+/// The forecast as text.
+fn report(plan: &RunPlan, length: Option<&RunLength>, planned: &Planned) -> String {
+    let Planned { adapter, forecast, pool_otherwise, misfit } = planned;
     let (tokens, flops) = (plan.tokens_per_step as u64, forecast.flops_per_token);
     let mut lines = vec![
         format!(
@@ -100,7 +124,7 @@ fn report(
         [] => "with `recompute_config.recompute: True`".to_string(),
         layers => format!("with nothing recomputed instead of {} layers", layers.len()),
     };
-    lines.push(format!("         {} of activations {recompute}", HumanBytes(pool_otherwise)));
+    lines.push(format!("         {} of activations {recompute}", HumanBytes(*pool_otherwise)));
     for consumer in &forecast.largest {
         lines.push(format!("         {:>12}  {}", HumanBytes(consumer.bytes).to_string(), consumer.label));
     }
@@ -108,11 +132,13 @@ fn report(
         forecast.launches.iter().map(|(name, count)| format!("{name} {count}")).collect();
     lines.push(format!("kernels  tier {}, launches: {}", adapter.tier.name(), launches.join(", ")));
     let limit = adapter.limits.binding_bytes >> 20;
-    let kind = match adapter.tier {
-        Tier::Software => "as llvmpipe allows",
-        Tier::Portable => "as most GPUs allow",
+    let kind = match (adapter.tier, misfit) {
+        (_, Some(_)) => "more than a run may have",
+        (Tier::Software, None) => "as llvmpipe allows",
+        (Tier::Portable, None) => "as most GPUs allow",
     };
     lines.push(format!("         planned for tensors of at most {limit} MiB, {kind}"));
+    lines.extend(misfit.as_ref().map(|misfit| format!("refused  by `train` as it stands: {misfit}")));
     lines.join("\n") + "\n"
 }
 

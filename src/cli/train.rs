@@ -1,6 +1,7 @@
 //! `train` and `dump-wgsl`, and the example `train_gpt`, which can do both.
 
 use super::Configured;
+use super::config_to;
 use super::output::say;
 use super::parse::parse;
 use crate::error::Result;
@@ -21,6 +22,9 @@ Overrides follow the file and set any key of the configuration by its path: --lr
   --resume_training[=auto]                           continue from the newest checkpoint of the run folder;
                                                      auto: or begin where there is none
   --do_eval                                          compute eval_loss at intervals
+  --as-single                                        do on one device what the file spreads over several
+The flags of the original's launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
+--load_checkpoint, --output_dir, and --options KEY=VALUE ... for any keys.
 
 A run leaves config.yaml, metrics.jsonl, checkpoint/ and log.txt in output_dir/run_name (./output/tiny for
 configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one exits at once.";
@@ -98,7 +102,9 @@ fn options_first(arguments: impl Iterator<Item = String>) -> Vec<String> {
             _ => rest.push(argument),
         }
     }
+    let place = options.len();
     options.extend(rest);
+    config_to(&mut options, place);
     options
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
-    let plan = RunConfig::load(config, &Override::parse_all(overrides)?)?.plan;
+    let plan = RunConfig::outline(config, &Override::parse_all(overrides)?)?.plan;
     let capabilities = match plan.settings.context.tier {
         Some(tier) => assumed_capabilities(tier),
         None => open_device(&plan).await?.capabilities(),
