@@ -32,7 +32,6 @@ fn counts_become_layers_and_lines_of_the_log() {
         "Formative layer_recompute: [[2, 1], [1, 0]]".to_string(),
     ];
     lines.extend(set_full(&layers));
-    lines.push("without meaning here and ignored: parallel".to_string());
     assert_eq!(notices, lines);
 
     // Without the switch there is one interleave, as in the original, but not in silence.
