@@ -119,7 +119,8 @@ fn elementwise(c: &mut Criterion) {
         layer_norm::layer_norm_backward_weight(&mut row.rec, &saved, dy, dw, db);
         bytes(2.0, D)
     });
-    for (name, kind) in [("gelu, exact", Gelu::Exact), ("gelu, tanh", Gelu::Tanh)] {
+    for (name, kind) in [("gelu, exact", Gelu::Exact), ("gelu, tanh", Gelu::Tanh), ("gelu, fast", Gelu::Fast)]
+    {
         row(c, &gpu, name, |row| {
             let (x, y) = (row.tensor(N, F, F32), row.tensor(N, F, F32));
             gelu::gelu(&mut row.rec, x, y, kind);

@@ -1,6 +1,7 @@
 // Gaussian error linear unit:   y = x · Φ(x)                                                       x, y, dy, dx (N, F)
 //   exact     Φ is the standard normal CDF, (1 + erf(x / √2)) / 2
 //   default   the tanh approximation: Φ(x) = (1 + tanh u) / 2 = 1 / (1 + e^-2u),   u = √(2/π) · (x + 0.044715 x³)
+//   fast      the logistic approximation, u = 0.851 x
 //
 //   gelu            writes y
 //   gelu_backward   writes dx = dy · (Φ(x) + x · Φ'(x))
@@ -36,7 +37,8 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> dx: array<Packed>;
 
 @if(exact) const BOUND: f32 = 13.0; // e^(-BOUND²/2) is 2e-37
-@if(!exact) const BOUND: f32 = 10.0; // e^(2u) is 9e37
+@if(fast) const BOUND: f32 = 50.0; // e^(2u) is 9e36
+@if(!exact && !fast) const BOUND: f32 = 10.0; // e^(2u) is 9e37
 
 const INVERSE_SQRT_TAU: f32 = 0.3989422804014327; // 1 / √(2π)
 const SQRT_2_OVER_PI: f32 = 0.7978845608028654;
@@ -100,7 +102,14 @@ fn ratio(v: vec4<f32>) -> vec4<f32> {
     return fma(sum, v, vec4<f32>(2.219706134e-01));
 }
 
-@if(!exact)
+@if(fast)
+fn distribution(x: vec4<f32>) -> Distribution {
+    let e = exp(-1.702 * x);
+    let s = 1.0 / (1.0 + e);
+    return Distribution(s, 1.702 * (e * s) * s);
+}
+
+@if(!exact && !fast)
 fn distribution(x: vec4<f32>) -> Distribution {
     let u = SQRT_2_OVER_PI * (x + 0.044715 * x * x * x);
     let e = exp(-2.0 * u);

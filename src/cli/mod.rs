@@ -83,7 +83,10 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
-    exit_code(parse::parse(parse::options_first(std::env::args().collect(), 2, &["--fit"])).and_then(run))
+    exit_code(
+        parse::parse(parse::options_first(config_first(std::env::args().collect()), 2, &["--fit"]))
+            .and_then(run),
+    )
 }
 
 fn run(Arguments { command }: Arguments) -> Result<()> {
@@ -118,6 +121,37 @@ fn exit_code(done: Result<()>) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Moves `--config FILE`, as the original's launcher takes it, to where a command expects its configuration, and `--as-single`
+/// behind it. A configuration that is there already stays, and the flag is then an error among the overrides.
+fn config_first(mut all: Vec<String>) -> Vec<String> {
+    let place = match all.get(1).map(String::as_str) {
+        Some("train" | "plan") => 2,
+        Some("dump-wgsl") => 3,
+        _ => return all,
+    };
+    config_to(&mut all, place);
+    all
+}
+
+/// Moves the configuration that `--config` names to the argument at `place`, and `--as-single` to the end.
+fn config_to(all: &mut Vec<String>, place: usize) {
+    let is_single = |argument: &String| argument == "--as-single";
+    if all.iter().any(is_single) {
+        all.retain(|argument| !is_single(argument));
+        all.push("--as-single=True".to_string());
+    }
+    let flag = all.iter().position(|argument| argument == "--config" || argument.starts_with("--config="));
+    let is_free = all.get(place).is_none_or(|argument| argument.starts_with('-'));
+    let Some(index) = flag.filter(|index| is_free && *index >= place) else { return };
+    let config = match all[index].strip_prefix("--config=") {
+        Some(config) => config.to_string(),
+        None if index + 1 < all.len() => all.remove(index + 1),
+        None => return,
+    };
+    all.remove(index);
+    all.insert(place, config);
 }
 
 /// Disables a Vulkan layer of Mesa that chooses a default GPU, which we do ourselves: without a desktop session it

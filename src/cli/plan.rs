@@ -6,13 +6,12 @@ mod report;
 use super::Configured;
 use super::output::{self, say};
 use crate::error::Result;
-use crate::kernels::{Capabilities, Tier};
+use crate::kernels::{Capabilities, Limits, Tier};
 use crate::settings::{Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
-use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
-use crate::train::recordings::{Recordings, assumed_capabilities};
-use report::{Otherwise, Report};
+use crate::train::recordings::assumed_capabilities;
+use report::Report;
 
 /// What to plan.
 #[derive(clap::Args)]
@@ -28,16 +27,21 @@ pub struct Arguments {
 /// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
 const STEPS_IF_UNKNOWN: u64 = 1000;
 
-/// Prints parameters, work, memory and steps of a run; with `fit`, of one that fits. Needs no adapter.
+/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model.
+const LARGE_BINDING: u64 = 4 << 30;
+
+/// Prints parameters, work, memory and steps of a run; with `fit`, of one that fits. Needs no adapter, and no data: without it
+/// the number of steps stays open.
 ///
 /// # Errors
 /// If the configuration is wrong, or nothing fits.
 pub fn plan(arguments: &Arguments) -> Result<()> {
     let Configured { config, overrides } = &arguments.configured;
-    let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
+    let config = RunConfig::outline(config, &Override::parse_all(overrides)?)?;
     let plan = &config.plan;
     config.notices.iter().for_each(|notice| say!("{notice}"));
-    let length = match plan.load_data() {
+    let data = config.obstacles.first().map_or_else(|| plan.load_data(), |obstacle| Err(obstacle.clone()));
+    let length = match data {
         Ok(data) => {
             data.summary.iter().for_each(|line| say!("{line}"));
             Some(RunLength::new(plan, data.train.steps_per_epoch()))
@@ -56,22 +60,16 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
 
 /// Prints what the run of `plan` takes.
 fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities) -> Result<()> {
-    let steps = steps(length);
-    let forecast = Forecast::new(&Recordings::new(plan, adapter, steps)?);
-    let layers: Vec<usize> =
-        (0..plan.model.num_layers + plan.model.multi_token.map_or(0, |ahead| ahead.depth)).collect();
-    let mut otherwise = Vec::new();
-    for recomputed in [Vec::new(), layers] {
-        if recomputed != plan.model.recomputed_layers || !plan.model.recomputed_operators.is_empty() {
-            let mut plan = plan.clone();
-            plan.model.recomputed_layers = recomputed;
-            plan.model.recomputed_operators = Vec::new();
-            plan.settings.context.max_device_memory = None;
-            let pool_bytes = Forecast::new(&Recordings::new(&plan, adapter, steps)?).pool_bytes;
-            otherwise.push(Otherwise { recomputed: plan.model.recomputed_layers, pool_bytes });
+    let report = Report::new(plan, length, adapter, steps(length)).or_else(|misfit| {
+        // Too large to train is not too large to plan for.
+        let limits = Limits { binding_bytes: LARGE_BINDING, buffer_bytes: LARGE_BINDING };
+        let large = Capabilities { limits, ..adapter };
+        match Report::new(plan, length, large, steps(length)) {
+            Ok(report) if adapter.tier == Tier::Portable => Ok(Report { misfit: Some(misfit), ..report }),
+            _ => Err(misfit),
         }
-    }
-    let _ = output::print(&Report { plan, length, adapter, forecast, otherwise }.to_string());
+    })?;
+    let _ = output::print(&report.to_string());
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `train` and `dump-wgsl`, and the example `train_gpt`, which can do both.
 
 use super::Configured;
+use super::config_to;
 use super::output::say;
 use super::parse::{options_first, parse};
 use crate::error::Result;
@@ -21,6 +22,9 @@ Overrides follow the file and set any key of the configuration by its path: --lr
   --resume_training[=auto]                           continue from the newest checkpoint of the run folder;
                                                      auto: or begin where there is none
   --do_eval                                          compute eval_loss at intervals
+  --as-single                                        do on one device what the file spreads over several
+The flags of the original's launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
+--load_checkpoint, --output_dir, and --options KEY=VALUE ... for any keys.
 
 A run leaves config.yaml, metrics.jsonl, checkpoint/ and log.txt in output_dir/run_name (./output/tiny for
 configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one exits at once.";
@@ -77,8 +81,9 @@ pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<(
 /// # Errors
 /// Those of [`train()`] and [`dump_wgsl`], and a wrong command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
-    let arguments = options_first(arguments.collect(), 1, &["--dump-wgsl"]);
-    let Arguments { configured, dump_wgsl: folder } = parse(arguments)?;
+    let mut arguments = arguments.collect();
+    config_to(&mut arguments, 1);
+    let Arguments { configured, dump_wgsl: folder } = parse(options_first(arguments, 1, &["--dump-wgsl"]))?;
     let Configured { config, overrides } = configured;
     match folder {
         Some(folder) => dump_wgsl(&config, &overrides, &folder),

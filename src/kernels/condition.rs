@@ -52,6 +52,8 @@ conditions! {
     F16 = "f16",
     /// Elements are 32-bit floats.
     F32 = "f32",
+    /// GELU by the logistic function.
+    Fast = "fast",
     /// The kernel computes a gradient: of parameters, which is f32 whatever the elements are, of a head, or of gates.
     Gradient = "gradient",
     /// Experts are chosen from the best groups only.

@@ -11,6 +11,8 @@ pub enum Gelu {
     Exact,
     /// By the tanh approximation, as in GPT-2.
     Tanh,
+    /// By the logistic function: Φ(x) ≈ 1 / (1 + e^(-1.702 x)), as MindSpore's `fast_gelu` and Hugging Face's `quick_gelu`.
+    Fast,
 }
 
 crate::params! {
@@ -62,6 +64,7 @@ fn launch(rec: &mut Recorder, entry: &'static str, x: Tensor, y: Tensor, dx: Opt
     let mut bindings = vec![x.bind_with_offset("x", x.element), y.bind_with_offset(y_name, x.element)];
     bindings.extend(dx.map(|dx| dx.bind_with_offset("dx", x.element)));
     let kernel = kernel.condition(Condition::Exact, kind == Gelu::Exact);
+    let kernel = kernel.condition(Condition::Fast, kind == Gelu::Fast);
     rec.dispatch(kernel, &bindings, &params, fold_grid(x.rows as u64 * chunks as u64));
 }
 

@@ -11,6 +11,8 @@ pub enum Gelu {
     Exact,
     /// Φ(x) ≈ (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2.
     Tanh,
+    /// Φ(x) ≈ 1 / (1 + e^(−1.702·x)).
+    Fast,
 }
 
 /// y = x·Φ(x), element by element.
@@ -43,6 +45,10 @@ impl Gelu {
                 // Φ′ = 2·u′·Φ·(1 − Φ)
                 let slope = 2.0 * c * (1.0 + 3.0 * 0.044715 * x * x) * value * (1.0 - value);
                 (value, if slope.is_nan() { 0.0 } else { slope })
+            }
+            Self::Fast => {
+                let value = 1.0 / (1.0 + (-1.702 * x).exp());
+                (value, 1.702 * value * (1.0 - value))
             }
         }
     }
@@ -94,7 +100,7 @@ mod tests {
         }
     }
 
-    /// PyTorch's values in f64, both forms at x = −2, −0.5, 1 and 3.
+    /// PyTorch's values in f64, two forms at x = −2, −0.5, 1 and 3.
     #[test]
     fn the_published_values() {
         let x = [-2.0, -0.5, 1.0, 3.0];
@@ -102,6 +108,9 @@ mod tests {
         assert_close("exact", &gelu(&x, Gelu::Exact), &exact, 1e-12);
         let tanh = [-0.0454023059, -0.1542859902, 0.8411919906, 2.9963626079];
         assert_close("tanh", &gelu(&x, Gelu::Tanh), &tanh, 1e-9);
+        // Of x / (1 + e^(−1.702 x)), by Python.
+        let fast = [-0.06434137685579186, -0.1496115633936199, 0.8457957659328212, 2.981928690292214];
+        assert_close("fast", &gelu(&x, Gelu::Fast), &fast, 1e-12);
     }
 
     #[test]
@@ -114,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_ends_are_zero_and_the_identity() {
-        for kind in [Gelu::Exact, Gelu::Tanh] {
+        for kind in [Gelu::Exact, Gelu::Tanh, Gelu::Fast] {
             assert_eq!(gelu(&[-1e30, 0.0, 1e30], kind), [0.0, 0.0, 1e30]);
             assert_eq!(gelu_backward(&[-1e30, 1e30], &[1.0, 1.0], kind), [0.0, 1.0]);
         }
@@ -122,7 +131,7 @@ mod tests {
 
     #[test]
     fn backward_is_the_gradient() {
-        for kind in [Gelu::Exact, Gelu::Tanh] {
+        for kind in [Gelu::Exact, Gelu::Tanh, Gelu::Fast] {
             let mut random = Random::new(45);
             let x: Vec<f64> = random.normal(257).into_iter().map(|x| 2.0 * x).collect();
             let dy = random.normal(257);

@@ -33,6 +33,7 @@ mod instruments;
 mod model_config;
 mod plan;
 mod sections;
+mod single;
 #[cfg(test)]
 mod tests;
 mod values;

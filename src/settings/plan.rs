@@ -5,6 +5,7 @@ use super::instruments;
 use super::model_config::model_config;
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::schedule::ScheduleConfig;
+use super::single;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
 use crate::element::Element;
@@ -49,11 +50,12 @@ const HOT_STEP: &str =
 impl RunPlan {
     /// Reads `source` and decides every number that does not depend on the data; `None` after a fault.
     pub(super) fn read(source: &Source<'_>) -> Option<Self> {
-        let mut settings = Settings::read(source);
-        let tokens_per_step = tokens_per_step(&settings, source);
+        let (mut settings, distribution) = Settings::read(source);
         if source.is_faultless() {
             instruments::check_claims(&settings, source);
         }
+        single::settle(&mut settings, &distribution, source);
+        let tokens_per_step = tokens_per_step(&settings, source);
         instruments::settle(&mut settings);
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;

@@ -75,8 +75,9 @@ const CALLBACKS: [&str; 6] = [
     "MoEDropRateCallback",
 ];
 
-/// Keys that may only repeat what others say, or have one value.
-const REPEATS: [&str; 5] = [
+/// Keys that may only repeat what others say, have one value, or name a file that must be there.
+const REPEATS: [&str; 6] = [
+    "base_config",
     "model.model_config.kv_channels",
     "moe_config.use_moe",
     "moe_config.moe_router_pre_softmax",

@@ -2,12 +2,13 @@
 
 use super::engine::{Placed, Section, Source, decisions, to_json, write};
 use super::sections::callbacks::{self, Callbacks};
-use super::sections::context::{self, Context};
+use super::sections::context::Context;
 use super::sections::dataset::{self, Dataset};
 use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
 use super::sections::monitor::{self, Monitor};
 use super::sections::optimizer::{self, Optimizer};
+use super::sections::parallel::{self, Distribution};
 use super::sections::recompute::{self, Recompute};
 use super::sections::run::{self, Run};
 use super::sections::runner::Runner;
@@ -55,8 +56,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads every section of `source`, which afterwards knows what is wrong.
-    pub(super) fn read(source: &Source<'_>) -> Self {
+    /// Reads every section of `source`, which afterwards knows what is wrong; with what the original would distribute.
+    pub(super) fn read(source: &Source<'_>) -> (Self, Distribution) {
         let shared = wrapper::shared_table();
         let (top, run) = run::read(source, &shared);
         let (of_model, mut model) = model::read(source, &Moe::table());
@@ -74,13 +75,13 @@ impl Settings {
         callbacks.note_idle(source, moe.as_ref());
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
         let context = Context::read_at(source, "context");
-        let parallel = context::read_parallel(source);
-        let recompute = recompute::read(source, &model, moe.as_ref(), &parallel);
+        let distribution = parallel::read(source, &run);
+        let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
         (model.offset, model.pp_interleave_num) = (None, None);
         // Said by the data sets and by the schedule now.
         (model.eod_token_id, optimizer.learning_rate) = (None, None);
         let train_dataset = train_dataset.unwrap_or_default();
-        Self {
+        let settings = Self {
             run,
             model,
             moe,
@@ -96,7 +97,8 @@ impl Settings {
             callbacks,
             sample,
             context,
-        }
+        };
+        (settings, distribution)
     }
 
     /// The settings as a configuration file: reading it gives the same settings.

@@ -44,6 +44,7 @@ fn gpt2_config(model: &ModelConfig) -> serde_json::Value {
     let activation = match model.activation {
         Activation::Gelu(Gelu::Tanh) => "gelu_new",
         Activation::Gelu(Gelu::Exact) => "gelu",
+        Activation::Gelu(Gelu::Fast) => "quick_gelu",
         Activation::SwiGlu => "silu",
     };
     json!({

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// One line: configuration, adapter, a folder that cannot be written.
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
-    let plan = RunConfig::load(config, &Override::parse_all(overrides)?)?.plan;
+    let plan = RunConfig::outline(config, &Override::parse_all(overrides)?)?.plan;
     let capabilities = match plan.settings.context.tier.map(assumed_capabilities) {
         Some(assumed) if plan.tries_native_f16() => vec![assumed, assumed.with_native_f16(true)],
         Some(assumed) => vec![assumed],

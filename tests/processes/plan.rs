@@ -174,6 +174,49 @@ fn plan_says_what_is_missing_and_what_is_too_large() {
     assert_eq!(refused.stderr.matches(" MiB,").count(), 5, "{}", refused.stderr);
 }
 
+/// In the form of the original's launcher, on a file of the original's for several devices.
+#[test]
+fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
+    let file = "tests/without_adapter/settings/dialect/pretrain_llama.yaml";
+    for arguments in
+        [&["plan", "--as-single", file][..], &["plan", "--seed", "1", "--config", file, "--as-single"]]
+    {
+        let planned = run(without_adapter(&mut gristmill(arguments))).succeeded().stdout;
+        for text in
+            ["32 x 3 windows of 64 tokens", "not known without the data: ", "`MindDataset` is not built"]
+        {
+            assert!(planned.contains(text), "`{text}` is missing:\n{planned}");
+        }
+    }
+    let refused = |arguments: &[&str]| {
+        let ended = run(without_adapter(&mut gristmill(arguments)));
+        assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+        ended.stderr
+    };
+    let answer = refused(&["train", "--config", file, "--as-single"]);
+    assert!(answer.contains("train_dataset.data_loader.type: `MindDataset` is not built"), "{answer}");
+    let answer = refused(&["plan", "--config", file]);
+    assert!(answer.contains("parallel_config: asks for 16 devices"), "{answer}");
+    let answer = refused(&["plan", file, "--config", file]);
+    assert!(answer.contains("--config: the configuration is named twice; name it once"), "{answer}");
+}
+
+/// A matrix of 1792 MiB, more than any run may bind: it can be planned for, and not trained.
+#[test]
+fn plan_shows_what_is_too_large_to_train() {
+    let sizes = ["hidden_size=8192", "num_heads=64", "intermediate_size=28672", "num_layers=1"];
+    let sizes = sizes.map(|size| format!("--model.model_config.{size}"));
+    let planned =
+        run(without_adapter(gristmill(["plan", "configs/tiny.yaml"]).args(&sizes))).succeeded().stdout;
+    for text in [
+        "tensors of at most 4096 MiB, more than a run may have",
+        "refused  by `train` as it stands: ",
+        "1792 MiB",
+    ] {
+        assert!(planned.contains(text), "`{text}` is missing:\n{planned}");
+    }
+}
+
 /// A feed-forward matrix of 312 MiB exceeds llvmpipe's bindings and not those of a GPU, which plans are made for by default.
 #[test]
 fn plan_and_shaders_assume_the_limits_of_the_tier() {

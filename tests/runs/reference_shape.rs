@@ -18,6 +18,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             activation: match kind {
                 Gelu::Exact => reference::gelu::Gelu::Exact,
                 Gelu::Tanh => reference::gelu::Gelu::Tanh,
+                Gelu::Fast => reference::gelu::Gelu::Fast,
             },
         },
         (Positions::Rotary, Activation::SwiGlu) => reference::gpt::Architecture::Llama,

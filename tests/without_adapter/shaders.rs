@@ -120,6 +120,10 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
          seq_length: 16, hidden_act: gelu_exact}",
     ];
+    let fast = [
+        "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
+         seq_length: 16, hidden_act: fast_gelu}",
+    ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
@@ -131,7 +135,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     capabilities
         .iter()
         .flat_map(|&capabilities| {
-            let models = [&[][..], &plain, &tied, &gpt2, &exact, &dropping, &wide, &scaling];
+            let models = [&[][..], &plain, &tied, &gpt2, &exact, &fast, &dropping, &wide, &scaling];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let mut in_half = Vec::new();
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {

@@ -1,9 +1,12 @@
 //! What a run takes, as text.
 
+use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
+use crate::model::config::Operator;
 use crate::settings::RunPlan;
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
+use crate::train::recordings::Recordings;
 use indicatif::{HumanBytes, HumanCount};
 use std::fmt;
 
@@ -19,6 +22,8 @@ pub struct Report<'a> {
     pub forecast: Forecast,
     /// What it would take if other layers were recomputed.
     pub otherwise: Vec<Otherwise>,
+    /// Why no adapter runs it, if that is so.
+    pub misfit: Option<Error>,
 }
 
 /// Activations with another recomputation.
@@ -36,7 +41,34 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-impl Report<'_> {
+impl<'a> Report<'a> {
+    /// The run of `plan` on `adapter`, with schedules of `steps` steps.
+    ///
+    /// # Errors
+    /// What does not fit the adapter.
+    pub fn new(
+        plan: &'a RunPlan,
+        length: Option<&'a RunLength>,
+        adapter: Capabilities,
+        steps: u64,
+    ) -> Result<Self> {
+        let model = &plan.model;
+        let forecast = Forecast::new(&Recordings::new(plan, adapter, steps)?);
+        let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
+        let mut otherwise = Vec::new();
+        for recomputed in [Vec::new(), (0..all).collect()] {
+            if recomputed != model.recomputed_layers || !model.recomputed_operators.is_empty() {
+                let mut plan = plan.clone();
+                plan.model.recomputed_layers = recomputed;
+                plan.model.recomputed_operators = Vec::new();
+                plan.settings.context.max_device_memory = None;
+                let pool_bytes = Forecast::new(&Recordings::new(&plan, adapter, steps)?).pool_bytes;
+                otherwise.push(Otherwise { recomputed: plan.model.recomputed_layers, pool_bytes });
+            }
+        }
+        Ok(Self { plan, length, adapter, forecast, otherwise, misfit: None })
+    }
+
     fn work(&self) -> Vec<String> {
         let Self { plan, forecast, .. } = self;
         let (tokens, flops) = (plan.tokens_per_step as u64, forecast.flops_per_token);
@@ -74,10 +106,15 @@ impl Report<'_> {
     fn memory(&self) -> Vec<String> {
         let forecast = &self.forecast;
         let (peak, training) = (HumanBytes(forecast.peak_bytes()), HumanBytes(forecast.bytes()));
-        let recomputed = self.recomputed(&self.plan.model.recomputed_layers);
-        let copies = format!("weights again, in {}, for the layers", self.plan.model.compute.name());
+        let model = &self.plan.model;
+        let recomputed = self.recomputed(&model.recomputed_layers, &model.recomputed_operators);
+        let weights = match self.plan.optimizer.stochastic_rounding {
+            true => "weights, in bfloat16 where layers read them",
+            false => "weights in f32",
+        };
+        let copies = format!("weights again, in {}, for the layers", model.compute.name());
         let parts = [
-            (forecast.weight_bytes, "weights in f32"),
+            (forecast.weight_bytes, weights),
             (forecast.copy_bytes, &copies),
             (forecast.gradient_bytes, "gradients"),
             (forecast.moment_bytes, "moments"),
@@ -92,7 +129,7 @@ impl Report<'_> {
         );
         lines.push("otherwise".to_string());
         lines.extend(self.otherwise.iter().map(|otherwise| {
-            let recomputed = self.recomputed(&otherwise.recomputed);
+            let recomputed = self.recomputed(&otherwise.recomputed, &[]);
             amount(otherwise.pool_bytes, "of", &format!("activations with {recomputed}"))
         }));
         lines.push("largest buffers".to_string());
@@ -100,34 +137,43 @@ impl Report<'_> {
         lines
     }
 
-    /// `layers` in words, with the key that says so where it is short.
-    fn recomputed(&self, layers: &[usize]) -> String {
+    /// What is recomputed in words, with the key that says so where it is short.
+    fn recomputed(&self, layers: &[usize], operators: &[(Operator, Vec<usize>)]) -> String {
         let model = &self.plan.model;
         let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
-        match layers.len() {
-            0 => "nothing recomputed".to_string(),
+        let operators: usize = operators.iter().map(|(_, layers)| layers.len()).sum();
+        let layers = match layers.len() {
+            0 if operators == 0 => return "nothing recomputed".to_string(),
+            0 => return format!("{operators} operators of layers recomputed"),
             count if count == all => {
                 "every layer recomputed (`recompute_config.recompute: True`)".to_string()
             }
             count => format!("{count} of {all} layers recomputed"),
+        };
+        match operators {
+            0 => layers,
+            _ => format!("{layers} and {operators} operators of others"),
         }
     }
 
     fn kernels(&self) -> Vec<String> {
-        let Self { adapter, forecast, .. } = self;
+        let Self { adapter, forecast, misfit, .. } = self;
         let launches: Vec<String> =
             forecast.launches.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let limit = adapter.limits.binding_bytes >> 20;
-        let kind = match adapter.tier {
-            Tier::Software => "as llvmpipe allows",
-            Tier::Portable => "as most GPUs allow",
+        let kind = match (adapter.tier, misfit) {
+            (_, Some(_)) => "more than a run may have",
+            (Tier::Software, None) => "as llvmpipe allows",
+            (Tier::Portable, None) => "as most GPUs allow",
         };
         let largest = &forecast.largest_binding;
-        vec![
+        let mut lines = vec![
             format!("kernels  tier {}, launches: {}", adapter.tier.name(), launches.join(", ")),
             format!("         planned for tensors of at most {limit} MiB, {kind}"),
             format!("         the largest binding takes {}: {}", HumanBytes(largest.bytes), largest.label),
-        ]
+        ];
+        lines.extend(misfit.as_ref().map(|misfit| format!("refused  by `train` as it stands: {misfit}")));
+        lines
     }
 }
 

@@ -1,41 +1,43 @@
-//! A YAML file with the overrides of the command line laid over it. The only file that knows the parser.
+//! A YAML file, and those it builds on, with the overrides of the command line laid over it.
 
 use std::path::{Path, PathBuf};
 
-use serde_yaml::Value;
-
-use super::locate;
+use super::layers::Layers;
 use super::names::Names;
 use super::node::Node;
 use super::overrides::Override;
 use super::path::{is_below, join};
+use super::setting::Setting;
+use super::yaml::{Parsed, parse};
 use crate::error::{Error, Result};
 
 /// A configuration as written: its values, and where each comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct Document {
-    file: PathBuf,
-    text: String,
+    layers: Layers,
     root: Node,
     overrides: Vec<Override>,
     names: &'static Names,
+    /// Keys of values on the command line that are there twice.
+    repeated: Vec<String>,
 }
 
 impl Document {
-    /// Parses `text`, which was read from `file`, and lays `overrides` over it, the last one on top. `names` are the names
-    /// of keys that have several.
-    pub fn parse(text: &str, file: &Path, overrides: &[Override], names: &'static Names) -> Result<Self> {
-        let root = parse(text).map_err(|(line, message)| {
-            Error::config(format!("{}:{line}", file.display()), format!("not valid YAML: {message}"))
-        })?;
-        let root = if root == Node::Null { Node::Map(Vec::new()) } else { root };
-        if !matches!(root, Node::Map(_)) {
-            let message = format!("expected sections (keys and values), found {root}");
-            return Err(Error::config(format!("{}:1", file.display()), message));
-        }
-        let mut document =
-            Self { file: file.to_path_buf(), text: text.to_string(), root, overrides: Vec::new(), names };
-        for one in overrides {
+    /// Parses `text`, which was read from `file`, lays it over the files that its key `bases` names, and `overrides` over it,
+    /// the last one on top. `names` are the names of keys that have several.
+    pub fn parse(
+        text: &str,
+        file: &Path,
+        overrides: &[Override],
+        names: &'static Names,
+        bases: &str,
+    ) -> Result<Self> {
+        let written = overrides.iter().rev().find(|one| one.path == bases).map(value_of).transpose()?;
+        let (layers, root) = Layers::read(text, file, bases, written.as_ref().map(|parsed| &parsed.root))?;
+        let mut document = Self { layers, root, overrides: Vec::new(), names, repeated: Vec::new() };
+        // Names of files are dealt with; anything else is laid over to be reported.
+        let names_files = written.is_some_and(|parsed| Vec::<PathBuf>::from_node(&parsed.root).is_some());
+        for one in overrides.iter().filter(|one| !names_files || one.path != bases) {
             document.lay_over(one)?;
         }
         Ok(document)
@@ -43,12 +45,18 @@ impl Document {
 
     /// The file this was read from.
     pub fn file(&self) -> &Path {
-        &self.file
+        self.layers.file()
     }
 
     /// The names of keys that have several.
     pub fn names(&self) -> &'static Names {
         self.names
+    }
+
+    /// What to say of keys that were written more than once in one section.
+    pub fn notices(&self) -> impl Iterator<Item = String> {
+        let all = self.layers.repeated().iter().chain(&self.repeated);
+        all.map(|place| format!("{place}: written more than once; the last value counts, as PyYAML reads it"))
     }
 
     /// The value at a dotted path; items of lists are numbered from 0.
@@ -67,17 +75,16 @@ impl Document {
     /// An error about the value at `path`, under whichever of its names it was written.
     pub fn error(&self, path: &str, message: impl std::fmt::Display) -> Error {
         let path = self.written(path);
-        let origin = self.flag(&path).map_or_else(
-            || format!("{}:{}: {path}", self.file.display(), locate::line(&self.text, &path)),
-            |one| one.flag.clone(),
-        );
+        let origin = self
+            .flag(&path)
+            .map_or_else(|| format!("{}: {path}", self.layers.place(&path)), |one| one.flag.clone());
         Error::config(origin.trim_end_matches(": "), message)
     }
 
     /// The line of the file on which the value at `path` was written; 0 where a flag set it.
     pub fn line(&self, path: &str) -> usize {
         let path = self.written(path);
-        if self.flag(&path).is_some() { 0 } else { locate::line(&self.text, &path) }
+        if self.flag(&path).is_some() { 0 } else { self.layers.line(&path) }
     }
 
     /// The override that set the value at `path`, written so, if one did.
@@ -97,9 +104,8 @@ impl Document {
     }
 
     fn lay_over(&mut self, one: &Override) -> Result<()> {
-        let value = parse(&one.value).map_err(|(_, message)| {
-            Error::config(&one.flag, format!("`{}` is not a valid value: {message}", one.value))
-        })?;
+        let Parsed { root: value, repeated } = value_of(one)?;
+        self.repeated.extend(repeated.iter().map(|key| format!("{}: {key}", one.flag)));
         let written = self.written(&one.path);
         set(&mut self.root, &written, value).map_err(|message| Error::config(&one.flag, message))?;
         self.overrides.push(Override { path: written, ..one.clone() });
@@ -107,51 +113,10 @@ impl Document {
     }
 }
 
-/// `node` as a YAML document.
-pub(crate) fn to_yaml(node: &Node) -> String {
-    // Cannot fail: the tree has no tags, and its keys are strings.
-    serde_yaml::to_string(node).unwrap_or_default()
-}
-
-/// The tree of `text`, or the line and the reason why there is none.
-fn parse(text: &str) -> std::result::Result<Node, (usize, String)> {
-    let fail = |error: serde_yaml::Error| {
-        let message = error.to_string();
-        // The parser places a repeated key at the start of its section.
-        let repeated = message.contains("duplicate entry").then(|| locate::repeated_key(text)).flatten();
-        let line = repeated.or(error.location().map(|location| location.line())).unwrap_or(1);
-        // The line stands in front; a message that repeats it reads badly.
-        (line, message.split(" at line ").next().unwrap_or_default().replace('\n', " "))
-    };
-    let mut value: Value = serde_yaml::from_str(text).map_err(fail)?;
-    value.apply_merge().map_err(fail)?;
-    Ok(from_value(value))
-}
-
-fn from_value(value: Value) -> Node {
-    match value {
-        Value::Null => Node::Null,
-        Value::Bool(value) => Node::Bool(value),
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => Node::Int(number.into()),
-            (_, Some(number)) => Node::Int(number.into()),
-            _ => Node::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Value::String(text) => Node::Text(text),
-        Value::Sequence(items) => Node::List(items.into_iter().map(from_value).collect()),
-        Value::Mapping(entries) => {
-            Node::Map(entries.into_iter().map(|(key, value)| (key_text(key), from_value(value))).collect())
-        }
-        // A tag says nothing to us; the value under it does.
-        Value::Tagged(tagged) => from_value(tagged.value),
-    }
-}
-
-fn key_text(key: Value) -> String {
-    match from_value(key) {
-        Node::Text(text) => text,
-        other => other.to_string().trim_matches('`').to_string(),
-    }
+fn value_of(one: &Override) -> Result<Parsed> {
+    parse(&one.value).map_err(|(_, message)| {
+        Error::config(&one.flag, format!("`{}` is not a valid value: {message}", one.value))
+    })
 }
 
 /// Puts `value` at a dotted path, making the sections on the way.

@@ -18,6 +18,8 @@ pub(crate) struct Fault {
 pub(crate) struct Faults {
     /// The faults, in the order they were found.
     pub list: Vec<Fault>,
+    /// What keeps the data from being loaded, and nothing else.
+    pub obstacles: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,
     /// Keys that do something else than in the original, and what.

@@ -17,18 +17,6 @@ pub(super) fn line(text: &str, path: &str) -> usize {
     line
 }
 
-/// The line of the first key that its section already has.
-pub(super) fn repeated_key(text: &str) -> Option<usize> {
-    let entries = entries(text);
-    let repeats = |index: &usize| {
-        let entry = &entries[*index];
-        let section = entries[..*index].iter().rev().take_while(|earlier| earlier.indent >= entry.indent);
-        let mut same_column = section.filter(|earlier| earlier.indent == entry.indent);
-        entry.key.is_some() && same_column.any(|earlier| earlier.key == entry.key)
-    };
-    (0..entries.len()).find(repeats).map(|index| entries[index].line)
-}
-
 /// A key or a list item, at the column where it starts.
 struct Entry {
     line: usize,
@@ -94,7 +82,8 @@ fn child(entries: &[Entry], range: std::ops::Range<usize>, key: &str) -> Option<
         let number = key.parse().ok()?;
         return direct.filter(|index| entries[*index].key.is_none()).nth(number);
     }
-    direct.find(|index| entries[*index].key.as_deref() == Some(key))
+    // Of a key that is there twice the last one counts.
+    direct.rfind(|index| entries[*index].key.as_deref() == Some(key))
 }
 
 /// Splits `key: value`; quotes around the key are taken off.
@@ -142,7 +131,7 @@ fn open_brackets(content: &str, mut open: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{line, repeated_key};
+    use super::line;
 
     const TEXT: &str = "# comment: 1
 seed: 0
@@ -199,9 +188,9 @@ last: { x: 1 }
     }
 
     #[test]
-    fn finds_repeated_keys() {
-        assert_eq!(repeated_key(TEXT), None);
-        assert_eq!(repeated_key("a:\n  b: 1\n  c: 1\nb: 1\nd:\n- b: 1\n- b: 2\nb: 3"), Some(8));
-        assert_eq!(repeated_key("a:\n  b: 1\n  c: {b: 1}\n  b: 1"), Some(4));
+    fn of_repeated_keys_the_last_is_found() {
+        assert_eq!(line("a:\n  b: 1\n  c: 1\nb: 1\nd:\n- b: 1\n- b: 2\nb: 3", "b"), 8);
+        assert_eq!(line("a:\n  b: 1\n  c: {b: 1}\n  b: 1", "a.b"), 4);
+        assert_eq!(line("a:\n  b: 1\n  c: {b: 1}\n  b: 1", "a.c.b"), 3);
     }
 }

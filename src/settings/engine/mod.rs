@@ -4,6 +4,7 @@
 mod culprits;
 mod document;
 mod faults;
+mod layers;
 mod locate;
 mod names;
 mod node;
@@ -18,10 +19,10 @@ pub(super) mod setting;
 mod source;
 pub(super) mod table;
 mod writer;
+mod yaml;
 
 pub(crate) use culprits::name_flags;
 pub(crate) use document::Document;
-pub(crate) use faults::Faults;
 pub(crate) use names::Names;
 pub use node::Node;
 pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections, words};

@@ -20,9 +20,11 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Nothing said yet.
+    /// Nothing said yet but what the document says of itself.
     pub fn new(document: &'a Document, tables: &'static [(&'static str, Table)]) -> Self {
-        Self { document, tables, faults: RefCell::default() }
+        let source = Self { document, tables, faults: RefCell::default() };
+        document.notices().for_each(|notice| source.note(notice));
+        source
     }
 
     /// The names of keys.
@@ -48,6 +50,12 @@ impl<'a> Source<'a> {
     /// Reports that `key` is missing in the section at `path`.
     pub fn missing(&self, path: &str, key: &str, message: impl std::fmt::Display) {
         self.add(&join(path, key), self.document.error(path, message));
+    }
+
+    /// Reports what at `path` keeps the data from being loaded; everything else of the run can be decided without it.
+    pub fn obstacle(&self, path: &str, message: impl std::fmt::Display) {
+        let fault = self.fault_at(path, self.document.error(path, message));
+        self.faults.borrow_mut().obstacles.push(fault);
     }
 
     /// Says that `path` has no value to rely on, though the fault that explains it is reported elsewhere.
@@ -132,11 +140,14 @@ impl<'a> Source<'a> {
 
     fn add(&self, path: &str, error: Error) {
         let repeats = |fault: &Fault| fault.error.to_string() == error.to_string();
-        let mut faults = self.faults.borrow_mut();
-        if !faults.list.iter().any(repeats) {
-            let line = self.document.line(path);
-            faults.list.push(Fault { path: self.canonical(path), line, error });
+        if !self.faults.borrow().list.iter().any(repeats) {
+            let fault = self.fault_at(path, error);
+            self.faults.borrow_mut().list.push(fault);
         }
+    }
+
+    fn fault_at(&self, path: &str, error: Error) -> Fault {
+        Fault { path: self.canonical(path), line: self.document.line(path), error }
     }
 
     /// `path` with its last key under the name we use; the whole document where it is empty.

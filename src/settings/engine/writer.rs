@@ -1,10 +1,10 @@
 //! Sections written out: as a file that reads back as them, and as what a resumed run must share.
 
-use super::document::to_yaml;
 use super::node::Node;
 use super::path::join;
 use super::section::Placed;
 use super::table::Decides;
+use super::yaml::to_yaml;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The sections about the machine: `context` and `parallel_config`.
+//! `context`: the machine.
 
 use crate::kernels::Tier;
 use crate::settings::engine::*;
@@ -19,31 +19,13 @@ rows! {
     }
     others [ignored(
         "mode device_target device_id max_call_depth save_graphs save_graphs_path enable_graph_kernel \
-            graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config mempool_block_size \
-            runtime_num_threads affinity_cpu_list infer_boost",
+            graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config gpu_config mempool_block_size \
+            runtime_num_threads affinity_cpu_list infer_boost deterministic pynative_synchronize memory_offload \
+            op_timeout inter_op_parallel_num env_config_path precision_mode variable_memory_max_size check_bprop \
+            enable_compile_cache compile_cache_path max_device_memory_offset save_dump_path print_file_path \
+            enable_dump reserve_class_name_in_scope grad_for_scalar debug_level hccl_buffer_size disable_format_transform \
+            parallel_speed_up_json_path",
         "about Ascend devices and MindSpore's graph compiler",
-    )]
-}
-
-rows! {
-    /// `parallel_config`: how the original spreads a run over devices. A run here is one rank.
-    pub struct Parallel {
-        /// Ranks that share the batch; taken as 1.
-        data_parallel: u64 = Host.default(1).within(COUNT).also("data_parallel_size"),
-        /// Ranks that share a matrix; taken as 1.
-        model_parallel: u64 = Host.default(1).within(COUNT).also("tensor_model_parallel_size"),
-        /// Ranks that share the layers; taken as 1.
-        pipeline_stage: u64 = Host.default(1).within(COUNT).also("pipeline_model_parallel_size"),
-        /// Ranks that share a sequence; taken as 1.
-        context_parallel: u64 = Host.default(1).within(COUNT),
-        /// Runs of layers that a stage of the original has; taken as 1. Counts of layers in `recompute_config` follow it and
-        /// `pipeline_stage` where `parallel.pipeline_config.pipeline_interleave` is on.
-        pp_interleave_num: u64 = Host.default(1).within(COUNT).also("virtual_pipeline_model_parallel_size"),
-    }
-    others [ignored(
-        "expert_parallel micro_batch_num seq_split_num use_seq_parallel|sequence_parallel optimizer_shard \
-            gradient_aggregation_group vocab_emb_dp context_parallel_algo ulysses_degree_in_cp mem_coeff",
-        "about several devices",
     )]
 }
 
@@ -105,22 +87,6 @@ impl Setting for Bytes {
 impl Words for Tier {
     const WORDS: &'static [(&'static str, Self)] =
         &[(Self::Software.name(), Self::Software), (Self::Portable.name(), Self::Portable)];
-}
-
-/// Reads `parallel_config` and says what becomes of it.
-pub(crate) fn read_parallel(source: &Source<'_>) -> Parallel {
-    let parallel = Parallel::read_at(source, "parallel_config");
-    let entries = parallel.entries().into_iter();
-    let above_one = entries.filter_map(|Entry { key, written, .. }| match written {
-        Some(Node::Int(ranks)) if ranks != 1 => Some(format!("{key} {ranks}")),
-        _ => None,
-    });
-    let asked: Vec<String> = above_one.collect();
-    if !asked.is_empty() {
-        source
-            .note(format!("parallel_config asks for {}; this run is one rank and takes 1", asked.join(", ")));
-    }
-    parallel
 }
 
 #[cfg(test)]

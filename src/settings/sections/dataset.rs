@@ -38,10 +38,23 @@ rows! {
                 numa_enable prefetch_size batch_size micro_batch do_eval",
             "about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation",
         ),
+        ignored(
+            "max_source_length max_target_length ignore_pad_token_for_loss pad_token_id prompt max_length \
+                modal_to_text_transform modal_content_transforms modal_content_input_columns modal_content_output_columns \
+                net_input_columns project_columns max_seq_length return_attention_mask eos_id gmask_id sop_id \
+                dataset_dir eval_interval eval_offset profile autotune \
+                filepath_prefix autotune_per_step use_generator",
+            "of data loaders that are not built",
+        ),
         differs("drop_remainder", Passes::On, "what does not fill a step is always dropped"),
         refused("repeat", Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
+        refused("num_samples", Passes::Off, "set runner_config.stop_step"),
         refused("eos_reset", Passes::Off, "write `eod_reset`"),
-        refused("dynamic_batch divisor remainder transforms text_transforms handler", Passes::Off, "remove it"),
+        refused(
+            "dynamic_batch divisor remainder transforms text_transforms label_transforms mixup_op mask_policy handler",
+            Passes::Off,
+            "remove it",
+        ),
     ]
 }
 
@@ -57,7 +70,9 @@ rows! {
         // Files of the original name a class and its special tokens; here the file says both.
         ignored(
             "type tokenizer_type model_max_length max_length padding_side trust_remote_code pad_token bos_token \
-                unk_token add_bos_token add_eos_token auto_register",
+                unk_token add_bos_token add_eos_token auto_register cls_token mask_token sep_token do_lower_case \
+                is_tokenize_char add_special_tokens padding truncation legacy image_tag added_tokens_file \
+                checkpoint_name_or_path prefix stage src_max_length tgt_max_length lang use_fast do_basic_tokenize",
             "said by the tokenizer's own file",
         ),
         refused(
@@ -82,17 +97,18 @@ pub struct Dataset {
 /// The table of `train_dataset_task` and `eval_dataset_task`.
 pub(crate) fn task_table() -> Table {
     Table::unused(
-        "`train_dataset_task` and `eval_dataset_task`: the original's class around a data set.",
-        [
-            sections("dataset_config"),
-            refused(
-                "type",
-                Passes::Words("CausalLanguageModelDataset"),
-                "write `type: CausalLanguageModelDataset`",
-            ),
-        ],
+        "`train_dataset_task` and `eval_dataset_task`: the original's class around a data set, `dataset_config`. Its `type` must be \
+         `CausalLanguageModelDataset` for the data to be read.",
+        [sections("dataset_config type")],
     )
 }
+
+/// Classes of the original that are not built: they make pairs or dialogues of what a loader gives.
+const PLANNED_TASKS: &str = "KeyWordGenDataset MultiTurnDataset SFTDataset RewardModelDataset ModalToTextSFTDataset \
+    TextClassificationDataset TokenClassificationDataset QuestionAnsweringDataset TranslationDataset \
+    MaskLanguageModelDataset ContrastiveLanguageImagePretrainDataset ImageCLSDataset MIMDataset \
+    ImageToTextRetrievalDataset ZeroShotImageClassificationDataset ADGenDataset GeneralDataset";
+const TASK: &str = "CausalLanguageModelDataset";
 
 /// Reads the data set `section` (`train_dataset`), or the one that its task (`train_dataset_task`) holds; `None` after a
 /// fault that leaves nothing to check.
@@ -113,6 +129,7 @@ pub(crate) fn read(source: &Source<'_>, section: &str) -> Option<Dataset> {
     };
     let reader = Reader::open(source, path, &[&DatasetKeys::table()]);
     let mut keys = DatasetKeys::read(&reader);
+    check_task(source, &task, path);
     let (of_loader, loader, megatron) = loader::read(source, path)?;
     let resets_both = std::mem::take(&mut keys.eod_reset);
     keys.reset_position_ids |= resets_both;
@@ -221,6 +238,20 @@ impl Dataset {
     }
 }
 
+/// Another class than the one that is built is an obstacle to the data, unless its loader is one already.
+fn check_task(source: &Source<'_>, task: &str, dataset: &str) {
+    let path = format!("{task}.type");
+    let Some(node) = source.node(&path) else { return };
+    let word = node.word().unwrap_or_default();
+    if words(PLANNED_TASKS).any(|planned| planned == word) {
+        if !loader::is_planned(source, dataset) {
+            source.obstacle(&path, format!("`{word}` is not built; write `type: {TASK}`"));
+        }
+    } else if word != TASK {
+        source.fault(&path, unknown_type(word, std::iter::once(TASK)));
+    }
+}
+
 /// The original writes the token that ends documents under `model.model_config`.
 fn model_eod(source: &Source<'_>) -> Option<i64> {
     source.node("model.model_config.eod_token_id").and_then(i64::from_node)
@@ -228,6 +259,12 @@ fn model_eod(source: &Source<'_>) -> Option<i64> {
 
 /// The path of a `tokenizer.json`, or a section that names it and the token that ends documents.
 fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>> {
+    let path = reader.path(key);
+    let dataset = path.rsplit_once('.').map_or("", |(section, _)| section);
+    // One that is named for a loader that is not built waits with it.
+    if loader::is_planned(reader.source, dataset) {
+        return Some(None);
+    }
     let tokenizer = match reader.node(key)? {
         Node::Map(_) => Tokenizer::read_at(reader.source, &reader.path(key)),
         node => {

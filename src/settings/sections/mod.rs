@@ -7,6 +7,7 @@ pub(crate) mod model;
 pub(crate) mod moe;
 pub(crate) mod monitor;
 pub(crate) mod optimizer;
+pub(crate) mod parallel;
 pub(crate) mod recompute;
 pub(crate) mod run;
 pub(crate) mod runner;
@@ -48,7 +49,9 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("train_dataset_task", dataset::task_table()),
             ("sample", sample::Sample::table()),
             ("context", context::Context::table()),
-            ("parallel_config", context::Parallel::table()),
+            (parallel::PATH, parallel::Parallel::table()),
+            ("parallel", parallel::ParallelContext::table()),
+            ("parallel.pipeline_config", parallel::PipelineConfig::table()),
         ];
         tables.extend(callbacks::tables());
         tables.extend(unused::tables());

@@ -22,15 +22,19 @@ pub(crate) fn outer_table() -> Table {
 /// Reads the section and fills in its defaults; with the reader, for the keys of a mixture that stand among the model's.
 pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a>, Model) {
     Reader::open(source, "model", &[&outer_table()]);
-    Reader::open(source, "model.arch", &[&arch_table()]);
-    let family = family::of(source);
     let table = Model::table();
-    let Some(family) = family else {
-        // Another model's keys are unknown only because the model is.
+    let Some(family) = family::of(source).filter(|_| !is_elsewhere(source)) else {
+        // Another model's keys are unknown only because the model is; adapters are none of the model's.
+        rows::check_adapters(source);
+        source.distrust(PATH);
         return (Reader::empty(source, PATH).of_type(LLAMA), Model::default());
     };
+    Reader::open(source, "model.arch", &[&arch_table()]);
     let reader =
         Reader::open(source, PATH, &[&table, of_mixture, &family_table(family)]).of_type(family.word());
+    if !is_described(source, &table) {
+        return (Reader::empty(source, PATH).of_type(LLAMA), Model::default());
+    }
     for row in reader.foreign(&table).into_iter().filter(|row| reader.asks(row.key)) {
         reader.fault(row.key, format!("has no meaning for `{}`; remove it", family.word()));
     }
@@ -38,4 +42,35 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
     model.kind = family;
     fill::fill(&mut model, &reader);
     (reader, model)
+}
+
+/// Whether the shape is in another folder, which the top level reports.
+fn is_elsewhere(source: &Source<'_>) -> bool {
+    source.node("pretrained_model_dir").is_some_and(|node| !node.is_off())
+}
+
+/// Whether any required key is written. Templates leave out all of them, which is one fault and not five.
+fn is_described(source: &Source<'_>, table: &Table) -> bool {
+    let required: Vec<&str> = table.rows.iter().filter(|row| row.is_required).map(|row| row.key).collect();
+    let names = source.names();
+    let entries = match source.node(PATH) {
+        Some(Node::Map(entries)) => entries.as_slice(),
+        _ => &[],
+    };
+    let describes =
+        |(name, node): &(String, Node)| required.contains(&names.canonical(name)) && !node.is_none();
+    if entries.iter().any(describes) {
+        return true;
+    }
+    let is_explained = required.iter().any(|key| source.explains_absence(PATH, key));
+    if is_explained {
+        source.distrust(PATH);
+    } else {
+        source.missing(
+            PATH,
+            required[0],
+            format!("describes no model; write at least `{}`", required.join("`, `")),
+        );
+    }
+    false
 }

@@ -15,9 +15,9 @@ pub use rows::Recompute;
 pub use selection::Selection;
 pub use stages::Offset;
 
-use super::context::Parallel;
 use super::model::{self, Model};
 use super::moe::Moe;
+use super::parallel::Distribution;
 use crate::settings::engine::*;
 use choice::{Choice, Parts};
 use rows::SELECTIONS;
@@ -39,7 +39,12 @@ pub(crate) fn table() -> Table {
 
 /// Reads the section, and resolves every form of its keys to numbers of layers: those of `model`, the blocks of multi-token
 /// prediction after the others.
-pub(crate) fn read(source: &Source<'_>, model: &Model, moe: Option<&Moe>, parallel: &Parallel) -> Recompute {
+pub(crate) fn read(
+    source: &Source<'_>,
+    model: &Model,
+    moe: Option<&Moe>,
+    parallel: &Distribution,
+) -> Recompute {
     let reader = Reader::open(source, PATH, &[&Recompute::table()]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute);
@@ -55,7 +60,7 @@ pub(crate) fn read(source: &Source<'_>, model: &Model, moe: Option<&Moe>, parall
 }
 
 /// Turns counts of layers into `layers` and `operators`, and says which they are.
-fn resolve(recompute: &mut Recompute, reader: &Reader<'_>, parts: Parts<'_>, parallel: &Parallel) {
+fn resolve(recompute: &mut Recompute, reader: &Reader<'_>, parts: Parts<'_>, parallel: &Distribution) {
     let layers = parts.model.num_layers.saturating_add(parts.model.mtp_depth.unwrap_or(0));
     let counts_stages = recompute.counts_stages();
     if !counts_stages {
@@ -94,19 +99,18 @@ fn stages(
     reader: &Reader<'_>,
     layers: usize,
     model: &Model,
-    parallel: &Parallel,
+    parallel: &Distribution,
 ) -> Option<Stages> {
     let source = reader.source;
-    let interleaves = model.pp_interleave_num.unwrap_or(parallel.pp_interleave_num);
-    let switch = source.node("parallel.pipeline_config.pipeline_interleave").and_then(bool::from_node);
-    let is_interleaved = switch == Some(true);
-    if counts_stages && interleaves > 1 && !is_interleaved {
+    let Distribution { degrees, is_interleaved, .. } = parallel;
+    let interleaves = model.pp_interleave_num.unwrap_or(degrees.pp_interleave_num);
+    if counts_stages && interleaves > 1 && !*is_interleaved {
         let switch = "parallel.pipeline_config.pipeline_interleave";
         source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{switch}: True`"));
     }
-    let interleaves = if is_interleaved { interleaves } else { 1 };
+    let interleaves = if *is_interleaved { interleaves } else { 1 };
     let [stages, interleaves] =
-        [parallel.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        [degrees.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     match Stages::new(layers, stages, interleaves, model.offset.as_ref()) {
         Ok(stages) => Some(stages),
         // All layers or none are the same layers, however they are dealt.

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 rows! {
     /// The top level: the run's name and seed, where it starts, when it evaluates.
     pub struct Run {
+        /// Files that this one builds on, relative to it: their keys count where it is silent. Sections are merged key by key
+        /// with those of a base; of several bases the last that has a top-level key gives all of it.
+        base_config: Vec<PathBuf> = Host.optional().example("./base.yaml"),
         /// Name of the run and of its folder below `output_dir`; by default the name of the file.
         run_name: String = Host.optional().read_by(folder_name).example("trial"),
         /// Folder in which run folders are made.
@@ -30,29 +33,35 @@ rows! {
         /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
         /// Under a loss scale that adapts, too, the first overflow does.
         check_for_nan_in_loss_and_grad: bool = Host.default(false),
-        /// Micro-batches that the original computes in turns to hide communication; taken as 1.
+        /// Whether one device does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows
+        /// of a step are kept by accumulation, and `context.max_device_memory` is not applied.
+        as_single: bool = Host.default(false),
+        /// Whether the original runs on several devices; see `parallel_config`.
+        use_parallel: Option<bool> = Host.optional().example("True"),
+        /// Micro-batches that the original computes in turns to hide communication; taken as 1, but counted by `as_single`.
         micro_batch_interleave_num: Option<u64> = Host.optional().example("2"),
     }
     others [
         sections(
             "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks|callback context parallel parallel_config sample",
+                monitor_config callbacks|callback context parallel_config parallel sample",
         ),
         ignored(
-            "use_parallel auto_trans_ckpt transform_process_num src_strategy_path_or_dir load_ckpt_format \
-                load_ckpt_async remote_save_url processor auto_tune autotune_per_step filepath_prefix \
-                remove_redundancy use_graceful_exit run_status",
+            "auto_trans_ckpt transform_process_num src_strategy_path_or_dir src_strategy dst_strategy load_ckpt_format \
+                load_ckpt_async ckpt_use_legacy_format balanced_load save_file remote_save_url processor auto_tune \
+                autotune_per_step filepath_prefix remove_redundancy use_graceful_exit run_status register_path \
+                exclude_cann_cpu enable_mindio_ttp_save_ckpt",
             "about the original's devices, files and launcher",
         ),
         ignored(
             "profile_start_step profile_stop_step profile_communication profile_memory profile_rank_ids \
-                profile_pipeline profiler_level init_start_profile mstx",
+                profile_pipeline profiler_level profile_level init_start_profile mstx",
             "about the original's profiler",
         ),
         ignored(
             "use_legacy layer_decay lr_scale_factor metric eval_callbacks infer train_precision_sync \
-                print_separate_loss",
+                infer_precision_sync postprocess_use_numpy print_separate_loss predict_batch_size input_data adapter_id",
             "of another branch of the original, or without effect on training",
         ),
         ignored(
@@ -65,14 +74,13 @@ rows! {
         refused("layer_scale lr_scale", Passes::Off, "write `False` and set lr_schedule.learning_rate"),
         refused("ignore_data_skip data_skip_steps", Passes::Off, "remove it: resuming continues exactly"),
         refused("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
-        refused("base_config", Passes::Off, "copy its keys into this file"),
-        refused(
-            "use_checkpoint_health_monitor tensorboard",
-            Passes::Off,
-            "remove it",
-        ),
+        refused("use_checkpoint_health_monitor", Passes::Off, "remove it"),
+        differs("tensorboard", Passes::Off, "no TensorBoard files are written; metrics.jsonl has the numbers of each step"),
     ]
 }
+
+/// The key that names the files a file builds on.
+pub(crate) const BASES: &str = "base_config";
 
 /// `resume_training`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,17 +131,11 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, R
         run.run_name = stem.map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
         check_folder_name(&reader, "run_name", &run.run_name);
     }
-    let interleave = run.micro_batch_interleave_num.filter(|number| *number > 1);
-    if let Some(number) = interleave {
-        source.note(format!(
-            "micro_batch_interleave_num `{number}` is taken as 1: a step sees batch_size x gradient_accumulation_steps windows"
-        ));
-    }
     if run.do_eval {
         check_evaluation(&reader, &run);
     }
     run.eval_epoch_interval = -1;
-    run.micro_batch_interleave_num = None;
+    run.base_config.clear(); // merged already
     (reader, run)
 }
 

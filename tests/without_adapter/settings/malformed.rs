@@ -92,9 +92,6 @@ const MALFORMED: &str = r#"
 = x.yaml:1: runner_wrapper.scale_sense.loss_scale_value: expected a number from 2^-64 to 2^64, found `1e-30`
 +seed: [
 = x.yaml:3: not valid YAML: did not find expected ',' or ']'
-+seed: 7
-+seed: 8
-= x.yaml:2: not valid YAML: duplicate entry with key "seed"
 
 -  batch_size: 4
 +  gradient_accumulation_steps: 0

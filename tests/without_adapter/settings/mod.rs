@@ -2,6 +2,7 @@
 //! `src/settings/tests.rs`.
 
 mod datasets;
+mod dialect;
 mod families;
 mod faults;
 mod groups;

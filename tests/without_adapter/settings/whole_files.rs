@@ -26,7 +26,7 @@ fn numbers_and_words_of_yaml_1_1() {
 
 #[test]
 fn a_file_of_the_original() {
-    let (plan, notices) = resolve(LLAMA_STYLE, &[]).unwrap();
+    let (plan, notices) = resolve(LLAMA_STYLE, &["--as-single"]).unwrap();
     assert_eq!(
         (plan.settings.run.run_name.as_str(), plan.settings.run.folder().as_path()),
         ("x", Path::new("./runs/x"))
@@ -43,11 +43,14 @@ fn a_file_of_the_original() {
             plan.settings.wrapper.scale_sense.loss_scale_value,
             plan.tokens_per_step
         ),
-        (Some(1.0), 4294967296.0, 6 * 4096)
+        (Some(1.0), 4294967296.0, 8 * 4 * 6 * 4096)
     );
     assert_eq!(plan.optimizer.corrected_betas(), Some([0.9, 0.95]));
     assert_eq!(plan.schedule.warmup, Warmup::Ratio(0.03));
-    assert_eq!(plan.settings.context.max_device_memory.map(|size| size.0), Some(58 << 30));
+    assert_eq!(plan.settings.context.max_device_memory, None);
+    let (stand_alone, _) = resolve(LLAMA_STYLE, &["--use_parallel=False"]).unwrap();
+    assert_eq!(stand_alone.settings.context.max_device_memory.map(|size| size.0), Some(58 << 30));
+    assert_eq!(stand_alone.tokens_per_step, 6 * 4096);
     let checkpoint = plan.settings.callbacks.checkpoint.clone().unwrap();
     assert_eq!(
         (checkpoint.save_checkpoint_steps, checkpoint.keep_checkpoint_max, checkpoint.prefix.as_str()),
@@ -58,10 +61,13 @@ fn a_file_of_the_original() {
         [
             "model.model_config.use_flash_attention: attention never stores its matrix here, whatever this says",
             "parallel_config asks for data_parallel 8, pipeline_stage 2; this run is one rank and takes 1",
+            "context.max_device_memory: not applied with `as_single`, as it is about the file's own devices",
+            "runner_config.gradient_accumulation_steps: 32 keeps the 192 windows of a step (parallel_config.micro_batch_num 4 \
+             x parallel_config.data_parallel 8)",
             "model.model_config.param_init_type: float32 here, which is more precise",
-            "without meaning here and ignored: use_parallel, moe_config.capacity_factor, trainer.model_name, \
+            "without meaning here and ignored: moe_config.capacity_factor, trainer.model_name, \
              runner_config.{sink_mode, sink_size}, train_dataset.input_columns, \
-             callbacks.ObsMonitor, context.device_target, parallel_config.micro_batch_num",
+             callbacks.ObsMonitor, context.device_target",
         ]
     );
 }
@@ -96,7 +102,8 @@ fn a_resolved_plan_reads_back_as_itself() {
     let windowed = BASE.replace("seq_length: 32", &format!("seq_length: 32\n    {}", keys.join("\n    ")));
     for text in [BASE, &windowed, LLAMA_STYLE, MEGATRON_STYLE] {
         for arguments in [&[][..], &["--resume_training=step_0000020", "--context.max_device_memory=1.5MB"]] {
-            assert_reads_back(&resolve(text, arguments).unwrap().0);
+            let arguments = [arguments, &["--as-single"]].concat();
+            assert_reads_back(&resolve(text, &arguments).unwrap().0);
         }
     }
 }

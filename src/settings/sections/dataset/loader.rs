@@ -37,7 +37,13 @@ rows! {
     }
     others [
         sections("config"),
-        ignored("num_parallel_workers", "about MindSpore's data pipeline"),
+        ignored(
+            "num_parallel_workers column_names columns_list schema num_shards shard_id shard_equal_rows stage phase version \
+                origin_columns python_multiprocessing padded_sample num_padded",
+            "about MindSpore's data pipeline, or of loaders that are not built",
+        ),
+        refused("num_samples", Passes::Off, "set runner_config.stop_step, or max_bytes of a loader of text"),
+        refused("handler packing", Passes::Off, "prepare the data before the run"),
         refused("datasets_type", Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`"),
     ]
 }
@@ -251,25 +257,31 @@ impl Loader {
     }
 }
 
+/// Whether the data set at `path` has a loader of the original that is not built: nobody reads what it needs.
+pub(super) fn is_planned(source: &Source<'_>, path: &str) -> bool {
+    let word = source.word(&format!("{path}.data_loader.type"));
+    word.is_some_and(|word| words(PLANNED).any(|planned| planned == word))
+}
+
+/// The type of the data set's loader. That there is none, or one that is not built, is an obstacle to its data alone.
 fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
     let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
     let Some(word) = source.word(kind_path) else {
         let names = known().collect::<Vec<_>>().join(", ");
-        source.fault(path, format!("`data_loader.type` is missing; write one of {names}"));
+        source.obstacle(path, format!("`data_loader.type` is missing; write one of {names}"));
         return None;
     };
     let kind = LoaderType::named(word);
-    if kind.is_none() {
-        let is_planned = words(PLANNED).any(|planned| planned == word);
-        let message = match closest(word, known()).filter(|_| !is_planned) {
+    let remedy = || {
+        let (text, tokens) = (LoaderType::Text.word(), LoaderType::Tokens.word());
+        format!("convert the data to text ({text}) or to files of token ids ({tokens})")
+    };
+    if kind.is_none() && is_planned(source, path) {
+        source.obstacle(kind_path, format!("`{word}` is not built; {}", remedy()));
+    } else if kind.is_none() {
+        let message = match closest(word, known()) {
             Some(name) => format!("unknown type `{word}`; did you mean `{name}`?"),
-            None => {
-                let what = if is_planned { "is not built" } else { "is no data loader" };
-                let (text, tokens) = (LoaderType::Text.word(), LoaderType::Tokens.word());
-                format!(
-                    "`{word}` {what}; convert the data to text ({text}) or to files of token ids ({tokens})"
-                )
-            }
+            None => format!("`{word}` is no data loader; {}", remedy()),
         };
         source.fault(kind_path, message);
     }

@@ -22,10 +22,11 @@ const PRETRAIN_SEQLEN: u64 = 2048;
 /// Turns `extend_method` into a scaling, and checks any scaling against a model whose longest position is `length` and whose
 /// base is `theta`.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta: f64) {
-    if !reader.are_sound(&["rope_scaling", "extend_method", "scaling_factor"]) {
+    if !reader.are_sound(&["rope_scaling", "extend_method", "position_embedding_type", "scaling_factor"]) {
         return;
     }
-    let (method, factor) = (model.extend_method.take(), model.scaling_factor.take());
+    let Some(method) = method_of(model, reader) else { return };
+    let factor = model.scaling_factor.take();
     let pretrained = model.pretrain_seqlen.take();
     match (reader.has("rope_scaling"), method) {
         (true, Some(_)) => {
@@ -39,7 +40,9 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta:
             }
             None => {
                 let known = "None, PI, NTK, linear, DYNAMIC_NTK, YARN and LLAMA3";
-                reader.fault("extend_method", format!("unknown method `{word}`; known are {known}"));
+                let key =
+                    if reader.has("extend_method") { "extend_method" } else { "position_embedding_type" };
+                reader.fault(key, format!("unknown method `{word}`; known are {known}"));
             }
         },
         // Files of the original carry a factor of 1 without a method.
@@ -50,6 +53,22 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta:
         (false, None) => {}
     }
     check(&model.rope_scaling, reader, length, theta);
+}
+
+/// The method that either of its keys names; `None` after a fault.
+fn method_of(model: &mut Model, reader: &Reader<'_>) -> Option<Option<String>> {
+    let method = model.extend_method.take();
+    let positions = model.position_embedding_type.take();
+    let has_both = reader.has("extend_method") && reader.has("position_embedding_type");
+    if has_both
+        && positions.as_ref().map(|word| word.to_lowercase())
+            != method.as_ref().map(|word| word.to_lowercase())
+    {
+        let message = "differs from `extend_method`, whose other name it is; keep one of them";
+        reader.fault("position_embedding_type", message);
+        return None;
+    }
+    Some(method.or(positions))
 }
 
 fn read_method(

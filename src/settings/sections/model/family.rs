@@ -31,6 +31,8 @@ impl Words for Activation {
         ("gelu_pytorch_tanh", Self::Gelu(Gelu::Tanh)),
         ("gelu_exact", Self::Gelu(Gelu::Exact)),
         ("gelu", Self::Gelu(Gelu::Exact)),
+        ("quick_gelu", Self::Gelu(Gelu::Fast)),
+        ("fast_gelu", Self::Gelu(Gelu::Fast)),
     ];
 }
 
@@ -39,7 +41,7 @@ pub(crate) fn arch_table() -> Table {
     const REMEDY: &str = "the model must be `LlamaForCausalLM` or `GPT2LMHeadModel`";
     Table::unused(
         "`model.arch`: the class of the model, which says the same as `model_config.type`.",
-        [sections("type"), refused("auto_register", Passes::Off, REMEDY)],
+        [sections("type"), refused("auto_register pet", Passes::Off, REMEDY)],
     )
 }
 
@@ -56,11 +58,6 @@ pub(crate) fn family_table(family: Family) -> Table {
                     "write `False`",
                 ),
                 refused("normalization", Passes::Words("RMSNorm"), "write `normalization: RMSNorm`"),
-                refused(
-                    "position_embedding_type",
-                    Passes::Words("rope"),
-                    "write `position_embedding_type: rope`",
-                ),
             ],
         ),
         Family::Gpt2 => Table::unused(
@@ -69,11 +66,6 @@ pub(crate) fn family_table(family: Family) -> Table {
                 refused("gated_linear_unit post_layernorm_residual", Passes::Off, "write `False`"),
                 refused("add_bias_linear out_proj_has_bias wo_has_bias has_bias", Passes::On, "write `True`"),
                 refused("normalization", Passes::Words("LayerNorm"), "write `normalization: LayerNorm`"),
-                refused(
-                    "position_embedding_type",
-                    Passes::Words("learned_absolute absolute"),
-                    "write `position_embedding_type: learned_absolute`",
-                ),
             ],
         ),
     }
@@ -115,6 +107,25 @@ pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Optio
             reader.fault(key, format!("not built yet (found {node}); write `{key}: {remedy}`"));
             None
         }
+    }
+}
+
+/// `position_embedding_type`: how Llama's rotary frequencies are stretched; GPT-2's positions are learned.
+pub(super) fn positions(reader: &Reader<'_>, key: &'static str) -> Option<Option<String>> {
+    let word: String = reader.convert(key, reader.node(key)?)?;
+    let is_llama = reader.kind_is(Family::Llama.word());
+    match (is_llama, word.as_str()) {
+        (true, "rope") | (false, "learned_absolute" | "absolute") => Some(None),
+        (
+            true,
+            "learned_absolute" | "absolute" | "none" | "relative" | "mrope" | "partial_rope" | "alibi",
+        )
+        | (false, _) => {
+            let remedy = if is_llama { "rope" } else { "learned_absolute" };
+            reader.fault(key, format!("not built yet (found `{word}`); write `{key}: {remedy}`"));
+            None
+        }
+        (true, _) => Some(Some(word)),
     }
 }
 

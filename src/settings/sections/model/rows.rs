@@ -37,7 +37,7 @@ rows! {
         /// F / D of GPT-2 where no size is given; 4 by default.
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
         /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the tanh
-        /// approximation, `gelu_new`; `gelu` is the exact form.
+        /// approximation, `gelu_new`; `gelu` is the exact form and `fast_gelu` the one by the logistic function.
         hidden_act: Option<Activation> = Shape.optional().read_by(family::activation)
             .also("activation_function activation_func").example("gelu_exact"),
         /// Tokens in a window (T).
@@ -52,6 +52,9 @@ rows! {
         /// How rotary frequencies are stretched: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or `LLAMA3`, with
         /// `scaling_factor` or `pretrain_seqlen`.
         extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
+        /// Megatron's name of `extend_method`, where `rope` is none; GPT-2's positions are `learned_absolute`.
+        position_embedding_type: Option<String> = Numbers.optional().read_by(family::positions)
+            .example("NTK\nscaling_factor: 2.0"),
         /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
         scaling_factor: Option<Node> = Numbers.optional().of(LLAMA).also("factor rotary_scaling_factor")
             .example("2.0\nextend_method: PI"),
@@ -116,24 +119,29 @@ rows! {
     }
     others [
         ignored(
-            "bos_token_id eos_token_id batch_size repetition_penalty max_decode_length max_length max_new_tokens top_k \
+            "bos_token_id eos_token_id eos_token pad_token batch_size repetition_penalty max_decode_length max_length max_new_tokens top_k \
                 top_p do_sample temperature is_dynamic is_flexible_shape block_size num_blocks use_paged_attention \
                 use_past_shard use_kvcache_op use_cache",
             "about generation; `gristmill generate` takes flags",
         ),
         ignored(
             "compute_in_2d fine_grain_interleave parallel_optimizer use_seq_parallel|sequence_parallel seq_parallel \
-                use_ring_attention input_sliced_sig micro_batch_interleave_num",
+                use_ring_attention input_sliced_sig micro_batch_interleave_num lm_head_dp num_layers_of_each_stage",
             "about several devices",
         ),
         ignored(
             "qkv_concat ffn_concat use_attn_mask_compression use_prompt_flash_attention use_incre_flash_attention \
                 use_rope_slice use_contiguous_weight_layout_attention use_interleaved_weight_layout_mlp \
-                is_sample_acceleration fp32_residual_connection",
+                is_sample_acceleration fp32_residual_connection mlp_concat fused_rms_norm is_npu_acceleration \
+                use_contiguous_weight_layout use_attention_mask mask_type input_layout sparse_mode rotary_cos_format \
+                persist_layer_norm memory_efficient_layer_norm masked_softmax_fusion bias_activation_fusion \
+                bias_dropout_fusion moe_router_fusion attention_softmax_in_fp32",
             "about the original's kernels and the layout of its weights",
         ),
         ignored(
-            "rotary_emb_base auto_register architectures model_type output_router_logits",
+            "rotary_emb_base auto_register architectures model_type output_router_logits model_name net_name num_labels \
+                is_encoder_decoder use_select_recompute no_recompute_layers transformers_version \
+                torch_dtype single_checkpoint_name_or_path",
             "read by other programs, or without effect in the original",
         ),
         ignored(
@@ -141,10 +149,10 @@ rows! {
             "about compiling each layer once, which is always so here",
         ),
         refused("use_past", Passes::Off, "write `use_past: False`"),
-        refused("pet_config", Passes::Off, "remove `pet_config` to train all weights"),
+        ADAPTERS,
         refused(
             "multi_latent_attention q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim \
-                window_attn_skip_freq use_mup",
+                window_attn_skip_freq use_mup is_reward_model",
             Passes::Off,
             "remove it",
         ),
@@ -169,6 +177,17 @@ rows! {
             "names a download of the original and is ignored; weights come from `load_checkpoint`",
         ),
     ]
+}
+
+/// Low-rank adapters and their like.
+const ADAPTERS: Other = refused("pet_config", Passes::Off, "remove `pet_config` to train all weights");
+
+/// Reports adapters for a model whose other keys are not read.
+pub(super) fn check_adapters(source: &Source<'_>) {
+    let path = format!("{}.pet_config", family::PATH);
+    if let Some(node) = source.node(&path).filter(|node| !node.is_off()) {
+        source.fault(&path, format!("not built yet (found {node}); {}", ADAPTERS.sentence));
+    }
 }
 
 pub(super) const LLAMA: &str = "LlamaConfig";

@@ -4,12 +4,13 @@ use super::selection::{Selected, Selection, remove_excluded};
 use super::stages::{Chunks, Offset, Stages};
 use super::{Amount, COMMUNICATION, SELECTED, acting};
 use crate::settings::engine::{Document, Node, Setting};
+use crate::settings::sections::{names, run};
 use std::path::Path;
 
 /// The value of a line of YAML.
 fn node(yaml: &str) -> Node {
     let text = format!("value: {yaml}");
-    let document = Document::parse(&text, Path::new("x.yaml"), &[], crate::settings::sections::names());
+    let document = Document::parse(&text, Path::new("x.yaml"), &[], names(), run::BASES);
     document.expect("a document").get("value").cloned().expect("a value")
 }
 

@@ -54,7 +54,10 @@ rows! {
         /// Every rate of the schedule in `base_lr` is multiplied by this.
         lr_scale: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("LearningRateWiseLayer").example("0.5"),
     }
-    others [refused("auto_register", Passes::Off, "remove it")]
+    others [
+        refused("auto_register", Passes::Off, "remove it"),
+        ignored("max_lr min_lr num_iters", "of `MegatronLR`, which is not built"),
+    ]
 }
 
 rows! {

@@ -1,0 +1,133 @@
+//! A file and the files that it builds on: each is a layer, and what an upper layer says goes before what a lower one does.
+
+use std::path::{Path, PathBuf};
+
+use super::locate;
+use super::node::Node;
+use super::setting::Setting;
+use super::yaml::{Parsed, parse};
+use crate::error::{Error, Result};
+
+/// The layers of a configuration, the file itself first.
+#[derive(Clone, Debug)]
+pub(super) struct Layers {
+    all: Vec<Layer>,
+    /// Keys that a section of some file has more than once, each with the place of the value that counts.
+    repeated: Vec<String>,
+}
+
+/// One file.
+#[derive(Clone, Debug)]
+struct Layer {
+    file: PathBuf,
+    text: String,
+    root: Node,
+}
+
+impl Layers {
+    /// Reads `text`, which was read from `file`, and the files that its key `bases` names, a path or several relative to it,
+    /// which may name others; with the tree that all of them make. `written` stands in for the key's value.
+    ///
+    /// # Errors
+    /// If a file is missing, is no YAML or no section, or leads back to itself.
+    pub fn read(text: &str, file: &Path, bases: &str, written: Option<&Node>) -> Result<(Self, Node)> {
+        let mut layers = Self { all: Vec::new(), repeated: Vec::new() };
+        let root = layers.add(text, file, bases, written, &mut Vec::new())?;
+        Ok((layers, root))
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &Path {
+        &self.all[0].file
+    }
+
+    /// `FILE:LINE` of the value at `path`: in the uppermost layer that has it, otherwise in the file itself.
+    pub fn place(&self, path: &str) -> String {
+        let layer = self.layer(path);
+        format!("{}:{}", layer.file.display(), locate::line(&layer.text, path))
+    }
+
+    /// The line of the file itself on which the value at `path` was written; its first where another file wrote it.
+    pub fn line(&self, path: &str) -> usize {
+        locate::line(&self.all[0].text, path)
+    }
+
+    /// Keys that a section of some file has more than once, each with the place of the value that counts.
+    pub fn repeated(&self) -> &[String] {
+        &self.repeated
+    }
+
+    fn layer(&self, path: &str) -> &Layer {
+        let has = |layer: &&Layer| path.split('.').try_fold(&layer.root, |node, key| node.get(key)).is_some();
+        self.all.iter().find(has).unwrap_or(&self.all[0])
+    }
+
+    /// Adds a file and its bases; `above` are the files that led to it.
+    fn add(
+        &mut self,
+        text: &str,
+        file: &Path,
+        bases: &str,
+        written: Option<&Node>,
+        above: &mut Vec<PathBuf>,
+    ) -> Result<Node> {
+        let Parsed { root, repeated } = parse(text).map_err(|(line, message)| {
+            Error::config(format!("{}:{line}", file.display()), format!("not valid YAML: {message}"))
+        })?;
+        let mut own = match root {
+            Node::Null => Vec::new(),
+            Node::Map(entries) => entries,
+            other => {
+                let message = format!("expected sections (keys and values), found {other}");
+                return Err(Error::config(format!("{}:1", file.display()), message));
+            }
+        };
+        let place = |path: &str| format!("{}:{}: {path}", file.display(), locate::line(text, path));
+        self.repeated.extend(repeated.iter().map(|path| place(path)));
+        let layer = Layer { file: file.to_path_buf(), text: text.to_string(), root: Node::Map(own.clone()) };
+        self.all.push(layer);
+        let index = own.iter().position(|(key, _)| key == bases);
+        let found = written.or(index.map(|index| &own[index].1)).filter(|node| !node.is_off());
+        // A value of another shape stays, to be reported as any other.
+        let Some(names) = found.and_then(Vec::<PathBuf>::from_node) else { return Ok(Node::Map(own)) };
+        index.map(|index| own.remove(index));
+        let origin = if written.is_some() { format!("--{bases}") } else { place(bases) };
+        above.push(file.to_path_buf());
+        let mut lower = Vec::new();
+        // The last base counts first, so its layer lies above the others.
+        for name in names.iter().rev() {
+            let path = file.with_file_name("").join(name);
+            if above.contains(&path) {
+                let message = format!("{} builds on this file in its turn; remove it", path.display());
+                return Err(Error::config(origin, message));
+            }
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                let message =
+                    format!("{} cannot be read: {error}; paths are relative to this file", path.display());
+                Error::config(&origin, message)
+            })?;
+            lower.push(self.add(&text, &path, bases, None, above)?);
+        }
+        above.pop();
+        let mut base = Vec::new();
+        for node in lower.into_iter().rev() {
+            let Node::Map(entries) = node else { continue };
+            // Of several bases, the original takes each top-level key whole from the last that has it.
+            for (key, value) in entries {
+                *Node::entry(&mut base, &key) = value;
+            }
+        }
+        merge(&mut base, own);
+        Ok(Node::Map(base))
+    }
+}
+
+/// Lays `upper` over `lower`: sections are merged key by key, everything else is replaced.
+fn merge(lower: &mut Vec<(String, Node)>, upper: Vec<(String, Node)>) {
+    for (key, value) in upper {
+        match (Node::entry(lower, &key), value) {
+            (Node::Map(lower), Node::Map(upper)) => merge(lower, upper),
+            (place, value) => *place = value,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Files in the dialect of MindSpore Transformers: what becomes of each class of key, and of each type of model.
+
+use super::{BASE, assert_reads_back, message, resolve};
+use gristmill::error::Result;
+use gristmill::model::config::Family;
+use gristmill::settings::{Override, RunConfig};
+use std::path::{Path, PathBuf};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/without_adapter/settings/dialect").join(name)
+}
+
+/// What `plan` reads, which needs no data.
+fn outline(path: &Path, flags: &[&str]) -> Result<RunConfig> {
+    RunConfig::outline(path, &Override::parse_all(flags.to_vec())?)
+}
+
+/// The lines that answer a file, without its place.
+fn answers(name: &str, flags: &[&str], needs_data: bool) -> Vec<String> {
+    let path = file(name);
+    let overrides = Override::parse_all(flags.to_vec()).unwrap();
+    let read =
+        if needs_data { RunConfig::load(&path, &overrides) } else { RunConfig::outline(&path, &overrides) };
+    let text = read.map(|config| config.notices).unwrap_err().to_string();
+    let place = format!("{}:", path.display());
+    let short = |line: &str| {
+        line.strip_prefix(&place).map_or(line, |rest| rest.split_once(": ").unwrap().1).to_string()
+    };
+    text.lines().map(short).collect()
+}
+
+#[test]
+fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
+    let config =
+        outline(&file("pretrain_llama.yaml"), &["--as-single"]).unwrap_or_else(|error| panic!("{error}"));
+    let plan = &config.plan;
+    // batch_size x micro_batch_num x data_parallel x micro_batch_interleave_num; accumulation does not count beside stages.
+    assert_eq!(plan.settings.runner.gradient_accumulation_steps, 8 * 2 * 2);
+    assert_eq!(plan.tokens_per_step, 3 * 32 * 64);
+    // Of the first of two stages one layer.
+    assert_eq!(plan.model.recomputed_layers, [0]);
+    assert_eq!((plan.model.norm_eps, plan.model.rope_theta), (1e-5, 1e6));
+    let checkpoint = plan.settings.callbacks.checkpoint.clone().unwrap();
+    assert_eq!((checkpoint.save_checkpoint_steps, checkpoint.prefix.as_str()), (1000, "small"));
+    assert_eq!(
+        config.notices,
+        [
+            "model.model_config.pad_token_id: rows are never padded, so no token is left out of the loss for it",
+            "eval_dataset: unused, as `do_eval` is False",
+            "parallel_config asks for data_parallel 2, model_parallel 4, pipeline_stage 2; this run is one rank and takes 1",
+            "recompute_config.recompute_slice_activation: no effect on one device",
+            "num_layers per stage: [[2, 2]]",
+            "Accumulated num_layers per stage: [[2, 4]]",
+            "Formative layer_recompute: [[1, 0]]",
+            "Set full recompute at layer 0",
+            "context.max_device_memory: not applied with `as_single`, as it is about the file's own devices",
+            "runner_config.gradient_accumulation_steps: `4` does not count beside pipeline stages, as in the original",
+            "runner_config.gradient_accumulation_steps: 32 keeps the 96 windows of a step (parallel_config.micro_batch_num 8 x \
+             parallel_config.data_parallel 2 x micro_batch_interleave_num 2)",
+            "without meaning here and ignored: metric, processor, eval_callbacks, filepath_prefix, autotune_per_step, \
+             profile_start_step, profile_stop_step, profile_memory, layer_decay, lr_scale_factor, remote_save_url, \
+             model.model_config.{batch_size, bos_token_id, eos_token_id, repetition_penalty, max_decode_length, top_k, top_p}, \
+             moe_config.{capacity_factor, aux_loss_factor, num_experts_chosen}, trainer.model_name, runner_config.{sink_mode, sink_size}, \
+             train_dataset.{input_columns, num_parallel_workers, batch_size, prefetch_size}, callbacks.ObsMonitor, \
+             context.{device_target, max_call_depth}, parallel_config.{use_seq_parallel, optimizer_shard, vocab_emb_dp, \
+             gradient_aggregation_group}, parallel.{full_batch, search_mode, enable_parallel_optimizer, strategy_ckpt_config, \
+             parallel_optimizer_config}, parallel.pipeline_config.pipeline_scheduler",
+        ]
+    );
+    // The data is what is missing, and only training misses it.
+    assert_eq!(config.obstacles.len(), 1);
+    assert!(
+        config.obstacles[0]
+            .to_string()
+            .contains("train_dataset.data_loader.type: `MindDataset` is not built")
+    );
+    let refused = answers("pretrain_llama.yaml", &["--as-single"], true);
+    assert!(refused.len() == 1 && refused[0].contains("`MindDataset` is not built"), "{refused:?}");
+}
+
+#[test]
+fn several_devices_need_a_word() {
+    let needed = "parallel_config: asks for 16 devices (data_parallel 2, model_parallel 4, pipeline_stage 2), and a run here has \
+                  one; add `--as-single` to do their work on it";
+    assert_eq!(answers("pretrain_llama.yaml", &[], false), [needed]);
+    // In its other modes the original takes every degree as 1 itself.
+    for flag in ["--use_parallel=False", "--parallel.parallel_mode=0", "--parallel.parallel_mode=STAND_ALONE"]
+    {
+        let config =
+            outline(&file("pretrain_llama.yaml"), &[flag]).unwrap_or_else(|error| panic!("{flag}: {error}"));
+        assert_eq!(config.plan.tokens_per_step, 3 * 4 * 64, "{flag}");
+    }
+    // Without stages the steps that were written count, and micro_batch_num does not.
+    let config =
+        outline(&file("finetune_mixtral.yaml"), &["--as-single"]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.plan.settings.runner.gradient_accumulation_steps, 3 * 2);
+    assert_reads_back(&config.plan);
+    let huge = ["--as-single", "--parallel_config.data_parallel=4000000000"];
+    assert_eq!(
+        answers("finetune_mixtral.yaml", &huge, false),
+        [
+            "--parallel_config.data_parallel: parallel_config: makes more micro-batches a step than can be accumulated; lower its degrees"
+        ]
+    );
+}
+
+/// One line for each thing that is not built, and none about keys that belong to it.
+#[test]
+fn what_is_not_built_is_one_line_each() {
+    let model = "model.model_config.type: `ChatGLM2Config` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`";
+    assert_eq!(answers("finetune_glm.yaml", &["--as-single"], false), [model]);
+    let loader = "train_dataset.data_loader.type: `ADGenDataLoader` is not built; convert the data to text (TextDataLoader) or to \
+                  files of token ids (TokenDataLoader)";
+    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader, model]);
+    for kind in [
+        "BloomConfig",
+        "QwenConfig",
+        "InternLMConfig",
+        "TelechatConfig",
+        "PanguAlphaConfig",
+        "WizardCoderConfig",
+    ] {
+        let kind_flag = format!("--model.model_config.type={kind}");
+        let flags = [kind_flag.as_str(), "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
+        let line = answers("finetune_glm.yaml", &flags, false);
+        assert_eq!(line.len(), 1, "{line:?}");
+        assert!(line[0].contains(&format!("`{kind}` is not built yet")), "{line:?}");
+    }
+    let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 8, target_modules: '.*wq'}";
+    let lines = answers("finetune_glm.yaml", &[adapters], false);
+    assert!(lines.len() == 2 && lines[0].contains("remove `pet_config` to train all weights"), "{lines:?}");
+    let lines = answers("pretrain_llama.yaml", &["--as-single", adapters], false);
+    assert!(lines.len() == 1 && lines[0].contains("pet_config: not built yet"), "{lines:?}");
+    let elsewhere = "pretrained_model_dir: not built yet (found `path/to/model`); write the shape under model.model_config";
+    assert_eq!(answers("template_mcore.yaml", &["--as-single"], false), [elsewhere]);
+    let none = "model.model_config: describes no model; write at least `vocab_size`, `hidden_size`, `num_layers`, `num_heads`, \
+                `seq_length`";
+    let empty = ["--pretrained_model_dir=''", "--as-single"];
+    assert_eq!(answers("template_mcore.yaml", &empty, false), [none]);
+    // A class around the data is an obstacle to it, as a missing loader is.
+    let task = message(BASE, &["--train_dataset_task.type=MultiTurnDataset"]);
+    assert_eq!(
+        task,
+        "--train_dataset_task.type: `MultiTurnDataset` is not built; write `type: CausalLanguageModelDataset`"
+    );
+    let task = message(BASE, &["--train_dataset_task.type=CausalLanguageModelDataSet"]);
+    assert!(task.ends_with("did you mean `CausalLanguageModelDataset`?"), "{task}");
+}
+
+#[test]
+fn a_file_builds_on_others() {
+    let path = file("pretrain_gpt2.yaml");
+    let config = outline(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (plan, runner) = (&config.plan, &config.plan.settings.runner);
+    assert_eq!((plan.model.family, plan.model.num_layers, plan.model.num_heads), (Family::Gpt2, 3, 4));
+    assert_eq!((runner.batch_size, runner.stop_step, plan.model.hidden_dropout), (2, 7, 0.1));
+    assert_reads_back(plan);
+
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let answer = |name: &str| {
+        let error = RunConfig::load(&folder.path().join(name), &[])
+            .map(|config| config.notices)
+            .unwrap_err()
+            .to_string();
+        error.replace(&format!("{}/", folder.path().display()), "")
+    };
+    // A fault is where its key was written; of several bases the last has all of a section.
+    write("a.yaml", &BASE.replace("num_heads: 4", "num_heads: 5"));
+    write("b.yaml", "runner_config: {batch_size: 9}\n");
+    write("top.yaml", "base_config: [a.yaml, b.yaml]\nseed: 1\n");
+    assert_eq!(
+        answer("top.yaml"),
+        "a.yaml:8: model.model_config.num_heads: 5 heads do not divide hidden_size 64; change one of them or give `head_dim`"
+    );
+    write("a.yaml", BASE);
+    let config = RunConfig::load(&folder.path().join("top.yaml"), &[]).unwrap();
+    let runner = &config.plan.settings.runner;
+    assert_eq!((runner.batch_size, runner.epochs, config.plan.settings.run.seed), (9, 1, 1));
+    write("loop.yaml", "seed: 1\nbase_config: loop2.yaml\n");
+    write("loop2.yaml", "base_config: loop.yaml\n");
+    assert_eq!(
+        answer("loop.yaml"),
+        "loop2.yaml:1: base_config: loop.yaml builds on this file in its turn; remove it"
+    );
+    write("lost.yaml", "seed: 1\nbase_config: nowhere.yaml\n");
+    let lost = answer("lost.yaml");
+    assert!(lost.starts_with("lost.yaml:2: base_config: nowhere.yaml cannot be read: "), "{lost}");
+    write("list.yaml", "base_config: [[1]]\n");
+    assert!(
+        answer("list.yaml")
+            .starts_with("list.yaml:1: base_config: expected a value or a list of values, found a list")
+    );
+    let flag = [format!("--base_config={}", folder.path().join("b.yaml").display())];
+    let (plan, _) = resolve(&BASE.replace("  batch_size: 4\n", ""), &[&flag[0]]).unwrap();
+    assert_eq!(plan.settings.runner.batch_size, 9);
+}
+
+#[test]
+fn repeated_keys_as_pyyaml_reads_them() {
+    let text = BASE.replace("  epochs: 2\n", "  epochs: 2\n  batch_size: 64\n");
+    let (plan, notices) =
+        resolve(&text, &["--runner_wrapper={use_clip_grad: False, use_clip_grad: True}"]).unwrap();
+    assert_eq!(plan.settings.runner.batch_size, 4);
+    assert_eq!(
+        notices,
+        [
+            "x.yaml:13: runner_config.batch_size: written more than once; the last value counts, as PyYAML reads it",
+            "--runner_wrapper: use_clip_grad: written more than once; the last value counts, as PyYAML reads it",
+        ]
+    );
+    // A fault of it is on the line that counts.
+    let wrong = text.replace("batch_size: 4", "batch_size: 0");
+    assert!(message(&wrong, &[]).starts_with("x.yaml:13: runner_config.batch_size: expected"));
+    // Merged keys are no repeated ones, and files of other systems are the same.
+    let merged = BASE.replace(
+        "train_dataset_task:",
+        "eval_dataset: {<<: *train_dataset, data_loader: {}}\ntrain_dataset_task:",
+    );
+    assert_eq!(
+        resolve(&merged, &["--runner_wrapper.use_clip_grad=True"]).unwrap().1,
+        ["eval_dataset: unused, as `do_eval` is False"]
+    );
+    let windows = format!("\u{feff}{}", BASE.replace('\n', "\r\n"));
+    assert_eq!(resolve(&windows, &[]).unwrap().0, resolve(BASE, &[]).unwrap().0);
+    let tabbed = message(&BASE.replace("  epochs", "\tepochs"), &[]);
+    assert!(tabbed.starts_with("x.yaml:11: not valid YAML: "), "{tabbed}");
+}
+
+/// Every set of names that the original accepts for one key (its table of conversions for Megatron's configuration).
+const ALIASES: &str = "
+parallel_config data_parallel|data_parallel_size model_parallel|tensor_model_parallel_size
+parallel_config pipeline_stage|pipeline_model_parallel_size pp_interleave_num|virtual_pipeline_model_parallel_size
+parallel_config use_seq_parallel|sequence_parallel
+model.model_config param_init_type|params_dtype mtp_depth|num_nextn_predict_layers|mtp_num_layers
+model.model_config mtp_loss_factor|mtp_loss_scaling_factor num_heads|num_attention_heads|n_head
+model.model_config n_kv_heads|num_key_value_heads|num_query_groups intermediate_size|ffn_hidden_size head_dim|kv_channels
+model.model_config rms_norm_eps|layernorm_epsilon|layer_norm_epsilon qkv_has_bias|attention_bias|add_qkv_bias
+model.model_config num_layers|num_hidden_layers|n_layer use_qk_norm|qk_layernorm extend_method|position_embedding_type
+model.model_config init_method_std|initializer_range use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion
+model.model_config theta|rope_theta|rotary_base scaling_factor|factor|rotary_scaling_factor
+moe_config use_fused_ops_permute|moe_permute_fusion expert_num|n_routed_experts|num_experts|num_moe_experts
+moe_config moe_intermediate_size|moe_ffn_hidden_size num_experts_chosen|num_experts_per_tok|moe_router_topk
+moe_config n_group|moe_router_num_groups topk_group|moe_router_group_topk
+moe_config routed_scaling_factor|moe_router_topk_scaling_factor
+moe_config use_gating_sigmoid|scoring_func|moe_router_score_function router_dense_type|moe_router_dtype
+moe_config balance_via_topk_bias|moe_router_enable_expert_bias topk_bias_update_rate|moe_router_bias_update_rate
+moe_config use_gmm|moe_grouped_gemm z_loss_factor|moe_z_loss_coeff capacity_factor|moe_expert_capacity_factor
+moe_config enable_sdrop|moe_token_drop_policy enable_gmm_safe_tokens|use_pad_tokens n_shared_experts|shared_expert_num
+swap_config swap|cpu_offloading
+";
+
+#[test]
+fn each_name_of_a_key_is_known_and_two_that_disagree_are_an_error() {
+    for line in ALIASES.lines().filter(|line| !line.is_empty()) {
+        let (section, sets) = line.split_once(' ').unwrap();
+        for names in sets.split(' ').map(|set| set.split('|').collect::<Vec<_>>()) {
+            for name in &names {
+                let found = message(BASE, &[&format!("--{section}.{name}=9")]);
+                assert!(!found.contains("unknown key"), "{section}.{name}: {found}");
+            }
+            // A switch, a word and a number: whatever the key takes, the two differ.
+            let values = if names.contains(&"extend_method") { ["NTK", "YARN"] } else { ["8", "16"] };
+            let of = |index: usize| format!("{}: {}", names[index], values[index]);
+            let text = match section {
+                "model.model_config" => {
+                    let plain = BASE.replace(
+                        "    num_layers: 2\n",
+                        if names[0] == "num_layers" { "" } else { "    num_layers: 2\n" },
+                    );
+                    let plain = plain.replace(
+                        "    num_heads: 4\n",
+                        if names[0] == "num_heads" { "" } else { "    num_heads: 4\n" },
+                    );
+                    plain.replace(
+                        "    seq_length: 32\n",
+                        &format!("    seq_length: 32\n    {}\n    {}\n", of(0), of(1)),
+                    )
+                }
+                section => format!("{BASE}{section}: {{{}, {}}}\n", of(0), of(1)),
+            };
+            let found = message(&text, &[]);
+            let names_both = |line: &str| names[..2].iter().all(|name| line.contains(name));
+            assert!(found.lines().any(names_both), "{section}.{names:?}: {found}");
+        }
+    }
+}
+
+#[test]
+fn the_flags_of_the_original_launcher() {
+    let flags = [
+        "--run_mode",
+        "finetune",
+        "--load_checkpoint",
+        "./weights",
+        "--seed",
+        "5",
+        "--epochs",
+        "3",
+        "--batch_size",
+        "2",
+        "--gradient_accumulation_steps",
+        "4",
+        "--output_dir",
+        "./runs",
+        "--use_parallel",
+        "False",
+        "--sink_mode",
+        "True",
+        "--device_target",
+        "Ascend",
+        "--mode",
+        "0",
+        "--device_id",
+        "1",
+        "--auto_trans_ckpt",
+        "True",
+        "--options",
+        "lr_schedule.learning_rate=2e-3",
+        "optimizer.betas=0.8,0.9",
+        "--resume_training",
+    ];
+    let (plan, _) = resolve(BASE, &flags).unwrap_or_else(|error| panic!("{error}"));
+    let (run, runner) = (&plan.settings.run, &plan.settings.runner);
+    assert_eq!(
+        (run.seed, runner.epochs, runner.batch_size, runner.gradient_accumulation_steps),
+        (5, 3, 2, 4)
+    );
+    assert_eq!(
+        (run.output_dir.as_path(), run.load_checkpoint.as_path()),
+        (Path::new("./runs"), Path::new("./weights"))
+    );
+    assert_eq!((plan.schedule.learning_rate, plan.optimizer.corrected_betas()), (2e-3, Some([0.8, 0.9])));
+    let wrong = message(BASE, &["--options", "runner_config.batch_size=many"]);
+    assert_eq!(wrong, "--options runner_config.batch_size: expected a whole number from 0, found `many`");
+    assert!(
+        message(BASE, &["--num_samples", "9"])
+            .contains("--num_samples: not built yet (found `9`); set runner_config")
+    );
+}
+
+/// Real files, where there are some: a folder of them is named by the environment.
+#[test]
+fn real_files_are_plans_or_precise_answers() {
+    let Some(folder) = std::env::var_os("GRISTMILL_MINDFORMERS_YAML") else {
+        println!("skipped: GRISTMILL_MINDFORMERS_YAML names no folder of configurations");
+        return;
+    };
+    let entries = std::fs::read_dir(&folder).expect("the folder that GRISTMILL_MINDFORMERS_YAML names");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
+    paths.sort();
+    let mut plans = 0;
+    for path in &paths {
+        match outline(path, &["--as-single"]) {
+            Ok(_) => plans += 1,
+            Err(error) => {
+                let answer = error.to_string();
+                println!("{answer}");
+                assert!(!answer.contains("unknown key"), "{answer}");
+                let is_precise =
+                    |line: &str| line.contains("not built") || line.contains("describes no model");
+                assert!(answer.lines().all(is_precise), "{answer}");
+            }
+        }
+    }
+    println!("{plans} of {} files end in a plan", paths.len());
+    // More, as types of models are built.
+    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 40);
+}
