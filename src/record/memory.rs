@@ -103,7 +103,11 @@ impl MemoryPlan {
         let is_used = |&id: &usize| transients[id].first != usize::MAX;
         let mut by_size: Vec<usize> = (0..transients.len()).filter(is_used).collect();
         by_size.sort_by_key(|&id| Reverse(transients[id].bytes));
-        let dispatches = by_size.iter().map(|&id| transients[id].last + 1).max().unwrap_or(0);
+        // A transient that is kept to the end has no last dispatch.
+        let lives_to = |&id: &usize| {
+            if transients[id].last == usize::MAX { transients[id].first } else { transients[id].last }
+        };
+        let dispatches = by_size.iter().map(lives_to).max().map_or(0, |last| last + 1);
         let mut pool = Pool::new(&mut self.buffers, dispatches);
         let mut assignment = vec![None; transients.len()];
         for id in by_size {

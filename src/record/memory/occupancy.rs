@@ -30,7 +30,7 @@ impl Occupancy {
         Self { nodes: vec![Node::default(); 2 * leaves], leaves }
     }
 
-    /// Marks `buffer` as in use from dispatch `first` to `last`.
+    /// Marks `buffer` as in use from dispatch `first` to `last`, which may lie behind the last one.
     pub(super) fn occupy(&mut self, buffer: usize, first: usize, last: usize) {
         for (node, is_covered) in self.cover(first, last) {
             let Node { throughout, sometime } = &mut self.nodes[node];
@@ -53,6 +53,7 @@ impl Occupancy {
 
     /// The largest nodes that `first..=last` covers (`true`), and their ancestors.
     fn cover(&self, first: usize, last: usize) -> Vec<(usize, bool)> {
+        let last = last.min(self.leaves - 1);
         let (mut open, mut cover) = (vec![(1, 0, self.leaves)], Vec::new());
         while let Some((node, start, end)) = open.pop() {
             if end <= first || last < start {
@@ -119,7 +120,8 @@ mod tests {
         let mut uses = Vec::new();
         for i in 0..200 {
             let [a, b] = [draw(3 * i, dispatches), draw(3 * i + 1, dispatches)];
-            let (first, last) = (a.min(b), a.max(b));
+            // Some are kept to the end.
+            let (first, last) = (a.min(b), if i % 7 == 0 { usize::MAX } else { a.max(b) });
             let overlaps = |&(_, start, end): &(usize, usize, usize)| start <= last && first <= end;
             let busy: Vec<usize> = uses.iter().filter(|one| overlaps(one)).map(|one| one.0).collect();
             let found = occupancy.busy(first, last);
