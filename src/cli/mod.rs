@@ -135,12 +135,14 @@ fn config_first(mut all: Vec<String>) -> Vec<String> {
     all
 }
 
-/// Moves the configuration that `--config` names to the argument at `place`, and `--as-single` to the end.
+/// Moves the configuration that `--config` names to the argument at `place`, and `--as-single`, with its value if it has one, to
+/// the end.
 fn config_to(all: &mut Vec<String>, place: usize) {
-    let is_single = |argument: &String| argument == "--as-single";
-    if all.iter().any(is_single) {
-        all.retain(|argument| !is_single(argument));
-        all.push("--as-single=True".to_string());
+    while let Some(at) = all.iter().position(|argument| argument == "--as-single") {
+        all.remove(at);
+        let is_value = |next: &&String| ["true", "false"].contains(&next.to_lowercase().as_str());
+        let value = all.get(at).filter(is_value).is_some().then(|| all.remove(at));
+        all.push(format!("--as-single={}", value.as_deref().unwrap_or("True")));
     }
     let flag = all.iter().position(|argument| argument == "--config" || argument.starts_with("--config="));
     let is_free = all.get(place).is_none_or(|argument| argument.starts_with('-'));

@@ -17,7 +17,7 @@ use report::Report;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Find the batch size and the recomputation with the least work that fit this much device memory (8GB, 6000MiB, or a
-    /// number of bytes), for the same tokens in a step, and print the keys to write
+    /// number of bytes), for the same tokens in a step, and print the keys to write. Leave some for the driver and the screen
     #[arg(long, value_name = "BYTES")]
     fit: Option<Bytes>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     let adapter = assumed_capabilities(plan.settings.context.tier.unwrap_or(Tier::Portable));
     match arguments.fit {
         None => report(plan, length.as_ref(), adapter),
-        Some(Bytes(memory)) => fit(plan, length.as_ref(), adapter, memory),
+        Some(Bytes(memory)) => fit(&config, length.as_ref(), adapter, memory),
     }
 }
 
@@ -74,7 +74,8 @@ fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities) -> 
 }
 
 /// Finds what fits `memory` bytes, and prints what it takes and how to write it.
-fn fit(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities, memory: u64) -> Result<()> {
+fn fit(config: &RunConfig, length: Option<&RunLength>, adapter: Capabilities, memory: u64) -> Result<()> {
+    let plan = &config.plan;
     // A run over its own cap would not start.
     let cap = plan.settings.context.max_device_memory.map_or(memory, |Bytes(cap)| cap.min(memory));
     let found = Fit::find(plan, adapter, steps(length), cap)?;
@@ -82,8 +83,13 @@ fn fit(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities, memory
         let _ = output::print(&fitted::table(&found, cap));
         return Err(found.refusal(plan, cap));
     };
-    report(&best.applied_to(plan), length, adapter)?;
-    let _ = output::print(&(fitted::table(&found, cap) + &fitted::keys(plan, best)));
+    let fitting = best.applied_to(plan);
+    report(&fitting, length, adapter)?;
+    let _ = output::print(&(fitted::table(&found, cap) + &fitted::keys(config, best)));
+    // A larger micro-batch may be more than the evaluation data has.
+    if let Some(error) = length.and_then(|_| fitting.load_data().err()) {
+        say!("note: with this batch_size {error}");
+    }
     Ok(())
 }
 

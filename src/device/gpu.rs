@@ -52,7 +52,7 @@ pub struct Gpu {
     pub(super) capabilities: Capabilities,
     has_timestamps: bool,
     submission_time: Option<Duration>,
-    fault: Fault,
+    pub(super) fault: Fault,
 }
 
 /// The first error that the device has reported.
@@ -156,7 +156,13 @@ impl Gpu {
             memory_hints: wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: BLOCK..BLOCK },
             ..wgpu::DeviceDescriptor::default()
         };
-        let opened = adapter.request_device(&descriptor).await;
+        let mut opened = adapter.request_device(&descriptor).await;
+        if opened.is_err() && features.contains(wgpu::Features::SHADER_F16) {
+            // Runs need it for speed alone.
+            let required_features = features - wgpu::Features::SHADER_F16;
+            opened =
+                adapter.request_device(&wgpu::DeviceDescriptor { required_features, ..descriptor }).await;
+        }
         let (device, queue) =
             opened.map_err(|e| Error::NoAdapter(format!("{} could not be opened: {e}", report.name)))?;
         let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
@@ -278,6 +284,11 @@ impl Gpu {
 impl Fault {
     pub fn get(&self) -> Option<Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Forgets an error that has been dealt with. A device that is lost reports the next one.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Keeps the first error, which usually causes the others.

@@ -33,7 +33,7 @@ impl std::fmt::Display for NativeF16 {
             Self::Used => f.write_str("converted by the adapter"),
             Self::Absent => f.write_str("packed by the kernels, as the device has no shader-f16"),
             Self::Refused(why) => {
-                write!(f, "packed by the kernels, as the adapter's conversion is wrong: {why}")
+                write!(f, "packed by the kernels, as the adapter's conversion cannot be used: {why}")
             }
         }
     }
@@ -42,7 +42,7 @@ impl std::fmt::Display for NativeF16 {
 impl Gpu {
     /// Lets kernels that store f16 convert by the adapter's own instruction, if the device has the feature
     /// `SHADER_F16` and a test finds that it rounds as our integer arithmetic does; results have the same bits either
-    /// way. Takes one small dispatch. Until it is called, and if anything in it fails, kernels convert by integer
+    /// way, but for the payload of a NaN. Takes one small dispatch. Until it is called, and if anything in it fails, kernels convert by integer
     /// arithmetic.
     ///
     /// # Examples
@@ -64,7 +64,10 @@ impl Gpu {
             true => match first_wrong_conversion(self).await {
                 Ok(None) => NativeF16::Used,
                 Ok(Some(wrong)) => NativeF16::Refused(wrong),
-                Err(error) => NativeF16::Refused(error.to_string()),
+                Err(error) => {
+                    self.fault.forget();
+                    NativeF16::Refused(format!("the test of it failed: {error}"))
+                }
             },
         };
         if let NativeF16::Refused(_) = outcome {

@@ -1,6 +1,6 @@
 //! A configuration file, read and decided.
 
-use super::engine::{Document, Override, Source, name_flags};
+use super::engine::{Document, Override, Setting, Source, name_flags};
 use super::plan::RunPlan;
 use super::sections;
 use crate::error::{Error, Result};
@@ -15,6 +15,8 @@ pub struct RunConfig {
     pub notices: Vec<String>,
     /// Why the data cannot be loaded, where the configuration says so already; only [`RunConfig::outline`] allows that.
     pub obstacles: Vec<Error>,
+    /// Whether `use_parallel` is on, so that `as_single` multiplies what the configuration accumulates.
+    pub uses_parallel: bool,
 }
 
 impl RunConfig {
@@ -78,6 +80,7 @@ fn read(
         .map_err(|error| vec![error])?;
     let source = Source::new(&document, sections::tables());
     let plan = RunPlan::read(&source);
+    let uses_parallel = source.node("use_parallel").and_then(bool::from_node) == Some(true);
     let mut faults = source.into_faults();
     if needs == Needs::Data {
         faults.list.append(&mut faults.obstacles);
@@ -87,7 +90,7 @@ fn read(
         Some(plan) if faults.list.is_empty() => {
             let notices = faults.notices();
             let obstacles = faults.obstacles.into_iter().map(|fault| fault.error).collect();
-            Ok(RunConfig { plan, notices, obstacles })
+            Ok(RunConfig { plan, notices, obstacles, uses_parallel })
         }
         _ => Err(faults.list.into_iter().map(|fault| fault.error).collect()),
     }

@@ -51,8 +51,8 @@ impl Override {
             let is_switch = SWITCHES.contains(&key.as_str());
             let value = value.or_else(|| is_switch.then(|| "True".to_string()));
             let flag = format!("--{key}");
-            let value =
-                value.ok_or_else(|| Error::config(&flag, format!("has no value; write {flag}=value")))?;
+            let value = value
+                .ok_or_else(|| Error::config(&flag, format!("has no value; write {}", example(&flag))))?;
             match flag.as_str() {
                 OPTIONS => {
                     let more = std::iter::from_fn(|| arguments.next_if(|next| !next.starts_with("--")));
@@ -107,6 +107,14 @@ fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How `flag` is written with a value.
+fn example(flag: &str) -> String {
+    match flag {
+        OPTIONS => format!("{OPTIONS} section.key=value"),
+        _ => format!("{flag}=value"),
+    }
 }
 
 #[cfg(test)]

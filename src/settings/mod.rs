@@ -52,7 +52,7 @@ pub use sections::model::{Model, Scaling};
 pub use sections::moe::Moe;
 pub use sections::monitor::Monitor;
 pub use sections::optimizer::*;
-pub use sections::recompute::{Amount, Count, Offset, Operators, Recompute, Row, Selection};
+pub use sections::recompute::{Amount, Count, Offset, Operators, Recompute, Row, SELECTIONS, Selection};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
 pub use sections::sample::Sample;

@@ -22,7 +22,7 @@ use super::shortage::{SMALLER_MODEL, remedies};
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::parameters::UpdateRule;
-use crate::settings::RunPlan;
+use crate::settings::{Operators, RunPlan};
 use recomputation::recomputations;
 use search::Search;
 
@@ -92,7 +92,9 @@ fn divided(plan: &RunPlan, batch_size: usize, accumulation: usize, recomputed: &
     plan.settings.runner.batch_size = batch_size;
     plan.settings.runner.gradient_accumulation_steps = accumulation;
     plan.settings.recompute.layers = recomputed.to_vec();
+    plan.settings.recompute.operators = Operators::default();
     plan.settings.context.max_device_memory = None;
     plan.model.recomputed_layers = recomputed.to_vec();
+    plan.model.recomputed_operators = Vec::new();
     plan
 }

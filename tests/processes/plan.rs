@@ -87,19 +87,27 @@ fn mebibytes(amount: &str) -> f64 {
 #[test]
 fn plan_finds_what_fits() {
     let plan = |arguments: &[&str]| run(without_adapter(&mut gristmill(arguments)));
-    let narrow = ["--model.model_config.num_layers=6", "--batch_size=32", "--gradient_accumulation_steps=2"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("narrow.yaml");
+    let file = file.to_str().expect("a path in UTF-8");
     // From a few windows on, with more and with less than a run keeps in all.
     for (memory, had) in [
-        ("120MB", "False"),
-        ("60MiB", "False"),
-        ("36000000", "False"),
-        ("120MB", "True"),
-        ("36000000", "[2]"),
+        ("120MB", "recompute: False"),
+        ("60MiB", "recompute: False"),
+        ("36000000", "recompute: False"),
+        ("120MB", "recompute: True"),
+        ("36000000", "recompute: [2]"),
+        ("36000000", "layers: [1]"),
+        ("60MiB", "select_recompute: True"),
+        ("36000000", r"select_recompute_exclude: ['attention\.flash_attention', 'feed_forward\.mul']"),
     ] {
-        let had = format!("--recompute_config.recompute={had}");
-        let mut arguments = vec!["plan", "configs/tiny.yaml", "--fit", memory];
-        arguments.extend(narrow.iter().chain([&had.as_str()]));
-        let found = plan(&arguments).succeeded().stdout;
+        let base = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/tiny.yaml");
+        let text = format!(
+            "base_config: {base}\nmodel: {{model_config: {{num_layers: 6}}}}\nrunner_config: {{batch_size: 32, \
+             gradient_accumulation_steps: 2}}\nrecompute_config: {{{had}}}\n"
+        );
+        std::fs::write(file, text).expect("a file");
+        let found = plan(&["plan", file, "--fit", memory]).succeeded().stdout;
         println!("{found}");
         assert_eq!(found.matches("<- least work that fits").count(), 1, "{found}");
         let limit = memory.parse::<f64>().map_or_else(
@@ -110,14 +118,18 @@ fn plan_finds_what_fits() {
         let (yaml, flags) =
             found.split_once("\nwrite\n").and_then(|(_, rest)| rest.split_once("or give\n")).expect("keys");
         let flags: Vec<String> = shell_words(flags.lines().next().expect("flags"));
-        let mut again = vec!["plan", "configs/tiny.yaml"];
-        again.extend(narrow.iter().chain([&had.as_str()]));
+        let mut again = vec!["plan", file];
         again.extend(flags.iter().map(String::as_str));
         let by_flags = plan(&again).succeeded().stdout;
         let headline = by_flags.lines().find_map(|line| line.strip_prefix("memory   ")).expect("memory");
         let peak = mebibytes(headline.split(" at its peak").next().expect("a peak"));
         assert!(peak <= limit + 0.005, "{memory}: {headline}");
         assert!(found.contains(headline), "the same as was printed with --fit:\n{by_flags}");
+        // A run that keeps everything is looked at, whatever the file selects.
+        assert!(
+            found.lines().any(|line| line.trim_end_matches("  <- least work that fits").ends_with(" 0.0 %")),
+            "{found}"
+        );
         // As YAML: sections with one key to a line.
         let mut section = "";
         let as_flags: Vec<String> = yaml
@@ -172,6 +184,21 @@ fn plan_says_what_is_missing_and_what_is_too_large() {
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.starts_with("error: the run takes "), "{}", refused.stderr);
     assert_eq!(refused.stderr.matches(" MiB,").count(), 5, "{}", refused.stderr);
+}
+
+/// What `--fit` finds for one device that does the work of several is pasted beside `--as-single`.
+#[test]
+fn what_fits_counts_the_devices_once() {
+    let file = "tests/without_adapter/settings/dialect/pretrain_llama.yaml";
+    let plan = |arguments: &[&str]| run(without_adapter(&mut gristmill(arguments))).succeeded().stdout;
+    let step =
+        |planned: &str| planned.lines().find(|line| line.starts_with("step ")).expect("a step").to_string();
+    let found = plan(&["plan", "--as-single", file, "--fit", "1GB"]);
+    let flags = found.split_once("or give\n").expect("keys").1.lines().next().expect("flags");
+    let flags = shell_words(flags);
+    let mut again = vec!["plan", file, "--as-single"];
+    again.extend(flags.iter().map(String::as_str));
+    assert_eq!(step(&plan(&again)), step(&found), "{found}");
 }
 
 /// In the form of the original's launcher, on a file of the original's for several devices.

@@ -1,7 +1,7 @@
 //! What fits a given memory, as text: what was looked at, and the keys to write.
 
 use crate::model::config::{MixtureConfig, TokenDispatch};
-use crate::settings::RunPlan;
+use crate::settings::{RunConfig, RunPlan, SELECTIONS};
 use crate::train::fit::{Candidate, Fit};
 use indicatif::HumanBytes;
 
@@ -24,8 +24,8 @@ pub fn table(fit: &Fit, memory: u64) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What to write for `best` into the configuration of `plan`, or behind it on the command line.
-pub fn keys(plan: &RunPlan, best: &Candidate) -> String {
+/// What to write for `best` into the configuration `config`, or behind it on the command line.
+pub fn keys(config: &RunConfig, best: &Candidate) -> String {
     let mut sections = vec![(
         "runner_config",
         vec![
@@ -33,22 +33,26 @@ pub fn keys(plan: &RunPlan, best: &Candidate) -> String {
             ("gradient_accumulation_steps", best.gradient_accumulation_steps.to_string()),
         ],
     )];
-    let recompute = recompute(plan, best);
+    let recompute = recompute(&config.plan, best);
     if !recompute.is_empty() {
         sections.push(("recompute_config", recompute));
     }
+    // The accumulation is that of all devices already, which `as_single` would count once more.
+    let single = config.uses_parallel.then_some("use_parallel: False\n");
     let yaml = sections.iter().map(|(section, keys)| {
         let keys: String = keys.iter().map(|(key, value)| format!("  {key}: {value}\n")).collect();
         format!("{section}:\n{keys}")
     });
     let flags = sections.iter().flat_map(|(section, keys)| {
-        keys.iter().map(move |(key, value)| match value.starts_with('[') {
-            true => format!("'--{section}.{key}={value}'"), // quoted, since shells expand brackets
+        keys.iter().map(move |(key, value)| match value.starts_with(['[', '{']) {
+            true => format!("'--{section}.{key}={value}'"), // quoted, since shells expand brackets and braces
             false => format!("--{section}.{key}={value}"),
         })
     });
-    let (yaml, flags): (String, Vec<String>) = (yaml.collect(), flags.collect());
-    format!("write\n{yaml}or give\n{}\n{}", flags.join(" "), caution(plan, best))
+    let flags = config.uses_parallel.then(|| "--use_parallel=False".to_string()).into_iter().chain(flags);
+    let (yaml, flags): (String, Vec<String>) =
+        (single.map(str::to_string).into_iter().chain(yaml).collect(), flags.collect());
+    format!("write\n{yaml}or give\n{}\n{}", flags.join(" "), caution(&config.plan, best))
 }
 
 /// What else another micro-batch changes.
@@ -58,23 +62,26 @@ fn caution(plan: &RunPlan, best: &Candidate) -> &'static str {
     match plan.settings.runner.batch_size == best.batch_size {
         true => "",
         false if plan.model.mixture.as_ref().is_some_and(counts_capacity) => {
-            "note: a checkpoint of another batch_size does not resume, and the capacities of experts count per micro-batch\n"
+            "note: a checkpoint of another batch_size does not resume, an evaluation of as many batches sees other windows, and the \
+             capacities of experts count per micro-batch\n"
         }
-        false => "note: a checkpoint of another batch_size does not resume\n",
+        false => {
+            "note: a checkpoint of another batch_size does not resume, and an evaluation of as many batches sees other windows\n"
+        }
     }
 }
 
-/// The keys of `recompute_config`. One that `plan` may have set is set back, and none is written where nothing changes.
+/// The keys of `recompute_config`: all that decide what is recomputed, since the file may have others. None where nothing is.
 fn recompute(plan: &RunPlan, best: &Candidate) -> Vec<(&'static str, String)> {
     let (layers, model) = (&best.recomputation.layers, &plan.model);
+    if layers.is_empty() && !model.has_recomputation() {
+        return Vec::new();
+    }
     let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
-    let had_some = !model.recomputed_layers.is_empty();
-    let (recompute, layers) = match layers.len() {
-        count if count == all => ("True", had_some.then(|| "[]".to_string())),
-        0 if !had_some => return Vec::new(),
-        0 => ("False", Some("[]".to_string())),
-        _ => ("False", Some(format!("{layers:?}"))),
+    let (every, listed) = match layers.len() == all {
+        true => ("True", "[]".to_string()),
+        false => ("False", format!("{layers:?}")),
     };
-    let layers = layers.map(|layers| ("layers", layers));
-    [("recompute", recompute.to_string())].into_iter().chain(layers).collect()
+    let set = [("recompute", every.to_string()), ("layers", listed), ("operators", "{}".to_string())];
+    set.into_iter().chain(SELECTIONS.map(|key| (key, "False".to_string()))).collect()
 }

@@ -97,13 +97,16 @@ impl Layers {
         // The last base counts first, so its layer lies above the others.
         for name in names.iter().rev() {
             let path = file.with_file_name("").join(name);
-            if above.contains(&path) {
+            let is_same = |other: &PathBuf| matches!((other.canonicalize(), path.canonicalize()), (Ok(a), Ok(b)) if a == b);
+            if above.iter().any(is_same) {
                 let message = format!("{} builds on this file in its turn; remove it", path.display());
                 return Err(Error::config(origin, message));
             }
             let text = std::fs::read_to_string(&path).map_err(|error| {
+                let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+                let folder = folder.map_or(".".into(), |folder| folder.display().to_string());
                 let message =
-                    format!("{} cannot be read: {error}; paths are relative to this file", path.display());
+                    format!("{} cannot be read: {error}; paths are relative to {folder}", path.display());
                 Error::config(&origin, message)
             })?;
             lower.push(self.add(&text, &path, bases, None, above)?);

@@ -12,7 +12,7 @@ rows! {
         /// Which versions of the kernels to use, where the adapter runs more than one.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise by integer
-        /// arithmetic, which gives the same bits.
+        /// arithmetic, which gives the same bits but for the payload of a NaN.
         native_f16: bool = Host.default(true),
         /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),

@@ -11,6 +11,7 @@ pub(crate) use fill::rotary_dim;
 pub use rope_scaling::Scaling;
 pub use rows::Model;
 
+use crate::element::Element;
 use crate::settings::engine::*;
 use rows::LLAMA;
 
@@ -40,8 +41,24 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
     }
     let mut model = Model::read(&reader);
     model.kind = family;
+    note_types(&mut model, &reader);
     fill::fill(&mut model, &reader);
     (reader, model)
+}
+
+/// Says of types that are not followed what is done instead.
+fn note_types(model: &mut Model, reader: &Reader<'_>) {
+    let types = [
+        ("embedding_init_type", model.embedding_init_type.take()),
+        ("softmax_compute_type", model.softmax_compute_type.take()),
+        ("layernorm_compute_type", model.layernorm_compute_type.take()),
+        ("rotary_dtype", model.rotary_dtype.take()),
+    ];
+    for (key, _) in
+        types.into_iter().filter(|(_, wanted)| wanted.is_some_and(|wanted| wanted != Element::F32))
+    {
+        reader.note(key, "float32 here, which is more precise");
+    }
 }
 
 /// Whether the shape is in another folder, which the top level reports.

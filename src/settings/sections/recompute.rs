@@ -11,7 +11,7 @@ mod tests;
 
 pub use amount::{Amount, Count, Row};
 pub use operators::Operators;
-pub use rows::Recompute;
+pub use rows::{Recompute, SELECTIONS};
 pub use selection::Selection;
 pub use stages::Offset;
 
@@ -20,7 +20,6 @@ use super::moe::Moe;
 use super::parallel::Distribution;
 use crate::settings::engine::*;
 use choice::{Choice, Parts};
-use rows::SELECTIONS;
 use selection::{Selected, remove_excluded};
 use stages::{Chunks, Stages};
 

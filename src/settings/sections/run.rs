@@ -39,7 +39,7 @@ rows! {
         /// Whether the original runs on several devices; see `parallel_config`.
         use_parallel: Option<bool> = Host.optional().example("True"),
         /// Micro-batches that the original computes in turns to hide communication; taken as 1, but counted by `as_single`.
-        micro_batch_interleave_num: Option<u64> = Host.optional().example("2"),
+        micro_batch_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     others [
         sections(

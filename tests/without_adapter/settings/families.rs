@@ -140,6 +140,14 @@ fn every_type_is_float32_or_answered() {
                 );
             }
         }
+        for key in keys {
+            let text = with_model(&format!("type: {family}, {SIZES}, {key}: flaot32"));
+            let error = message(&text, &[]);
+            assert!(
+                error.contains(&format!("model.model_config.{key}: expected float32")),
+                "{family}: {error}"
+            );
+        }
         for word in ["float32", "float16", "bfloat16"] {
             let expected =
                 "model.model_config.residual_dtype: the residual stream is stored as `compute_dtype` says";

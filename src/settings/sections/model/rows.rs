@@ -98,6 +98,14 @@ rows! {
         /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
         /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
         param_init_type: Option<Element> = Host.optional().also("params_dtype"),
+        /// Type of the initial embedding: float32 here, as of all weights; any other value causes a notice.
+        embedding_init_type: Option<Element> = Host.optional(),
+        /// Type in which softmax is computed: float32 here; any other value causes a notice.
+        softmax_compute_type: Option<Element> = Host.optional().also("softmax_compute_dtype softmax_dtype"),
+        /// Type in which norms are computed: float32 here; any other value causes a notice.
+        layernorm_compute_type: Option<Element> = Host.optional().also("layernorm_compute_dtype layernorm_dtype"),
+        /// Type in which rotations are computed: float32 here; any other value causes a notice.
+        rotary_dtype: Option<Element> = Host.optional(),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
         /// Token that ends documents, for data sets that name none.
@@ -163,12 +171,6 @@ rows! {
         ),
         differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
         differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
-        differs(
-            "embedding_init_type softmax_compute_type softmax_compute_dtype softmax_dtype \
-                layernorm_compute_type layernorm_compute_dtype layernorm_dtype rotary_dtype",
-            Passes::Words("float32"),
-            "float32 here, which is more precise",
-        ),
         differs("residual_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
         differs("pad_token_id", Passes::Never, "rows are never padded, so no token is left out of the loss for it"),
         differs(

@@ -44,7 +44,7 @@ rows! {
 }
 
 /// The keys that select operators, and those that exclude some of theirs.
-pub(super) const SELECTIONS: [&str; 4] = [
+pub const SELECTIONS: [&str; 4] = [
     "select_recompute",
     "select_comm_recompute",
     "select_recompute_exclude",
