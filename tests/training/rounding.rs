@@ -74,6 +74,35 @@ fn checkpoints_hold_bfloat16() {
     }
 }
 
+/// No two weights share the bits that round them, and the bits are those of the run's seed.
+#[test]
+fn every_weight_has_bits_of_its_own() {
+    for optimizer in ["AdamW", "Muon", "SGD"] {
+        let optimizer = format!("--optimizer={{type: {optimizer}, stochastic_rounding: True}}");
+        let plan = Setup::new("rounded", "").with(&[COMPUTE, &optimizer, "--seed=11"]).plan();
+        let recordings = Recordings::new(&plan, Capabilities::software(), 10).expect("recordings");
+        let mut places: Vec<(u32, u32)> = Vec::new();
+        for dispatch in &recordings.update.dispatches {
+            let word = |name: &str| {
+                let field = dispatch.fields.iter().find(|field| field.name == name)?;
+                Some(u32::from_le_bytes(dispatch.params[field.offset..][..4].try_into().expect("4 bytes")))
+            };
+            // Muon's first launches have the same parameters and bind no weights.
+            let weights = dispatch.bindings.iter().find(|binding| binding.element == Element::Bf16);
+            let (Some(first4), Some(weights)) = (word("first4"), weights) else { continue };
+            assert_eq!([word("seed_low"), word("seed_high")], [Some(11), Some(0)], "{optimizer}");
+            places.push((first4, first4 + (weights.bytes / 8) as u32));
+        }
+        places.sort_unstable();
+        let covered: u64 = places.iter().map(|(first, end)| 4 * u64::from(end - first)).sum();
+        assert!(places.len() > 1, "{optimizer}: one launch rounds all weights");
+        assert!(10 * covered >= 9 * recordings.layout.elements(), "{optimizer}: only {covered} weights");
+        for pair in places.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "{optimizer}: {pair:?} share bits");
+        }
+    }
+}
+
 /// 2 bytes for each weight instead of 4 and a copy of 2.
 #[test]
 fn weights_take_a_third_of_the_memory() {
