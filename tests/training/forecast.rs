@@ -124,6 +124,24 @@ fn the_forecast_of_a_large_model_is_the_memory_taken() {
     assert_forecast("large", &Setup::new("large", "").with(&large));
 }
 
+/// Most of it is activations, with and without recomputation.
+#[test]
+fn the_forecast_of_long_windows_and_many_layers_is_the_memory_taken() {
+    let long = [
+        "--model.model_config.num_layers=12",
+        "--model.model_config.seq_length=1024",
+        "--batch_size=1",
+        "--gradient_accumulation_steps=1",
+    ];
+    for recompute in ["False", "True"] {
+        let key = format!("--recompute_config.recompute={recompute}");
+        assert_forecast(
+            &format!("long, recompute {recompute}"),
+            &Setup::new("long", "").with(&long).with(&[&key]),
+        );
+    }
+}
+
 #[test]
 fn the_forecast_of_a_mixture_is_the_memory_taken() {
     let grouped = Setup::experts(
