@@ -164,3 +164,24 @@ fn silence_device_select() {
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::config_to;
+
+    #[test]
+    fn flags_of_the_launcher_move_with_their_values() {
+        let moved = |text: &str| {
+            let mut arguments: Vec<String> = text.split(' ').map(str::to_string).collect();
+            config_to(&mut arguments, 2);
+            arguments.join(" ")
+        };
+        assert_eq!(moved("g plan --as-single x.yaml"), "g plan x.yaml --as-single=True");
+        assert_eq!(
+            moved("g train x.yaml --resume_training --as-single False"),
+            "g train x.yaml --resume_training --as-single=False"
+        );
+        assert_eq!(moved("g plan --seed 1 --config x.yaml"), "g plan x.yaml --seed 1");
+        assert_eq!(moved("g plan x.yaml --config=y.yaml"), "g plan x.yaml --config=y.yaml");
+    }
+}

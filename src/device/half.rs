@@ -23,7 +23,7 @@ pub enum NativeF16 {
     Used,
     /// Integer arithmetic in the kernels: the device has no `shader-f16`.
     Absent,
-    /// Integer arithmetic, because the adapter's instruction failed: what the first wrong conversion was.
+    /// Integer arithmetic, because the adapter's instruction failed: the first wrong conversion, or why the test of it failed.
     Refused(String),
 }
 
@@ -42,8 +42,8 @@ impl std::fmt::Display for NativeF16 {
 impl Gpu {
     /// Lets kernels that store f16 convert by the adapter's own instruction, if the device has the feature
     /// `SHADER_F16` and a test finds that it rounds as our integer arithmetic does; results have the same bits either
-    /// way, but for the payload of a NaN. Takes one small dispatch. Until it is called, and if anything in it fails, kernels convert by integer
-    /// arithmetic.
+    /// way, but for the payload of a NaN. Takes one small dispatch. Until it is called, and if anything in it fails,
+    /// kernels convert by integer arithmetic.
     ///
     /// # Examples
     ///

@@ -183,6 +183,13 @@ fn a_file_builds_on_others() {
         answer("loop.yaml"),
         "loop2.yaml:1: base_config: loop.yaml builds on this file in its turn; remove it"
     );
+    // However the path is spelt.
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    write("d/self.yaml", "base_config: ../d/self.yaml\n");
+    assert_eq!(
+        answer("d/self.yaml"),
+        "d/self.yaml:1: base_config: d/../d/self.yaml builds on this file in its turn; remove it"
+    );
     write("lost.yaml", "seed: 1\nbase_config: nowhere.yaml\n");
     let lost = answer("lost.yaml");
     assert!(lost.starts_with("lost.yaml:2: base_config: nowhere.yaml cannot be read: "), "{lost}");
