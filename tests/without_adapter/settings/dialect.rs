@@ -266,31 +266,32 @@ fn each_name_of_a_key_is_known_and_two_that_disagree_are_an_error() {
                 let found = message(BASE, &[&format!("--{section}.{name}=9")]);
                 assert!(!found.contains("unknown key"), "{section}.{name}: {found}");
             }
-            // A switch, a word and a number: whatever the key takes, the two differ.
-            let values = if names.contains(&"extend_method") { ["NTK", "YARN"] } else { ["8", "16"] };
-            let of = |index: usize| format!("{}: {}", names[index], values[index]);
-            let text = match section {
-                "model.model_config" => {
-                    let plain = BASE.replace(
-                        "    num_layers: 2\n",
-                        if names[0] == "num_layers" { "" } else { "    num_layers: 2\n" },
-                    );
-                    let plain = plain.replace(
-                        "    num_heads: 4\n",
-                        if names[0] == "num_heads" { "" } else { "    num_heads: 4\n" },
-                    );
-                    plain.replace(
-                        "    seq_length: 32\n",
-                        &format!("    seq_length: 32\n    {}\n    {}\n", of(0), of(1)),
-                    )
-                }
-                section => format!("{BASE}{section}: {{{}, {}}}\n", of(0), of(1)),
-            };
-            let found = message(&text, &[]);
-            let names_both = |line: &str| names[..2].iter().all(|name| line.contains(name));
-            assert!(found.lines().any(names_both), "{section}.{names:?}: {found}");
+            for other in &names[1..] {
+                let found = message(&given_twice(section, [names[0], other]), &[]);
+                let has = |line: &str, name: &str| {
+                    line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
+                };
+                let names_both = |line: &str| has(line, names[0]) && has(line, other);
+                assert!(found.lines().any(names_both), "{section}.{names:?}: {found}");
+            }
         }
     }
+}
+
+/// A configuration in which `section` gives a key under two names, with different values.
+fn given_twice(section: &str, names: [&str; 2]) -> String {
+    // A switch, a word and a number: whatever the key takes, the two differ.
+    let values = if names[0] == "extend_method" { ["NTK", "YARN"] } else { ["8", "16"] };
+    let [first, second] = [0, 1].map(|index| format!("{}: {}", names[index], values[index]));
+    if section != "model.model_config" {
+        return format!("{BASE}{section}: {{{first}, {second}}}\n");
+    }
+    // Keys that the base gives under the first name would be a third.
+    let is_third = |line: &&str| line.trim_start().starts_with(&format!("{}:", names[0]));
+    let base: Vec<&str> = BASE.lines().filter(|line| !is_third(line)).collect();
+    let at = base.iter().position(|line| line.contains("seq_length:")).expect("a length");
+    let (before, after) = base.split_at(at);
+    format!("{}\n    {first}\n    {second}\n{}\n", before.join("\n"), after.join("\n"))
 }
 
 #[test]
