@@ -16,6 +16,7 @@ mod documents;
 mod files;
 mod llm_c;
 pub mod megatron;
+pub mod mindrecord;
 mod output;
 mod pending;
 mod plural;
