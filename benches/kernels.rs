@@ -239,7 +239,15 @@ fn attentions(c: &mut Criterion) {
     for (tokens, window, dropped) in
         [(128, None, 0.0), (1024, None, 0.0), (1024, Some(128), 0.0), (1024, None, 0.1)]
     {
-        let shape = Attention { layout: LAYOUT, tokens, is_causal: true, scale: 0.18, window, dropout: None };
+        let shape = Attention {
+            layout: LAYOUT,
+            tokens,
+            is_causal: true,
+            scale: 0.18,
+            window,
+            has_alibi: false,
+            dropout: None,
+        };
         // FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
         let keys = f64::from(window.unwrap_or(tokens));
         let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
@@ -279,7 +287,7 @@ fn attentions(c: &mut Criterion) {
 fn decoding(c: &mut Criterion) {
     let gpu = gpu();
     for (sequences, tokens) in [(1, 1024), (8, 1024)] {
-        let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None };
+        let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None, has_alibi: false };
         row(c, &gpu, &format!("decode B={sequences} T={tokens}"), |row| {
             let (qkv, y) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
             let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);

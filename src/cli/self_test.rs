@@ -127,7 +127,15 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
     let (dout, dout_values) = harness.input(N, layout.out_cols());
     let (out, lse) = (harness.output(N, layout.out_cols()), harness.output(N, layout.heads));
     let dqkv = harness.output(N, layout.cols());
-    let shape = Attention { layout, tokens: N, is_causal: true, scale: 0.2, window: None, dropout: None };
+    let shape = Attention {
+        layout,
+        tokens: N,
+        is_causal: true,
+        scale: 0.2,
+        window: None,
+        has_alibi: false,
+        dropout: None,
+    };
     attention(&mut harness.job.rec, qkv, out, lse, None, &shape);
     attention_backward(&mut harness.job.rec, qkv, out, dout, lse, dqkv, None, &shape);
     let sizes = reference::attention::Attention {
@@ -140,6 +148,7 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
         window: None,
         starts: None,
         factors: None,
+        alibi: false,
         scale: f64::from(shape.scale),
     };
     let part = |first, count| columns(&values, layout.cols(), first, count);

@@ -204,10 +204,11 @@ impl ModelConfig {
             tokens: self.seq_length as u32,
             scale: 1.0 / (self.head_dim as f32).sqrt(),
             window: self.sliding_window.map(|window| window as u32),
+            has_alibi: self.positions == Positions::Alibi,
         }
     }
 
-    /// The rotary embedding; `None` with learned positions.
+    /// The rotary embedding; `None` with other positions.
     pub fn rope(&self) -> Option<Rope> {
         (self.positions == Positions::Rotary).then_some(Rope {
             rotary_dim: self.rotary_dim as u32,
@@ -267,4 +268,6 @@ pub enum Positions {
     Rotary,
     /// A learned table of `max_positions` rows, added to the embedded tokens.
     Learned,
+    /// Scores of attention fall with the distance between query and key (ALiBi, Press et al. 2022).
+    Alibi,
 }

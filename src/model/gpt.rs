@@ -157,9 +157,9 @@ fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: 
         Mode::Prefill(caches) => tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes)),
         Mode::Training(_) | Mode::Evaluation => {}
     }
-    let Decode { layout, tokens, scale, window } = sizes;
+    let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
-    let attention = Attention { layout, tokens, is_causal: true, scale, window, dropout };
+    let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, dropout };
     tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention))
 }
 

@@ -142,6 +142,7 @@ impl Block<'_> {
             window: self.shape.window,
             starts: None,
             factors: None,
+            alibi: false,
         }
     }
 

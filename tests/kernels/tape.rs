@@ -215,6 +215,7 @@ fn attention() {
             is_causal: true,
             scale: 0.4,
             window: Some(4),
+            has_alibi: true,
             dropout: None,
         };
         let documents = DocumentBounds {
@@ -241,6 +242,7 @@ fn attention() {
                     window: Some(4),
                     starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
                     factors: None,
+                    alibi: true,
                 };
                 let [q, k, v] = split_qkv(&values, &LAYOUT);
                 let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
