@@ -16,12 +16,14 @@ use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
+use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
-use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused};
+use gristmill::ops::{
+    adamw, add, decode, embedding, l2_norm, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused,
+};
 use row::{D, F, N, Work, gpu, row};
 
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
@@ -300,6 +302,16 @@ fn decoding(c: &mut Criterion) {
 
 fn losses(c: &mut Criterion) {
     let gpu = gpu();
+    row(c, &gpu, "l2_norm V=8192", |row| {
+        let (x, y) = (row.tensor(8192, D, F32), row.tensor(8192, D, F32));
+        l2_norm::l2_norm(&mut row.rec, x, y, 1e-5);
+        Work::Bytes(8.0 * 8192.0 * D as f64)
+    });
+    row(c, &gpu, "l2_norm_backward V=8192", |row| {
+        let [x, dy, dx] = [0; 3].map(|_| row.tensor(8192, D, F32));
+        l2_norm::l2_norm_backward(&mut row.rec, x, dy, dx, 1e-5);
+        Work::Bytes(16.0 * 8192.0 * D as f64)
+    });
     for vocab in [256, 8192] {
         row(c, &gpu, &format!("linear_cross_entropy V={vocab}"), |row| {
             let (h, head, dh) = (row.tensor(N, D, F32), row.tensor(vocab, D, F32), row.tensor(N, D, F32));
@@ -317,7 +329,12 @@ fn losses(c: &mut Criterion) {
                 factor: 1.0,
                 is_per_token: false,
             };
-            linear_cross_entropy(&mut row.rec, &op, dh, Some(&[dhead]));
+            linear_cross_entropy(
+                &mut row.rec,
+                &op,
+                dh,
+                Some(HeadGradient { parts: &[dhead], accumulate: true }),
+            );
             Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)
         });
     }

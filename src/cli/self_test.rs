@@ -13,7 +13,7 @@ use crate::kernels::Tier;
 use crate::ops::attention::{Attention, attention, attention_backward};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
+use crate::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
@@ -180,7 +180,12 @@ fn loss(harness: &mut Harness<'_>) {
         factor: 1.0,
         is_per_token: false,
     };
-    linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(&[dhead]));
+    linear_cross_entropy(
+        &mut harness.job.rec,
+        &op,
+        dh,
+        Some(HeadGradient { parts: &[dhead], accumulate: true }),
+    );
     let count = targets.iter().filter(|&&target| target != ignore).count();
     let want = reference::linear_cross_entropy::linear_cross_entropy(
         &h_values,

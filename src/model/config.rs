@@ -66,6 +66,14 @@ pub struct ModelConfig {
     pub linear_bias: bool,
     /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
     pub qk_norm: bool,
+    /// Whether the embedded tokens are normalised before the first layer.
+    pub embedding_norm: bool,
+    /// Whether the last layer's queries are rows of a learned table, by position, instead of projections of its input (PanGu-α,
+    /// Zeng et al. 2021, section 2.2). The last norm comes before that layer then, instead of before the head.
+    pub query_layer: bool,
+    /// Added to the squared length of each row of the head, by whose root the row is divided (Baichuan 2, Yang et al. 2023, section
+    /// 2.3); `None`: rows are as they are.
+    pub head_epsilon: Option<f64>,
     /// Sliding window: a token attends to this many tokens, itself included; `None`: to all before it. At most
     /// `seq_length` - 1, since a wider window masks nothing.
     pub sliding_window: Option<usize>,
@@ -138,6 +146,9 @@ impl ModelConfig {
             qkv_bias: false,
             linear_bias: false,
             qk_norm: false,
+            embedding_norm: false,
+            query_layer: false,
+            head_epsilon: None,
             sliding_window: None,
             attention_dropout: 0.0,
             hidden_dropout: 0.0,
@@ -241,6 +252,14 @@ pub enum Family {
     Llama,
     /// GPT-2 (Radford et al., 2019).
     Gpt2,
+    /// Bloom (Scao et al., 2022).
+    Bloom,
+    /// Baichuan (Yang et al., 2023): Llama's names, but one matrix for q, k and v.
+    Baichuan,
+    /// StarCoder and WizardCoder (Li et al., 2023), which the library calls GPTBigCode: GPT-2's names, not transposed.
+    BigCode,
+    /// PanGu-α (Zeng et al., 2021).
+    Pangu,
 }
 
 /// The kind of norm.

@@ -46,6 +46,7 @@ pub mod trainer;
 
 mod block;
 mod parameters;
+pub mod variant;
 mod vector;
 
 #[cfg(test)]

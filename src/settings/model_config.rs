@@ -19,7 +19,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
     let max_positions = model.max_position_embedding.unwrap_or(model.seq_length);
     let (norm, positions, activation) = match model.kind {
         Family::Llama => (Norm::RmsNorm, Positions::Rotary, Activation::SwiGlu),
-        Family::Gpt2 => (Norm::LayerNorm, Positions::Learned, Activation::Gelu(Gelu::Tanh)),
+        _ => (Norm::LayerNorm, Positions::Learned, Activation::Gelu(Gelu::Tanh)),
     };
     ModelConfig {
         family: model.kind,
@@ -44,6 +44,9 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         qkv_bias: model.qkv_has_bias == Some(true),
         linear_bias: model.kind == Family::Gpt2,
         qk_norm: model.use_qk_norm == Some(true),
+        embedding_norm: false,
+        query_layer: false,
+        head_epsilon: None,
         sliding_window: model.sliding_window.map(|window| window as usize),
         attention_dropout: model.attention_dropout,
         hidden_dropout: model.hidden_dropout,

@@ -84,6 +84,22 @@ fn linear() {
 }
 
 #[test]
+fn join() {
+    check("tape join", |case| {
+        let x = case.input(N, 12, F32);
+        mid_graph(
+            case,
+            &x,
+            24,
+            1,
+            |tape, x, _| tape.join([x, x]),
+            &[],
+            |dy| (dy.chunks(24).flat_map(|row| sum(&row[..12], &row[12..])).collect(), vec![]),
+        );
+    });
+}
+
+#[test]
 fn rms_norm() {
     check("tape rms_norm", |case| {
         let d = 13;

@@ -11,6 +11,7 @@ use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::l2_norm::{l2_norm, l2_norm_backward};
 use gristmill::ops::loss_scale::LossScaleState;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::unfused;
@@ -79,6 +80,18 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
             attention(&mut rec, qkv, out, lse, documents, &shape);
             attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
         }
+    }
+    rec.finish().dispatches
+}
+
+/// The rows of a head, divided by their length.
+fn unit_rows(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("unit rows", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [x, y] = [0; 2].map(|_| rec.tensor("x", 16, 12, element));
+        let [dx, dy] = [0; 2].map(|_| rec.tensor("gradient", 16, 12, F32));
+        l2_norm(&mut rec, x, y, 1e-5);
+        l2_norm_backward(&mut rec, x, dy, dx, 1e-5);
     }
     rec.finish().dispatches
 }
@@ -195,6 +208,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(rounded)
                 .chain(packed_documents(capabilities))
                 .chain(alibi(capabilities))
+                .chain(unit_rows(capabilities))
                 .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(permutations(capabilities))

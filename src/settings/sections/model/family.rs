@@ -60,7 +60,7 @@ pub(crate) fn family_table(family: Family) -> Table {
                 refused("normalization", Passes::Words("RMSNorm"), "write `normalization: RMSNorm`"),
             ],
         ),
-        Family::Gpt2 => Table::unused(
+        _ => Table::unused(
             "What a GPT-2 is, whatever a file says.",
             [
                 refused("gated_linear_unit post_layernorm_residual", Passes::Off, "write `False`"),
