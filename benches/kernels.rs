@@ -16,12 +16,14 @@ use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
+use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
-use gristmill::ops::{adamw, add, decode, embedding, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused};
+use gristmill::ops::{
+    adamw, add, decode, embedding, l2_norm, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused,
+};
 use row::{D, F, N, Work, gpu, row};
 
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
@@ -239,7 +241,15 @@ fn attentions(c: &mut Criterion) {
     for (tokens, window, dropped) in
         [(128, None, 0.0), (1024, None, 0.0), (1024, Some(128), 0.0), (1024, None, 0.1)]
     {
-        let shape = Attention { layout: LAYOUT, tokens, is_causal: true, scale: 0.18, window, dropout: None };
+        let shape = Attention {
+            layout: LAYOUT,
+            tokens,
+            is_causal: true,
+            scale: 0.18,
+            window,
+            has_alibi: false,
+            dropout: None,
+        };
         // FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
         let keys = f64::from(window.unwrap_or(tokens));
         let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
@@ -279,7 +289,7 @@ fn attentions(c: &mut Criterion) {
 fn decoding(c: &mut Criterion) {
     let gpu = gpu();
     for (sequences, tokens) in [(1, 1024), (8, 1024)] {
-        let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None };
+        let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None, has_alibi: false };
         row(c, &gpu, &format!("decode B={sequences} T={tokens}"), |row| {
             let (qkv, y) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
             let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);
@@ -292,6 +302,16 @@ fn decoding(c: &mut Criterion) {
 
 fn losses(c: &mut Criterion) {
     let gpu = gpu();
+    row(c, &gpu, "l2_norm V=8192", |row| {
+        let (x, y) = (row.tensor(8192, D, F32), row.tensor(8192, D, F32));
+        l2_norm::l2_norm(&mut row.rec, x, y, 1e-5);
+        Work::Bytes(8.0 * 8192.0 * D as f64)
+    });
+    row(c, &gpu, "l2_norm_backward V=8192", |row| {
+        let [x, dy, dx] = [0; 3].map(|_| row.tensor(8192, D, F32));
+        l2_norm::l2_norm_backward(&mut row.rec, x, dy, dx, 1e-5);
+        Work::Bytes(16.0 * 8192.0 * D as f64)
+    });
     for vocab in [256, 8192] {
         row(c, &gpu, &format!("linear_cross_entropy V={vocab}"), |row| {
             let (h, head, dh) = (row.tensor(N, D, F32), row.tensor(vocab, D, F32), row.tensor(N, D, F32));
@@ -309,7 +329,12 @@ fn losses(c: &mut Criterion) {
                 factor: 1.0,
                 is_per_token: false,
             };
-            linear_cross_entropy(&mut row.rec, &op, dh, Some(&[dhead]));
+            linear_cross_entropy(
+                &mut row.rec,
+                &op,
+                dh,
+                Some(HeadGradient { parts: &[dhead], accumulate: true }),
+            );
             Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)
         });
     }

@@ -74,11 +74,18 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
     let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols()));
     let [out, dout] = [0; 2].map(|_| tensor(layout.out_cols()));
     let lse = tensor(layout.heads);
-    let shape =
-        Attention { layout, tokens: LARGE, is_causal: true, scale: 0.125, window: None, dropout: None };
+    let shape = Attention {
+        layout,
+        tokens: LARGE,
+        is_causal: true,
+        scale: 0.125,
+        window: None,
+        has_alibi: false,
+        dropout: None,
+    };
     attention(&mut rec, qkv, out, lse, None, &shape);
     attention_backward(&mut rec, qkv, out, dout, lse, dqkv, None, &shape);
-    let shape = Decode { layout, tokens: 1, scale: 0.125, window: None };
+    let shape = Decode { layout, tokens: 1, scale: 0.125, window: None, has_alibi: false };
     let cache = rec.tensor("cache", LARGE, shape.cache_cols(), F32);
     let positions = rec.tensor("positions", 1, LARGE, U32);
     decode(&mut rec, qkv, positions, cache, out, &shape);

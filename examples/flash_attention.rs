@@ -8,7 +8,15 @@ use gristmill::random::Philox;
 
 fn main() -> gristmill::error::Result<()> {
     let (tokens, layout) = (1024, HeadLayout { heads: 4, kv_heads: 2, head_dim: 64, value_dim: 64 });
-    let shape = Attention { layout, tokens, is_causal: true, scale: 0.125, window: None, dropout: None };
+    let shape = Attention {
+        layout,
+        tokens,
+        is_causal: true,
+        scale: 0.125,
+        window: None,
+        has_alibi: false,
+        dropout: None,
+    };
     let random = Philox::new(1, 0);
     let qkv: Vec<f32> = (0..tokens * layout.cols()).map(|i| random.normal(i.into()) as f32).collect();
 

@@ -40,6 +40,9 @@ struct Params {
 @group(0) @binding(1) var<storage, read> qkv: array<Packed>;
 @if(dropout) @group(0) @binding(8) var<storage, read> dropout_state: DropoutState;
 
+// ALiBi's slope of the head whose scores are computed, from lib/attention.
+@if(alibi) var<private> slope: f32;
+
 // Dropout words of the 4 keys 4 four + 0..3; `index` numbers the query and head.
 @if(dropout)
 fn mask_words(index: u32, four: u32) -> vec4<u32> {

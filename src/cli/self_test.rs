@@ -13,7 +13,7 @@ use crate::kernels::Tier;
 use crate::ops::attention::{Attention, attention, attention_backward};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
+use crate::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
@@ -127,7 +127,15 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
     let (dout, dout_values) = harness.input(N, layout.out_cols());
     let (out, lse) = (harness.output(N, layout.out_cols()), harness.output(N, layout.heads));
     let dqkv = harness.output(N, layout.cols());
-    let shape = Attention { layout, tokens: N, is_causal: true, scale: 0.2, window: None, dropout: None };
+    let shape = Attention {
+        layout,
+        tokens: N,
+        is_causal: true,
+        scale: 0.2,
+        window: None,
+        has_alibi: false,
+        dropout: None,
+    };
     attention(&mut harness.job.rec, qkv, out, lse, None, &shape);
     attention_backward(&mut harness.job.rec, qkv, out, dout, lse, dqkv, None, &shape);
     let sizes = reference::attention::Attention {
@@ -140,6 +148,7 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
         window: None,
         starts: None,
         factors: None,
+        alibi: false,
         scale: f64::from(shape.scale),
     };
     let part = |first, count| columns(&values, layout.cols(), first, count);
@@ -171,7 +180,12 @@ fn loss(harness: &mut Harness<'_>) {
         factor: 1.0,
         is_per_token: false,
     };
-    linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(&[dhead]));
+    linear_cross_entropy(
+        &mut harness.job.rec,
+        &op,
+        dh,
+        Some(HeadGradient { parts: &[dhead], accumulate: true }),
+    );
     let count = targets.iter().filter(|&&target| target != ignore).count();
     let want = reference::linear_cross_entropy::linear_cross_entropy(
         &h_values,

@@ -7,6 +7,7 @@ use crate::model::config::{Activation, ModelConfig};
 use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expert_tensor};
 use crate::ops::embedding::embedding;
+use crate::ops::l2_norm::unit_rows;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{Persistents, Recorder, Recording, Tensor};
 use crate::tape::{Parameter, Tape};
@@ -87,13 +88,13 @@ impl GenerateRecordings {
             let h = hidden(&mut rec, batch(prompt, prompt_positions), Mode::Prefill(&caches)); // (B·T, D)
             let last = rec.tensor("last", sequences, h.cols, h.element);
             embedding(&mut rec, last_rows, &[h], last);
-            head(&mut rec, gpt, last, logits);
+            head(&mut rec, gpt, config, last, logits);
             rec.try_finish()?
         };
         let step = {
             let mut rec = Recorder::new("decode", capabilities);
             let h = hidden(&mut rec, batch(token, position), Mode::Decode(&caches)); // (B, D)
-            head(&mut rec, gpt, h, logits);
+            head(&mut rec, gpt, config, h, logits);
             rec.try_finish()?
         };
         Ok(Self {
@@ -127,9 +128,10 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
 }
 
 /// logits (B, V) of the hidden states h (B, D), one product per part of the head.
-fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, h: Tensor, logits: Tensor) {
+fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, config: &ModelConfig, h: Tensor, logits: Tensor) {
+    let units = config.head_epsilon.map(|epsilon| unit_rows(rec, &gpt.head().weight, epsilon as f32));
     let mut column = 0;
-    for part in &gpt.head().weight {
+    for part in units.as_ref().unwrap_or(&gpt.head().weight) {
         let columns = logits.columns(column, part.rows);
         matmul(rec, Layout::Nt, h, *part, columns, Epilogue::default());
         column += part.rows;

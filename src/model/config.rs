@@ -70,6 +70,14 @@ pub struct ModelConfig {
     pub down_bias: bool,
     /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
     pub qk_norm: bool,
+    /// Whether the embedded tokens are normalised before the first layer.
+    pub embedding_norm: bool,
+    /// Whether the last layer's queries are rows of a learned table, by position, instead of projections of its input (PanGu-α,
+    /// Zeng et al. 2021, section 2.2). The last norm comes before that layer then, instead of before the head.
+    pub query_layer: bool,
+    /// Added to the squared length of each row of the head, by whose root the row is divided (Baichuan 2, Yang et al. 2023, section
+    /// 2.3); `None`: rows are as they are.
+    pub head_epsilon: Option<f64>,
     /// Sliding window: a token attends to this many tokens, itself included; `None`: to all before it. At most
     /// `seq_length` - 1, since a wider window masks nothing.
     pub sliding_window: Option<usize>,
@@ -144,6 +152,9 @@ impl ModelConfig {
             gate_up_bias: false,
             down_bias: false,
             qk_norm: false,
+            embedding_norm: false,
+            query_layer: false,
+            head_epsilon: None,
             sliding_window: None,
             attention_dropout: 0.0,
             hidden_dropout: 0.0,
@@ -212,10 +223,11 @@ impl ModelConfig {
             tokens: self.seq_length as u32,
             scale: 1.0 / (self.head_dim as f32).sqrt(),
             window: self.sliding_window.map(|window| window as u32),
+            has_alibi: self.positions == Positions::Alibi,
         }
     }
 
-    /// The rotary embedding; `None` with learned positions.
+    /// The rotary embedding; `None` with other positions.
     pub fn rope(&self) -> Option<Rope> {
         (self.positions == Positions::Rotary).then_some(Rope {
             rotary_dim: self.rotary_dim as u32,
@@ -248,6 +260,14 @@ pub enum Family {
     Llama,
     /// GPT-2 (Radford et al., 2019).
     Gpt2,
+    /// Bloom (Scao et al., 2022).
+    Bloom,
+    /// Baichuan (Yang et al., 2023): Llama's names, but one matrix for q, k and v.
+    Baichuan,
+    /// StarCoder and WizardCoder (Li et al., 2023), which the library calls GPTBigCode: GPT-2's names, not transposed.
+    BigCode,
+    /// PanGu-α (Zeng et al., 2021).
+    Pangu,
 }
 
 /// The kind of norm.
@@ -275,4 +295,6 @@ pub enum Positions {
     Rotary,
     /// A learned table of `max_positions` rows, added to the embedded tokens.
     Learned,
+    /// Scores of attention fall with the distance between query and key (ALiBi, Press et al. 2022).
+    Alibi,
 }

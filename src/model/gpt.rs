@@ -35,7 +35,7 @@ impl Gpt<Parameter> {
     /// Adds the cross-entropy of the batch to `losses`. On a tape for training, [`Tape::backward`] continues from here.
     pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, losses: &LossTensors) {
         let x = self.residual_stream(tape, ctx); // (N, D)
-        let h = self.norm.forward(tape, "norm", ctx, x); // (N, D)
+        let h = self.normed(tape, ctx, x); // (N, D)
         let next_token = CrossEntropy {
             targets: ctx.batch.targets,
             ignore: ctx.config.ignore_id,
@@ -44,6 +44,7 @@ impl Gpt<Parameter> {
             accumulation: losses.accumulation,
             factor: 1.0,
             is_per_token: losses.is_per_token,
+            head_epsilon: ctx.config.head_epsilon.map(|epsilon| epsilon as f32),
         };
         tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token));
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
@@ -58,12 +59,17 @@ impl Gpt<Parameter> {
     /// Hidden states (N, D) after the last norm, ready for the head.
     pub fn hidden<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
         let x = self.residual_stream(tape, ctx); // (N, D)
-        self.norm.forward(tape, "norm", ctx, x)
+        self.normed(tape, ctx, x)
     }
 
     /// The head's table (V, D): the embedding's if they are tied.
     pub fn head(&self) -> &Parameter {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// The residual stream after the last norm. Where the last layer's queries are learned that came before it.
+    fn normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var) -> Var {
+        if self.queries.is_some() { x } else { self.norm.forward(tape, "norm", ctx, x) }
     }
 
     /// The residual stream (N, D) after the last layer.
@@ -73,21 +79,44 @@ impl Gpt<Parameter> {
             x = tape.scope("embedding_dropout", |tape| tape.dropout(x, None, dropout));
         }
         for (layer, block) in self.blocks.iter().enumerate() {
-            x = tape.scope(format!("layers.{layer}"), |tape| block.layer(tape, ctx, layer, x)); // (N, D)
+            let table = self.queries.as_ref().filter(|_| layer + 1 == self.blocks.len());
+            let queries = table.map(|table| {
+                x = self.norm.forward(tape, "norm", ctx, x); // (N, D)
+                tape.scope("queries", |tape| by_position(tape, ctx, table)) // (N, D)
+            });
+            let scope = format!("layers.{layer}");
+            x = tape.scope(scope, |tape| block.layer_with(tape, ctx, layer, queries, x)); // (N, D)
         }
         x
     }
 
-    /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned: (N, D).
+    /// The embedding's rows of the tokens, plus the rows of their positions where positions are learned, normalised in some
+    /// models: (N, D).
     fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let batch = &ctx.batch;
-        let x = tape.embedding(batch.tokens, batch.order, &self.embedding, ctx.config.compute);
-        let Some(table) = &self.positions else { return x };
-        let Some(order) = batch.position_order else {
-            panic!("a model with learned positions needs its batches' tokens sorted by position")
-        };
-        tape.scope("positions", |tape| tape.add_embedding(x, batch.positions, order, table))
+        let mut x = tape.embedding(batch.tokens, batch.order, &self.embedding, ctx.config.compute);
+        if let Some(table) = &self.positions {
+            let order = position_order(ctx);
+            x = tape.scope("positions", |tape| tape.add_embedding(x, batch.positions, order, table));
+        }
+        match &self.embedding_norm {
+            Some(norm) => norm.forward(tape, "norm", ctx, x),
+            None => x,
+        }
     }
+}
+
+/// Token indices, sorted by position.
+fn position_order(ctx: &ForwardContext<'_>) -> Tensor {
+    let Some(order) = ctx.batch.position_order else {
+        panic!("a model with learned positions needs its batches' tokens sorted by position")
+    };
+    order
+}
+
+/// The rows of `table` (positions, D) by the tokens' positions: (N, D).
+fn by_position<'p>(tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, table: &'p Parameter) -> Var {
+    tape.embedding(ctx.batch.positions, position_order(ctx), table, ctx.config.compute)
 }
 
 impl Block<Parameter> {
@@ -100,8 +129,21 @@ impl Block<Parameter> {
         layer: usize,
         x: Var, // (N, D)
     ) -> Var {
+        self.layer_with(tape, ctx, layer, None, x)
+    }
+
+    /// The same, with queries projected from `queries` (N, D) where they are given.
+    fn layer_with<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'p>,
+        layer: usize,
+        queries: Option<Var>,
+        x: Var, // (N, D)
+    ) -> Var {
         let config = ctx.config;
-        tape.recompute(move |path| config.recomputes(layer, path), |tape| self.forward(tape, ctx, layer, x))
+        let drops = move |path: &str| config.recomputes(layer, path);
+        tape.recompute(drops, |tape| self.forward(tape, ctx, layer, queries, x))
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)).
@@ -110,10 +152,11 @@ impl Block<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
+        queries: Option<Var>,
         x: Var, // (N, D)
     ) -> Var {
         let h = self.attention_norm.forward(tape, "attention_norm", ctx, x);
-        let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, x));
+        let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, queries, h, x));
         let h = self.ffn_norm.forward(tape, "ffn_norm", ctx, x);
         tape.scope("feed_forward", |tape| match &self.feed_forward {
             FeedForward::Dense(dense) => dense.forward(tape, ctx, layer, h, x),
@@ -129,11 +172,12 @@ impl SelfAttention<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        h: Var, // (N, D)
-        x: Var, // (N, D)
+        queries: Option<Var>, // (N, D)
+        h: Var,               // (N, D)
+        x: Var,               // (N, D)
     ) -> Var {
         let layout = ctx.config.head_layout();
-        let mut qkv = tape.scope("wqkv", |tape| self.wqkv.forward(tape, h, None)); // (N, (H + 2 G)·C)
+        let mut qkv = tape.scope("wqkv", |tape| self.project(tape, queries, h)); // (N, (H + 2 G)·C)
         if let Some([q, k]) = &self.qk_norm {
             qkv = tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.epsilon()));
         }
@@ -143,6 +187,18 @@ impl SelfAttention<Parameter> {
         let y = attend(tape, ctx, layer, qkv); // (N, H·C)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
         tape.scope("wo", |tape| self.wo.add(tape, y, dropout, x)) // (N, D)
+    }
+
+    /// q, k and v of h (N, D), q of `queries` (N, D) instead where they are given: (N, (H + 2 G)·C).
+    fn project<'p>(&'p self, tape: &mut Tape<'_, 'p>, queries: Option<Var>, h: Var) -> Var {
+        let projected = self.wqkv.forward(tape, h, None);
+        match self.wq.as_ref().zip(queries) {
+            Some((wq, queries)) => {
+                let q = wq.forward(tape, queries, None);
+                tape.join([q, projected])
+            }
+            None => projected,
+        }
     }
 }
 
@@ -157,9 +213,9 @@ fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: 
         Mode::Prefill(caches) => tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes)),
         Mode::Training(_) | Mode::Evaluation => {}
     }
-    let Decode { layout, tokens, scale, window } = sizes;
+    let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
-    let attention = Attention { layout, tokens, is_causal: true, scale, window, dropout };
+    let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, dropout };
     tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention))
 }
 

@@ -59,6 +59,9 @@ pub(super) const GATED: Projections = Projections { gate_up: ["gate_proj", "up_p
 pub(super) struct Names {
     pub embedding: &'static str,
     pub positions: &'static str,
+    pub embedding_norm: &'static str,
+    /// The table of the last layer's queries.
+    pub queries: &'static str,
     pub norm: &'static str,
     pub head: &'static str,
     /// The prefix of a layer's number; the following names come after it.
@@ -73,6 +76,8 @@ pub(super) struct Names {
     pub w_down: &'static str,
     /// Whether files hold the layers' matrices as (in, out): GPT-2's linear layers are convolutions of width 1.
     pub is_transposed: bool,
+    /// Whether files hold the q, k and v of each head side by side, where one matrix has them.
+    pub has_fused_heads: bool,
 }
 
 impl Names {
@@ -80,6 +85,10 @@ impl Names {
         match family {
             Family::Llama => &LLAMA,
             Family::Gpt2 => &GPT2,
+            Family::Bloom => &BLOOM,
+            Family::Baichuan => &BAICHUAN,
+            Family::BigCode => &BIG_CODE,
+            Family::Pangu => &PANGU,
         }
     }
 }
@@ -87,6 +96,8 @@ impl Names {
 const LLAMA: Names = Names {
     embedding: "model.embed_tokens",
     positions: "model.embed_positions",
+    embedding_norm: "model.embed_layernorm",
+    queries: "model.embed_queries",
     norm: "model.norm",
     head: "lm_head",
     layers: "model.layers",
@@ -99,11 +110,14 @@ const LLAMA: Names = Names {
     gate_up: &["mlp.gate_proj", "mlp.up_proj"],
     w_down: "mlp.down_proj",
     is_transposed: false,
+    has_fused_heads: false,
 };
 
 const GPT2: Names = Names {
     embedding: "transformer.wte",
     positions: "transformer.wpe",
+    embedding_norm: "transformer.ln_e",
+    queries: "transformer.wqe",
     norm: "transformer.ln_f",
     head: "lm_head",
     layers: "transformer.h",
@@ -116,6 +130,39 @@ const GPT2: Names = Names {
     gate_up: &["mlp.c_fc"],
     w_down: "mlp.c_proj",
     is_transposed: true,
+    has_fused_heads: false,
+};
+
+const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
+
+const BIG_CODE: Names = Names { is_transposed: false, ..GPT2 };
+
+/// As in the port of PanGu-α to PyTorch.
+const PANGU: Names = Names {
+    qkv: &["attn.q_proj", "attn.k_proj", "attn.v_proj"],
+    wo: "attn.out_proj",
+    is_transposed: false,
+    ..GPT2
+};
+
+const BLOOM: Names = Names {
+    embedding: "transformer.word_embeddings",
+    positions: "transformer.position_embeddings",
+    embedding_norm: "transformer.word_embeddings_layernorm",
+    queries: "transformer.query_embeddings",
+    norm: "transformer.ln_f",
+    head: "lm_head",
+    layers: "transformer.h",
+    attention_norm: "input_layernorm",
+    qkv: &["self_attention.query_key_value"],
+    q_norm: "self_attention.q_norm",
+    k_norm: "self_attention.k_norm",
+    wo: "self_attention.dense",
+    ffn_norm: "post_attention_layernorm",
+    gate_up: &["mlp.dense_h_to_4h"],
+    w_down: "mlp.dense_4h_to_h",
+    is_transposed: false,
+    has_fused_heads: true,
 };
 
 /// The name that Megatron gives the parameter at `path`; `None` for biases and parameters that Megatron does not have.

@@ -14,7 +14,7 @@ pub(super) mod tests;
 
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
 pub use multi_token::MultiTokenBlock;
-pub use spec::{Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
+pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 
 use super::config::ModelConfig;
 use scope::{Rows, Scope};
@@ -26,9 +26,13 @@ pub struct Gpt<P> {
     pub embedding: P,
     /// (positions, D), where they are learned.
     pub positions: Option<P>,
+    /// (positions, D): what the queries of the last layer are projected from, where that is not its input.
+    pub queries: Option<P>,
+    /// The norm of the embedded tokens, where they have one.
+    pub embedding_norm: Option<NormWeights<P>>,
     /// The layers.
     pub blocks: Vec<Block<P>>,
-    /// The norm before the head.
+    /// The norm before the head, or before the last layer where its queries are learned.
     pub norm: NormWeights<P>,
     /// (V, D); `None` if tied to the embedding.
     pub head: Option<P>,
@@ -52,8 +56,10 @@ pub struct Block<P> {
 /// Attention of H query heads and G key-value heads of C dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
-    /// q, k and v as one product: ((H + 2 G)·C, D).
+    /// q, k and v as one product: ((H + 2 G)·C, D). Where `wq` is there, k and v alone: (2 G·C, D).
     pub wqkv: Linear<P>,
+    /// (H·C, D): of the layer whose queries are projected from a table.
+    pub wq: Option<Linear<P>>,
     /// (C) each: QK-norm of all query heads and of all key heads.
     pub qk_norm: Option<[P; 2]>,
     /// (D, H·C)
@@ -104,6 +110,12 @@ impl<P> Gpt<P> {
             positions: config
                 .learns_positions()
                 .then(|| model.table(Role::Positions, "positions", names.positions, config.max_positions)),
+            queries: config
+                .query_layer
+                .then(|| model.table(Role::Positions, "queries", names.queries, config.max_positions)),
+            embedding_norm: config
+                .embedding_norm
+                .then(|| model.norm(["embedding_norm", "embedding_norm_bias"], names.embedding_norm)),
             blocks: (0..layers).map(|layer| Block::declare(&mut model.layer(layer))).collect(),
             norm: model.norm(["norm", "norm_bias"], names.norm),
             head: (!config.tie_word_embeddings)
@@ -133,13 +145,19 @@ impl<P> SelfAttention<P> {
         let (width, head_dim) = (config.hidden_size, config.head_dim);
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
-        let qkv = Rows::new(names.qkv.iter().copied(), &[q_rows, kv_rows, kv_rows])
-            .with_heads(InterleavedHeads::of(config), 2);
+        let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
+        let own_q = layer.has_queries().then(|| Rows::new(qkv_names.next(), &[q_rows]));
+        let qkv = Rows::new(qkv_names, if own_q.is_some() { &sizes[1..] } else { &sizes[..] })
+            .with_heads(InterleavedHeads::of(config), 2)
+            .fused(FusedHeads::of(config, names.has_fused_heads));
         let out = Rows::new([names.wo], &[width]);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
+            wq: own_q.map(|rows| {
+                layer.linear(["attention.wq", "attention.bq"], &rows, width, std, config.qkv_bias)
+            }),
             qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),
             wo: layer.linear(wo, &out, q_rows, residual_std, config.output_bias),
         }

@@ -19,6 +19,9 @@ pub struct Attention {
     pub scale: f32,
     /// Sliding window: a query attends to this many tokens, itself included; `None`: to all. Needs causal attention.
     pub window: Option<u32>,
+    /// Whether a score loses slope · (i - j) at query i and key j (ALiBi, Press et al. 2022), where the slope depends on the
+    /// head alone; needs causal attention.
+    pub has_alibi: bool,
     /// Dropout of the weights after the softmax. `None` compiles it out, a probability of 0 does not.
     pub dropout: Option<Dropout>,
 }
@@ -149,6 +152,7 @@ impl Attention {
     fn assert_masks(&self, documents: Option<DocumentBounds>, qkv: Tensor) {
         let is_bounded = self.window.is_some() || documents.is_some();
         assert!(self.is_causal || !is_bounded, "a window and document bounds need causal attention");
+        assert!(self.is_causal || !self.has_alibi, "ALiBi needs causal attention");
         assert!(self.window != Some(0), "a window of 0 tokens does not hold the query itself");
         for tensor in documents.iter().flat_map(|documents| [documents.starts, documents.ends]) {
             assert!(tensor.cols == qkv.rows, "{} document bounds for {} tokens", tensor.cols, qkv.rows);
@@ -275,6 +279,7 @@ fn plan(
         Tier::Portable => portable(pass, shape, element),
     };
     let kernel = kernel
+        .condition(Condition::Alibi, shape.has_alibi)
         .condition(Condition::Causal, shape.is_causal)
         .condition(Condition::Windowed, shape.window.is_some())
         .condition(Condition::Segmented, is_packed)

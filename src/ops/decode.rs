@@ -3,7 +3,7 @@
 use super::heads::HeadLayout;
 use super::{per_item, per_row};
 use crate::element::Element;
-use crate::kernels::Tier;
+use crate::kernels::{Condition, Tier};
 use crate::record::{Recorder, Tensor};
 
 /// The sizes of a decoding step.
@@ -17,6 +17,8 @@ pub struct Decode {
     pub scale: f32,
     /// Sliding window: a query attends to this many tokens, itself included; `None`: to all.
     pub window: Option<u32>,
+    /// Whether scores fall with the distance of their key, as in [`Attention::has_alibi`](super::attention::Attention::has_alibi).
+    pub has_alibi: bool,
 }
 
 crate::params! {
@@ -80,7 +82,10 @@ pub fn decode(
     let is_portable = rec.capabilities().tier == Tier::Portable;
     let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
     let (kernel, grid) = per_row(rec, file, "decode", qkv.element, qkv.rows * shape.layout.heads);
-    let kernel = kernel.constant("D4", shape.layout.head_dim / 4).constant("V4", value_dim4);
+    let kernel = kernel
+        .condition(Condition::Alibi, shape.has_alibi)
+        .constant("D4", shape.layout.head_dim / 4)
+        .constant("V4", value_dim4);
     let kernel =
         if is_portable { kernel.constant("COLUMNS", value_dim4.next_power_of_two()) } else { kernel };
     let bindings = [
@@ -94,7 +99,7 @@ pub fn decode(
 
 #[track_caller]
 fn params(qkv: Tensor, positions: Tensor, cache: Tensor, out: Tensor, shape: &Decode) -> Params {
-    let Decode { layout, tokens, scale, window } = *shape;
+    let Decode { layout, tokens, scale, window, .. } = *shape;
     layout.assert_valid();
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} sequences", positions.cols, qkv.rows);

@@ -47,6 +47,15 @@ pub struct LinearCrossEntropy<'a> {
     pub is_per_token: bool,
 }
 
+/// Where the gradient of a head goes.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadGradient<'a> {
+    /// In the parts of the head, f32.
+    pub parts: &'a [Tensor],
+    /// Whether it is added to their contents instead of replacing them.
+    pub accumulate: bool,
+}
+
 /// Bytes of the smallest chunk of logits that `tokens` rows can be cut into. One binding must hold it.
 pub fn smallest_chunk_bytes(tokens: u32, vocab: u32) -> u64 {
     logits_row_bytes(vocab) * tokens.min(ALIGNED_ROWS) as u64
@@ -58,13 +67,13 @@ pub fn chunk_count(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u64 
 }
 
 /// Adds the loss of the batch to `loss`, from f32 logits, and computes the gradients of loss_scale · factor · mean loss / accumulation:
-/// writes `dh` (N, D) and, unless the head is frozen, adds to `dhead` (in the parts of `head`, f32).
+/// writes `dh` (N, D) and, unless the head is frozen, `dhead`.
 #[track_caller]
 pub fn linear_cross_entropy(
     rec: &mut Recorder,
     op: &LinearCrossEntropy<'_>,
     dh: Tensor,
-    dhead: Option<&[Tensor]>,
+    dhead: Option<HeadGradient<'_>>,
 ) {
     let losses = begin(rec, op);
     for (first, rows) in chunks(rec, op) {
@@ -80,9 +89,9 @@ pub fn linear_cross_entropy(
             let dz = dlogits.columns(column, part.rows);
             let into = Epilogue { accumulate: i > 0, ..Default::default() };
             matmul(rec, Layout::Nn, dz, *part, dh.rows(first, rows), into);
-            if let Some(dhead) = dhead {
-                let into = Epilogue { accumulate: true, ..Default::default() };
-                matmul(rec, Layout::Tn, dz, h, dhead[i], into);
+            if let Some(HeadGradient { parts, accumulate }) = dhead {
+                let into = Epilogue { accumulate: accumulate || first > 0, ..Default::default() };
+                matmul(rec, Layout::Tn, dz, h, parts[i], into);
             }
             column += part.rows;
         }

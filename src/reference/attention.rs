@@ -31,6 +31,21 @@ pub struct Attention<'a> {
     /// Dropout: factors of the weights after the softmax, (B·T, heads, T) by query, head and index of the key in its
     /// sequence; `None`: no dropout.
     pub factors: Option<&'a [f64]>,
+    /// ALiBi: the score of query i and key j loses [`alibi_slope`] · (i - j). Causal attention only.
+    pub alibi: bool,
+}
+
+/// ALiBi's slope of head `head` of `heads` (Press et al. 2022, arXiv:2108.12409, section 3): the h-th of P = 2^i heads, counted
+/// from 1, has 2^(-8 h / P). Where `heads` is no power of two, the first P, the largest power of two below, have these, and the
+/// others every second slope of 2 P heads, from the first on (from the code published with it).
+pub fn alibi_slope(head: usize, heads: usize) -> f64 {
+    let power = 1 << heads.ilog2();
+    let exponent = |h: usize, heads: usize| -8.0 * h as f64 / heads as f64;
+    if head < power {
+        exponent(head + 1, power).exp2()
+    } else {
+        exponent(2 * (head - power) + 1, 2 * power).exp2()
+    }
 }
 
 /// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
@@ -123,11 +138,16 @@ impl Attention<'_> {
         self.factors.map_or(1.0, |factors| factors[(row * self.heads + head) * self.tokens + j % self.tokens])
     }
 
+    /// ALiBi's term of the score of key `j` for the query in `row`.
+    fn bias(&self, row: usize, head: usize, j: usize) -> f64 {
+        if self.alibi { -alibi_slope(head, self.heads) * (row - j) as f64 } else { 0.0 }
+    }
+
     /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
     fn probabilities(&self, q: &[f64], k: &[f64], row: usize, head: usize) -> (Vec<f64>, f64) {
         let query = &q[self.query(row, head)];
-        let mut p: Vec<f64> =
-            self.visible(row).map(|j| self.scale * dot(query, &k[self.key(j, head)])).collect();
+        let score = |j| self.scale * dot(query, &k[self.key(j, head)]) + self.bias(row, head, j);
+        let mut p: Vec<f64> = self.visible(row).map(score).collect();
         let lse = softmax(&mut p);
         (p, lse)
     }
@@ -179,6 +199,7 @@ mod tests {
         window: None,
         starts: None,
         factors: None,
+        alibi: false,
     };
     /// Documents of 1, 3 and 1 tokens, then of 4 and 1.
     const STARTS: [usize; 10] = [0, 1, 1, 1, 4, 0, 0, 0, 0, 4];
@@ -192,7 +213,7 @@ mod tests {
         }
         factors
     };
-    const CASES: [Attention; 9] = [
+    const CASES: [Attention; 11] = [
         CAUSAL,
         Attention { causal: false, ..CAUSAL },
         Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
@@ -202,6 +223,8 @@ mod tests {
         Attention { window: Some(2), starts: Some(&STARTS), ..CAUSAL },
         Attention { factors: Some(&FACTORS), ..CAUSAL },
         Attention { factors: Some(&FACTORS), causal: false, ..CAUSAL },
+        Attention { alibi: true, ..CAUSAL },
+        Attention { heads: 3, kv_heads: 1, alibi: true, window: Some(2), starts: Some(&STARTS), ..CAUSAL },
     ];
 
     /// q, k, v and dout of `batch` sequences.
@@ -229,11 +252,35 @@ mod tests {
             window: None,
             starts: None,
             factors: None,
+            alibi: false,
         };
         let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
         let (a, b) = (1.0_f64.exp(), 3.0_f64.exp());
         assert_close("out", &out, &[10.0, (10.0 * a + 20.0 * b) / (a + b)], 1e-15);
         assert_close("lse", &lse, &[2.0, (a + b).ln()], 1e-15);
+    }
+
+    /// The slopes that the published code gives for 4 and 6 heads.
+    #[test]
+    fn alibi_slopes_are_the_published_ones() {
+        let slopes = |heads| (0..heads).map(|head| alibi_slope(head, heads)).collect::<Vec<_>>();
+        assert_eq!(slopes(1), [1.0 / 256.0]);
+        assert_eq!(slopes(4), [0.25, 0.0625, 0.015625, 0.00390625]);
+        assert_eq!(slopes(6), [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]);
+        let of_12 = slopes(12);
+        assert_eq!(of_12[..8], slopes(8));
+        assert_eq!(of_12[8..], [slopes(16)[0], slopes(16)[2], slopes(16)[4], slopes(16)[6]]);
+    }
+
+    /// Adding a constant to all scores of a query changes nothing, so slope · j, as Bloom has it, is the same as -slope · (i - j);
+    /// and only distances count, so a document's place in its window does not matter.
+    #[test]
+    fn alibi_lowers_scores_by_distance() {
+        let shape =
+            Attention { tokens: 2, heads: 2, kv_heads: 2, head_dim: 1, value_dim: 1, alibi: true, ..CAUSAL };
+        let (out, _) = attention(&[0.0; 4], &[0.0; 4], &[4.0, 4.0, 8.0, 8.0], &shape);
+        let mean = |slope: f64| (4.0 * (-slope).exp() + 8.0) / ((-slope).exp() + 1.0);
+        assert_close("out", &out, &[4.0, 4.0, mean(1.0 / 16.0), mean(1.0 / 256.0)], 1e-15);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
 mod feed_forward;
+mod qkv;
 
 pub(super) use feed_forward::FeedForward;
 
@@ -15,6 +16,7 @@ use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
+use super::variant::Names;
 use super::vector::add;
 
 /// A block of a model, applied to a batch of N = B·T tokens.
@@ -68,7 +70,7 @@ impl Block<'_> {
         } else {
             (q_projected.clone(), k_projected.clone())
         };
-        if self.shape.architecture == Architecture::Llama {
+        if self.shape.rotates() {
             rope(&mut q, self.positions, self.shape.num_heads, &self.shape.rope);
             rope(&mut k, self.positions, self.shape.num_kv_heads, &self.shape.rope);
             (q, k) = (store(q), store(k));
@@ -116,7 +118,7 @@ impl Block<'_> {
         let dattended = store(self.project_backward(names.out, &saved.attended, &dx_middle, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
-        if self.shape.architecture == Architecture::Llama {
+        if self.shape.rotates() {
             rope_backward(&mut dq, self.positions, self.shape.num_heads, &self.shape.rope);
             rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, &self.shape.rope);
             (dq, dk) = (store(dq), store(dk));
@@ -142,61 +144,25 @@ impl Block<'_> {
             window: self.shape.window,
             starts: None,
             factors: None,
-        }
-    }
-
-    /// q (N, H·d), k and v (N, K·d): from three linear layers in Llama, from the thirds of one in GPT-2.
-    #[track_caller]
-    fn project_qkv(&self, x: &[f64]) -> [Vec<f64>; 3] {
-        match self.shape.architecture {
-            Architecture::Llama => LLAMA_QKV.map(|name| self.project(name, x)),
-            Architecture::Gpt2 { .. } => {
-                let width = self.shape.num_heads * self.shape.head_dim;
-                let qkv = self.project(GPT2_QKV, x); // (N, 3·H·d)
-                let third = |i: usize| {
-                    qkv.chunks_exact(3 * width).flat_map(move |row| &row[i * width..][..width]).copied()
-                };
-                [0, 1, 2].map(|i| third(i).collect())
-            }
-        }
-    }
-
-    /// The gradient (N, D) of the input of [`Block::project_qkv`].
-    #[track_caller]
-    fn project_qkv_backward(&self, x: &[f64], [dq, dk, dv]: [&[f64]; 3], grads: &mut Weights) -> Vec<f64> {
-        match self.shape.architecture {
-            Architecture::Llama => {
-                let [q, k, v] = LLAMA_QKV;
-                let dqk =
-                    add(&self.project_backward(q, x, dq, grads), &self.project_backward(k, x, dk, grads));
-                add(&dqk, &self.project_backward(v, x, dv, grads))
-            }
-            Architecture::Gpt2 { .. } => {
-                let width = self.shape.num_heads * self.shape.head_dim;
-                let rows = dq.chunks_exact(width).zip(dk.chunks_exact(width)).zip(dv.chunks_exact(width));
-                let dqkv: Vec<f64> = rows.flat_map(|((dq, dk), dv)| [dq, dk, dv].concat()).collect();
-                self.project_backward(GPT2_QKV, x, &dqkv, grads)
-            }
+            alibi: self.shape.variant.alibi,
         }
     }
 
     /// The linear layer `name` of the block, with a bias if the weights contain one: x (N, k) -> (N, n). Weights are
-    /// (n, k) in Llama and (k, n) in GPT-2.
+    /// (n, k), or (k, n) where they are stored transposed.
     #[track_caller]
     fn project(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &self.weights[&self.tensor(name, "weight")];
         let bias = self.weights.get(&self.tensor(name, "bias"));
         let (m, n, k) = self.sizes(x, w);
-        match self.shape.architecture {
-            Architecture::Llama => linear(x, w, bias.map(Vec::as_slice), m, n, k),
-            Architecture::Gpt2 { .. } => {
-                let mut y = matmul_nn(x, w, m, n, k);
-                for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
-                    *y += bias;
-                }
-                y
-            }
+        if !self.shape.is_transposed() {
+            return linear(x, w, bias.map(Vec::as_slice), m, n, k);
         }
+        let mut y = matmul_nn(x, w, m, n, k);
+        for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
+            *y += bias;
+        }
+        y
     }
 
     /// The gradient (N, k) of the input of [`Block::project`], given dy (N, n).
@@ -205,13 +171,11 @@ impl Block<'_> {
         let (weight, bias) = (self.tensor(name, "weight"), self.tensor(name, "bias"));
         let w = &self.weights[&weight];
         let (m, n, k) = self.sizes(x, w);
-        let (dx, dw, dbias) = match self.shape.architecture {
-            Architecture::Llama => linear_backward(x, w, dy, m, n, k),
-            Architecture::Gpt2 { .. } => (
-                matmul_nt(dy, w, m, k, n),
-                matmul_tn(x, dy, k, n, m),
-                dy.chunks_exact(n).fold(vec![0.0; n], |sum, row| add(&sum, row)),
-            ),
+        let (dx, dw, dbias) = if self.shape.is_transposed() {
+            let dbias = dy.chunks_exact(n).fold(vec![0.0; n], |sum, row| add(&sum, row));
+            (matmul_nt(dy, w, m, k, n), matmul_tn(x, dy, k, n, m), dbias)
+        } else {
+            linear_backward(x, w, dy, m, n, k)
         };
         accumulate(grads, &weight, dw);
         if self.weights.contains_key(&bias) {
@@ -243,10 +207,7 @@ impl Block<'_> {
     }
 
     fn names(&self) -> &'static Names {
-        match self.shape.architecture {
-            Architecture::Llama => &LLAMA,
-            Architecture::Gpt2 { .. } => &GPT2,
-        }
+        self.shape.names()
     }
 
     /// (m, n, k) of the linear layer with n·k weights w on x (m, k), with one row per token.
@@ -294,29 +255,3 @@ impl Shape {
         dx
     }
 }
-
-/// Names of the layers of a block that both architectures have.
-struct Names {
-    layers: &'static str,
-    attention_norm: &'static str,
-    out: &'static str,
-    ffn_norm: &'static str,
-    down: &'static str,
-}
-
-const LLAMA: Names = Names {
-    layers: "model.layers",
-    attention_norm: "input_layernorm",
-    out: "self_attn.o_proj",
-    ffn_norm: "post_attention_layernorm",
-    down: "mlp.down_proj",
-};
-const GPT2: Names = Names {
-    layers: "transformer.h",
-    attention_norm: "ln_1",
-    out: "attn.c_proj",
-    ffn_norm: "ln_2",
-    down: "mlp.c_proj",
-};
-const LLAMA_QKV: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
-const GPT2_QKV: &str = "attn.c_attn";

@@ -14,6 +14,7 @@ use super::multi_token::MultiToken;
 use super::objective::{Batch, Memories, with_seeds};
 use super::rope::Rope;
 use super::storage::Storage;
+use super::variant::Variant;
 use super::vector::{add, assert_len, rows_of};
 
 /// Tensors by Hugging Face name; also used for their gradients and moments.
@@ -50,6 +51,8 @@ pub struct Shape {
     pub qk_norm: bool,
     /// Sliding window: a token sees this many tokens, itself included; `None`: unlimited.
     pub window: Option<usize>,
+    /// How the model differs from the architecture.
+    pub variant: Variant,
     /// Replaces the feed-forward network from layer `first_dense_layers` on; Llama only.
     pub mixture: Option<Mixture>,
     /// Multi-token prediction; Llama only.
@@ -63,9 +66,9 @@ pub struct Shape {
 pub enum Architecture {
     /// RMSNorm, rotary positions, SwiGLU; no biases except those of `biases`.
     Llama,
-    /// LayerNorm, learned positions, GELU, a bias on every linear layer; linear weights are stored (in, out).
+    /// LayerNorm, learned positions, GELU, a bias on every linear layer.
     Gpt2 {
-        /// Rows of the position table.
+        /// Rows of the position table; 0: there is none.
         positions: usize,
         /// The activation.
         activation: Gelu,
@@ -104,7 +107,8 @@ pub fn logits(
 ) -> Vec<f64> {
     let weights = &shape.storage.copies(weights);
     let last = forward(shape, weights, &shape.memories(), tokens, positions, sequence_length);
-    linear(&last.normed, &weights[shape.head()], None, tokens.len(), shape.vocab_size, shape.hidden_size)
+    let table = shape.head_table(weights);
+    linear(&last.normed, &table, None, tokens.len(), shape.vocab_size, shape.hidden_size)
 }
 
 /// (loss_sum, count): the cross-entropy summed over targets (N) other than `ignore`, and the number of those.
@@ -175,22 +179,6 @@ impl Shape {
         if self.tie_word_embeddings { self.embedding() } else { HEAD }
     }
 
-    /// The name of the embedding table.
-    pub(super) fn embedding(&self) -> &'static str {
-        match self.architecture {
-            Architecture::Llama => "model.embed_tokens.weight",
-            Architecture::Gpt2 { .. } => "transformer.wte.weight",
-        }
-    }
-
-    /// The name of the last norm, without its `.weight`.
-    pub(super) fn final_norm(&self) -> &'static str {
-        match self.architecture {
-            Architecture::Llama => "model.norm",
-            Architecture::Gpt2 { .. } => "transformer.ln_f",
-        }
-    }
-
     /// Panics unless `weights` holds exactly the tensors of [`Shape::parameters`].
     #[track_caller]
     fn assert_fits(&self, weights: &Weights) {
@@ -206,6 +194,8 @@ impl Shape {
         let is_plain = self.mixture.is_none() && self.multi_token.is_none();
         let is_llama = self.architecture == Architecture::Llama;
         assert!(is_plain || is_llama, "only Llama supports mixtures and multi-token prediction.");
+        let is_moved = self.variant.query_layer || self.variant.head_epsilon.is_some();
+        assert!(self.multi_token.is_none() || !is_moved, "multi-token prediction needs a plain head.");
     }
 }
 
@@ -219,15 +209,18 @@ pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
 }
 
 pub(super) const POSITIONS: &str = "transformer.wpe.weight";
+pub(super) const QUERIES: &str = "transformer.wqe.weight";
 pub(super) const HEAD: &str = "lm_head.weight";
 
 /// The results of the forward pass that the loss and the backward pass need.
 pub(super) struct Forward {
     pub(super) blocks: Vec<Activations>,
-    /// Output of the last block (N, D).
+    /// Input of the final norm (N, D): the output of the last block, or of the one before the query layer.
     pub(super) x: Vec<f64>,
-    /// x after the final norm (N, D).
+    /// What the head reads (N, D).
     pub(super) normed: Vec<f64>,
+    /// The embedded tokens (N, D) before their norm, if they have one.
+    pub(super) embedded: Vec<f64>,
 }
 
 #[track_caller]
@@ -243,19 +236,33 @@ pub(super) fn forward(
     assert!(rows_of("tokens", tokens, sequence_length) > 0, "a batch should hold at least one sequence.");
     assert_len("positions", positions, tokens.len());
     let mut x = embedding(&weights[shape.embedding()], tokens, shape.hidden_size); // (N, D)
-    if let Architecture::Gpt2 { .. } = shape.architecture {
+    if shape.position_rows() > 0 {
         x = shape.storage.store(add(&x, &embedding(&weights[POSITIONS], positions, shape.hidden_size)));
     }
+    let embedded = x.clone();
+    if shape.variant.embedding_norm {
+        x = shape.storage.store(shape.norm(weights, shape.embedding_norm(), &x));
+    }
+    let mut before_queries = None;
     let mut blocks = Vec::with_capacity(shape.num_layers);
     for layer in 0..shape.num_layers {
+        if shape.is_query_layer(layer) {
+            before_queries = Some(x.clone());
+            x = shape.storage.store(shape.norm(weights, shape.final_norm(), &x));
+        }
         let memory = memories.get(&layer);
         let block = Block { shape, weights, layer, positions, sequence_length, memory };
         let (out, saved) = block.forward(x);
         x = out;
         blocks.push(saved);
     }
-    let normed = shape.storage.store(shape.norm(weights, shape.final_norm(), &x));
-    Forward { blocks, x, normed }
+    match before_queries {
+        Some(before) => Forward { blocks, x: before, normed: x, embedded },
+        None => {
+            let normed = shape.storage.store(shape.norm(weights, shape.final_norm(), &x));
+            Forward { blocks, x, normed, embedded }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
 pub mod grouped_matmul;
+pub mod l2_norm;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod loss_scale;
@@ -45,6 +46,7 @@ pub mod trainer;
 
 mod block;
 mod parameters;
+pub mod variant;
 mod vector;
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use super::block::FeedForward;
 use super::embedding::embedding_backward;
-use super::gpt::{Architecture, POSITIONS, Shape, Weights, accumulate, forward};
+use super::gpt::{POSITIONS, Shape, Weights, accumulate, forward};
+use super::l2_norm::l2_norm_backward;
 use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::mixture::{Losses, Memory};
 use super::multi_token::MtpModules;
@@ -110,17 +111,35 @@ pub(super) fn with_seeds(
     let modules = MtpModules { shape, weights, memories, batch };
     let depths = modules.forward(&last.x);
 
-    let table = &weights[shape.head()];
-    let head = stored_linear_cross_entropy(&last.normed, table, targets, ignore, loss_seed, storage);
-    accumulate(&mut grads, shape.head(), head.dw);
+    let table = shape.head_table(weights);
+    let head = stored_linear_cross_entropy(&last.normed, &table, targets, ignore, loss_seed, storage);
+    let dtable = match shape.variant.head_epsilon {
+        Some(epsilon) => l2_norm_backward(&weights[shape.head()], &head.dw, hidden_size, epsilon),
+        None => head.dw,
+    };
+    accumulate(&mut grads, shape.head(), dtable);
     let (further, dx_ahead) = modules.backward(&depths, seed, &mut grads);
-    let dnorm = shape.norm_backward(weights, shape.final_norm(), &last.x, &head.dh, &mut grads);
-    let mut dx = storage.store(add(&dnorm, &dx_ahead));
+    let final_norm_backward = |dy: &[f64], grads: &mut Weights| {
+        shape.norm_backward(weights, shape.final_norm(), &last.x, dy, grads)
+    };
+    let mut dx = if shape.variant.query_layer {
+        head.dh
+    } else {
+        storage.store(add(&final_norm_backward(&head.dh, &mut grads), &dx_ahead))
+    };
     for (layer, saved) in last.blocks.iter().enumerate().rev() {
         dx = shape.block(weights, memories, layer, batch).backward(saved, &dx, seed, &mut grads);
+        if shape.is_query_layer(layer) {
+            dx = storage.store(final_norm_backward(&dx, &mut grads));
+        }
+    }
+    if shape.variant.embedding_norm {
+        let dnorm = shape.norm_backward(weights, shape.embedding_norm(), &last.embedded, &dx, &mut grads);
+        dx = storage.store(dnorm);
     }
     accumulate(&mut grads, shape.embedding(), embedding_backward(&dx, tokens, vocab_size, hidden_size));
-    if let Architecture::Gpt2 { positions: rows, .. } = shape.architecture {
+    let rows = shape.position_rows();
+    if rows > 0 {
         accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));
     }
     let blocks = last.blocks.iter().chain(depths.iter().map(|depth| &depth.block)).enumerate();

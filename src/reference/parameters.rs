@@ -1,6 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
-use super::gpt::{Architecture, HEAD, POSITIONS, Shape};
+use super::gpt::{Architecture, HEAD, POSITIONS, QUERIES, Shape};
 use super::multi_token::MultiToken;
 
 impl Shape {
@@ -9,33 +9,46 @@ impl Shape {
     pub fn parameters(&self) -> Vec<(String, usize)> {
         match self.architecture {
             Architecture::Llama => self.llama_parameters(),
-            Architecture::Gpt2 { positions, .. } => self.gpt2_parameters(positions),
+            Architecture::Gpt2 { .. } => self.gpt2_parameters(),
         }
     }
 
-    fn gpt2_parameters(&self, positions: usize) -> Vec<(String, usize)> {
-        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
-        let heads = self.num_heads * self.head_dim;
-        let tables = [(self.embedding(), self.vocab_size * hidden), (POSITIONS, positions * hidden)];
-        let mut list: Vec<(String, usize)> =
-            tables.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+    fn gpt2_parameters(&self) -> Vec<(String, usize)> {
+        let (hidden, intermediate, names) = (self.hidden_size, self.intermediate_size, self.names());
+        let [q, kv] = self.qk_widths();
+        let positions = self.position_rows();
+        let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
+        list.extend((positions > 0).then(|| (POSITIONS.to_owned(), positions * hidden)));
+        list.extend(self.variant.query_layer.then(|| (QUERIES.to_owned(), positions * hidden)));
         let mut add = |name: String, weights: usize, biases: usize| {
             list.extend([(format!("{name}.weight"), weights), (format!("{name}.bias"), biases)]);
         };
+        if self.variant.embedding_norm {
+            add(self.embedding_norm().to_owned(), hidden, hidden);
+        }
         for layer in 0..self.num_layers {
-            let name = |of: &str| format!("transformer.h.{layer}.{of}");
-            add(name("ln_1"), hidden, hidden);
-            add(name("attn.c_attn"), hidden * 3 * heads, 3 * heads);
-            add(name("attn.c_proj"), heads * hidden, hidden);
-            add(name("ln_2"), hidden, hidden);
-            add(name("mlp.c_fc"), hidden * intermediate, intermediate);
-            add(name("mlp.c_proj"), intermediate * hidden, hidden);
+            let name = |of: &str| format!("{}.{layer}.{of}", names.layers);
+            add(name(names.attention_norm), hidden, hidden);
+            let joined = [q + 2 * kv];
+            let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
+            for (of, width) in names.qkv.iter().zip(widths) {
+                add(name(of), hidden * width, *width);
+            }
+            add(name(names.out), q * hidden, hidden);
+            add(name(names.ffn_norm), hidden, hidden);
+            add(name(names.up[0]), hidden * intermediate, intermediate);
+            add(name(names.down), intermediate * hidden, hidden);
         }
         add(self.final_norm().to_owned(), hidden, hidden);
         if !self.tie_word_embeddings {
             list.push((HEAD.to_owned(), self.vocab_size * hidden));
         }
         list
+    }
+
+    /// Elements of q, and of k or v, of a token.
+    fn qk_widths(&self) -> [usize; 2] {
+        [self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim]
     }
 
     fn llama_parameters(&self) -> Vec<(String, usize)> {
@@ -57,7 +70,8 @@ impl Shape {
 
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
         let (hidden, intermediate, biases) = (self.hidden_size, self.intermediate_size, self.biases);
-        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
+        let [q, kv] = self.qk_widths();
+        let names = self.names();
         let mut list = Vec::new();
         let mut add = |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
         let linear = |add: &mut dyn FnMut(&str, usize), name: &str, [out, inner]: [usize; 2], has_bias| {
@@ -67,8 +81,10 @@ impl Shape {
             }
         };
         add("input_layernorm.weight", hidden);
-        for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-            linear(&mut add, &format!("self_attn.{name}"), [width, hidden], biases.qkv);
+        let joined = [q + 2 * kv];
+        let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
+        for (name, &width) in names.qkv.iter().zip(widths) {
+            linear(&mut add, name, [width, hidden], biases.qkv);
         }
         if self.qk_norm {
             add("self_attn.q_norm.weight", self.head_dim);

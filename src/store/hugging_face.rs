@@ -14,13 +14,17 @@ use serde_json::json;
 pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     let architecture = Architecture::nearest(model);
     let mut config = match model.family {
-        Family::Llama => llama_config(model, architecture),
-        Family::Gpt2 => gpt2_config(model),
+        Family::Llama | Family::Baichuan => llama_config(model, architecture),
+        Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_config(model),
+        Family::Bloom => bloom_config(model),
     };
     let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config, architecture));
     more.into_iter().flatten().for_each(|(key, value)| config[key] = value);
     if let Some(ahead) = model.multi_token {
         config["num_nextn_predict_layers"] = ahead.depth.into();
+    }
+    if architecture == Architecture::BigCode {
+        config["multi_query"] = true.into();
     }
     let (class, model_type) = architecture.names();
     config["architectures"] = json!([class]);
@@ -35,8 +39,34 @@ pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
 pub(crate) fn note(model: &ModelConfig) -> Option<String> {
     let architecture = Architecture::nearest(model);
     let (class, lacks) = (architecture.names().0, architecture.lacks(model));
-    let text = || format!("{class} is the nearest architecture, but it has no {}", lacks.join(", no "));
-    (!lacks.is_empty()).then(text)
+    let nearest = if architecture.is_in_transformers() {
+        format!("{class} is the nearest architecture")
+    } else {
+        format!("transformers has no {class}, whose code is published with its weights")
+    };
+    match (architecture.is_in_transformers(), lacks.is_empty()) {
+        (true, true) => None,
+        (false, true) => Some(nearest),
+        (_, false) => Some(format!("{nearest}, but it has no {}", lacks.join(", no "))),
+    }
+}
+
+/// The keys of `BloomConfig`.
+fn bloom_config(model: &ModelConfig) -> serde_json::Value {
+    json!({
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "n_layer": model.num_layers,
+        "n_head": model.num_heads,
+        "seq_length": model.seq_length,
+        "layer_norm_epsilon": model.norm_eps,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "initializer_range": model.init_std,
+        "apply_residual_connection_post_layernorm": false,
+        "hidden_dropout": model.hidden_dropout,
+        "attention_dropout": model.attention_dropout,
+        "torch_dtype": "float32",
+    })
 }
 
 /// The keys of `GPT2Config`.

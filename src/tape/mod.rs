@@ -6,6 +6,7 @@
 //! ([`recompute`](Tape::recompute)). The tape knows no parameter names and no configuration.
 
 mod grouped;
+mod head;
 mod ops;
 mod parameter;
 mod permute;
@@ -14,7 +15,7 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-pub use ops::CrossEntropy;
+pub use head::CrossEntropy;
 pub use parameter::Parameter;
 pub use route::{RouterLosses, Routing};
 

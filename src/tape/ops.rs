@@ -7,30 +7,10 @@ use crate::ops::decode::{self, Decode};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::linear_cross_entropy::{self as head, LinearCrossEntropy};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::rope::{self, Rope};
 use crate::ops::{add, column_sum, embedding, layer_norm, qk_norm, rms_norm, swiglu};
 use crate::record::Tensor;
-
-/// Targets and state of the loss; see [`LinearCrossEntropy`].
-#[derive(Clone, Copy, Debug)]
-pub struct CrossEntropy {
-    /// Target ids (1, N).
-    pub targets: Tensor,
-    /// Target id that does not count.
-    pub ignore: u32,
-    /// `StepState`.
-    pub step: Tensor,
-    /// `LossState`.
-    pub loss: Tensor,
-    /// Micro-batches in a step.
-    pub accumulation: u32,
-    /// Factor of the mean loss in the objective.
-    pub factor: f32,
-    /// Whether a token weighs the same in every micro-batch; see [`LinearCrossEntropy::is_per_token`].
-    pub is_per_token: bool,
-}
 
 impl<'p> Tape<'_, 'p> {
     /// Rows of `table` (V, D) by id: (N, D). `order` (1, N): token indices sorted by id.
@@ -119,6 +99,23 @@ impl<'p> Tape<'_, 'p> {
                     let into = Epilogue { accumulate: true, ..Default::default() };
                     let x = tape.saved(saved);
                     matmul(tape.rec, Layout::Tn, dy, x, columns(dw), into);
+                }
+            }
+        })
+    }
+
+    /// [a | b] of a (N, K) and b (N, M): (N, K + M). K must be a multiple of 4.
+    pub fn join(&mut self, [a, b]: [Var; 2]) -> Var {
+        let (rows, split, cols) = (a.tensor.rows, a.tensor.cols, b.tensor.cols);
+        let y = self.rec.tensor("y", rows, split + cols, a.tensor.element);
+        let halves = [(a, 0, split), (b, split, cols)];
+        for (x, first, cols) in halves {
+            add::add(self.rec, x.tensor, y.columns(first, cols), 1.0, false);
+        }
+        self.result(y, &[a, b], false, move |tape, dy| {
+            for (x, first, cols) in halves {
+                if let Some(target) = tape.target(x) {
+                    add::add(tape.rec, dy.columns(first, cols), target.tensor, 1.0, target.accumulate);
                 }
             }
         })
@@ -291,29 +288,5 @@ impl<'p> Tape<'_, 'p> {
             gelu::gelu_backward(tape.rec, saved_x, dy, gradient, kind);
             tape.give(x, gradient);
         })
-    }
-
-    /// The cross-entropy of hidden states `h` (N, D) under the head `table` (V, D). A tape for training computes the
-    /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from that of
-    /// `h`.
-    pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
-        let CrossEntropy { targets, ignore, step, loss, accumulation, factor, is_per_token } = *loss;
-        let op = LinearCrossEntropy {
-            h: h.tensor,
-            head: &table.weight,
-            targets,
-            ignore,
-            step,
-            loss,
-            accumulation,
-            factor,
-            is_per_token,
-        };
-        if !self.is_recording {
-            return head::linear_cross_entropy_forward(self.rec, &op);
-        }
-        let dh = self.rec.tensor("gradient", h.tensor.rows, h.tensor.cols, h.tensor.element);
-        head::linear_cross_entropy(self.rec, &op, dh, table.gradient.as_deref());
-        self.give(h, dh);
     }
 }

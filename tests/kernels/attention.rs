@@ -19,13 +19,14 @@ const BASE: Row = Row {
     causal: true,
     window: None,
     documents: &[],
+    alibi: false,
     dropout: 0.0,
     element: F32,
 };
 
 /// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes are
 /// combined with small ones, because a software driver takes seconds to compile the largest kernels.
-const ROWS: [Row; 20] = [
+const ROWS: [Row; 25] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
     Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
@@ -55,6 +56,12 @@ const ROWS: [Row; 20] = [
     Row { tokens: 35, heads: (2, 1), dims: (12, 4), causal: false, dropout: 0.5, element: F16, ..BASE },
     Row { tokens: 130, heads: (2, 1), dims: (4, 8), window: Some(50), dropout: 0.1, element: Bf16, ..BASE },
     EVERYTHING,
+    // Head counts that are powers of 2 and others, whose slopes follow another rule.
+    Row { tokens: 131, heads: (6, 2), dims: (8, 12), alibi: true, ..BASE },
+    Row { batch: 1, tokens: 257, heads: (1, 1), dims: (12, 8), alibi: true, element: F16, ..BASE },
+    Row { tokens: 67, heads: (8, 8), dims: (4, 4), window: Some(40), alibi: true, element: Bf16, ..BASE },
+    Row { tokens: 130, heads: (3, 1), dims: (12, 8), documents: &[1, 40, 3, 86], alibi: true, ..BASE },
+    Row { heads: (12, 4), alibi: true, ..EVERYTHING },
 ];
 
 /// Values of another size than keys, a window, packed documents and dropout.
@@ -82,6 +89,7 @@ struct Row {
     dims: (u32, u32),
     causal: bool,
     window: Option<u32>,
+    alibi: bool,
     /// Lengths of the documents in a sequence; empty if the sequence is one document.
     documents: &'static [u32],
     /// Share of the weights that are dropped.
@@ -91,10 +99,13 @@ struct Row {
 
 impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { batch, tokens, heads, dims, causal, window, documents, dropout, element } = self;
+        let Self { batch, tokens, heads, dims, causal, window, alibi, documents, dropout, element } = self;
         let mask = if *causal { "causal" } else { "full" };
         write!(f, "{batch}x{tokens} heads {heads:?} of {dims:?} {mask} {element:?}")?;
         window.iter().try_for_each(|window| write!(f, " window {window}"))?;
+        if *alibi {
+            write!(f, " alibi")?;
+        }
         if *dropout > 0.0 {
             write!(f, " dropout {dropout}")?;
         }
@@ -115,6 +126,7 @@ impl Row {
             is_causal: self.causal,
             scale: 1.0 / (self.dims.0 as f32).sqrt(),
             window: self.window,
+            has_alibi: self.alibi,
             dropout: None,
         }
     }
@@ -131,6 +143,7 @@ impl Row {
             window: self.window.map(|window| window as usize),
             starts: (!self.documents.is_empty()).then_some(starts),
             factors: (!factors.is_empty()).then_some(factors),
+            alibi: self.alibi,
         }
     }
 
@@ -206,7 +219,9 @@ fn attention_at_the_sizes_of_a_gpu() {
             dropout: 0.25,
             ..BASE
         },
+        Row { batch: 1, tokens: 70, heads: (1, 1), dims: (128, 128), alibi: true, ..BASE },
         Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
+        Row { batch: 1, tokens: 2000, heads: (2, 1), dims: (4, 4), alibi: true, ..BASE },
     ] {
         check_tier(&format!("attention {row}"), Tier::Portable, &|case| forward(case, &row, 1.0));
         check_tier(&format!("attention_backward {row}"), Tier::Portable, &|case| backward(case, &row));
@@ -239,6 +254,17 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
 fn a_window_of_full_attention_is_refused() {
     let mut rec = Recorder::new("case", Capabilities::software());
     let shape = Attention { window: Some(4), is_causal: false, ..BASE.shape() };
+    let qkv = rec.tensor("qkv", 33, shape.layout.cols(), F32);
+    let out = rec.tensor("out", 33, shape.layout.out_cols(), F32);
+    let lse = rec.tensor("lse", 33, 2, F32);
+    attention(&mut rec, qkv, out, lse, None, &shape);
+}
+
+#[test]
+#[should_panic(expected = "ALiBi needs causal attention")]
+fn alibi_of_full_attention_is_refused() {
+    let mut rec = Recorder::new("case", Capabilities::software());
+    let shape = Attention { has_alibi: true, is_causal: false, ..BASE.shape() };
     let qkv = rec.tensor("qkv", 33, shape.layout.cols(), F32);
     let out = rec.tensor("out", 33, shape.layout.out_cols(), F32);
     let lse = rec.tensor("lse", 33, 2, F32);
@@ -318,8 +344,18 @@ fn from_saved(
     lse: &[f64],
     (row, factors): (&Row, &[f64]),
 ) -> [Vec<f64>; 3] {
-    let reference::Attention { tokens, heads, kv_heads, head_dim, value_dim, causal, scale, window, .. } =
-        row.reference(&[], &[]);
+    let reference::Attention {
+        tokens,
+        heads,
+        kv_heads,
+        head_dim,
+        value_dim,
+        causal,
+        scale,
+        window,
+        alibi,
+        ..
+    } = row.reference(&[], &[]);
     let starts = row.starts();
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -332,11 +368,13 @@ fn from_saved(
             let start = i - i % tokens;
             let document = start + starts.get(i).copied().unwrap_or(0);
             let first = window.map_or(document, |window| document.max((i + 1).saturating_sub(window)));
+            let slope = if alibi { reference::alibi_slope(head, heads) } else { 0.0 };
             for j in first..if causal { i + 1 } else { start + tokens } {
                 let kv = j * kv_heads + head / (heads / kv_heads);
                 let key = kv * head_dim..(kv + 1) * head_dim;
                 let value = kv * value_dim..(kv + 1) * value_dim;
-                let p = (scale * dot(&q[query.clone()], &k[key.clone()]) - lse[i * heads + head]).exp();
+                let score = scale * dot(&q[query.clone()], &k[key.clone()]) - slope * (i as f64 - j as f64);
+                let p = (score - lse[i * heads + head]).exp();
                 let m = factors.get((i * heads + head) * tokens + j % tokens).copied().unwrap_or(1.0);
                 let ds = p * (m * dot(&dout[output.clone()], &v[value.clone()]) - delta);
                 add(&mut dq[query.clone()], scale * ds, &k[key.clone()]);

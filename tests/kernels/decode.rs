@@ -21,18 +21,22 @@ const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
 fn a_token_attends_to_the_cache() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
-            check_shape(shape, element);
+            check_shape(shape, false, element);
+        }
+        for shape in [(6, 2, 12, 20, 131, None), (1, 1, 4, 4, 33, None), (4, 4, 16, 16, 257, Some(130))] {
+            check_shape(shape, true, element);
         }
     }
 }
 
-fn check_shape(row: (u32, u32, u32, u32, u32, Option<u32>), element: Element) {
+fn check_shape(row: (u32, u32, u32, u32, u32, Option<u32>), has_alibi: bool, element: Element) {
     let (heads, kv_heads, head_dim, value_dim, tokens, window) = row;
     let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
-    let shape = Decode { layout, tokens, scale: 0.3, window };
+    let shape = Decode { layout, tokens, scale: 0.3, window, has_alibi };
     // One sequence each at the first, the last and a middle position.
     let positions = [0, tokens - 1, tokens / 2];
-    check(&format!("decode {row:?} {element:?}"), |case| {
+    let label = if has_alibi { " alibi" } else { "" };
+    check(&format!("decode {row:?}{label} {element:?}"), |case| {
         let qkv = case.input(3, layout.cols(), element);
         let places = case.integers(&positions);
         // Only the cache before each position has been written; the rest is NaN and must not be read.
@@ -72,7 +76,9 @@ fn check_shape(row: (u32, u32, u32, u32, u32, Option<u32>), element: Element) {
 
 /// One query attending to the cached rows of its sequence.
 fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode) -> Vec<f64> {
-    let Decode { layout, scale, window, .. } = *shape;
+    let Decode { layout, scale, window, has_alibi, .. } = *shape;
+    let slope = reference::attention::alibi_slope(head as usize, layout.heads as usize);
+    let slope = if has_alibi { slope } else { 0.0 };
     let kv_head = (head / layout.group()) as usize;
     let (d, v, cols) = (layout.head_dim as usize, layout.value_dim as usize, shape.cache_cols() as usize);
     let first = (position + 1).saturating_sub(window.unwrap_or(u32::MAX)) as usize;
@@ -80,6 +86,6 @@ fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode)
     let keys: Vec<f64> = seen.clone().flat_map(|row| row[kv_head * d..][..d].to_vec()).collect();
     let values: Vec<f64> =
         seen.flat_map(|row| row[layout.k_cols() as usize + kv_head * v..][..v].to_vec()).collect();
-    let head = reference::decode::Head { head_dim: d, value_dim: v, scale: scale as f64 };
+    let head = reference::decode::Head { head_dim: d, value_dim: v, scale: scale as f64, slope };
     reference::decode::decode(query, &keys, &values, &head)
 }

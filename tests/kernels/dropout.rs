@@ -146,7 +146,15 @@ fn recomputed_attention_drops_the_same_weights() {
         let x = case.input(20, layout.cols(), F32).tensor;
         let dy = case.input(20, layout.out_cols(), F32).tensor;
         let dropout = Some(place(case, 0.3, 1));
-        let shape = Attention { layout, tokens: 10, is_causal: true, scale: 0.4, window: None, dropout };
+        let shape = Attention {
+            layout,
+            tokens: 10,
+            is_causal: true,
+            scale: 0.4,
+            window: None,
+            has_alibi: false,
+            dropout,
+        };
         let mut tape = Tape::new(&mut case.rec);
         let leaf = tape.leaf(x, true);
         let y = tape.recompute(move |_| recompute, |tape| tape.attention(leaf, None, shape));

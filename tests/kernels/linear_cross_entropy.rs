@@ -3,12 +3,13 @@
 use crate::lab::{allowed, check, sum, tensors, values};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::linear_cross_entropy::{
-    LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+    HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
 };
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::State;
 use gristmill::reference;
 use gristmill::reference::storage::Storage;
+use gristmill::tape::{CrossEntropy, Parameter, Tape};
 
 /// Large enough that no gradient of a logit falls below the normal numbers of f16.
 const SCALE: f32 = 4096.0;
@@ -64,7 +65,12 @@ fn linear_cross_entropy_matches_the_reference() {
                 factor: 1.0,
                 is_per_token: false,
             };
-            linear_cross_entropy(&mut case.rec, &op, dh, Some(&tensors(&dhead)));
+            linear_cross_entropy(
+                &mut case.rec,
+                &op,
+                dh,
+                Some(HeadGradient { parts: &tensors(&dhead), accumulate: true }),
+            );
             linear_cross_entropy_forward(&mut case.rec, &LinearCrossEntropy { loss: eval_loss, ..op });
 
             // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and there, and
@@ -95,6 +101,55 @@ fn linear_cross_entropy_matches_the_reference() {
                     assert!(near(sum / tokens_seen.max(1.0), want.loss_sum / counted.max(1) as f64));
                     assert!(near(mean, want.loss_sum / counted.max(1) as f64 / 4.0));
                 });
+            }
+        });
+    }
+}
+
+/// Rows of the head that are divided by their length, in two parts; what is there of their gradient stays.
+#[test]
+fn a_head_of_unit_rows_matches_the_reference() {
+    let (tokens, vocab, width, epsilon) = (33u32, 40u32, 12u32, 0.5f32);
+    for element in [F32, F16, Bf16] {
+        check(&format!("linear_cross_entropy of unit rows {element:?}"), |case| {
+            let h = case.input(tokens, width, element);
+            let head = [case.input(16, width, element), case.input(24, width, element)];
+            let before = [case.input(16, width, F32), case.input(24, width, F32)];
+            let targets = case.ids_below(tokens as usize, vocab);
+            let (rows, cols, storage) = (values(&head), width as usize, storage(element));
+            let units = reference::l2_norm::l2_norm(&rows, cols, f64::from(epsilon));
+            let units: Vec<f64> = units.into_iter().map(|unit| storage.round(unit)).collect();
+            let seed = f64::from(SCALE) / f64::from(tokens);
+            let want = reference::linear_cross_entropy::stored_linear_cross_entropy(
+                &h.values,
+                &units,
+                &targets,
+                u32::MAX,
+                seed,
+                storage,
+            );
+            let dhead = reference::l2_norm::l2_norm_backward(&rows, &want.dw, cols, f64::from(epsilon));
+
+            let loss = CrossEntropy {
+                targets: case.integers(&targets),
+                ignore: u32::MAX,
+                step: case.state(StepState { loss_scale: SCALE, ..StepState::default() }),
+                loss: case.state(LossState::default()),
+                accumulation: 1,
+                factor: 1.0,
+                is_per_token: false,
+                head_epsilon: Some(epsilon),
+            };
+            let table = Parameter { weight: tensors(&head), gradient: Some(tensors(&before)) };
+            let mut tape = Tape::new(&mut case.rec);
+            let leaf = tape.leaf(h.tensor, true);
+            tape.linear_cross_entropy(leaf, &table, &loss);
+            let dh = tape.gradient(leaf).expect("the hidden states need a gradient");
+            let bound = 2.0 * allowed(element, vocab);
+            case.expect("dh", dh, want.dh, bound);
+            let (first, second) = dhead.split_at(16 * cols);
+            for (part, dhead) in before.iter().zip([first, second]) {
+                case.expect("dhead", part.tensor, sum(dhead, &part.values), bound);
             }
         });
     }

@@ -1,10 +1,10 @@
-//! rms_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
+//! rms_norm, l2_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
 use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::RmsNormSaved;
-use gristmill::ops::{add, cast, column_sum, embedding, layer_norm, qk_norm, rms_norm};
+use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 use gristmill::reference;
 
@@ -59,6 +59,38 @@ fn rms_norm_and_its_backward() {
             });
         }
     }
+}
+
+#[test]
+fn l2_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (rows, cols) in SHAPES {
+            check(&format!("l2_norm {rows}x{cols} {element:?}"), |case| {
+                // A large epsilon, which an error in its place would show.
+                let (d, eps) = (cols as usize, 0.5);
+                let (x, y) = (case.input(rows, cols, element), case.output(rows, cols, element));
+                l2_norm::l2_norm(&mut case.rec, x.tensor, y, eps as f32);
+                let bound = allowed(element, cols);
+                case.expect("y", y, reference::l2_norm::l2_norm(&x.values, d, eps), bound);
+
+                let (dy, dx) = (case.input(rows, cols, F32), case.input(rows, cols, F32));
+                l2_norm::l2_norm_backward(&mut case.rec, x.tensor, dy.tensor, dx.tensor, eps as f32);
+                let want = reference::l2_norm::l2_norm_backward(&x.values, &dy.values, d, eps);
+                case.expect("dx", dx.tensor, sum(&dx.values, &want), allowed(F32, cols));
+            });
+        }
+    }
+}
+
+/// Parts of a table start at offsets of their own.
+#[test]
+fn l2_norm_of_rows_that_are_not_aligned() {
+    check("l2_norm of a range of rows", |case| {
+        let (x, y) = (case.input(9, 12, F32), case.output(4, 12, F32));
+        l2_norm::l2_norm(&mut case.rec, x.tensor.rows(5, 4), y, 1e-5);
+        let want = reference::l2_norm::l2_norm(&x.values[5 * 12..], 12, 1e-5);
+        case.expect("y", y, want, allowed(F32, 12));
+    });
 }
 
 #[test]

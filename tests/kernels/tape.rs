@@ -84,6 +84,22 @@ fn linear() {
 }
 
 #[test]
+fn join() {
+    check("tape join", |case| {
+        let x = case.input(N, 12, F32);
+        mid_graph(
+            case,
+            &x,
+            24,
+            1,
+            |tape, x, _| tape.join([x, x]),
+            &[],
+            |dy| (dy.chunks(24).flat_map(|row| sum(&row[..12], &row[12..])).collect(), vec![]),
+        );
+    });
+}
+
+#[test]
 fn rms_norm() {
     check("tape rms_norm", |case| {
         let d = 13;
@@ -215,6 +231,7 @@ fn attention() {
             is_causal: true,
             scale: 0.4,
             window: Some(4),
+            has_alibi: true,
             dropout: None,
         };
         let documents = DocumentBounds {
@@ -241,6 +258,7 @@ fn attention() {
                     window: Some(4),
                     starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
                     factors: None,
+                    alibi: true,
                 };
                 let [q, k, v] = split_qkv(&values, &LAYOUT);
                 let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);

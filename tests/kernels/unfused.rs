@@ -63,8 +63,15 @@ fn attention_with_a_matrix_of_scores() {
     for (tokens, batch, heads, kv_heads, head_dim) in [(1, 1, 1, 1, 4), (33, 2, 4, 2, 12)] {
         check(&format!("attention with scores {tokens} {batch} {heads}/{kv_heads}x{head_dim}"), |case| {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: head_dim };
-            let shape =
-                Attention { layout, tokens, is_causal: true, scale: 0.3, window: None, dropout: None };
+            let shape = Attention {
+                layout,
+                tokens,
+                is_causal: true,
+                scale: 0.3,
+                window: None,
+                has_alibi: false,
+                dropout: None,
+            };
             let qkv = case.input(batch * tokens, layout.cols(), F32);
             let [q, k, v] = split_qkv(&qkv.values, &layout);
             let sizes = reference::attention::Attention {
@@ -78,6 +85,7 @@ fn attention_with_a_matrix_of_scores() {
                 window: None,
                 starts: None,
                 factors: None,
+                alibi: false,
             };
             let (want, _) = reference::attention::attention(&q, &k, &v, &sizes);
             let out = case.output(batch * tokens, layout.out_cols(), F32);

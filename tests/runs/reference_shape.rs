@@ -2,7 +2,7 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    Activation, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
+    Activation, DropOrder, Family, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
     TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
@@ -10,18 +10,21 @@ use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use gristmill::reference;
 use gristmill::reference::rope_scaling::Scaling;
 use gristmill::reference::storage::Storage;
+use gristmill::reference::variant::{Naming, Variant};
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     let architecture = match (model.positions, model.activation) {
-        (Positions::Learned, Activation::Gelu(kind)) => reference::gpt::Architecture::Gpt2 {
-            positions: model.max_positions,
-            activation: match kind {
-                Gelu::Exact => reference::gelu::Gelu::Exact,
-                Gelu::Tanh => reference::gelu::Gelu::Tanh,
-                Gelu::Fast => reference::gelu::Gelu::Fast,
-            },
-        },
-        (Positions::Rotary, Activation::SwiGlu) => reference::gpt::Architecture::Llama,
+        (Positions::Learned | Positions::Alibi, Activation::Gelu(kind)) => {
+            reference::gpt::Architecture::Gpt2 {
+                positions: if model.positions == Positions::Learned { model.max_positions } else { 0 },
+                activation: match kind {
+                    Gelu::Exact => reference::gelu::Gelu::Exact,
+                    Gelu::Tanh => reference::gelu::Gelu::Tanh,
+                    Gelu::Fast => reference::gelu::Gelu::Fast,
+                },
+            }
+        }
+        (Positions::Rotary | Positions::Alibi, Activation::SwiGlu) => reference::gpt::Architecture::Llama,
         other => panic!("the reference has no model of {other:?}"),
     };
     reference::gpt::Shape {
@@ -50,6 +53,19 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             down: model.down_bias,
         },
         qk_norm: model.qk_norm,
+        variant: Variant {
+            naming: match model.family {
+                Family::Llama | Family::Gpt2 => Naming::Plain,
+                Family::Bloom => Naming::Bloom,
+                Family::Baichuan => Naming::Baichuan,
+                Family::BigCode => Naming::BigCode,
+                Family::Pangu => Naming::Pangu,
+            },
+            alibi: model.positions == Positions::Alibi,
+            embedding_norm: model.embedding_norm,
+            query_layer: model.query_layer,
+            head_epsilon: model.head_epsilon,
+        },
         window: model.sliding_window,
         mixture: model.mixture.as_ref().map(reference_mixture),
         multi_token: model.multi_token.map(|ahead| reference::multi_token::MultiToken {

@@ -2,7 +2,7 @@
 
 use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::element::Element;
-use gristmill::model::config::ModelConfig;
+use gristmill::model::config::{ModelConfig, Positions};
 use gristmill::random::{Permutation, SHUFFLE_STREAM};
 use gristmill::reference::adamw;
 use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
@@ -84,7 +84,7 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
         );
     }
     let (mut got, mut want) = (trained.weights, reference.weights);
-    if plan.model.learns_positions() {
+    if plan.model.positions != Positions::Rotary && plan.model.qkv_bias {
         let mut gradients = trained.gradients;
         let whole = norm(&gradients);
         let of_keys = norm(&take_key_biases(&plan.model, &mut gradients)) / whole;
@@ -191,11 +191,27 @@ fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
 /// softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps. No two
 /// computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
-    let (first, width) = (model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim);
-    let biases = weights.iter_mut().filter(|(name, _)| name.ends_with("attn.c_attn.bias"));
-    let taken: Weights = biases
-        .map(|(name, bias)| (name.clone(), bias.drain(first..first + width).collect::<Vec<f64>>()))
-        .collect();
+    let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
+    let mut taken = Weights::new();
+    for (name, bias) in weights {
+        let is_key = |head: usize| match name.rsplit_once('.').map(|(layer, _)| layer) {
+            Some(layer) if layer.ends_with("attn.c_attn") => (heads..heads + kv_heads).contains(&head),
+            Some(layer) if layer.ends_with("query_key_value") => head % 3 == 1,
+            Some(layer) => layer.ends_with("attn.k_proj"),
+            None => false,
+        };
+        if name.ends_with(".bias") {
+            let of_heads = bias.chunks(model.head_dim).enumerate();
+            let (keys, others): (Vec<_>, Vec<_>) = of_heads.partition(|(head, _)| is_key(*head));
+            let [keys, others] =
+                [keys, others].map(|parts| parts.iter().flat_map(|part| part.1.to_vec()).collect());
+            let keys: Vec<f64> = keys;
+            *bias = others;
+            if !keys.is_empty() {
+                taken.insert(name.clone(), keys);
+            }
+        }
+    }
     assert_eq!(taken.len(), model.num_layers);
     taken
 }

@@ -46,6 +46,10 @@ fn shapes() -> Vec<Setup> {
         Setup::new("qwen", "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True"),
         Setup::new("window", "sliding_window: 7"),
         Setup::gpt2("gpt2", ""),
+        Setup::typed("BloomConfig", "bloom", "sliding_window: 17"),
+        Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2"),
+        Setup::typed("WizardCoderConfig", "wizardcoder", ""),
+        Setup::typed("PanguAlphaConfig", "pangu-alpha", ""),
     ]
 }
 

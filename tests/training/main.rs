@@ -25,3 +25,4 @@ mod rounding;
 mod segments;
 mod submissions;
 mod trainer;
+mod types;

@@ -64,6 +64,8 @@ fn dense_models_compute_the_same() {
     changes_no_bit(|| Setup::new("portable", llama).with(&["--context.tier=portable"]));
     changes_no_bit(|| Setup::new("llama with dropout", DROPOUT));
     changes_no_bit(|| Setup::gpt2("gpt2", DROPOUT));
+    changes_no_bit(|| Setup::typed("BloomConfig", "bloom", DROPOUT));
+    changes_no_bit(|| Setup::typed("Baichuan2_13BConfig", "baichuan2", DROPOUT));
 }
 
 #[test]
@@ -109,6 +111,7 @@ fn each_operator_changes_no_bit(count: usize, setup: impl Fn() -> Setup) {
 fn each_operator_of_dense_models_computes_the_same() {
     each_operator_changes_no_bit(8, || Setup::new("llama", &format!("{DROPOUT}, use_qk_norm: True")));
     each_operator_changes_no_bit(7, || Setup::gpt2("gpt2", DROPOUT));
+    each_operator_changes_no_bit(7, || Setup::typed("PanguAlphaConfig", "pangu-alpha", DROPOUT));
 }
 
 #[test]

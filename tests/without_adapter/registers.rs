@@ -27,15 +27,18 @@ fn attention_kernels(head_dim: u32, element: Element) -> Vec<Kernel> {
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state };
     let everything = (Some(DocumentBounds { starts, ends }), Some(48), Some(dropout));
-    for (documents, window, dropout) in [(None, None, None), everything] {
-        let shape = Attention { layout, tokens: 64, is_causal: true, scale: 1.0, window, dropout };
+    let masks = [(None, None, None), everything];
+    for ((documents, window, dropout), has_alibi) in masks.into_iter().flat_map(|m| [(m, false), (m, true)]) {
+        let shape = Attention { layout, tokens: 64, is_causal: true, scale: 1.0, window, has_alibi, dropout };
         attention(&mut rec, qkv, out, lse, documents, &shape);
         attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
     }
-    let shape = Decode { layout, tokens: 8, scale: 1.0, window: None };
-    let (positions, cache) =
-        (rec.tensor("positions", 1, 64, U32), rec.tensor("x", 64 * 8, shape.cache_cols(), element));
-    decode(&mut rec, qkv, positions, cache, out, &shape);
+    for has_alibi in [false, true] {
+        let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi };
+        let (positions, cache) =
+            (rec.tensor("positions", 1, 64, U32), rec.tensor("x", 64 * 8, shape.cache_cols(), element));
+        decode(&mut rec, qkv, positions, cache, out, &shape);
+    }
     rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
 }
 

@@ -8,8 +8,10 @@ use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
 use gristmill::ops::add::add;
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
+use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::l2_norm::{l2_norm, l2_norm_backward};
 use gristmill::ops::loss_scale::LossScaleState;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::unfused;
@@ -39,7 +41,15 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
 /// The compositions that only benches record.
 fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
     let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 8 };
-    let shape = Attention { layout, tokens: 5, is_causal: true, scale: 1.0, window: None, dropout: None };
+    let shape = Attention {
+        layout,
+        tokens: 5,
+        is_causal: true,
+        scale: 1.0,
+        window: None,
+        has_alibi: false,
+        dropout: None,
+    };
     let mut rec = Recorder::new("compositions", capabilities);
     let mut tensor = |rows, cols| rec.tensor("x", rows, cols, Element::F32);
     let (x, cos, sin, turned) = (tensor(5, 16), tensor(5, 8), tensor(5, 8), tensor(5, 16));
@@ -63,10 +73,57 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
     random_words(&mut rec, words, &place);
     for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
-        let shape = Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, dropout };
-        let documents = Some(DocumentBounds { starts, ends });
-        attention(&mut rec, qkv, out, lse, documents, &shape);
-        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
+        for has_alibi in [false, true] {
+            let shape =
+                Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, has_alibi, dropout };
+            let documents = Some(DocumentBounds { starts, ends });
+            attention(&mut rec, qkv, out, lse, documents, &shape);
+            attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// The rows of a head, divided by their length.
+fn unit_rows(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("unit rows", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [x, y] = [0; 2].map(|_| rec.tensor("x", 16, 12, element));
+        let [dx, dy] = [0; 2].map(|_| rec.tensor("gradient", 16, 12, F32));
+        l2_norm(&mut rec, x, y, 1e-5);
+        l2_norm_backward(&mut rec, x, dy, dx, 1e-5);
+    }
+    rec.finish().dispatches
+}
+
+/// Attention whose scores fall with distance, with every mask but documents, and decoding.
+fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("alibi", capabilities);
+    let layout = HeadLayout { heads: 6, kv_heads: 2, head_dim: 8, value_dim: 12 };
+    let [state, positions] = [DropoutState::WORDS, 16].map(|cols| rec.tensor("integers", 1, cols, U32));
+    let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
+    let lse = rec.tensor("lse", 16, layout.heads, F32);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, element);
+        let [qkv, dqkv] = [0; 2].map(|_| tensor(&mut rec, layout.cols()));
+        let [out, dout] = [0; 2].map(|_| tensor(&mut rec, layout.out_cols()));
+        for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))]
+        {
+            let shape = Attention {
+                layout,
+                tokens: 16,
+                is_causal: true,
+                scale: 1.0,
+                window,
+                has_alibi: true,
+                dropout,
+            };
+            attention(&mut rec, qkv, out, lse, None, &shape);
+            attention_backward(&mut rec, qkv, out, dout, lse, dqkv, None, &shape);
+        }
+        let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi: true };
+        let cache = rec.tensor("cache", 16 * 8, shape.cache_cols(), element);
+        decode(&mut rec, qkv, positions, cache, out, &shape);
     }
     rec.finish().dispatches
 }
@@ -150,6 +207,8 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(optimizers)
                 .chain(rounded)
                 .chain(packed_documents(capabilities))
+                .chain(alibi(capabilities))
+                .chain(unit_rows(capabilities))
                 .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(permutations(capabilities))

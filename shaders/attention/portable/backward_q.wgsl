@@ -8,12 +8,14 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::params::params;
+@if(alibi) import package::attention::params::slope;
 import package::attention::portable::gradient_staging::{dout, gradient_value_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
 import package::attention::portable::staging::{query_key_scores, stage_columns};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
 import package::attention::portable::tiles::{add_weighted, group_sum, place_of, put_weights, row_of};
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, V4, WIDTH};
@@ -42,6 +44,7 @@ fn attention_backward_q(
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
+    @if(alibi) { slope = alibi_slope(head, params.heads); }
     load_statistics(place, sequence, token, head);
 
     let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
@@ -95,7 +98,8 @@ fn weigh(
     let first = tile + SHARE * place.column;
     @if(dropout) let kept = kept_of_queries(index, token, first);
     for (var j = 0u; j < SHARE; j++) {
-        let score = (params.scale * LOG2_E) * s[j] - lse_of;
+        var score = (params.scale * LOG2_E) * s[j] - lse_of;
+        @if(alibi) { score += slope * (f32(first + j) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
         let p = select(vec4<f32>(), exp2(score), is_seen(token, first + j));
         var weighted = dp[j];
         @if(dropout) { weighted = select(vec4<f32>(), params.factor * weighted, is_kept_key(kept, j)); }

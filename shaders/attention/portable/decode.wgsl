@@ -2,6 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
+// alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
 // A workgroup serves one head of one sequence and walks the keys LANES at a time: each invocation computes the score of
 // one key; then invocation (group, column) adds every GROUPS-th weighted value to its 4 columns. The groups' sums are
 // added at the end, in a fixed order.
@@ -9,6 +10,7 @@
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::attention::cache::{params, position_of, qkv};
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -43,6 +45,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let values = start + params.cached_v_start + head / params.group * V4;
     let column = lane % COLUMNS;
     let group = lane / COLUMNS;
+    @if(alibi) let slope = alibi_slope(head, params.heads);
     var highest = LOWEST;
     var total = 0.0; // Σ p over this invocation's keys
     var sum: vec4<f32>; // Σ p v over the keys of its group, in its columns
@@ -50,6 +53,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         var score = MASKED;
         if (tile + lane < seen) {
             score = score_of(keys + (position - tile - lane) * params.cache_stride);
+            @if(alibi) { score -= slope * f32(tile + lane); }
         }
         let top = max(highest, row_max(score, lane));
         let decay = exp2(highest - top); // rescales the sums to the new maximum

@@ -10,11 +10,13 @@
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
 import package::attention::params::params;
+@if(alibi) import package::attention::params::slope;
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_key, kept_of_queries};
 import package::attention::portable::owned_queries::{first_key, is_seen, keys_end, load_bounds};
 import package::attention::portable::staging::{query_key_scores, stage_columns};
 import package::attention::portable::tiles::{BLOCK, LANES, Place, Quad, SHARE, TILE};
 import package::attention::portable::tiles::{add_weighted, group_max, group_sum, place_of, put_weights, row_of};
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, store4};
 import package::tile::{D4, V4, WIDTH};
@@ -40,6 +42,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
     highest = vec4<f32>(LOWEST);
+    @if(alibi) { slope = alibi_slope(head, params.heads); }
 
     let queries = params.qkv_offset + sequence * params.qkv_stride + head * D4;
     let keys = params.qkv_offset + sequence * params.qkv_stride + params.k_start + kv_head * D4;
@@ -70,7 +73,9 @@ fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u3
     let first = tile + SHARE * place.column;
     var top = highest;
     for (var j = 0u; j < SHARE; j++) {
-        (*scores)[j] = select(vec4<f32>(MASKED), params.scale * (*scores)[j], is_seen(token, first + j));
+        var score = params.scale * (*scores)[j];
+        @if(alibi) { score += slope * (f32(first + j) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
+        (*scores)[j] = select(vec4<f32>(MASKED), score, is_seen(token, first + j));
         top = max(top, (*scores)[j]);
     }
     top = group_max(top, place);

@@ -8,15 +8,17 @@
 // An invocation owns ROWS keys of one key head, LANES apart, and walks the heads of the group and their queries,
 // QUERIES at a time: a fixed summation order and no atomics. Neighbouring invocations own neighbouring keys and visit
 // the same queries together.
-// windowed, segmented: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
+// windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The walk ends with
 // the last query that sees the last key of the block.
 // dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
 // shuffled (software): each lane loads one of LANES queries and shares it by shuffles (lib/lanes).
 // Numerics: f32; p is set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 @if(dropout) import package::attention::params::mask_words;
+@if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::lib::element::{Packed, load4, store4};
 @if(shuffled) import package::lib::lanes::from_lane;
@@ -63,6 +65,7 @@ fn attention_backward_kv(
     @if(windowed || segmented) let end = end_seen(sequence, min(block + BLOCK, params.tokens) - 1u);
     @if(!windowed && !segmented) let end = params.tokens;
     for (var head = kv_head * params.group; head < (kv_head + 1u) * params.group; head++) {
+        @if(alibi) { slope = alibi_slope(head, params.heads); }
         for (var tile = first; tile < end; tile += TILE) {
             load_tile(lane, sequence, head, tile);
             for (var query = tile; query < min(tile + TILE, end); query += QUERIES) {
@@ -112,6 +115,7 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         let delta_of = statistics.y;
         @if(dropout) let row = sequence + min(query + i, params.tokens - 1u);
         for (var r = 0u; r < ROWS; r++) {
+            @if(alibi) { p[r][i] += slope * (f32(token + r * LANES) - f32(query + i)); }
             p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(r, query + i, token + r * LANES));
             @if(dropout) let mask = mask_of(row * params.heads + head, token + r * LANES);
             @if(dropout) { ds[r][i] *= mask; }

@@ -5,18 +5,20 @@
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// Work assignment, `windowed`, `segmented` and `shuffled` as in attention/software/forward.wgsl: an invocation
+// Work assignment, `windowed`, `segmented`, `alibi` and `shuffled` as in attention/software/forward.wgsl: an invocation
 // owns ROWS queries of one head and walks the keys, KEYS at a time. delta, which equals Σ p dp, is stored for
 // backward_kv.
 // dropout: dp = mask dout · v / (1 − p_drop) with the mask of the forward pass; delta includes it already, through out.
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
+@if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::attention::software::queries::BLOCK;
 import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
 @if(dropout) import package::attention::software::queries::{draw_words, mask_row, words_of};
 @if(windowed || segmented) import package::attention::software::queries::{first_of, first_seen};
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
@@ -44,6 +46,7 @@ fn attention_backward_q(
     // Last blocks first, as in the forward pass.
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
+    @if(alibi) { slope = alibi_slope(head, params.heads); }
     for (var r = 0u; r < ROWS; r++) {
         let query = min(token + r * LANES, params.tokens - 1u);
         load_query(r, sequence + query, head);
@@ -124,6 +127,7 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32) {
 
     for (var r = 0u; r < ROWS; r++) {
         for (var j = 0u; j < KEYS; j++) {
+            @if(alibi) { s[r][j] += slope * (f32(key + j) - f32(token + r * LANES)); }
             let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(r, token + r * LANES, key + j));
             @if(dropout) { ds[r][j] = select(0.0, params.factor * ds[r][j], words_of[r][(key + j) % 4u] >= params.threshold); }
             ds[r][j] = p * (ds[r][j] - delta_of[r]);

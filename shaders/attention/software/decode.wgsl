@@ -2,11 +2,13 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
+// alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
 // One invocation per head and sequence walks the keys with an online softmax.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::attention::cache::{params, position_of, qkv};
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -36,6 +38,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let start = params.cache_offset + sequence * params.tokens * params.cache_stride;
     let keys = start + head / params.group * D4;
     let values = start + params.cached_v_start + head / params.group * V4;
+    @if(alibi) let slope = alibi_slope(head, params.heads);
     var highest = MASKED;
     var total = 0.0;
     for (var i = 0u; i < seen; i++) {
@@ -44,6 +47,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         for (var c = 0u; c < D4; c++) {
             score = add_dot(score, q[c], load4(cache[keys + row + c]));
         }
+        @if(alibi) { score -= slope * f32(i); }
         let top = max(highest, score);
         let decay = exp2(highest - top); // rescales the sums to the new maximum
         let p = exp2(score - top);

@@ -10,16 +10,19 @@
 // shuffled (software): each lane loads one of LANES keys and shares it by shuffles (lib/lanes).
 // windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], the start
 // of its document. The walk begins at the tile with the first key that the first query of the block sees.
+// alibi: a score loses slope · (i − j) at query i and key j, where the slope depends on the head (lib/attention).
 // dropout: a dropped weight still counts in the softmax denominator and lse, but not in out.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
 // finite, and lower than the initial running maximum.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Ainslie et al., "GQA", 2023.
 
+@if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::attention::software::queries::BLOCK;
 import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
 @if(dropout) import package::attention::software::queries::{draw_words, mask_row, words_of};
 @if(windowed || segmented) import package::attention::software::queries::{first_of, first_seen};
+@if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
@@ -40,6 +43,7 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     // Last blocks first: they see the most keys, and starting with the longest work balances the tail.
     let block = ((params.tokens - 1u) / BLOCK - workgroup.x) * BLOCK;
     let token = block + lane;
+    @if(alibi) { slope = alibi_slope(head, params.heads); }
     for (var r = 0u; r < ROWS; r++) {
         let row = sequence + min(token + r * LANES, params.tokens - 1u);
         let at = params.qkv_offset + row * params.qkv_stride + head * D4;
@@ -104,6 +108,7 @@ fn attend(token: u32, keys: u32, values: u32, key: u32) {
     for (var r = 0u; r < ROWS; r++) {
         var top = highest[r];
         for (var j = 0u; j < KEYS; j++) {
+            @if(alibi) { p[r][j] += slope * (f32(key + j) - f32(token + r * LANES)); }
             p[r][j] = select(MASKED, p[r][j], is_seen(r, token + r * LANES, key + j));
             top = max(top, p[r][j]);
         }

@@ -1,6 +1,6 @@
 //! Declaring parameters: paths, Hugging Face names, pieces and initial values.
 
-use super::{Init, InterleavedHeads, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
+use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Role, Spec, UpdateRule};
 use crate::element::Element;
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
 use crate::model::names::Names;
@@ -25,6 +25,8 @@ pub(super) struct Rows {
     stored: usize,
     /// The heads in the first pieces, if files order their dimensions differently, and the number of these pieces.
     heads: Option<(InterleavedHeads, usize)>,
+    /// The heads of q, k and v, if they are one piece that files order differently.
+    fused: Option<FusedHeads>,
 }
 
 impl<'a, P> Scope<'a, P> {
@@ -49,6 +51,11 @@ impl<'a, P> Scope<'a, P> {
             path,
             name,
         }
+    }
+
+    /// Whether this is the layer whose queries come from a table.
+    pub fn has_queries(&self) -> bool {
+        self.config.query_layer && self.layer.is_some_and(|layer| layer + 1 == self.config.num_layers)
     }
 
     /// The mixture of experts of this layer, unless it is dense.
@@ -156,12 +163,17 @@ impl Rows {
             stored += rows.next_multiple_of(alignment);
             (name, first, rows)
         };
-        Self { pieces: names.into_iter().zip(sizes).map(piece).collect(), stored, heads: None }
+        Self { pieces: names.into_iter().zip(sizes).map(piece).collect(), stored, heads: None, fused: None }
     }
 
     /// The same with `heads` in the first `count` pieces.
     pub fn with_heads(self, heads: Option<InterleavedHeads>, count: usize) -> Self {
         Self { heads: heads.map(|heads| (heads, count)), ..self }
+    }
+
+    /// The same with q, k and v of each head side by side in files, if `fused`.
+    pub fn fused(self, fused: Option<FusedHeads>) -> Self {
+        Self { fused, ..self }
     }
 
     fn pieces(&self, prefix: &str, kind: &str) -> Vec<Piece> {
@@ -171,6 +183,7 @@ impl Rows {
             rows: *rows,
             is_transposed: false,
             heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),
+            fused: self.fused,
         };
         self.pieces.iter().enumerate().map(piece).collect()
     }

@@ -86,6 +86,20 @@ pub struct Piece {
     pub is_transposed: bool,
     /// The heads in its rows, if files hold their dimensions in another order.
     pub heads: Option<InterleavedHeads>,
+    /// The heads in its rows, if files hold the heads themselves in another order.
+    pub fused: Option<FusedHeads>,
+}
+
+/// q, k and v in one matrix, in files group by group, as Bloom and InternLM2 have it: the query heads that share a key head, that
+/// key head, its value head. Stored are all queries, then all keys, then all values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FusedHeads {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
 }
 
 /// Heads that rotate in interleaved pairs, (2i, 2i + 1). Hugging Face's models rotate in halves, (i, i + rotary_dim / 2), so
@@ -137,7 +151,10 @@ impl Spec {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, self.cols),
             Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
-            None => values,
+            None => match piece.fused {
+                Some(fused) => gathered(&values, piece.rows, |row| fused.stored_row(row)),
+                None => values,
+            },
         }
     }
 
@@ -146,7 +163,10 @@ impl Spec {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, piece.rows),
             Some(heads) => gathered(&values, piece.rows, |row| heads.file_row(row)),
-            None => values,
+            None => match piece.fused {
+                Some(fused) => gathered(&values, piece.rows, |row| fused.file_row(row)),
+                None => values,
+            },
         }
     }
 
@@ -159,7 +179,7 @@ impl Spec {
 impl Piece {
     /// Whether files hold its rows as they are stored.
     pub fn is_in_order(&self) -> bool {
-        !self.is_transposed && self.heads.is_none()
+        !self.is_transposed && self.heads.is_none() && self.fused.is_none()
     }
 }
 
@@ -189,6 +209,35 @@ impl InterleavedHeads {
     }
 }
 
+impl FusedHeads {
+    /// The heads of the model of `config`, if its files fuse them.
+    pub(super) fn of(config: &ModelConfig, are_fused: bool) -> Option<Self> {
+        let ModelConfig { num_heads: heads, num_kv_heads: kv_heads, head_dim, .. } = *config;
+        are_fused.then_some(Self { heads, kv_heads, head_dim })
+    }
+
+    /// Where row `row` of a file is stored.
+    fn stored_row(self, row: usize) -> usize {
+        let (shared, dim) = (self.heads / self.kv_heads, row % self.head_dim);
+        let (group, place) = (row / self.head_dim / (shared + 2), row / self.head_dim % (shared + 2));
+        let head = match place.checked_sub(shared) {
+            None => group * shared + place,
+            Some(is_value) => self.heads + is_value * self.kv_heads + group,
+        };
+        head * self.head_dim + dim
+    }
+
+    /// Where the stored row `row` is in a file.
+    fn file_row(self, row: usize) -> usize {
+        let (shared, head, dim) = (self.heads / self.kv_heads, row / self.head_dim, row % self.head_dim);
+        let (group, place) = match head.checked_sub(self.heads) {
+            None => (head / shared, head % shared),
+            Some(of_key) => (of_key % self.kv_heads, shared + of_key / self.kv_heads),
+        };
+        (group * (shared + 2) + place) * self.head_dim + dim
+    }
+}
+
 /// `rows` rows, of which each is the row of `values` that `from` names.
 fn gathered(values: &[f32], rows: usize, from: impl Fn(usize) -> usize) -> Vec<f32> {
     let width = values.len() / rows;
@@ -203,6 +252,22 @@ fn transposed(values: &[f32], cols: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_hold_fused_heads_group_by_group() {
+        // Bloom: q, k and v of head 0, then of head 1.
+        let heads = FusedHeads { heads: 2, kv_heads: 2, head_dim: 2 };
+        let order: Vec<usize> = (0..12).map(|row| heads.stored_row(row)).collect();
+        assert_eq!(order, [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]);
+        // Two query heads for each key head.
+        let grouped = FusedHeads { heads: 4, kv_heads: 2, head_dim: 1 };
+        let order: Vec<usize> = (0..8).map(|row| grouped.stored_row(row)).collect();
+        assert_eq!(order, [0, 1, 4, 6, 2, 3, 5, 7]);
+        for heads in [heads, grouped] {
+            let rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim;
+            assert!((0..rows).all(|row| heads.file_row(heads.stored_row(row)) == row));
+        }
+    }
 
     #[test]
     fn files_hold_interleaved_heads_as_halves() {

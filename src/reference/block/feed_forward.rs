@@ -30,13 +30,12 @@ impl Block<'_> {
         let store = |values| self.shape.storage.store(values);
         let (gate, up, activated) = match self.shape.architecture {
             Architecture::Llama => {
-                let gate = store(self.project("mlp.gate_proj", x));
-                let up = store(self.project("mlp.up_proj", x));
+                let [gate, up] = [0, 1].map(|i| store(self.project(self.names().up[i], x)));
                 let gated = store(swiglu(&gate, &up));
                 (gate, up, gated)
             }
             Architecture::Gpt2 { activation, .. } => {
-                let up = store(self.project("mlp.c_fc", x));
+                let up = store(self.project(self.names().up[0], x));
                 let activated = store(gelu(&up, activation));
                 (Vec::new(), up, activated)
             }
@@ -71,13 +70,13 @@ impl Block<'_> {
                 let (dgate, dup) = swiglu_backward(gate, up, &dactivated);
                 let (dgate, dup) = (store(dgate), store(dup));
                 add(
-                    &self.project_backward("mlp.gate_proj", x, &dgate, grads),
-                    &self.project_backward("mlp.up_proj", x, &dup, grads),
+                    &self.project_backward(self.names().up[0], x, &dgate, grads),
+                    &self.project_backward(self.names().up[1], x, &dup, grads),
                 )
             }
             Architecture::Gpt2 { activation, .. } => {
                 let dup = store(gelu_backward(up, &dactivated, activation));
-                self.project_backward("mlp.c_fc", x, &dup, grads)
+                self.project_backward(self.names().up[0], x, &dup, grads)
             }
         }
     }

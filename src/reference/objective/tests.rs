@@ -1,7 +1,7 @@
 //! The whole objective against finite differences, and properties that follow from its formulas.
 
 use super::*;
-use crate::reference::gpt::{self, Biases, loss_and_gradients};
+use crate::reference::gpt::{self, Architecture, Biases, loss_and_gradients};
 use crate::reference::gradient_check::{assert_close, assert_gradient};
 use crate::reference::linear_cross_entropy::linear_cross_entropy;
 use crate::reference::mixture::{Capacity, ExpertGroups, Mixture, Score, Shared};
@@ -10,6 +10,7 @@ use crate::reference::random::Random;
 use crate::reference::rope::Rope;
 use crate::reference::rope_scaling::Scaling;
 use crate::reference::storage::Storage;
+use crate::reference::variant::Variant;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
@@ -28,6 +29,7 @@ const MIXTURE: Mixture = Mixture {
     capacity: None,
 };
 const SHAPE: Shape = Shape {
+    variant: Variant::PLAIN,
     window: None,
     architecture: Architecture::Llama,
     vocab_size: 11,

@@ -9,6 +9,7 @@ use crate::reference::random::Random;
 use crate::reference::rope::Rope;
 use crate::reference::rope_scaling::Scaling;
 use crate::reference::storage::Storage;
+use crate::reference::variant::Variant;
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 3;
@@ -21,6 +22,7 @@ const SETTINGS: AdamWSettings = AdamWSettings {
 };
 const MUON: Rule = Rule::Muon(MuonSettings { momentum: 0.95, nesterov: true, steps: 5, rms: 0.2 });
 const SHAPE: Shape = Shape {
+    variant: Variant::PLAIN,
     window: None,
     mixture: None,
     multi_token: None,

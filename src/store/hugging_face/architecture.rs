@@ -3,6 +3,10 @@
 //! | the model | architecture | computes the same if |
 //! |---|---|---|
 //! | is a GPT-2 | `GPT2LMHeadModel` | always |
+//! | is a Bloom | `BloomForCausalLM` | tanh GELU, a feed-forward network four times as wide as the model, no window |
+//! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window |
+//! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
+//! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
@@ -15,13 +19,17 @@
 //! part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
 //! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
-use crate::model::config::{Family, MixtureConfig, ModelConfig};
+use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
 use crate::ops::route::{GroupScore, RouterConfig, Score};
 
 /// A published architecture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Architecture {
     Gpt2,
+    Bloom,
+    BigCode,
+    Baichuan,
+    Pangu,
     Llama,
     Mistral,
     Qwen2,
@@ -36,10 +44,14 @@ pub(super) enum Architecture {
 impl Architecture {
     /// The one nearest to `model`.
     pub fn nearest(model: &ModelConfig) -> Self {
-        match &model.mixture {
-            _ if model.family == Family::Gpt2 => Self::Gpt2,
-            None => Self::nearest_dense(model),
-            Some(mixture) => Self::nearest_mixture(model, mixture),
+        match (model.family, &model.mixture) {
+            (Family::Gpt2, _) => Self::Gpt2,
+            (Family::Bloom, _) => Self::Bloom,
+            (Family::BigCode, _) => Self::BigCode,
+            (Family::Baichuan, _) => Self::Baichuan,
+            (Family::Pangu, _) => Self::Pangu,
+            (Family::Llama, None) => Self::nearest_dense(model),
+            (Family::Llama, Some(mixture)) => Self::nearest_mixture(model, mixture),
         }
     }
 
@@ -69,6 +81,10 @@ impl Architecture {
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Gpt2 => ("GPT2LMHeadModel", "gpt2"),
+            Self::Bloom => ("BloomForCausalLM", "bloom"),
+            Self::BigCode => ("GPTBigCodeForCausalLM", "gpt_bigcode"),
+            Self::Baichuan => ("BaichuanForCausalLM", "baichuan"),
+            Self::Pangu => ("GPTPanguForCausalLM", "gpt_pangu"),
             Self::Llama => ("LlamaForCausalLM", "llama"),
             Self::Mistral => ("MistralForCausalLM", "mistral"),
             Self::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
@@ -81,14 +97,25 @@ impl Architecture {
         }
     }
 
+    /// Whether `transformers` has it; the code of others is published with their weights.
+    pub fn is_in_transformers(self) -> bool {
+        !matches!(self, Self::Baichuan | Self::Pangu)
+    }
+
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
-        use Architecture::{DeepSeek, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
+        use Architecture::{Baichuan, BigCode, Bloom, DeepSeek, Glm4Moe, Mixtral, Pangu, Qwen2Moe, Qwen3Moe};
+        let is_windowless = matches!(self, Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
+        let is_wide = model.intermediate_size != 4 * model.hidden_size;
         let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
         let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
         let checks = [
             (self != Glm4Moe && rotates_a_part(model), "partial rotary embedding"),
-            (matches!(self, Glm4Moe | DeepSeek) && model.sliding_window.is_some(), "sliding window"),
+            (is_windowless && model.sliding_window.is_some(), "sliding window"),
+            (self == Bloom && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
+            (self == BigCode && model.num_kv_heads != 1, "number of key and value heads but one"),
+            (self == Bloom && is_wide, "feed-forward network of this width"),
+            (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
             (matches!(self, Qwen3Moe | DeepSeek | Mixtral) && model.qkv_bias, "biases of q, k and v alone"),
             (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
             (self == DeepSeek && has_own_heads, "head_dim of its own"),

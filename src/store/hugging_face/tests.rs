@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::config::Sizes;
+use crate::model::config::{Positions, Sizes};
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     let hidden_size = num_heads * head_dim;
@@ -38,6 +38,48 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(partial(with(false, false, Some(4))), "Glm4MoeForCausalLM", Some("no sliding window"));
     // Files hold interleaved heads as halves.
     expect(ModelConfig { rotary_interleaved: true, ..plain }, "LlamaForCausalLM", None);
+}
+
+/// Bloom and GPTBigCode: `transformers` was run on them, its losses are ours. It has no Baichuan and no PanGu-α.
+#[test]
+fn types_with_names_of_their_own_say_what_computes_them() {
+    let sizes = Sizes {
+        vocab_size: 16,
+        hidden_size: 16,
+        num_layers: 2,
+        num_heads: 4,
+        intermediate_size: 64,
+        seq_length: 8,
+    };
+    let expect = |model: &ModelConfig, class: &str, note: Option<&str>| {
+        let config = hugging_face_config(model);
+        assert_eq!(config["architectures"], json!([class]));
+        assert_eq!(config.get("gristmill_note").and_then(|note| note.as_str()), note, "{class}");
+    };
+    let gpt2 = ModelConfig::gpt2(sizes);
+    let bloom = ModelConfig {
+        family: Family::Bloom,
+        positions: Positions::Alibi,
+        embedding_norm: true,
+        ..gpt2.clone()
+    };
+    expect(&bloom, "BloomForCausalLM", None);
+    let odd = ModelConfig { activation: Activation::Gelu(Gelu::Fast), intermediate_size: 60, ..bloom };
+    let lacks = "BloomForCausalLM is the nearest architecture, but it has no GELU but the tanh form, no feed-forward network of \
+                 this width";
+    expect(&odd, "BloomForCausalLM", Some(lacks));
+    let big_code = ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..gpt2.clone() };
+    expect(&big_code, "GPTBigCodeForCausalLM", None);
+    assert_eq!(hugging_face_config(&big_code)["multi_query"], json!(true));
+    let elsewhere = |class| format!("transformers has no {class}, whose code is published with its weights");
+    let pangu = ModelConfig { family: Family::Pangu, query_layer: true, ..gpt2 };
+    expect(&pangu, "GPTPanguForCausalLM", Some(&elsewhere("GPTPanguForCausalLM")));
+    let baichuan =
+        ModelConfig { family: Family::Baichuan, positions: Positions::Alibi, ..ModelConfig::llama(sizes) };
+    expect(&baichuan, "BaichuanForCausalLM", Some(&elsewhere("BaichuanForCausalLM")));
+    let second = ModelConfig { head_epsilon: Some(1e-5), ..baichuan };
+    let lacks = ", but it has no epsilon under the root of the length of the head's rows";
+    expect(&second, "BaichuanForCausalLM", Some(&(elsewhere("BaichuanForCausalLM") + lacks)));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The types of models: what a file of each becomes, which classes go together, and what stays out.
 
 use super::families::{model, with_model};
-use super::{message, resolve};
-use gristmill::model::config::{Family, ModelConfig};
+use super::{assert_reads_back, message, resolve};
+use gristmill::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions};
+use gristmill::settings::{Override, RunConfig};
+use std::path::Path;
 
 const SIZES: &str = "vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 32";
 
@@ -160,5 +162,69 @@ fn options_of_chatglm_are_answered_one_by_one() {
         let refused = of(&format!("{key}: {value}"));
         assert!(refused.contains(&format!("{key}: not built yet (found `{value}`)")), "{refused}");
         assert_eq!(of(&format!("{key}: {passes}")), "accepted");
+    }
+}
+
+/// The plan of a file in the original's dialect.
+fn of_file(name: &str, flags: &[&str]) -> ModelConfig {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/without_adapter/settings/dialect").join(name);
+    let data = "--train_dataset.data_loader={type: TextDataLoader, dataset_files: tests/data/mill.txt}";
+    let flags = [&["--as-single", data, "--recompute_config.recompute=False"], flags].concat();
+    let config = RunConfig::outline(&path, &Override::parse_all(flags).unwrap());
+    let config = config.unwrap_or_else(|error| panic!("{error}"));
+    assert_reads_back(&config.plan);
+    config.plan.model
+}
+
+#[test]
+fn bloom_has_alibi_and_a_norm_of_the_embedding() {
+    let bloom = of_file("pretrain_bloom.yaml", &[]);
+    assert_eq!(
+        (bloom.family, bloom.positions, bloom.embedding_norm),
+        (Family::Bloom, Positions::Alibi, true)
+    );
+    assert_eq!((bloom.norm, bloom.activation), (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh)));
+    assert_eq!((bloom.num_heads, bloom.intermediate_size, bloom.tie_word_embeddings), (6, 4 * 48, true));
+    assert_eq!((bloom.hidden_dropout, bloom.attention_dropout, bloom.embedding_dropout), (0.1, 0.1, 0.0));
+    assert_eq!(biases(&bloom), [true; 4]);
+    // The file of the largest one gives the width by another name.
+    let file = "--model.model_config={type: BloomConfig, seq_length: 64, vocab_size: 512, embedding_size: 64, num_layers: 2, \
+                num_heads: 4, hidden_act: fast_gelu}";
+    let wide = of_file("pretrain_bloom.yaml", &[file]);
+    assert_eq!((wide.hidden_size, wide.activation), (64, Activation::Gelu(Gelu::Fast)));
+}
+
+/// Three classes of LlamaConfig, and a plain Llama for comparison.
+#[test]
+fn baichuan_is_what_its_class_says() {
+    for (arch, family, positions, head) in [
+        ("Baichuan13BV2ForCausalLM", Family::Baichuan, Positions::Alibi, Some(1e-5)),
+        ("Baichuan13BForCausalLM", Family::Baichuan, Positions::Alibi, None),
+        ("Baichuan7BV2ForCausalLM", Family::Baichuan, Positions::Rotary, Some(1e-5)),
+        ("LlamaForCausalLM", Family::Llama, Positions::Rotary, None),
+    ] {
+        let model = of_file("finetune_baichuan2_13b.yaml", &[&format!("--model.arch.type={arch}")]);
+        assert_eq!((model.family, model.positions, model.head_epsilon), (family, positions, head), "{arch}");
+        assert_eq!((model.activation, model.norm_eps), (Activation::SwiGlu, 1e-6));
+        assert_eq!((biases(&model), model.tie_word_embeddings), ([false; 4], false));
+    }
+}
+
+#[test]
+fn wizardcoder_has_one_key_and_value_head() {
+    let model = of_file("finetune_wizardcoder.yaml", &[]);
+    assert_eq!((model.family, model.num_heads, model.num_kv_heads), (Family::BigCode, 4, 1));
+    assert_eq!((model.positions, model.max_positions, model.seq_length), (Positions::Learned, 128, 64));
+    assert_eq!((model.embedding_dropout, model.hidden_dropout, model.attention_dropout), (0.1, 0.2, 0.3));
+}
+
+#[test]
+fn the_last_layer_of_pangu_alpha_is_its_query_layer() {
+    for arch in ["PanguAlphaHeadModel", "CodeGeexHeadModel"] {
+        let model = of_file("pretrain_pangualpha.yaml", &[&format!("--model.arch.type={arch}")]);
+        assert_eq!((model.family, model.query_layer, model.num_layers), (Family::Pangu, true, 3));
+        assert_eq!((model.activation, model.intermediate_size), (Activation::Gelu(Gelu::Fast), 192));
+        assert_eq!((model.positions, biases(&model)), (Positions::Learned, [true; 4]));
     }
 }

@@ -16,7 +16,7 @@ rows! {
         /// Number of different tokens (V).
         vocab_size: usize = Shape.required().within(SIZE).also("padded_vocab_size"),
         /// Width of the residual stream (D).
-        hidden_size: usize = Shape.required().within(SIZE).also("n_embd"),
+        hidden_size: usize = Shape.required().within(SIZE).also("n_embd embedding_size"),
         /// Number of blocks (L).
         num_layers: usize = Shape.required().within(LAYERS).also("num_hidden_layers n_layer"),
         /// Query heads (H).
@@ -48,7 +48,7 @@ rows! {
         seq_length: usize = Shape.required().within(SIZE),
         /// Positions the model is made for, at least T, which is the default.
         max_position_embedding: Option<usize> = Shape.optional().within(SIZE)
-            .also("max_position_embeddings n_positions n_ctx").example("64"),
+            .also("max_position_embeddings n_positions n_position n_ctx").example("64"),
         /// Added to the mean square or the variance in the norms.
         rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO).also("layernorm_epsilon layer_norm_epsilon"),
         /// Base of the rotary frequencies; 10000 by default.
@@ -108,7 +108,7 @@ rows! {
             .also("hidden_dropout_rate hidden_dropout_prob resid_pdrop"),
         /// Share of the embedding's output that training drops.
         emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
-            .also("embedding_dropout_prob embed_dropout_prob embd_pdrop"),
+            .also("embedding_dropout_prob embed_dropout_prob dropout_prob embd_pdrop"),
         /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
         init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).also("initializer_range sigma").example("0.03"),
         /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`. Sums,

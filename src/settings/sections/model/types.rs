@@ -4,13 +4,17 @@
 //! types read the rows of another type and differ from it in defaults, in what they fix, and in the names of a checkpoint's
 //! tensors. To add one, write an entry in a file of this folder and list it in [`TYPES`].
 
+mod baichuan;
+mod bloom;
 mod chatglm2;
 mod gpt2;
 mod internlm;
 mod llama;
 mod outside;
+mod pangu;
 mod qwen;
 mod telechat;
+mod wizardcoder;
 
 pub(crate) use outside::{OUTSIDE, stays_out};
 
@@ -22,7 +26,7 @@ use crate::settings::engine::*;
 const ARCH: &str = "model.arch.type";
 
 /// Every type. Where several share a class, the first one is meant unless `model.arch.type` names another.
-pub(crate) const TYPES: [&TypeEntry; 7] = [
+pub(crate) const TYPES: [&TypeEntry; 13] = [
     &llama::LLAMA,
     &gpt2::GPT2,
     &chatglm2::CHATGLM2,
@@ -30,6 +34,12 @@ pub(crate) const TYPES: [&TypeEntry; 7] = [
     &internlm::INTERNLM,
     &internlm::INTERNLM2,
     &telechat::TELECHAT,
+    &baichuan::BAICHUAN2_7B,
+    &baichuan::BAICHUAN_13B,
+    &baichuan::BAICHUAN2_13B,
+    &bloom::BLOOM,
+    &wizardcoder::WIZARDCODER,
+    &pangu::PANGU,
 ];
 
 /// A type of model: which keys it has, what they are by default, and what follows from the type alone.

@@ -1,0 +1,158 @@
+//! How a model differs from Llama or GPT-2, and what its tensors are called.
+
+use std::borrow::Cow;
+
+use super::gpt::{Architecture, Shape, Weights};
+use super::l2_norm::l2_norm;
+
+/// How a model differs from its architecture.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Variant {
+    /// What tensors are called and how they are laid out.
+    pub naming: Naming,
+    /// Scores fall with distance (ALiBi); there are no rotary positions then.
+    pub alibi: bool,
+    /// The embedded tokens are normalised before the first block.
+    pub embedding_norm: bool,
+    /// The last block's queries are projected from a table by position; the final norm comes before that block.
+    pub query_layer: bool,
+    /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
+    pub head_epsilon: Option<f64>,
+}
+
+/// What the tensors of a model are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// As in the architecture. The linear weights of GPT-2 are stored (in, out).
+    Plain,
+    /// q, k and v as one tensor, head by head.
+    Bloom,
+    /// Llama's, but q, k and v as one tensor.
+    Baichuan,
+    /// GPT-2's, but stored (out, in).
+    BigCode,
+    /// GPT-2's, but stored (out, in), and q, k and v as three tensors.
+    Pangu,
+}
+
+/// The names of the layers of a block.
+pub(super) struct Names {
+    pub layers: &'static str,
+    pub attention_norm: &'static str,
+    /// Of q, k and v each, or of all as one tensor.
+    pub qkv: &'static [&'static str],
+    pub out: &'static str,
+    pub ffn_norm: &'static str,
+    /// Of gate and up, or of up alone.
+    pub up: &'static [&'static str],
+    pub down: &'static str,
+}
+
+impl Variant {
+    /// No difference.
+    pub const PLAIN: Self = Self {
+        naming: Naming::Plain,
+        alibi: false,
+        embedding_norm: false,
+        query_layer: false,
+        head_epsilon: None,
+    };
+}
+
+impl Shape {
+    /// The name of the embedding table.
+    pub(super) fn embedding(&self) -> &'static str {
+        match (self.variant.naming, self.architecture) {
+            (Naming::Bloom, _) => "transformer.word_embeddings.weight",
+            (_, Architecture::Llama) => "model.embed_tokens.weight",
+            (_, Architecture::Gpt2 { .. }) => "transformer.wte.weight",
+        }
+    }
+
+    /// The name of the last norm, without its `.weight`.
+    pub(super) fn final_norm(&self) -> &'static str {
+        match self.architecture {
+            Architecture::Llama => "model.norm",
+            Architecture::Gpt2 { .. } => "transformer.ln_f",
+        }
+    }
+
+    /// The name of the norm of the embedded tokens.
+    pub(super) fn embedding_norm(&self) -> &'static str {
+        "transformer.word_embeddings_layernorm"
+    }
+
+    /// The names of the layers of a block.
+    pub(super) fn names(&self) -> &'static Names {
+        match (self.variant.naming, self.architecture) {
+            (Naming::Bloom, _) => &BLOOM,
+            (Naming::Baichuan, _) => &BAICHUAN,
+            (Naming::Pangu, _) => &PANGU,
+            (_, Architecture::Llama) => &LLAMA,
+            (_, Architecture::Gpt2 { .. }) => &GPT2,
+        }
+    }
+
+    /// Whether linear weights are stored (in, out).
+    pub(super) fn is_transposed(&self) -> bool {
+        self.variant.naming == Naming::Plain && self.architecture != Architecture::Llama
+    }
+
+    /// Whether queries and keys rotate.
+    pub(super) fn rotates(&self) -> bool {
+        self.architecture == Architecture::Llama && !self.variant.alibi
+    }
+
+    /// Rows of the position table; 0: there is none.
+    pub(super) fn position_rows(&self) -> usize {
+        match self.architecture {
+            Architecture::Llama => 0,
+            Architecture::Gpt2 { positions, .. } => positions,
+        }
+    }
+
+    /// Whether the queries of block `layer` come from a table.
+    pub(super) fn is_query_layer(&self, layer: usize) -> bool {
+        self.variant.query_layer && layer + 1 == self.num_layers
+    }
+
+    /// The head's table (V, D), its rows of unit length where the model divides them.
+    pub(super) fn head_table<'a>(&self, weights: &'a Weights) -> Cow<'a, [f64]> {
+        let table = &weights[self.head()];
+        match self.variant.head_epsilon {
+            Some(epsilon) => Cow::Owned(self.storage.store(l2_norm(table, self.hidden_size, epsilon))),
+            None => Cow::Borrowed(table),
+        }
+    }
+}
+
+const LLAMA: Names = Names {
+    layers: "model.layers",
+    attention_norm: "input_layernorm",
+    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    out: "self_attn.o_proj",
+    ffn_norm: "post_attention_layernorm",
+    up: &["mlp.gate_proj", "mlp.up_proj"],
+    down: "mlp.down_proj",
+};
+const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
+const GPT2: Names = Names {
+    layers: "transformer.h",
+    attention_norm: "ln_1",
+    qkv: &["attn.c_attn"],
+    out: "attn.c_proj",
+    ffn_norm: "ln_2",
+    up: &["mlp.c_fc"],
+    down: "mlp.c_proj",
+};
+const PANGU: Names =
+    Names { qkv: &["attn.q_proj", "attn.k_proj", "attn.v_proj"], out: "attn.out_proj", ..GPT2 };
+const BLOOM: Names = Names {
+    layers: "transformer.h",
+    attention_norm: "input_layernorm",
+    qkv: &["self_attention.query_key_value"],
+    out: "self_attention.dense",
+    ffn_norm: "post_attention_layernorm",
+    up: &["mlp.dense_h_to_4h"],
+    down: "mlp.dense_4h_to_h",
+};

@@ -1,0 +1,75 @@
+//! The head and its loss.
+
+use super::{Parameter, Tape, Var};
+use crate::element::Element;
+use crate::ops::l2_norm::{l2_norm_backward, unit_rows};
+use crate::ops::linear_cross_entropy::{
+    HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+};
+use crate::record::Tensor;
+
+/// Targets and state of the loss; see [`LinearCrossEntropy`].
+#[derive(Clone, Copy, Debug)]
+pub struct CrossEntropy {
+    /// Target ids (1, N).
+    pub targets: Tensor,
+    /// Target id that does not count.
+    pub ignore: u32,
+    /// `StepState`.
+    pub step: Tensor,
+    /// `LossState`.
+    pub loss: Tensor,
+    /// Micro-batches in a step.
+    pub accumulation: u32,
+    /// Factor of the mean loss in the objective.
+    pub factor: f32,
+    /// Whether a token weighs the same in every micro-batch; see [`LinearCrossEntropy::is_per_token`].
+    pub is_per_token: bool,
+    /// Added to the squared length that each row of the head is divided by; `None`: rows are as they are. See
+    /// [`l2_norm`](crate::ops::l2_norm::l2_norm).
+    pub head_epsilon: Option<f32>,
+}
+
+impl<'p> Tape<'_, 'p> {
+    /// The cross-entropy of hidden states `h` (N, D) under the head `table` (V, D). A tape for training computes the
+    /// gradients of both at once, since logits do not outlive their chunk; [`Tape::backward`] continues from that of
+    /// `h`.
+    pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
+        let units = loss.head_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
+        let CrossEntropy { targets, ignore, step, loss, accumulation, factor, is_per_token, head_epsilon } =
+            *loss;
+        let op = LinearCrossEntropy {
+            h: h.tensor,
+            head: units.as_ref().unwrap_or(&table.weight),
+            targets,
+            ignore,
+            step,
+            loss,
+            accumulation,
+            factor,
+            is_per_token,
+        };
+        if !self.is_recording {
+            return linear_cross_entropy_forward(self.rec, &op);
+        }
+        let dh = self.rec.tensor("gradient", h.tensor.rows, h.tensor.cols, h.tensor.element);
+        match (&table.gradient, head_epsilon) {
+            (Some(gradient), Some(epsilon)) => {
+                let of_unit = |unit: &Tensor| {
+                    self.rec.tensor("gradient of unit rows", unit.rows, unit.cols, Element::F32)
+                };
+                let of_units: Vec<Tensor> = op.head.iter().map(of_unit).collect();
+                let into = HeadGradient { parts: &of_units, accumulate: false };
+                linear_cross_entropy(self.rec, &op, dh, Some(into));
+                for ((rows, dy), dx) in table.weight.iter().zip(of_units).zip(gradient) {
+                    l2_norm_backward(self.rec, *rows, dy, *dx, epsilon);
+                }
+            }
+            (gradient, _) => {
+                let into = gradient.as_deref().map(|parts| HeadGradient { parts, accumulate: true });
+                linear_cross_entropy(self.rec, &op, dh, into);
+            }
+        }
+        self.give(h, dh);
+    }
+}
