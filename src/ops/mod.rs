@@ -17,6 +17,7 @@ pub mod grad_norm;
 pub mod grouped_matmul;
 pub mod heads;
 pub mod hot_experts;
+pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod local_norm;
