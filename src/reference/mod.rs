@@ -22,6 +22,7 @@ pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
 pub mod grouped_matmul;
+pub mod latent_attention;
 pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;

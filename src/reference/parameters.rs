@@ -1,6 +1,7 @@
 //! Names and sizes of the tensors of a model.
 
 use super::gpt::{Architecture, HEAD, POSITIONS, Shape};
+use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
 
 impl Shape {
@@ -58,10 +59,17 @@ impl Shape {
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
         let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
         let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
+        let out = self.num_heads * self.latent.map_or(self.head_dim, |latent| latent.value_dim);
         let mut list = Vec::new();
         let mut add = |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
         add("input_layernorm.weight", hidden);
-        for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+        let of_latent =
+            |latent: LatentAttention| latent.parameters(hidden, self.num_heads, self.rope.head_dim);
+        for (name, count) in self.latent.map(of_latent).into_iter().flatten() {
+            add(&format!("{name}.weight"), count);
+        }
+        let ordinary = [("q_proj", q), ("k_proj", kv), ("v_proj", kv)];
+        for (name, width) in ordinary.into_iter().filter(|_| self.latent.is_none()) {
             add(&format!("self_attn.{name}.weight"), width * hidden);
             if self.qkv_bias {
                 add(&format!("self_attn.{name}.bias"), width);
@@ -71,7 +79,7 @@ impl Shape {
             add("self_attn.q_norm.weight", self.head_dim);
             add("self_attn.k_norm.weight", self.head_dim);
         }
-        add("self_attn.o_proj.weight", hidden * q);
+        add("self_attn.o_proj.weight", hidden * out);
         add("post_attention_layernorm.weight", hidden);
         match self.mixture_of(layer) {
             Some(mixture) => {

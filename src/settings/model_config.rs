@@ -41,6 +41,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         norm,
         norm_eps: model.rms_norm_eps,
         tie_word_embeddings: model.tie_word_embeddings == Some(true),
+        latent: None,
         qkv_bias: model.qkv_has_bias == Some(true),
         linear_bias: model.kind == Family::Gpt2,
         qk_norm: model.use_qk_norm == Some(true),
