@@ -155,7 +155,7 @@ impl<P> SelfAttention<P> {
                 &out,
                 config.num_heads * config.value_dim(),
                 residual_std,
-                config.linear_bias,
+                config.output_bias,
             ),
         }
     }

@@ -51,7 +51,12 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             value_dim: latent.value_dim,
             scale: model.softmax_scale().into(),
         }),
-        qkv_bias: model.qkv_bias,
+        biases: reference::gpt::Biases {
+            qkv: model.qkv_bias,
+            output: model.output_bias,
+            gate_up: model.gate_up_bias,
+            down: model.down_bias,
+        },
         qk_norm: model.qk_norm,
         window: model.sliding_window,
         mixture: model.mixture.as_ref().map(reference_mixture),

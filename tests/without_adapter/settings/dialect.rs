@@ -107,28 +107,19 @@ fn several_devices_need_a_word() {
 /// One line for each thing that is not built, and none about keys that belong to it.
 #[test]
 fn what_is_not_built_is_one_line_each() {
-    let model = "model.model_config.type: `ChatGLM2Config` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`";
-    assert_eq!(answers("finetune_glm.yaml", &["--as-single"], false), [model]);
     let loader = "train_dataset.data_loader.type: `ADGenDataLoader` is not built; convert the data to text (TextDataLoader) or to \
                   files of token ids (TokenDataLoader)";
-    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader, model]);
-    for kind in [
-        "BloomConfig",
-        "QwenConfig",
-        "InternLMConfig",
-        "TelechatConfig",
-        "PanguAlphaConfig",
-        "WizardCoderConfig",
-    ] {
-        let kind_flag = format!("--model.model_config.type={kind}");
-        let flags = [kind_flag.as_str(), "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
-        let line = answers("finetune_glm.yaml", &flags, false);
-        assert_eq!(line.len(), 1, "{line:?}");
-        assert!(line[0].contains(&format!("`{kind}` is not built yet")), "{line:?}");
-    }
+    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader]);
+    let kind = "--model.model_config.type=MambaConfig";
+    let flags = [kind, "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
+    let lines = answers("finetune_glm.yaml", &flags, true);
+    assert!(lines.len() == 2 && lines[1] == loader, "{lines:?}");
+    let unknown = "--model.model_config.type: `MambaConfig` is not built; `gristmill explain model.model_config.type` lists \
+                   those that are";
+    assert_eq!(lines[0], unknown);
     let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 8, target_modules: '.*wq'}";
-    let lines = answers("finetune_glm.yaml", &[adapters], false);
-    assert!(lines.len() == 2 && lines[0].contains("remove `pet_config` to train all weights"), "{lines:?}");
+    let lines = answers("finetune_glm.yaml", &[kind, adapters], false);
+    assert!(lines.len() == 2 && lines[1].contains("remove `pet_config` to train all weights"), "{lines:?}");
     let lines = answers("pretrain_llama.yaml", &["--as-single", adapters], false);
     assert!(lines.len() == 1 && lines[0].contains("pet_config: not built yet"), "{lines:?}");
     let elsewhere = "pretrained_model_dir: not built yet (found `path/to/model`); write the shape under model.model_config";
@@ -373,5 +364,5 @@ fn real_files_are_plans_or_precise_answers() {
     }
     println!("{plans} of {} files end in a plan", paths.len());
     // More, as types of models are built.
-    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 40);
+    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 70);
 }
