@@ -16,6 +16,7 @@ use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
 use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
@@ -134,6 +135,27 @@ fn elementwise(c: &mut Criterion) {
             bytes(3.0, F)
         });
     }
+    // Each element of the heads is read once and written once; what all heads share is read from the cache.
+    let heads = LatentHeads { heads: 4, nope_dim: 32, rope_dim: 16, value_dim: 32 };
+    let angles =
+        |row: &mut Job| Angles { positions: row.tensor(1, N, U32), cos_sin: row.tensor(128, 16, F32) };
+    row(c, &gpu, "latent_heads", |row| {
+        let angles = angles(row);
+        let mut tensor = |cols| row.tensor(N, cols, F32);
+        let parts = LatentParts { q: tensor(192), kv: tensor(256), k_rope: tensor(16) };
+        let qkv = tensor(heads.layout().cols());
+        latent_heads::latent_heads(&mut row.rec, &parts, &angles, qkv, &heads);
+        bytes(1.0, 192 + 256 + 16 + heads.layout().cols())
+    });
+    row(c, &gpu, "latent_heads backward", |row| {
+        let angles = angles(row);
+        let mut tensor = |cols| row.tensor(N, cols, F32);
+        let (dqkv, dq, dkv, dk_rope) = (tensor(heads.layout().cols()), tensor(192), tensor(256), tensor(16));
+        latent_heads::latent_heads_backward_q(&mut row.rec, dqkv, &angles, dq, false, &heads);
+        latent_heads::latent_heads_backward_kv(&mut row.rec, dqkv, &angles, dkv, false, &heads);
+        latent_heads::latent_heads_backward_rope(&mut row.rec, dqkv, &angles, dk_rope, false, &heads);
+        bytes(1.0, 192 + 256 + 16 + heads.layout().cols())
+    });
     row(c, &gpu, "rope, q and k", |row| {
         let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, U32));
         let cos_sin = row.tensor(128, 32, F32);

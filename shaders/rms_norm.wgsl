@@ -21,8 +21,12 @@ import package::tile::{LANES, ROWS};
 struct Params {
     rows: u32,
     cols: u32,
-    stride4: u32, // row stride of x, y, dy and dx, in groups of 4
+    cols4: u32, // groups of 4 in a row, and the row stride of y and dy; x and dx may be column ranges of larger tensors
     epsilon: f32,
+    x_offset: u32, // in groups of 4, as all offsets and strides
+    x_stride: u32,
+    dx_offset: u32,
+    dx_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -43,18 +47,19 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     if (row >= params.rows) {
         return;
     }
-    let start = row * params.stride4;
+    let start = row * params.cols4;
+    let x_row = params.x_offset + row * params.x_stride;
     var squares = 0.0;
-    for (var i = first; i < params.stride4; i += STEP) {
-        let value = load4(x[start + i]);
+    for (var i = first; i < params.cols4; i += STEP) {
+        let value = load4(x[x_row + i]);
         squares += dot(value, value); // padding is zero
     }
     let scale = inverseSqrt(row_sum(squares, lane) / f32(params.cols) + params.epsilon);
     if (first == 0u) {
         rstd_out[row] = scale;
     }
-    for (var i = first; i < params.stride4; i += STEP) {
-        let value = load4(x[start + i]) * scale * load4(w[i]);
+    for (var i = first; i < params.cols4; i += STEP) {
+        let value = load4(x[x_row + i]) * scale * load4(w[i]);
         y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }
@@ -66,18 +71,20 @@ fn rms_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     if (row >= params.rows) {
         return;
     }
-    let start = row * params.stride4;
+    let start = row * params.cols4;
+    let x_row = params.x_offset + row * params.x_stride;
+    let dx_row = params.dx_offset + row * params.dx_stride;
     var products = 0.0;
-    for (var i = first; i < params.stride4; i += STEP) {
-        products += dot(load4(dy[start + i]) * load4(w[i]), load4(x[start + i]));
+    for (var i = first; i < params.cols4; i += STEP) {
+        products += dot(load4(dy[start + i]) * load4(w[i]), load4(x[x_row + i]));
     }
     let scale = rstd[row];
     let pull = scale * scale * row_sum(products, lane) / f32(params.cols);
-    for (var i = first; i < params.stride4; i += STEP) {
+    for (var i = first; i < params.cols4; i += STEP) {
         let h = load4(dy[start + i]) * load4(w[i]);
-        var value = scale * (h - load4(x[start + i]) * pull);
-        @if(accumulate) { value += load4(dx[start + i]); }
-        dx[start + i] = store4(keep_inside(value, 4u * i, params.cols));
+        var value = scale * (h - load4(x[x_row + i]) * pull);
+        @if(accumulate) { value += load4(dx[dx_row + i]); }
+        dx[dx_row + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }
 
@@ -87,13 +94,13 @@ fn rms_norm_backward_weight(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let own = column_block(workgroup, lane, ROWS, params.rows);
-    if (own.column4 >= params.stride4) {
+    if (own.column4 >= params.cols4) {
         return;
     }
     var sum = vec4<f32>(0.0);
     for (var row = own.first; row < own.end; row++) {
-        let at = row * params.stride4 + own.column4;
-        sum += load4(dy[at]) * load4(x[at]) * rstd[row];
+        let value = load4(x[params.x_offset + row * params.x_stride + own.column4]);
+        sum += load4(dy[row * params.cols4 + own.column4]) * value * rstd[row];
     }
-    partials[workgroup.y * params.stride4 + own.column4] = sum;
+    partials[workgroup.y * params.cols4 + own.column4] = sum;
 }

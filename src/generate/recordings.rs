@@ -44,7 +44,8 @@ impl GenerateRecordings {
         let heads = config.head_layout();
         let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
         let inner = halves * config.intermediate_size.next_multiple_of(4);
-        let widest = heads.cols().max(config.hidden_size as u32).max(inner as u32);
+        let latent = config.latent.map_or(0, |latent| latent.down_cols(config.num_heads));
+        let widest = heads.cols().max(latent as u32).max(config.hidden_size as u32).max(inner as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         let tokens = u64::from(sequences) * config.seq_length as u64;
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);

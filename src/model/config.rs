@@ -1,8 +1,10 @@
 //! The resolved configuration of a model.
 
+mod latent;
 mod mixture;
 mod operator;
 
+pub use latent::LatentAttention;
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
@@ -60,6 +62,9 @@ pub struct ModelConfig {
     pub norm_eps: f64,
     /// Whether the head shares the embedding's weights.
     pub tie_word_embeddings: bool,
+    /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` is then the width of a query and a
+    /// key, `rotary_dim` that of their part which rotates, and every query head has a key and value head of its own.
+    pub latent: Option<LatentAttention>,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
     /// Whether the output projection of attention has a bias.
@@ -147,6 +152,7 @@ impl ModelConfig {
             norm: Norm::RmsNorm,
             norm_eps: 1e-5,
             tie_word_embeddings: false,
+            latent: None,
             qkv_bias: false,
             output_bias: false,
             gate_up_bias: false,
@@ -212,8 +218,13 @@ impl ModelConfig {
             heads: self.num_heads as u32,
             kv_heads: self.num_kv_heads as u32,
             head_dim,
-            value_dim: head_dim,
+            value_dim: self.value_dim() as u32,
         }
+    }
+
+    /// Width of a value.
+    pub fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
     /// The sizes of attention, as decoding against a cache takes them.
@@ -221,10 +232,20 @@ impl ModelConfig {
         Decode {
             layout: self.head_layout(),
             tokens: self.seq_length as u32,
-            scale: 1.0 / (self.head_dim as f32).sqrt(),
+            scale: self.softmax_scale(),
             window: self.sliding_window.map(|window| window as u32),
             has_alibi: self.positions == Positions::Alibi,
         }
+    }
+
+    /// Factor of the attention scores: 1 / √head_dim; with latent attention under YaRN times m(mscale_all_dim)², as the
+    /// published code of DeepSeek-V2 has it.
+    pub fn softmax_scale(&self) -> f32 {
+        let stretch = match self.rope_scaling {
+            RopeScaling::Yarn(yarn) if self.latent.is_some() => yarn.m(yarn.mscale_all_dim).powi(2),
+            _ => 1.0,
+        };
+        stretch as f32 / (self.head_dim as f32).sqrt()
     }
 
     /// The rotary embedding; `None` with other positions.

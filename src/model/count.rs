@@ -57,8 +57,8 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 /// A matrix of n numbers takes 2 n operations per token forward (one multiplication and one addition each) and 4 n
 /// backward (the gradients of input and weight): 6 n. Every matrix counts but the embedding and the table of learned
 /// positions, whose rows are copied; a tied head counts as the head. Attention adds, per layer and token, 2·H·C for
-/// each of the scores and of the weighted sum per key seen, (T + 1) / 2 keys on average under the causal mask (fewer in
-/// a sliding window), and twice that backward. Recomputed work (flash attention's, checkpointed blocks') does not
+/// each of the scores and of the weighted sum per key seen (for the latter with the width of a value, where it differs),
+/// (T + 1) / 2 keys on average under the causal mask (fewer in a sliding window), and twice that backward. Recomputed work (flash attention's, checkpointed blocks') does not
 /// count: it is model FLOPs that MFU compares (Chowdhery et al., PaLM, 2022, appendix B, there without the causal
 /// mask).
 ///
@@ -104,7 +104,7 @@ fn attention_flops_per_token(config: &ModelConfig) -> f64 {
     let (tokens, window) =
         (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);
     let keys = window - window * (window - 1.0) / (2.0 * tokens);
-    2.0 * 2.0 * (config.num_heads * config.head_dim) as f64 * keys
+    2.0 * (config.num_heads * (config.head_dim + config.value_dim())) as f64 * keys
 }
 
 /// Elements of a parameter that one token is multiplied by in a layer.

@@ -176,17 +176,26 @@ impl SelfAttention<Parameter> {
         h: Var,               // (N, D)
         x: Var,               // (N, D)
     ) -> Var {
+        let qkv = tape.scope("wqkv", |tape| self.project(tape, queries, h)); // (N, (H + 2 G)·C), or their latent parts
+        let qkv = match &self.latent {
+            Some(latent) => latent.heads(tape, ctx, qkv),
+            None => self.heads(tape, ctx, qkv),
+        };
+        let y = attend(tape, ctx, layer, qkv); // (N, H·C), of latent attention (N, H·V)
+        let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
+        tape.scope("wo", |tape| self.wo.add(tape, y, dropout, x)) // (N, D)
+    }
+
+    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised and rotated.
+    fn heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, mut qkv: Var) -> Var {
         let layout = ctx.config.head_layout();
-        let mut qkv = tape.scope("wqkv", |tape| self.project(tape, queries, h)); // (N, (H + 2 G)·C)
         if let Some([q, k]) = &self.qk_norm {
             qkv = tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.epsilon()));
         }
         if let Some((rope, cos_sin)) = ctx.rope() {
             qkv = tape.scope("rope", |tape| tape.rope(qkv, ctx.batch.positions, cos_sin, layout, rope));
         }
-        let y = attend(tape, ctx, layer, qkv); // (N, H·C)
-        let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
-        tape.scope("wo", |tape| self.wo.add(tape, y, dropout, x)) // (N, D)
+        qkv
     }
 
     /// q, k and v of h (N, D), q of `queries` (N, D) instead where they are given: (N, (H + 2 G)·C).

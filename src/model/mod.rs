@@ -13,6 +13,7 @@ mod expert_state;
 pub mod gpt;
 pub mod groups;
 pub mod init;
+mod latent;
 mod mixture;
 mod multi_token;
 mod names;

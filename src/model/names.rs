@@ -11,6 +11,15 @@ pub(super) const STATE_NORM: &str = "hnorm";
 pub(super) const FUSE: &str = "eh_proj";
 pub(super) const MULTI_TOKEN_NORM: &str = "shared_head.norm";
 
+/// Multi-head latent attention, as in DeepSeek.
+pub(super) const Q: &str = "self_attn.q_proj";
+pub(super) const Q_DOWN: &str = "self_attn.q_a_proj";
+pub(super) const Q_NORM: &str = "self_attn.q_a_layernorm";
+pub(super) const Q_UP: &str = "self_attn.q_b_proj";
+pub(super) const KV_DOWN: &str = "self_attn.kv_a_proj_with_mqa";
+pub(super) const KV_NORM: &str = "self_attn.kv_a_layernorm";
+pub(super) const KV_UP: &str = "self_attn.kv_b_proj";
+
 /// The name in files of the bias (E) that layer `layer` adds to scores to choose experts.
 pub fn selection_bias(layer: usize) -> String {
     format!("{}.{layer}.{}.e_score_correction_bias", LLAMA.layers, MIXTURE.router)
@@ -167,12 +176,15 @@ const BLOOM: Names = Names {
 
 /// The name that Megatron gives the parameter at `path`; `None` for biases and parameters that Megatron does not have.
 pub(super) fn megatron_name(path: &str) -> Option<String> {
-    const NAMES: [(&str, &str); 15] = [
+    const NAMES: [(&str, &str); 18] = [
         ("attention_norm", "input_layernorm.weight"),
         ("attention.wqkv", "self_attention.linear_qkv.weight"),
         ("attention.bqkv", "self_attention.linear_qkv.bias"),
         ("attention.q_norm", "self_attention.q_layernorm.weight"),
         ("attention.k_norm", "self_attention.k_layernorm.weight"),
+        ("attention.w_uq", "self_attention.linear_q_up_proj.weight"),
+        ("attention.kv_norm", "self_attention.kv_layernorm.weight"),
+        ("attention.w_ukv", "self_attention.linear_kv_up_proj.weight"),
         ("attention.wo", "self_attention.linear_proj.weight"),
         ("ffn_norm", "pre_mlp_layernorm.weight"),
         ("feed_forward.w_gate_up", "mlp.linear_fc1.weight"),

@@ -6,6 +6,7 @@
 //! its own.
 
 mod feed_forward;
+mod latent;
 mod multi_token;
 mod scope;
 mod spec;
@@ -13,6 +14,7 @@ mod spec;
 pub(super) mod tests;
 
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
+pub use latent::{Latent, LatentQueries};
 pub use multi_token::MultiTokenBlock;
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 
@@ -56,13 +58,15 @@ pub struct Block<P> {
 /// Attention of H query heads and G key-value heads of C dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
-    /// q, k and v as one product: ((H + 2 G)·C, D). Where `wq` is there, k and v alone: (2 G·C, D).
+    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. Where `wq` is there, k and v alone: (2 G·C, D).
     pub wqkv: Linear<P>,
     /// (H·C, D): of the layer whose queries are projected from a table.
     pub wq: Option<Linear<P>>,
+    /// What makes heads of latent parts.
+    pub latent: Option<Latent<P>>,
     /// (C) each: QK-norm of all query heads and of all key heads.
     pub qk_norm: Option<[P; 2]>,
-    /// (D, H·C)
+    /// (D, H·C), of latent attention (D, H·V).
     pub wo: Linear<P>,
 }
 
@@ -143,13 +147,17 @@ impl<P> SelfAttention<P> {
     fn declare(layer: &mut Scope<'_, P>) -> Self {
         let (config, names) = (layer.config, layer.names);
         let (width, head_dim) = (config.hidden_size, config.head_dim);
+        let latent = config.latent;
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
         let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
         let own_q = layer.has_queries().then(|| Rows::new(qkv_names.next(), &[q_rows]));
-        let qkv = Rows::new(qkv_names, if own_q.is_some() { &sizes[1..] } else { &sizes[..] })
-            .with_heads(InterleavedHeads::of(config), 2)
-            .fused(FusedHeads::of(config, names.has_fused_heads));
+        let qkv = match &latent {
+            Some(latent) => latent::down_rows(latent, config.num_heads),
+            None => Rows::new(qkv_names, if own_q.is_some() { &sizes[1..] } else { &sizes[..] })
+                .with_heads(InterleavedHeads::of(config), 2)
+                .fused(FusedHeads::of(config, names.has_fused_heads)),
+        };
         let out = Rows::new([names.wo], &[width]);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
@@ -158,8 +166,15 @@ impl<P> SelfAttention<P> {
             wq: own_q.map(|rows| {
                 layer.linear(["attention.wq", "attention.bq"], &rows, width, std, config.qkv_bias)
             }),
+            latent: latent.map(|latent| Latent::declare(layer, &latent)),
             qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),
-            wo: layer.linear(wo, &out, q_rows, residual_std, config.output_bias),
+            wo: layer.linear(
+                wo,
+                &out,
+                config.num_heads * config.value_dim(),
+                residual_std,
+                config.output_bias,
+            ),
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod grouped_matmul;
 pub mod heads;
 pub mod hot_experts;
 pub mod l2_norm;
+pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod local_norm;

@@ -2,7 +2,7 @@
 
 use super::column_sum::fold_partials;
 use super::{LANES, per_row};
-use crate::element::Element;
+use crate::element::{Element, stride_of};
 use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
@@ -13,26 +13,45 @@ crate::params! {
     struct Params {
         rows: u32,
         cols: u32,
-        stride4: u32,
+        cols4: u32,
         epsilon: f32,
+        x_offset: u32,
+        x_stride: u32,
+        dx_offset: u32,
+        dx_stride: u32,
     }
 }
 
 impl Params {
+    #[track_caller]
     fn new(x: &Tensor, epsilon: f32) -> Self {
-        Self { rows: x.rows, cols: x.cols, stride4: x.stride4(), epsilon }
+        assert_is_padded(x);
+        Self {
+            rows: x.rows,
+            cols: x.cols,
+            cols4: x.cols.div_ceil(4),
+            epsilon,
+            x_offset: x.offset4(),
+            x_stride: x.stride4(),
+            dx_offset: 0,
+            dx_stride: 0,
+        }
     }
 }
 
-/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32.
+/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x may be a range of columns
+/// of a larger tensor, whose width is then a multiple of 4.
 #[track_caller]
 pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, epsilon: f32) {
-    assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of rms_norm's input");
+    assert!(
+        (y.rows, y.cols, y.stride) == (x.rows, x.cols, stride_of(x.cols)),
+        "y must have the shape of rms_norm's input"
+    );
     assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
     assert!(rstd.cols == x.rows, "rms_norm needs one rstd for each of {} rows", x.rows);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm", x.element, x.rows);
     let bindings = [
-        x.bind("x", x.element),
+        x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
         y.bind("y", x.element),
         rstd.bind("rstd_out", Element::F32),
@@ -51,22 +70,27 @@ pub struct RmsNormSaved {
     pub rstd: Tensor,
 }
 
-/// dx (N, D), written or, with `accumulate`, added to.
+/// dx (N, D), written or, with `accumulate`, added to. It may be a range of columns, as x may.
 #[track_caller]
 pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dx: Tensor, accumulate: bool) {
     let RmsNormSaved { x, w, rstd } = saved;
-    assert!((dy.rows, dy.stride) == (x.rows, x.stride), "dy must have the shape of rms_norm's input");
-    assert!((dx.rows, dx.stride) == (x.rows, x.stride), "dx must have the shape of rms_norm's input");
+    assert!(
+        (dy.rows, dy.stride) == (x.rows, stride_of(x.cols)),
+        "dy must have the shape of rms_norm's input"
+    );
+    assert!((dx.rows, dx.cols) == (x.rows, x.cols), "dx must have the shape of rms_norm's input");
+    assert_is_padded(&dx);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
     let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Accumulate, accumulate);
     let bindings = [
-        x.bind("x", x.element),
+        x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
         dy.bind("dy", x.element),
         rstd.bind("rstd", Element::F32),
-        dx.bind("dx", x.element),
+        dx.bind_with_offset("dx", x.element),
     ];
-    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), grid);
+    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, 0.0) };
+    rec.dispatch(kernel, &bindings, &params, grid);
 }
 
 /// dw (1, D) += Σ_rows dy · x · rstd: f32, summed in a fixed order.
@@ -79,11 +103,23 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
     let kernel = Kernel::new("rms_norm", "rms_norm_backward_weight", x.element);
     let kernel = kernel.constant("LANES", LANES).constant("ROWS", ROWS);
     let bindings = [
-        x.bind("x", x.element),
+        x.bind_with_offset("x", x.element),
         dy.bind("dy", x.element),
         rstd.bind("rstd", Element::F32),
         partials.bind("partials", Element::F32),
     ];
-    rec.dispatch(kernel, &bindings, &Params::new(x, 0.0), [x.stride4().div_ceil(LANES), blocks, 1]);
+    let params = Params::new(x, 0.0);
+    rec.dispatch(kernel, &bindings, &params, [params.cols4.div_ceil(LANES), blocks, 1]);
     fold_partials(rec, partials, dw);
+}
+
+/// The last group of a row is read and written whole: what follows the row in it must be padding.
+#[track_caller]
+fn assert_is_padded(x: &Tensor) {
+    let is_whole = x.cols.is_multiple_of(4) || x.stride == stride_of(x.cols);
+    assert!(
+        is_whole,
+        "rms_norm of {} columns of a larger tensor: their number must be a multiple of 4",
+        x.cols
+    );
 }

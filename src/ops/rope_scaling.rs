@@ -95,10 +95,7 @@ impl RopeScaling {
         match *self {
             Self::None | Self::Linear { .. } | Self::Ntk { .. } | Self::Llama3(_) => 1.0,
             Self::DynamicNtk { original, length } => 0.1 * (length / original).ln() + 1.0,
-            Self::Yarn(Yarn { factor, mscale, mscale_all_dim, .. }) => {
-                let m = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
-                m(mscale) / m(mscale_all_dim)
-            }
+            Self::Yarn(yarn) => yarn.m(yarn.mscale) / yarn.m(yarn.mscale_all_dim),
         }
     }
 }
@@ -110,6 +107,11 @@ fn growth(original: f64, length: f64) -> f64 {
 }
 
 impl Yarn {
+    /// m(s) = 0.1·s·ln(factor) + 1, the growth of attention's temperature with the context.
+    pub fn m(&self, scale: f64) -> f64 {
+        if self.factor <= 1.0 { 1.0 } else { 0.1 * scale * self.factor.ln() + 1.0 }
+    }
+
     /// The first and the last pair of the interpolation, from fast to slow.
     fn range(&self, rope: &Rope) -> (f64, f64) {
         let dim = rope.rotary_dim as f64;

@@ -5,6 +5,7 @@
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
 mod feed_forward;
+mod latent;
 mod qkv;
 
 pub(super) use feed_forward::FeedForward;
@@ -18,6 +19,7 @@ use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
 use super::variant::Names;
 use super::vector::add;
+use latent::Latent;
 
 /// A block of a model, applied to a batch of N = B·T tokens.
 pub(super) struct Block<'a> {
@@ -43,6 +45,8 @@ pub(super) struct Activations {
     /// Projected queries (N, H·d) and keys (N, K·d), which only the backward pass of their norm reads.
     q_projected: Vec<f64>,
     k_projected: Vec<f64>,
+    /// What latent attention makes them of.
+    latent: Option<Latent>,
     /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·d).
     q: Vec<f64>,
     k: Vec<f64>,
@@ -63,14 +67,20 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let attention_input = store(self.norm(names.attention_norm, &x));
-        let [q_projected, k_projected, v] = self.project_qkv(&attention_input).map(store);
+        let (latent, [q_projected, k_projected, v]) = match &self.shape.latent {
+            Some(sizes) => {
+                let (saved, qkv) = self.latent(sizes, &attention_input);
+                (Some(saved), qkv)
+            }
+            None => (None, self.project_qkv(&attention_input).map(store)),
+        };
         let (mut q, mut k) = if self.shape.qk_norm {
             let norm = |name, x: &[f64]| store(self.norm(name, x));
             (norm("self_attn.q_norm", &q_projected), norm("self_attn.k_norm", &k_projected))
         } else {
             (q_projected.clone(), k_projected.clone())
         };
-        if self.shape.rotates() {
+        if self.shape.rotates() && latent.is_none() {
             rope(&mut q, self.positions, self.shape.num_heads, &self.shape.rope);
             rope(&mut k, self.positions, self.shape.num_kv_heads, &self.shape.rope);
             (q, k) = (store(q), store(k));
@@ -87,6 +97,7 @@ impl Block<'_> {
             attention_input,
             q_projected,
             k_projected,
+            latent,
             q,
             k,
             v,
@@ -118,7 +129,7 @@ impl Block<'_> {
         let dattended = store(self.project_backward(names.out, &saved.attended, &dx_middle, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
-        if self.shape.rotates() {
+        if self.shape.rotates() && saved.latent.is_none() {
             rope_backward(&mut dq, self.positions, self.shape.num_heads, &self.shape.rope);
             rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, &self.shape.rope);
             (dq, dk) = (store(dq), store(dk));
@@ -127,20 +138,25 @@ impl Block<'_> {
             dq = store(self.norm_backward("self_attn.q_norm", &saved.q_projected, &dq, grads));
             dk = store(self.norm_backward("self_attn.k_norm", &saved.k_projected, &dk, grads));
         }
-        let dinput = store(self.project_qkv_backward(&saved.attention_input, [&dq, &dk, &dv], grads));
+        let (input, dqkv) = (&saved.attention_input, [&dq[..], &dk, &dv]);
+        let dinput = store(match (&self.shape.latent, &saved.latent) {
+            (Some(sizes), Some(latent)) => self.latent_backward(sizes, latent, input, dqkv, grads),
+            _ => self.project_qkv_backward(input, dqkv, grads),
+        });
         store(add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads)))
     }
 
-    /// Causal attention within each sequence, with scores scaled by 1/√head_dim.
+    /// Causal attention within each sequence, with scores scaled by 1/√head_dim or as latent attention has it.
     fn attention(&self) -> Attention<'static> {
+        let latent = self.shape.latent;
         Attention {
             tokens: self.sequence_length,
             heads: self.shape.num_heads,
             kv_heads: self.shape.num_kv_heads,
             head_dim: self.shape.head_dim,
-            value_dim: self.shape.head_dim,
+            value_dim: latent.map_or(self.shape.head_dim, |latent| latent.value_dim),
             causal: true,
-            scale: 1.0 / (self.shape.head_dim as f64).sqrt(),
+            scale: latent.map_or(1.0 / (self.shape.head_dim as f64).sqrt(), |latent| latent.scale),
             window: self.shape.window,
             starts: None,
             factors: None,

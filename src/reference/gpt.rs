@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::block::{Activations, Block};
 use super::embedding::embedding;
 use super::gelu::Gelu;
+use super::latent_attention::LatentAttention;
 use super::linear_cross_entropy::cross_entropy;
 use super::matmul::linear;
 use super::mixture::{Memory, Mixture};
@@ -41,10 +42,13 @@ pub struct Shape {
     pub intermediate_size: usize,
     /// ε of the norms, added to the mean square or variance before the root.
     pub norm_eps: f64,
-    /// Rotary embedding of queries and keys in Llama; its `head_dim` must equal the one above.
+    /// Rotary embedding of queries and keys in Llama; without latent attention its `head_dim` must equal the one above.
     pub rope: Rope,
     /// The output projection uses the embedding table.
     pub tie_word_embeddings: bool,
+    /// Multi-head latent attention; Llama only. `head_dim` is then that of queries and keys, and `rope.head_dim` that of their
+    /// part which rotates.
+    pub latent: Option<LatentAttention>,
     /// Which linear layers of a Llama have a bias.
     pub biases: Biases,
     /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
@@ -190,10 +194,12 @@ impl Shape {
         }
         let unknown = weights.keys().find(|&held| parameters.iter().all(|(name, _)| name != held));
         assert!(unknown.is_none(), "the weights contain {unknown:?}, which this shape does not have.");
-        assert!(self.rope.head_dim == self.head_dim, "rope.head_dim should be the head_dim of the model.");
-        let is_plain = self.mixture.is_none() && self.multi_token.is_none();
+        let rotating = self.head_dim - self.latent.map_or(0, |latent| latent.nope_dim);
+        assert!(self.rope.head_dim == rotating, "rope.head_dim should be that of the heads' rotating part.");
+        let is_plain = self.mixture.is_none() && self.multi_token.is_none() && self.latent.is_none();
         let is_llama = self.architecture == Architecture::Llama;
-        assert!(is_plain || is_llama, "only Llama supports mixtures and multi-token prediction.");
+        let message = "only Llama supports mixtures, multi-token prediction and latent attention.";
+        assert!(is_plain || is_llama, "{message}");
         let is_moved = self.variant.query_layer || self.variant.head_epsilon.is_some();
         assert!(self.multi_token.is_none() || !is_moved, "multi-token prediction needs a plain head.");
     }

@@ -23,6 +23,8 @@ pub mod gpt;
 pub mod grad_norm;
 pub mod grouped_matmul;
 pub mod l2_norm;
+pub mod latent_attention;
+pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod loss_scale;

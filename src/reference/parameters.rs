@@ -1,6 +1,7 @@
 //! Names and sizes of the tensors of a model.
 
 use super::gpt::{Architecture, HEAD, POSITIONS, QUERIES, Shape};
+use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
 
 impl Shape {
@@ -71,6 +72,7 @@ impl Shape {
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
         let (hidden, intermediate, biases) = (self.hidden_size, self.intermediate_size, self.biases);
         let [q, kv] = self.qk_widths();
+        let out = self.num_heads * self.latent.map_or(self.head_dim, |latent| latent.value_dim);
         let names = self.names();
         let mut list = Vec::new();
         let mut add = |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
@@ -81,16 +83,21 @@ impl Shape {
             }
         };
         add("input_layernorm.weight", hidden);
+        let of_latent =
+            |latent: LatentAttention| latent.parameters(hidden, self.num_heads, self.rope.head_dim);
+        for (name, count) in self.latent.map(of_latent).into_iter().flatten() {
+            add(&format!("{name}.weight"), count);
+        }
         let joined = [q + 2 * kv];
         let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
-        for (name, &width) in names.qkv.iter().zip(widths) {
+        for (name, &width) in names.qkv.iter().zip(widths).filter(|_| self.latent.is_none()) {
             linear(&mut add, name, [width, hidden], biases.qkv);
         }
         if self.qk_norm {
             add("self_attn.q_norm.weight", self.head_dim);
             add("self_attn.k_norm.weight", self.head_dim);
         }
-        linear(&mut add, "self_attn.o_proj", [hidden, q], biases.output);
+        linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
         add("post_attention_layernorm.weight", hidden);
         match self.mixture_of(layer) {
             Some(mixture) => {

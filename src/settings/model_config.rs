@@ -44,6 +44,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         norm,
         norm_eps: model.rms_norm_eps,
         tie_word_embeddings: model.tie_word_embeddings == Some(true),
+        latent: None,
         qkv_bias: model.qkv_has_bias == Some(true),
         output_bias: model.attn_proj_has_bias.unwrap_or(is_gpt2),
         gate_up_bias: model.add_mlp_fc1_bias_linear.unwrap_or(is_gpt2),

@@ -1,6 +1,7 @@
 //! `config.json`: a model's shape under Hugging Face's keys.
 
 mod architecture;
+mod latent;
 mod mixture;
 
 use architecture::Architecture;
@@ -18,6 +19,9 @@ pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
         Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_config(model),
         Family::Bloom => bloom_config(model),
     };
+    if let Some(sizes) = &model.latent {
+        latent::change(&mut config, model, sizes);
+    }
     let more = model.mixture.as_ref().map(|config| mixture::mixture_config(model, config, architecture));
     more.into_iter().flatten().for_each(|(key, value)| config[key] = value);
     if let Some(ahead) = model.multi_token {

@@ -7,8 +7,10 @@
 
 mod grouped;
 mod head;
+mod latent_heads;
 mod ops;
 mod parameter;
+mod parts;
 mod permute;
 mod recompute;
 mod route;
@@ -21,6 +23,7 @@ pub use route::{RouterLosses, Routing};
 
 use crate::ops::add::add;
 use crate::record::{Recorder, Tensor};
+use parts::Parts;
 use recompute::Recomputation;
 
 /// A value on the tape.
@@ -58,15 +61,16 @@ pub struct Tape<'r, 'p> {
     gradients: Vec<Option<Tensor>>,
     needs_gradient: Vec<bool>,
     is_recording: bool,
+    parts: Parts,
     recomputation: Recomputation<'p>,
 }
 
 impl<'r, 'p> Tape<'r, 'p> {
     /// A tape for training.
     pub fn new(rec: &'r mut Recorder) -> Self {
-        let (nodes, gradients, needs_gradient) = Default::default();
+        let (nodes, gradients, needs_gradient, parts) = Default::default();
         let recomputation = Recomputation::new(rec);
-        Self { rec, nodes, gradients, needs_gradient, is_recording: true, recomputation }
+        Self { rec, nodes, gradients, needs_gradient, is_recording: true, parts, recomputation }
     }
 
     /// A tape without a backward, for evaluation and generation. Activations are freed after their last use.
@@ -146,6 +150,9 @@ impl<'r, 'p> Tape<'r, 'p> {
         if let Some(tensor) = self.gradients[var.id] {
             return Some(Target { tensor, accumulate: true });
         }
+        if let Some(target) = self.target_of_part(var) {
+            return Some(target);
+        }
         let Tensor { rows, cols, element, .. } = var.tensor;
         let tensor = self.rec.tensor("gradient", rows, cols, element);
         self.gradients[var.id] = Some(tensor);
@@ -159,6 +166,7 @@ impl<'r, 'p> Tape<'r, 'p> {
             return;
         }
         match self.gradients[var.id] {
+            None if self.parts.contains(var) => self.copy_to_part(var, gradient),
             None => self.gradients[var.id] = Some(gradient),
             Some(present) => add(self.rec, gradient, present, 1.0, true),
         }

@@ -97,7 +97,9 @@ pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's
 /// scores, or of all choices of a token.
 fn widest_row(model: &ModelConfig) -> usize {
-    let heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
+    let heads =
+        (model.num_heads + model.num_kv_heads) * model.head_dim + model.num_kv_heads * model.value_dim();
+    let latent = model.latent.map_or(0, |latent| latent.down_cols(model.num_heads));
     let inner = match model.activation {
         Activation::SwiGlu => 2 * model.intermediate_size.next_multiple_of(4),
         Activation::Gelu(_) => model.intermediate_size,
@@ -108,7 +110,7 @@ fn widest_row(model: &ModelConfig) -> usize {
         let repeated = if mixture.fuses_permutation { 1 } else { model.hidden_size.next_multiple_of(4) };
         shared.max(mixture.experts()).max(mixture.chosen() * repeated)
     });
-    model.hidden_size.max(heads).max(inner).max(of_experts)
+    model.hidden_size.max(heads).max(latent).max(inner).max(of_experts)
 }
 
 /// Refuses experts whose grouped products need a larger grid than a launch can have.

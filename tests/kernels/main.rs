@@ -16,6 +16,7 @@ mod grouped;
 mod grouped_layers;
 mod half;
 mod lanes;
+mod latent_heads;
 mod linear_cross_entropy;
 mod local_norm;
 mod loss_scale;

@@ -1,6 +1,7 @@
 //! rms_norm, l2_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
 use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
+use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::RmsNormSaved;
@@ -353,4 +354,40 @@ fn check_nan(element: Element) {
             assert!(words.iter().all(|&w| f32::from_bits(w).is_nan()), "a NaN became {words:x?}");
         });
     });
+}
+
+/// A range of columns equals the same columns in a tensor of their own, and the columns beside it are not touched.
+#[test]
+fn rms_norm_of_a_range_of_columns() {
+    for (element, rows, range) in [(F32, 9u32, 8..20u32), (Bf16, 70, 4..136)] {
+        check(&format!("rms_norm of columns {range:?} {element:?}"), |case| {
+            let (first, cols) = (range.start, range.end - range.start);
+            let (whole, w) = (case.input(rows, 160, element), case.input(1, cols, element));
+            let inside = |values: &[f64]| columns(values, 160, first as usize..(first + cols) as usize);
+            let x = inside(&whole.values);
+            let (y, rstd) = (case.output(rows, cols, element), case.output(1, rows, F32));
+            let (dy, gradient) = (case.input(rows, cols, element), case.input(rows, 160, element));
+            let dw = case.input(1, cols, F32);
+            let saved = RmsNormSaved { x: whole.tensor.columns(first, cols), w: w.tensor, rstd };
+            rms_norm::rms_norm(&mut case.rec, saved.x, w.tensor, y, rstd, 1e-5);
+            rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
+            let into = gradient.tensor.columns(first, cols);
+            rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, into, true);
+            let width = cols as usize;
+            case.expect(
+                "y",
+                y,
+                reference::rms_norm::rms_norm(&x, &w.values, width, 1e-5),
+                allowed(element, cols),
+            );
+            let (dx, want_dw) =
+                reference::rms_norm::rms_norm_backward(&x, &w.values, &dy.values, width, 1e-5);
+            let mut want = gradient.values.clone();
+            for (row, dx) in want.chunks_mut(160).zip(dx.chunks(width)) {
+                row[first as usize..][..width].iter_mut().zip(dx).for_each(|(sum, dx)| *sum += dx);
+            }
+            case.expect("gradient", gradient.tensor, want, allowed(element, cols));
+            case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+        });
+    }
 }

@@ -7,6 +7,7 @@ use gristmill::element::Element::F32;
 use gristmill::ops::attention::{Attention, DocumentBounds};
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::reference;
@@ -216,6 +217,60 @@ fn rope() {
                 reference::rope::rope_backward(&mut parts[0], &ids, 4, &settings);
                 reference::rope::rope_backward(&mut parts[1], &ids, 2, &settings);
                 (pack_qkv(&parts, &LAYOUT), vec![])
+            },
+        );
+    });
+}
+
+/// The parts of one value, one of them through a norm and a product: each writes its range of the gradient.
+#[test]
+fn latent_heads_of_parts() {
+    const HEADS: LatentHeads = LatentHeads { heads: 3, nope_dim: 8, rope_dim: 4, value_dim: 12 };
+    const WIDTHS: [u32; 3] = [36, 8, 4];
+    check("tape latent_heads", |case| {
+        let x = case.input(N, 48, F32);
+        let weights = [weight(case, 1, 8), weight(case, HEADS.kv_cols(), 8)];
+        let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
+        let rope = Rope { rotary_dim: 4, theta: 100.0, is_interleaved: true };
+        let table: Vec<f64> = cos_sin_table(16, &rope).into_iter().map(f64::from).collect();
+        let cos_sin = case.input_of(&table, 16, 4, F32).tensor;
+        let angles = Angles { positions: case.integers(&ids), cos_sin };
+        let of_reference = reference::latent_heads::LatentHeads {
+            heads: 3,
+            nope_dim: 8,
+            value_dim: 12,
+            rope: reference::rope::Rope {
+                head_dim: 4,
+                rotary_dim: 4,
+                theta: 100.0,
+                interleaved: true,
+                scaling: reference::rope_scaling::Scaling::None,
+            },
+        };
+        let c = columns(&x.values, 48, 36..44);
+        let [norm, up] = [0, 1].map(|i| weights[i].values.clone());
+        mid_graph(
+            case,
+            &x,
+            HEADS.layout().cols(),
+            64,
+            |tape, x, w| {
+                let [q, c, k_rope] = tape.parts(x, WIDTHS);
+                let c = tape.rms_norm(c, &w[0].parameter, 1e-5);
+                let kv = tape.linear(c, &w[1].parameter, None, None);
+                tape.latent_heads(LatentParts { q, kv, k_rope }, angles, HEADS)
+            },
+            &weights,
+            |dy| {
+                let [dq, dk, dv] = split_qkv(dy, &HEADS.layout());
+                let (dq, dkv, dk_rope) =
+                    reference::latent_heads::latent_heads_backward(&dq, &dk, &dv, &ids, &of_reference);
+                let normed = reference::rms_norm::rms_norm(&c, &norm, 8, 1e-5);
+                let (n, m) = (N as usize, HEADS.kv_cols() as usize);
+                let (dnormed, dup, _) = reference::matmul::linear_backward(&normed, &up, &dkv, n, m, 8);
+                let (dc, dnorm) = reference::rms_norm::rms_norm_backward(&c, &norm, &dnormed, 8, 1e-5);
+                let rows = dq.chunks(36).zip(dc.chunks(8)).zip(dk_rope.chunks(4));
+                (rows.flat_map(|((dq, dc), dk_rope)| [dq, dc, dk_rope].concat()).collect(), vec![dnorm, dup])
             },
         );
     });

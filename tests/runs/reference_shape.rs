@@ -38,14 +38,22 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         intermediate_size: model.intermediate_size,
         norm_eps: model.norm_eps,
         rope: reference::rope::Rope {
-            head_dim: model.head_dim,
+            head_dim: model.latent.map_or(model.head_dim, |latent| latent.rope_dim),
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
-            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors.
-            interleaved: false,
+            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of latent
+            // attention are in the order of pairs.
+            interleaved: model.latent.is_some(),
             scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
+        latent: model.latent.map(|latent| reference::latent_attention::LatentAttention {
+            q_rank: latent.q_rank,
+            kv_rank: latent.kv_rank,
+            nope_dim: latent.nope_dim,
+            value_dim: latent.value_dim,
+            scale: model.softmax_scale().into(),
+        }),
         biases: reference::gpt::Biases {
             qkv: model.qkv_bias,
             output: model.output_bias,

@@ -16,9 +16,9 @@ use radv::{FAMILIES, FAMILY, Radv, environment, is_installed};
 use std::process::Command;
 
 /// Attention at the head sizes of real models, plain and with every mask.
-fn attention_kernels(head_dim: u32, element: Element) -> Vec<Kernel> {
+fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kernel> {
     let mut rec = Recorder::new("attention", Capabilities::portable());
-    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim: head_dim };
+    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim };
     let mut tensor = |cols, element| rec.tensor("x", 64, cols, element);
     let [qkv, dqkv] = [0; 2].map(|_| tensor(layout.cols(), element));
     let [out, dout] = [0; 2].map(|_| tensor(layout.out_cols(), element));
@@ -54,11 +54,17 @@ fn large_products() -> impl Iterator<Item = Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let sizes = [(64, F32), (64, F16), (128, F32), (128, Bf16)];
-    let attention = sizes
-        .into_iter()
-        .flat_map(|(head_dim, element)| attention_kernels(head_dim, element))
-        .flat_map(both_ways);
+    // The last two are DeepSeek's latent attention.
+    let sizes = [
+        ([64; 2], F32),
+        ([64; 2], F16),
+        ([128; 2], F32),
+        ([128; 2], Bf16),
+        ([192, 128], F32),
+        ([192, 128], Bf16),
+    ];
+    let attention =
+        sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(both_ways);
     portable_variants().into_iter().chain(attention).chain(large_products()).collect()
 }
 

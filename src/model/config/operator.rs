@@ -7,6 +7,11 @@ pub enum Operator {
     AttentionNorm,
     Qkv,
     QkNorm,
+    LatentQueryNorm,
+    LatentQueries,
+    LatentNorm,
+    LatentKeysAndValues,
+    LatentHeads,
     FlashAttention,
     Output,
     FeedForwardNorm,
@@ -31,6 +36,10 @@ pub enum Part {
     Any,
     /// Norms of the heads of q and k.
     QkNorm,
+    /// Multi-head latent attention.
+    Latent,
+    /// A latent vector of the queries.
+    LatentQueries,
     /// A dense feed-forward network.
     Dense,
     /// A dense feed-forward network with a gate.
@@ -60,20 +69,51 @@ const fn row(operator: Operator, part: Part, path: &'static str, names: &'static
 /// Each operator, in the order of the enum, with its path below the layer and the paths of the original's operators that its
 /// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
 /// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
-const TABLE: [Row; 18] = [
+const TABLE: [Row; 23] = [
     row(Operator::AttentionNorm, Part::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
     row(
         Operator::Qkv,
         Part::Any,
         "attention.wqkv",
         "attention.wq.matmul attention.wk.matmul attention.wv.matmul attention.w_qkv.matmul \
-         self_attention.linear_qkv.matmul",
+         self_attention.linear_qkv.matmul self_attention.linear_q_proj.matmul \
+         self_attention.linear_q_down_proj.matmul self_attention.linear_kv_down_proj.matmul",
     ),
     row(
         Operator::QkNorm,
         Part::QkNorm,
         "attention.qk_norm",
         "self_attention.q_layernorm.norm self_attention.k_layernorm.norm",
+    ),
+    row(
+        Operator::LatentQueryNorm,
+        Part::LatentQueries,
+        "attention.q_norm",
+        "self_attention.q_layernorm.norm",
+    ),
+    row(
+        Operator::LatentQueries,
+        Part::LatentQueries,
+        "attention.w_uq",
+        "self_attention.linear_q_up_proj.matmul self_attention.linear_qb.matmul",
+    ),
+    row(
+        Operator::LatentNorm,
+        Part::Latent,
+        "attention.kv_norm",
+        "self_attention.kv_layernorm.norm self_attention.k_layernorm.norm",
+    ),
+    row(
+        Operator::LatentKeysAndValues,
+        Part::Latent,
+        "attention.w_ukv",
+        "self_attention.linear_kv_up_proj.matmul self_attention.linear_kvb.matmul",
+    ),
+    row(
+        Operator::LatentHeads,
+        Part::Latent,
+        "attention.heads",
+        "self_attention.apply_rotary_emb self_attention.apply_rotary_emb2 self_attention.pe_concat",
     ),
     row(
         Operator::FlashAttention,

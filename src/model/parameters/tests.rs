@@ -2,8 +2,8 @@
 
 use super::{Gpt, Init, Piece, Spec};
 use crate::model::config::{
-    BalanceLosses, MixtureConfig, ModelConfig, MultiToken, RouterConfig, Score, SharedExpert, Sizes,
-    TokenDispatch,
+    BalanceLosses, LatentAttention, MixtureConfig, ModelConfig, MultiToken, RouterConfig, Score,
+    SharedExpert, Sizes, TokenDispatch,
 };
 use crate::model::init::initial_row;
 use crate::model::selection_bias;
@@ -93,6 +93,38 @@ fn gpt2_is_the_published_one() {
         assert_eq!(find(&specs, path).init, Init::Normal(0.02 / 24f64.sqrt()));
     }
     assert_eq!(find(&specs, "layers.0.feed_forward.w_gate_up").init, Init::Normal(0.02));
+}
+
+/// Latent attention at the sizes of DeepSeek-V3, whose published layer has these tensors, and without a rank of the queries as
+/// in DeepSeek-V2-Lite.
+#[test]
+fn latent_attention_has_the_names_and_shapes_of_deepseek() {
+    let sizes = Sizes {
+        vocab_size: 16,
+        hidden_size: 7168,
+        num_layers: 1,
+        num_heads: 128,
+        intermediate_size: 12,
+        seq_length: 4,
+    };
+    let latent =
+        LatentAttention { q_rank: Some(1536), kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128 };
+    let layer = |latent: LatentAttention| files(&Gpt::describe(&latent.within(ModelConfig::llama(sizes))));
+    let files = layer(latent);
+    let tensors: [(&str, &[usize]); 7] = [
+        ("q_a_proj.weight", &[1536, 7168]),
+        ("kv_a_proj_with_mqa.weight", &[576, 7168]),
+        ("q_a_layernorm.weight", &[1536]),
+        ("q_b_proj.weight", &[24576, 1536]),
+        ("kv_a_layernorm.weight", &[512]),
+        ("kv_b_proj.weight", &[32768, 512]),
+        ("o_proj.weight", &[7168, 16384]),
+    ];
+    assert_eq!(below(&files, "model.layers.0.self_attn."), tensors);
+    let files = layer(LatentAttention { q_rank: None, ..latent });
+    let direct = below(&files, "model.layers.0.self_attn.");
+    assert_eq!(direct[0], ("q_proj.weight", &[24576usize, 7168][..]));
+    assert_eq!(direct[1..], [&tensors[1..2], &tensors[4..]].concat());
 }
 
 #[test]

@@ -23,6 +23,7 @@ const LLAMA: Shape = Shape {
     norm_eps: 1e-5,
     rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: false,
+    latent: None,
     biases: Biases::NONE,
     qk_norm: false,
 };
@@ -30,6 +31,15 @@ const QWEN2: Shape = Shape { tie_word_embeddings: true, biases: Biases::QKV, ..L
 const QWEN3: Shape = Shape {
     qk_norm: true,
     rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true, scaling: Scaling::None },
+    ..LLAMA
+};
+/// Values are narrower than keys, and the scale is not 1 / √head_dim.
+const LATENT: LatentAttention =
+    LatentAttention { q_rank: Some(5), kv_rank: 3, nope_dim: 4, value_dim: 3, scale: 0.6 };
+const DEEPSEEK: Shape = Shape {
+    num_kv_heads: 4,
+    rope: Rope { head_dim: 2, rotary_dim: 2, theta: 50.0, interleaved: true, scaling: Scaling::None },
+    latent: Some(LATENT),
     ..LLAMA
 };
 /// Positions go up to 11.
@@ -92,6 +102,8 @@ fn every_gradient_is_the_finite_difference() {
         BAICHUAN,
         BIG_CODE,
         PANGU,
+        DEEPSEEK,
+        Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
         Shape { window: Some(2), ..LLAMA },
         Shape { num_layers: 0, ..LLAMA },
     ] {
@@ -141,9 +153,11 @@ fn logits_see_earlier_tokens_of_their_own_sequence() {
 #[test]
 fn only_distances_between_positions_matter() {
     let (tokens, _) = batch();
-    let weights = weights(&QWEN2);
-    let at = |positions: &[u32]| logits(&QWEN2, &weights, &tokens, positions, T);
-    assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
+    for shape in [QWEN2, DEEPSEEK] {
+        let weights = weights(&shape);
+        let at = |positions: &[u32]| logits(&shape, &weights, &tokens, positions, T);
+        assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
+    }
 }
 
 #[test]

@@ -42,6 +42,7 @@ const SHAPE: Shape = Shape {
     norm_eps: 1e-5,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 100.0, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: false,
+    latent: None,
     biases: Biases::NONE,
     qk_norm: true,
     mixture: Some(MIXTURE),

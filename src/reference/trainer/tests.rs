@@ -38,6 +38,7 @@ const SHAPE: Shape = Shape {
     norm_eps: 1e-6,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: true,
+    latent: None,
     biases: Biases::QKV,
     qk_norm: true,
 };

@@ -7,6 +7,7 @@
 //! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window |
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window |
+//! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | `rms_norm_eps` is 1e-6, no window; a shared expert as under GLM; of V2: gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
@@ -39,6 +40,8 @@ pub(super) enum Architecture {
     Qwen3Moe,
     Mixtral,
     DeepSeek,
+    DeepSeekV2,
+    DeepSeekV3,
 }
 
 impl Architecture {
@@ -50,8 +53,16 @@ impl Architecture {
             (Family::BigCode, _) => Self::BigCode,
             (Family::Baichuan, _) => Self::Baichuan,
             (Family::Pangu, _) => Self::Pangu,
+            (Family::Llama, mixture) if model.latent.is_some() => Self::nearest_latent(mixture.as_ref()),
             (Family::Llama, None) => Self::nearest_dense(model),
             (Family::Llama, Some(mixture)) => Self::nearest_mixture(model, mixture),
+        }
+    }
+
+    fn nearest_latent(mixture: Option<&MixtureConfig>) -> Self {
+        match mixture.map(|mixture| mixture.route.score) {
+            Some(Score::Softmax) => Self::DeepSeekV2,
+            Some(Score::Sigmoid) | None => Self::DeepSeekV3,
         }
     }
 
@@ -94,6 +105,8 @@ impl Architecture {
             Self::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
             Self::Mixtral => ("MixtralForCausalLM", "mixtral"),
             Self::DeepSeek => ("DeepseekForCausalLM", "deepseek"),
+            Self::DeepSeekV2 => ("DeepseekV2ForCausalLM", "deepseek_v2"),
+            Self::DeepSeekV3 => ("DeepseekV3ForCausalLM", "deepseek_v3"),
         }
     }
 
@@ -104,13 +117,17 @@ impl Architecture {
 
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
-        use Architecture::{Baichuan, BigCode, Bloom, DeepSeek, Glm4Moe, Mixtral, Pangu, Qwen2Moe, Qwen3Moe};
-        let is_windowless = matches!(self, Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
+        use Architecture::{Baichuan, BigCode, Bloom, Pangu};
+        use Architecture::{DeepSeek, DeepSeekV2, DeepSeekV3, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
+        let is_latent = matches!(self, DeepSeekV2 | DeepSeekV3);
+        let is_windowless =
+            is_latent || matches!(self, Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
+        let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
         let is_wide = model.intermediate_size != 4 * model.hidden_size;
         let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
         let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
         let checks = [
-            (self != Glm4Moe && rotates_a_part(model), "partial rotary embedding"),
+            (self != Glm4Moe && !is_latent && rotates_a_part(model), "partial rotary embedding"),
             (is_windowless && model.sliding_window.is_some(), "sliding window"),
             (self == Bloom && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
             (self == BigCode && model.num_kv_heads != 1, "number of key and value heads but one"),
@@ -119,6 +136,12 @@ impl Architecture {
             (matches!(self, Qwen3Moe | DeepSeek | Mixtral) && model.qkv_bias, "biases of q, k and v alone"),
             (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
             (self == DeepSeek && has_own_heads, "head_dim of its own"),
+            // Its norms of latent vectors do not read `rms_norm_eps`.
+            (
+                is_latent && model.norm_eps != 1e-6,
+                "rms_norm_eps other than 1e-6 in the norms of latent vectors",
+            ),
+            (self == DeepSeekV2 && !splits_evenly, "hidden_size that num_heads does not divide"),
         ];
         let of_layers = checks.into_iter().chain(self.lacks_of_biases(model));
         let of_layers = of_layers.filter(|(lacks, _)| *lacks).map(|(_, what)| what);
@@ -141,19 +164,28 @@ impl Architecture {
     }
 
     fn lacks_of_experts(self, mixture: &MixtureConfig) -> Vec<&'static str> {
-        let RouterConfig { score, groups, scaling, .. } = mixture.route;
-        let is_plain = self != Self::Glm4Moe; // a plain softmax
+        let RouterConfig { chosen, score, groups, norm_top_k, scaling, .. } = mixture.route;
+        let is_v2 = self == Self::DeepSeekV2;
+        let has_v3_router = matches!(self, Self::Glm4Moe | Self::DeepSeekV3);
+        let is_plain = !is_v2 && !has_v3_router; // a plain softmax
         let odd_width = mixture
             .shared
             .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
-        let counts_best = groups.is_some_and(|groups| groups.score == GroupScore::Best);
+        let count = |score| groups.is_some_and(|groups| groups.score == score);
+        let needs_shared = is_v2 || has_v3_router;
         let checks = [
             (is_plain && score == Score::Sigmoid, "sigmoid scores"),
-            (is_plain && mixture.has_bias, "bias on the choice of experts"),
+            ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
+            (is_v2 && norm_top_k && chosen > 1, "gates that are made to sum to 1"),
+            (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
             (is_plain && groups.is_some(), "groups of experts"),
             (is_plain && scaling != 1.0, "routed_scaling_factor"),
-            (!is_plain && counts_best, "groups that count by their best expert"),
-            (!is_plain && mixture.shared.is_none(), "form without a shared expert"),
+            (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
+            (
+                needs_shared && mixture.shared.is_some_and(|shared| shared.is_gated),
+                "gate of the shared expert",
+            ),
+            (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
             (self != Self::Qwen2Moe && odd_width, "shared expert of this width"),
         ];
         checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::config::{Positions, Sizes};
+use crate::model::config::{LatentAttention, Positions, Sizes};
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     let hidden_size = num_heads * head_dim;
@@ -108,4 +108,32 @@ fn the_rotating_share_rounds_down_to_the_rotating_dimensions() {
             assert_eq!((head_dim as f64 * share) as usize, rotary_dim, "of {head_dim}");
         }
     }
+}
+
+/// `transformers` 5.23 was run on shapes of both kinds: see tests/transformers.
+#[test]
+fn latent_attention_is_of_deepseek() {
+    let latent = LatentAttention { q_rank: Some(8), kv_rank: 12, nope_dim: 8, rope_dim: 4, value_dim: 16 };
+    let base = ModelConfig { norm_eps: 1e-6, ..latent.within(llama(2, 8)) };
+    let expect = |model: &ModelConfig, class: &str, lacks: &[&str]| {
+        assert_eq!(hugging_face_config(model)["architectures"], json!([class]));
+        assert_eq!(Architecture::nearest(model).lacks(model), lacks);
+    };
+    expect(&base, "DeepseekV3ForCausalLM", &[]);
+    expect(
+        &ModelConfig { sliding_window: Some(3), ..base.clone() },
+        "DeepseekV3ForCausalLM",
+        &["sliding window"],
+    );
+    let eps = "rms_norm_eps other than 1e-6 in the norms of latent vectors";
+    expect(&ModelConfig { norm_eps: 1e-5, ..base.clone() }, "DeepseekV3ForCausalLM", &[eps]);
+    let config = hugging_face_config(&base);
+    assert_eq!(
+        ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim"]
+            .map(|key| config[key].as_u64()),
+        [8, 12, 8, 4, 16, 4].map(Some)
+    );
+    assert_eq!((&config["rope_interleave"], &config["first_k_dense_replace"]), (&json!(true), &json!(3)));
+    let direct = LatentAttention { q_rank: None, ..latent }.within(base);
+    assert_eq!(hugging_face_config(&direct)["q_lora_rank"], serde_json::Value::Null);
 }

@@ -25,6 +25,7 @@ impl Parts<'_> {
         match operator.part() {
             Part::Any => true,
             Part::QkNorm => self.model.use_qk_norm == Some(true),
+            Part::Latent | Part::LatentQueries => false,
             Part::Dense => mixture.is_none(),
             Part::DenseSwiGlu => mixture.is_none() && has_gate,
             Part::DenseGelu => mixture.is_none() && !has_gate,

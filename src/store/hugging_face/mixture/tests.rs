@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::config::{BalanceLosses, MultiToken, SharedExpert, Sizes, TokenDispatch};
+use crate::model::config::{BalanceLosses, LatentAttention, MultiToken, SharedExpert, Sizes, TokenDispatch};
 use crate::ops::route::{ExpertGroups, RouterConfig};
 use crate::store::hugging_face::hugging_face_config;
 
@@ -141,6 +141,38 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     expect(model(routed(sigmoid(None))), "glm4_moe", Some("no form without a shared expert"));
     let gated = MixtureConfig { route: sigmoid(None), ..shared(7, true) };
     expect(plain(gated), "qwen2_moe", Some("no sigmoid scores, no routed_scaling_factor"));
+}
+
+#[test]
+fn latent_attention_has_the_routers_of_deepseek() {
+    let latent = LatentAttention { q_rank: None, kv_rank: 8, nope_dim: 4, rope_dim: 4, value_dim: 4 };
+    let of = |route: RouterConfig, is_gated, has_bias| {
+        let shared = Some(SharedExpert { intermediate_size: 10, is_gated });
+        let mixture = MixtureConfig { route, shared, has_bias, ..qwen3() };
+        let model = latent.within(ModelConfig { qk_norm: false, norm_eps: 1e-6, ..model(mixture) });
+        let config = hugging_face_config(&model);
+        let note = config.get("gristmill_note").map(|note| note.as_str().unwrap().to_string());
+        (
+            config["model_type"].as_str().unwrap().to_string(),
+            note.map(|note| note.split_once("has ").unwrap().1.to_string()),
+        )
+    };
+    let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
+    let plain = RouterConfig { norm_top_k: false, scaling: 2.0, ..qwen3().route };
+    let v2 = |groups, is_gated, has_bias| of(RouterConfig { groups, ..plain }, is_gated, has_bias);
+    let named = |kind: &str, note: Option<&str>| (kind.to_string(), note.map(str::to_string));
+    assert_eq!(v2(None, false, false), named("deepseek_v2", None));
+    assert_eq!(v2(groups(GroupScore::Best), false, false), named("deepseek_v2", None));
+    let lacks = "no bias on the choice of experts, no groups that count by their two best experts";
+    assert_eq!(v2(groups(GroupScore::BestTwo), false, true), named("deepseek_v2", Some(lacks)));
+    let normed = of(RouterConfig { norm_top_k: true, ..plain }, false, false);
+    assert_eq!(normed, named("deepseek_v2", Some("no gates that are made to sum to 1")));
+    let sigmoid = RouterConfig { score: Score::Sigmoid, norm_top_k: true, ..plain };
+    let v3 = |groups, is_gated| of(RouterConfig { groups, ..sigmoid }, is_gated, true);
+    assert_eq!(v3(groups(GroupScore::BestTwo), false), named("deepseek_v3", None));
+    assert_eq!(v3(None, true), named("deepseek_v3", Some("no gate of the shared expert")));
+    let best = "no groups that count by their best expert";
+    assert_eq!(v3(groups(GroupScore::Best), false), named("deepseek_v3", Some(best)));
 }
 
 #[test]

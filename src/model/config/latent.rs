@@ -1,0 +1,65 @@
+//! Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1).
+
+use super::ModelConfig;
+use crate::ops::latent_heads::LatentHeads;
+
+/// Queries, keys and values by way of latent vectors:
+///
+/// ```text
+/// q = W_uq norm(W_dq h), or W_q h        each head [q_nope | rot(q_rope)]
+/// [c | k_rope] = W_dkv h                 k_rope is the same for all heads
+/// [k_nope | v] = W_ukv norm(c)           each head's key is [k_nope | rot(k_rope)]
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentAttention {
+    /// Width of the latent vector of the queries; `None`: they come from h directly. A multiple of 4.
+    pub q_rank: Option<usize>,
+    /// Width of the latent vector of keys and values (c). A multiple of 4.
+    pub kv_rank: usize,
+    /// Width of a head's part that does not rotate (q_nope, k_nope). A multiple of 4.
+    pub nope_dim: usize,
+    /// Width of the part that rotates (q_rope, k_rope), in pairs (2i, 2i + 1). A multiple of 4.
+    pub rope_dim: usize,
+    /// Width of a value. A multiple of 4.
+    pub value_dim: usize,
+}
+
+impl LatentAttention {
+    /// Width of a query and of a key.
+    pub fn head_dim(&self) -> usize {
+        self.nope_dim + self.rope_dim
+    }
+
+    /// Columns of what stands for the queries in the first product: their latent vector, or else all heads.
+    pub(crate) fn q_cols(&self, heads: usize) -> usize {
+        self.q_rank.unwrap_or(heads * self.head_dim())
+    }
+
+    /// Columns of the first product: what stands for the queries, the latent vector of keys and values, the part of the keys
+    /// that rotates.
+    pub(crate) fn down_cols(&self, heads: usize) -> usize {
+        self.q_cols(heads) + self.kv_rank + self.rope_dim
+    }
+
+    /// The model `config` with this attention in place of its own. Positions rotate and heads have a key and a value each.
+    pub fn within(self, config: ModelConfig) -> ModelConfig {
+        ModelConfig {
+            num_kv_heads: config.num_heads,
+            head_dim: self.head_dim(),
+            rotary_dim: self.rope_dim,
+            rotary_interleaved: true,
+            latent: Some(self),
+            ..config
+        }
+    }
+
+    /// The heads as the kernel takes them, `heads` of them.
+    pub(crate) fn heads(&self, heads: usize) -> LatentHeads {
+        LatentHeads {
+            heads: heads as u32,
+            nope_dim: self.nope_dim as u32,
+            rope_dim: self.rope_dim as u32,
+            value_dim: self.value_dim as u32,
+        }
+    }
+}

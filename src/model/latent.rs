@@ -1,0 +1,36 @@
+//! Multi-head latent attention, up to the packed heads that ordinary attention takes.
+//!
+//! Letters, besides those of [`gpt`](super::gpt): Q and K the ranks of the latent vectors, P and R the widths of the parts of
+//! a head that stay and that rotate, V that of a value.
+
+use super::config::LatentAttention;
+use super::context::ForwardContext;
+use super::parameters::{Latent, LatentQueries};
+use crate::ops::latent_heads::{Angles, LatentParts};
+use crate::tape::{Parameter, Tape, Var};
+
+impl Latent<Parameter> {
+    /// Packed queries, keys and values (N, H·(2 P + 2 R + V)) of their latent parts `down` (N, Q + K + R); without a rank of the
+    /// queries these are the first part themselves, (N, H·(P + R) + K + R).
+    pub(super) fn heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, down: Var) -> Var {
+        let config = ctx.config;
+        let (Some(sizes), Some((_, cos_sin))) = (config.latent, ctx.rope()) else {
+            panic!("a model with latent attention has its sizes and a table of angles")
+        };
+        let LatentAttention { kv_rank, rope_dim, .. } = sizes;
+        let widths = [sizes.q_cols(config.num_heads), kv_rank, rope_dim].map(|width| width as u32);
+        let [q, c, k_rope] = tape.parts(down, widths);
+        let q = match &self.queries {
+            Some(LatentQueries { norm, w_up }) => {
+                let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.epsilon())); // (N, Q)
+                tape.scope("w_uq", |tape| tape.linear(h, w_up, None, None)) // (N, H·(P + R))
+            }
+            None => q,
+        };
+        let h = tape.scope("kv_norm", |tape| tape.rms_norm(c, &self.kv_norm, ctx.epsilon())); // (N, K)
+        let kv = tape.scope("w_ukv", |tape| tape.linear(h, &self.w_ukv, None, None)); // (N, H·(P + V))
+        let angles = Angles { positions: ctx.batch.positions, cos_sin };
+        let (parts, sizes) = (LatentParts { q, kv, k_rope }, sizes.heads(config.num_heads));
+        tape.scope("heads", |tape| tape.latent_heads(parts, angles, sizes))
+    }
+}

@@ -1,0 +1,55 @@
+//! The parameters of multi-head latent attention besides its first product and its last.
+
+use super::scope::{Rows, Scope};
+use super::spec::Role;
+use crate::model::config::LatentAttention;
+use crate::model::names;
+
+/// What makes heads of latent parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latent<P> {
+    /// For queries; `None` if the first product computes their heads.
+    pub queries: Option<LatentQueries<P>>,
+    /// (K): norm of the latent vector of keys and values.
+    pub kv_norm: P,
+    /// (H·(P + V), K): each head's part of the key that does not rotate, then its value.
+    pub w_ukv: P,
+}
+
+/// What makes queries of their latent vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentQueries<P> {
+    /// (Q)
+    pub norm: P,
+    /// (H·(P + R), Q)
+    pub w_up: P,
+}
+
+impl<P> Latent<P> {
+    pub(super) fn declare(layer: &mut Scope<'_, P>, sizes: &LatentAttention) -> Self {
+        let (heads, std) = (layer.config.num_heads, layer.config.init_std);
+        let kv = Rows::new([names::KV_UP], &[heads * (sizes.nope_dim + sizes.value_dim)]);
+        Self {
+            queries: sizes.q_rank.map(|rank| LatentQueries::declare(layer, heads * sizes.head_dim(), rank)),
+            kv_norm: layer.norm_weight("attention.kv_norm", names::KV_NORM, sizes.kv_rank),
+            w_ukv: layer.matrix(Role::Matrix, "attention.w_ukv", &kv, sizes.kv_rank, std),
+        }
+    }
+}
+
+impl<P> LatentQueries<P> {
+    fn declare(layer: &mut Scope<'_, P>, rows: usize, rank: usize) -> Self {
+        let (up, std) = (Rows::new([names::Q_UP], &[rows]), layer.config.init_std);
+        Self {
+            norm: layer.norm_weight("attention.q_norm", names::Q_NORM, rank),
+            w_up: layer.matrix(Role::Matrix, "attention.w_uq", &up, rank, std),
+        }
+    }
+}
+
+/// The rows of the first product: the latent vector of the queries or their heads, then that of keys and values and the part
+/// of the keys that rotates.
+pub(super) fn down_rows(sizes: &LatentAttention, heads: usize) -> Rows {
+    let of_q = if sizes.q_rank.is_some() { names::Q_DOWN } else { names::Q };
+    Rows::new([of_q, names::KV_DOWN], &[sizes.q_cols(heads), sizes.kv_rank + sizes.rope_dim])
+}
