@@ -4,6 +4,7 @@
 //! Llama: x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
+mod adapter;
 mod feed_forward;
 
 pub(super) use feed_forward::FeedForward;
@@ -180,14 +181,14 @@ impl Block<'_> {
         }
     }
 
-    /// The linear layer `name` of the block, with a bias if the weights contain one: x (N, k) -> (N, n). Weights are
-    /// (n, k) in Llama and (k, n) in GPT-2.
+    /// The linear layer `name` of the block, with a bias if the weights contain one, and with its adapter: x (N, k) ->
+    /// (N, n). Weights are (n, k) in Llama and (k, n) in GPT-2.
     #[track_caller]
     fn project(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &self.weights[&self.tensor(name, "weight")];
         let bias = self.weights.get(&self.tensor(name, "bias"));
         let (m, n, k) = self.sizes(x, w);
-        match self.shape.architecture {
+        let y = match self.shape.architecture {
             Architecture::Llama => linear(x, w, bias.map(Vec::as_slice), m, n, k),
             Architecture::Gpt2 { .. } => {
                 let mut y = matmul_nn(x, w, m, n, k);
@@ -196,7 +197,8 @@ impl Block<'_> {
                 }
                 y
             }
-        }
+        };
+        self.adapted(name, x, y)
     }
 
     /// The gradient (N, k) of the input of [`Block::project`], given dy (N, n).
@@ -217,7 +219,7 @@ impl Block<'_> {
         if self.weights.contains_key(&bias) {
             accumulate(grads, &bias, dbias);
         }
-        dx
+        self.adapted_backward(name, x, dy, dx, grads)
     }
 
     /// The norm `name` of the block, over rows as long as its weight: a token, or one head of it.

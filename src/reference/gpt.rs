@@ -8,6 +8,7 @@ use super::block::{Activations, Block};
 use super::embedding::embedding;
 use super::gelu::Gelu;
 use super::linear_cross_entropy::cross_entropy;
+use super::low_rank::LowRank;
 use super::matmul::linear;
 use super::mixture::{Memory, Mixture};
 use super::multi_token::MultiToken;
@@ -54,6 +55,8 @@ pub struct Shape {
     pub mixture: Option<Mixture>,
     /// Multi-token prediction; Llama only.
     pub multi_token: Option<MultiToken>,
+    /// Adapters of linear layers of attention and of dense feed-forward networks.
+    pub low_rank: Option<LowRank>,
     /// What activations, their gradients and the weights of layers are rounded to.
     pub storage: Storage,
 }

@@ -25,6 +25,7 @@ pub mod grouped_matmul;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod loss_scale;
+pub mod low_rank;
 pub mod matmul;
 pub mod mixture;
 pub mod multi_token;

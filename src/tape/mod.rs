@@ -6,6 +6,7 @@
 //! ([`recompute`](Tape::recompute)). The tape knows no parameter names and no configuration.
 
 mod grouped;
+mod low_rank;
 mod ops;
 mod parameter;
 mod permute;
