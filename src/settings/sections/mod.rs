@@ -39,6 +39,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("model.model_config (LlamaConfig)", model::family_table(Family::Llama)),
             ("model.model_config (GPT2Config)", model::family_table(Family::Gpt2)),
             ("model.model_config.rope_scaling", model::Scaling::table()),
+            ("model.model_config.pet_config", model::Pet::table()),
             ("model.arch", model::arch_table()),
             ("moe_config", moe::Moe::table()),
             (recompute::PATH, recompute::table()),

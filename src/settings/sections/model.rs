@@ -3,11 +3,14 @@
 mod extend;
 mod family;
 mod fill;
+mod pet;
 mod rope_scaling;
 mod rows;
 
 pub(crate) use family::{PATH, arch_table, family_table};
 pub(crate) use fill::rotary_dim;
+pub(crate) use pet::path_of as pet_path;
+pub use pet::{Pet, PetType};
 pub use rope_scaling::Scaling;
 pub use rows::Model;
 
@@ -23,10 +26,11 @@ pub(crate) fn outer_table() -> Table {
 /// Reads the section and fills in its defaults; with the reader, for the keys of a mixture that stand among the model's.
 pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a>, Model) {
     Reader::open(source, "model", &[&outer_table()]);
+    pet::check_architecture(source);
     let table = Model::table();
     let Some(family) = family::of(source).filter(|_| !is_elsewhere(source)) else {
         // Another model's keys are unknown only because the model is; adapters are none of the model's.
-        rows::check_adapters(source);
+        pet::check(source);
         source.distrust(PATH);
         return (Reader::empty(source, PATH).of_type(LLAMA), Model::default());
     };

@@ -41,7 +41,11 @@ pub(crate) fn arch_table() -> Table {
     const REMEDY: &str = "the model must be `LlamaForCausalLM` or `GPT2LMHeadModel`";
     Table::unused(
         "`model.arch`: the class of the model, which says the same as `model_config.type`.",
-        [sections("type"), refused("auto_register pet", Passes::Off, REMEDY)],
+        [
+            sections("type"),
+            refused("auto_register", Passes::Off, REMEDY),
+            refused("pet", Passes::Off, "describe adapters in `model.model_config.pet_config`"),
+        ],
     )
 }
 
@@ -132,7 +136,7 @@ pub(super) fn positions(reader: &Reader<'_>, key: &'static str) -> Option<Option
 /// What `path` names, if it names anything; `None` after a fault.
 fn named(source: &Source<'_>, path: &str, names: &[(&'static str, Family)]) -> Option<Option<Family>> {
     let Some(node) = source.node(path) else { return Some(None) };
-    let word = node.word().unwrap_or_default();
+    let word = super::pet::base_architecture(node.word().unwrap_or_default());
     let found = names.iter().find(|(name, _)| *name == word);
     if found.is_none() {
         let known: Vec<String> = names.iter().map(|(name, _)| format!("`type: {name}`")).collect();

@@ -1,6 +1,7 @@
 //! The keys of a model.
 
 use super::family;
+use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use crate::element::Element;
 use crate::model::config::{Activation, Family};
@@ -119,6 +120,8 @@ rows! {
         freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),
         /// Patterns of those among the frozen that train after all.
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
+        /// Low-rank adapters, which train in place of the model: a section.
+        pet_config: Option<Pet> = Shape.optional().read_by(pet::read).example("{pet_type: lora, target_modules: .*wq}"),
         /// Layers that the stages of the original's pipeline have more than an even share; see `recompute_config`.
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
@@ -157,7 +160,6 @@ rows! {
             "about compiling each layer once, which is always so here",
         ),
         refused("use_past", Passes::Off, "write `use_past: False`"),
-        ADAPTERS,
         refused(
             "multi_latent_attention q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim \
                 window_attn_skip_freq use_mup is_reward_model",
@@ -179,17 +181,6 @@ rows! {
             "names a download of the original and is ignored; weights come from `load_checkpoint`",
         ),
     ]
-}
-
-/// Low-rank adapters and their like.
-const ADAPTERS: Other = refused("pet_config", Passes::Off, "remove `pet_config` to train all weights");
-
-/// Reports adapters for a model whose other keys are not read.
-pub(super) fn check_adapters(source: &Source<'_>) {
-    let path = format!("{}.pet_config", family::PATH);
-    if let Some(node) = source.node(&path).filter(|node| !node.is_off()) {
-        source.fault(&path, format!("not built yet (found {node}); {}", ADAPTERS.sentence));
-    }
 }
 
 pub(super) const LLAMA: &str = "LlamaConfig";
