@@ -148,16 +148,19 @@ fn config_to(all: &mut Vec<String>, place: usize) {
         let value = all.get(at).filter(is_value).is_some().then(|| all.remove(at));
         all.push(format!("--as-single={}", value.as_deref().unwrap_or("True")));
     }
-    let flag = all.iter().position(|argument| argument == "--config" || argument.starts_with("--config="));
-    let is_free = all.get(place).is_none_or(|argument| argument.starts_with('-'));
-    let Some(index) = flag.filter(|index| is_free && *index >= place) else { return };
-    let config = match all[index].strip_prefix("--config=") {
+    let is_flag = |argument: &String| argument == "--config" || argument.starts_with("--config=");
+    let Some(index) = all.iter().position(is_flag) else { return };
+    let mut others = all.clone();
+    let config = match others.remove(index).strip_prefix("--config=") {
         Some(config) => config.to_string(),
-        None if index + 1 < all.len() => all.remove(index + 1),
+        None if index < others.len() => others.remove(index),
         None => return,
     };
-    all.remove(index);
-    all.insert(place, config);
+    let is_free = others.get(place).is_none_or(|argument| argument.starts_with('-'));
+    if is_free && place <= others.len() {
+        others.insert(place, config);
+        *all = others;
+    }
 }
 
 /// Disables a Vulkan layer of Mesa that chooses a default GPU, which we do ourselves: without a desktop session it
@@ -187,5 +190,21 @@ mod tests {
         );
         assert_eq!(moved("g plan --seed 1 --config x.yaml"), "g plan x.yaml --seed 1");
         assert_eq!(moved("g plan x.yaml --config=y.yaml"), "g plan x.yaml --config=y.yaml");
+        assert_eq!(moved("g plan --config"), "g plan --config");
+    }
+
+    #[test]
+    fn the_launchers_configuration_follows_the_folder_of_shaders() {
+        let moved = |text: &str| {
+            let mut arguments: Vec<String> = text.split(' ').map(str::to_string).collect();
+            config_to(&mut arguments, 3);
+            arguments.join(" ")
+        };
+        assert_eq!(moved("g dump-wgsl --config x.yaml folder"), "g dump-wgsl folder x.yaml");
+        assert_eq!(
+            moved("g dump-wgsl folder --config=x.yaml --seed 1"),
+            "g dump-wgsl folder x.yaml --seed 1"
+        );
+        assert_eq!(moved("g dump-wgsl --config x.yaml"), "g dump-wgsl --config x.yaml");
     }
 }

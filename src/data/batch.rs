@@ -1,6 +1,9 @@
 //! One micro-batch: its tokens, and what is derived from them.
 
+use std::ops::Range;
+
 use super::document_rules::DocumentRules;
+use super::samples::NO_LABEL;
 
 /// One micro-batch: `B = batch_size` windows of `T = seq_length` tokens, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +52,8 @@ impl Batch {
         assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole windows of {seq_length}");
         let mut batch = Self { tokens, targets, ..Self::default() };
         batch.resize(batch.tokens.len(), true);
-        batch.derive(seq_length, &DocumentRules::default(), 0);
+        batch.derive(seq_length, &DocumentRules::default(), NO_LABEL);
+        batch.sort();
         batch
     }
 
@@ -66,12 +70,28 @@ impl Batch {
         [tokens, targets, positions, starts, ends, order]
     }
 
-    /// Derives positions, ends of documents and orders from the tokens. Targets that `rules` exclude from the loss
-    /// become `ignore_id`.
+    /// Derives positions and ends of documents from the tokens. Targets that `rules` exclude from the loss, and those of
+    /// tokens without a label, become `ignore_id`.
     pub(super) fn derive(&mut self, seq_length: usize, rules: &DocumentRules, ignore_id: u32) {
         for row in 0..self.tokens.len() / seq_length {
             self.derive_window(row * seq_length, seq_length, rules, ignore_id);
         }
+    }
+
+    /// Makes `tokens`, indices into the batch within one row, a document of its own: nothing outside attends to it, and its
+    /// positions start at 0. They belong to a row whose documents were derived.
+    pub(super) fn isolate(&mut self, tokens: Range<usize>, seq_length: usize) {
+        let row = tokens.start - tokens.start % seq_length;
+        let (first, end) = ((tokens.start - row) as u32, (tokens.end - row) as u32);
+        for (position, at) in (0..).zip(tokens) {
+            self.positions[at] = self.positions[at].min(position);
+            self.starts[at] = self.starts[at].max(first);
+            self.ends[at] = self.ends[at].min(end);
+        }
+    }
+
+    /// Sorts tokens and positions.
+    pub(super) fn sort(&mut self) {
         sort_by_id(&self.tokens, &mut self.order);
         // Positions may restart within a window, so they have to be sorted like ids.
         sort_by_id(&self.positions, &mut self.position_order);
@@ -103,7 +123,7 @@ impl Batch {
             let (token, target) = (self.tokens[at], self.targets[at]);
             self.positions[at] = (column - if rules.resets_positions { start } else { 0 }) as u32;
             self.starts[at] = if rules.isolates_documents { start as u32 } else { 0 };
-            if rules.is_pad(target) || rules.masks_eod_loss && rules.is_eod(token) {
+            if target == NO_LABEL || rules.is_pad(target) || rules.masks_eod_loss && rules.is_eod(token) {
                 self.targets[at] = ignore_id;
             }
             if rules.is_pad(token) {
@@ -142,6 +162,7 @@ mod tests {
         assert_eq!(batch.ahead[1].targets, [7, 8, 77, 77, 4, 5, 77, 77]);
         let rules = DocumentRules { eod: Some(9), isolates_documents: true, ..DocumentRules::default() };
         batch.derive(4, &rules, 77);
+        batch.sort();
         batch.look_ahead(1, 4, 77);
         assert_eq!(batch.ahead[0].tokens, [6, 9, 0, 0, 2, 3, 4, 0]);
         assert_eq!(batch.ahead[0].targets, [9, 7, 77, 77, 3, 4, 5, 77]);
@@ -159,6 +180,7 @@ mod tests {
     fn documents(rules: DocumentRules) -> Batch {
         let mut batch = Batch::from_rows(vec![1, 9, 2, 3, 9, 4, 9, 5, 9, 9, 6, 7], vec![8; 12], 6);
         batch.derive(6, &DocumentRules { eod: Some(9), ..rules }, 77);
+        batch.sort();
         batch
     }
 
@@ -193,6 +215,7 @@ mod tests {
         let rules = DocumentRules { pad: Some(500), ..DocumentRules::default() };
         let mut batch = Batch::from_rows(vec![1, 2, 500, 500], vec![2, 500, 500, 4], 4);
         batch.derive(4, &rules, 77);
+        batch.sort();
         assert_eq!((batch.tokens, batch.targets), (vec![1, 2, 0, 0], vec![2, 77, 77, 4]));
         assert_eq!(batch.order, [2, 3, 0, 1]);
     }

@@ -1,4 +1,4 @@
-//! Token streams cut into windows and grouped into micro-batches, each a pure function of its number.
+//! Windows of token streams and samples as rows of micro-batches, each a pure function of its number.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::blend::Blend;
 use super::document_rules::DocumentRules;
-use super::source::Source;
-use super::statistics::{self, check_chunk, fnv1a};
+use super::rows::Rows;
+use super::source::{Content, Source};
+use super::statistics::{TokenCounts, fnv1a};
 use super::stream::TokenStream;
-use super::windows::Windows;
 use crate::error::{Error, Result};
 use crate::random::{Permutation, SHUFFLE_STREAM};
 
 /// The shape of batches, and which part of each step this rank takes. No size may be 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchSpec {
-    /// Tokens of a window that the model reads.
+    /// Tokens of a row that the model reads.
     pub seq_length: usize,
-    /// Windows in a micro-batch of one rank.
+    /// Rows in a micro-batch of one rank.
     pub batch_size: usize,
     /// Micro-batches in a step.
     pub gradient_accumulation_steps: usize,
@@ -36,21 +36,21 @@ pub struct BatchSpec {
     pub world: usize,
 }
 
-/// The windows of one or more sources as micro-batches.
+/// The rows of one or more sources, windows or samples, as micro-batches.
 ///
-/// The windows of one source are taken epoch by epoch; those that do not fill a step are dropped. Several sources, or
+/// The rows of one source are taken epoch by epoch; those that do not fill a step are dropped. Several sources, or
 /// a wanted number of samples, have no common end: each source starts its next epoch, in a new order, once all its
-/// windows were taken.
+/// rows were taken.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    sources: Vec<Windows>,
+    sources: Vec<Rows>,
     spec: BatchSpec,
     rules: DocumentRules,
-    windows_per_epoch: u64,
+    rows_per_epoch: u64,
     steps_per_epoch: u64,
-    /// Which source each window comes from; `None` if there is one source and no wanted number of samples.
+    /// Which source each row comes from; `None` if there is one source and no wanted number of samples.
     blend: Option<Blend>,
-    /// Seed of the order of windows; `None`: the order of the files.
+    /// Seed of the order of rows; `None`: the order of the files.
     shuffle: Option<u64>,
 }
 
@@ -72,15 +72,16 @@ impl Batches {
         spec: BatchSpec,
         shuffle: Option<u64>,
     ) -> Result<Self> {
-        let source = Source { stream, range, weight: 1.0, name: "the data".to_string() };
+        let source =
+            Source { content: Content::Stream(stream), range, weight: 1.0, name: "the data".to_string() };
         Self::of_sources(vec![source], spec, shuffle, None)
     }
 
-    /// The windows of `sources`, in proportion to their weights. An epoch has `samples` windows, or without that
+    /// The rows of `sources`, in proportion to their weights. An epoch has `samples` rows, or without that
     /// number as many as all sources together.
     ///
     /// # Errors
-    /// If a source is shorter than a window, or an epoch has fewer windows than a step takes.
+    /// If a source is shorter than a window or has no sample, or an epoch has fewer rows than a step takes.
     ///
     /// # Panics
     /// If there is no source, a weight is not above 0, or a size in `spec` is 0.
@@ -95,25 +96,31 @@ impl Batches {
         assert!(!sizes.contains(&0), "no size of a batch may be 0: {spec:?}");
         let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
         let is_one = sources.len() == 1;
-        let windows_of = |source: Source| {
+        let rows_of = |source: Source| {
             let name = if is_one { "the data".to_string() } else { source.name.clone() };
-            Windows::new(source, spec.seq_length, &name)
+            Rows::new(source, spec.seq_length, &name)
         };
-        let sources: Vec<Windows> = sources.into_iter().map(windows_of).collect::<Result<_>>()?;
-        let all = sources.iter().fold(0u64, |sum, windows| sum.saturating_add(windows.count));
-        let windows_per_epoch = samples.unwrap_or(all);
+        let sources: Vec<Rows> = sources.into_iter().map(rows_of).collect::<Result<_>>()?;
+        let all = sources.iter().fold(0u64, |sum, rows| sum.saturating_add(rows.count));
+        let rows_per_epoch = samples.unwrap_or(all);
         let per_step = sizes[1..].iter().fold(1u64, |product, size| product.saturating_mul(*size as u64));
-        let steps_per_epoch = windows_per_epoch / per_step;
+        let steps_per_epoch = rows_per_epoch / per_step;
         if steps_per_epoch == 0 {
-            let (seq_length, has) =
-                (spec.seq_length, if samples.is_some() { "`sizes` asks for" } else { "the data has" });
+            let has = if samples.is_some() { "`sizes` asks for" } else { "the data has" };
+            let (rows, remedy) = match sources[0].source.content {
+                Content::Stream(_) => (
+                    format!("windows of {} tokens", spec.seq_length),
+                    "batch_size, gradient_accumulation_steps or seq_length",
+                ),
+                Content::Samples(_) => ("samples".to_string(), "batch_size or gradient_accumulation_steps"),
+            };
             return Err(Error::Plan(format!(
-                "a step takes {per_step} windows of {seq_length} tokens, {has} {windows_per_epoch}: lower batch_size, gradient_accumulation_steps or seq_length, or name more data"
+                "a step takes {per_step} {rows}, {has} {rows_per_epoch}: lower {remedy}, or name more data"
             )));
         }
         let blend = (!is_one || samples.is_some()).then(|| Blend::new(&weights));
         let rules = DocumentRules::default();
-        Ok(Self { sources, spec, rules, windows_per_epoch, steps_per_epoch, blend, shuffle })
+        Ok(Self { sources, spec, rules, rows_per_epoch, steps_per_epoch, blend, shuffle })
     }
 
     /// The same batches with documents treated by `rules`.
@@ -132,9 +139,9 @@ impl Batches {
         &self.rules
     }
 
-    /// Number of windows in an epoch, including those that do not fill a step.
-    pub fn windows_per_epoch(&self) -> u64 {
-        self.windows_per_epoch
+    /// Number of rows in an epoch, including those that do not fill a step.
+    pub fn rows_per_epoch(&self) -> u64 {
+        self.rows_per_epoch
     }
 
     /// Number of whole steps in an epoch.
@@ -147,38 +154,35 @@ impl Batches {
         self.steps_per_epoch * self.spec.gradient_accumulation_steps as u64
     }
 
-    /// The part of each source's stream that these batches come from, in tokens.
+    /// The part of each source that these batches come from, in tokens or in samples.
     pub fn ranges(&self) -> Vec<Range<u64>> {
-        self.sources.iter().map(|windows| windows.source.range.clone()).collect()
+        self.sources.iter().map(|rows| rows.source.range.clone()).collect()
     }
 
     /// Unigram entropy, in nats, of the targets of an epoch, or of its first `batches` micro-batches if there are more.
     pub fn unigram_entropy(&self, batches: u64) -> f64 {
-        let windows = batches.min(self.micro_steps_per_epoch()) * self.windows_per_batch();
-        let counts = self.blend.as_ref().map_or_else(|| vec![windows], |blend| blend.counts(windows));
-        let ranges = self.sources.iter().zip(counts).map(|(Windows { source, count, .. }, wanted)| {
-            let start = source.range.start + 1;
-            let end = start + wanted.min(*count) * self.spec.seq_length as u64;
-            (&*source.stream, start..end)
-        });
-        statistics::unigram_entropy_of(ranges)
+        let rows = batches.min(self.micro_steps_per_epoch()) * self.rows_per_batch();
+        let wanted = self.blend.as_ref().map_or_else(|| vec![rows], |blend| blend.counts(rows));
+        let mut counts = TokenCounts::default();
+        self.sources.iter().zip(wanted).for_each(|(rows, wanted)| rows.count_targets(wanted, &mut counts));
+        counts.entropy()
     }
 
     /// A hash of the data, the weights of its sources and the document rules, by which a resumed run notices that they
     /// have changed. Checkpoints store it: it must not change for the same data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0;
-        for Windows { source, .. } in &self.sources {
-            let own = statistics::fingerprint(&source.stream, source.range.clone());
+        for rows in &self.sources {
+            let own = rows.fingerprint();
+            let weight = rows.source.weight;
             // A single source has the number that it had before there were weights.
-            hash =
-                if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &source.weight.to_le_bytes()) };
+            hash = if self.sources.len() == 1 { own } else { fnv1a(hash ^ own, &weight.to_le_bytes()) };
         }
         if self.rules.need_eod() || self.rules.pad.is_some() {
             hash = fnv1a(hash, self.rules.fingerprint_text().as_bytes());
         }
         if self.blend.is_some() {
-            hash = fnv1a(hash, &self.windows_per_epoch.to_le_bytes());
+            hash = fnv1a(hash, &self.rows_per_epoch.to_le_bytes());
         }
         hash
     }
@@ -201,41 +205,47 @@ impl Batches {
         let (seq_length, vocab_size, pad) = (self.spec.seq_length, self.spec.vocab_size, self.rules.pad);
         batch.resize(self.spec.batch_size * seq_length, self.spec.sorts_positions);
         let rows = batch.tokens.chunks_mut(seq_length).zip(batch.targets.chunks_mut(seq_length));
-        for (row, (tokens, targets)) in rows.enumerate() {
-            let (windows, window) = self.locate(micro_step, row);
-            let start = windows.read(window, tokens, targets);
-            check_chunk(start, tokens, vocab_size, pad)?;
-            check_chunk(start + 1, targets, vocab_size, pad)?;
+        for (index, (tokens, targets)) in rows.enumerate() {
+            let (rows, row) = self.locate(micro_step, index);
+            rows.read(row, tokens, targets, vocab_size, pad)?;
         }
         batch.derive(seq_length, &self.rules, self.spec.ignore_id);
+        for index in 0..self.spec.batch_size {
+            let (rows, row) = self.locate(micro_step, index);
+            let first = index * seq_length;
+            rows.for_each_document(row, |part| {
+                batch.isolate(first + part.start..first + part.end, seq_length)
+            });
+        }
+        batch.sort();
         batch.look_ahead(self.spec.ahead, seq_length, self.spec.ignore_id);
         Ok(())
     }
 
-    /// The source of a row of a micro-batch, and the number of its window there.
-    fn locate(&self, micro_step: u64, row: usize) -> (&Windows, u64) {
-        // Ranks take turns, so that the windows of a step do not depend on the number of ranks.
-        let turn = (row * self.spec.world + self.spec.rank) as u64;
+    /// The source of a row of a micro-batch, and the number of that row there.
+    fn locate(&self, micro_step: u64, index: usize) -> (&Rows, u64) {
+        // Ranks take turns, so that the rows of a step do not depend on the number of ranks.
+        let turn = (index * self.spec.world + self.spec.rank) as u64;
         let (index, epoch, sample) = match &self.blend {
             None => {
                 let (epoch, within) =
                     (micro_step / self.micro_steps_per_epoch(), micro_step % self.micro_steps_per_epoch());
-                (0, epoch, within * self.windows_per_batch() + turn)
+                (0, epoch, within * self.rows_per_batch() + turn)
             }
             Some(blend) => {
-                let (index, sample) = blend.at(micro_step * self.windows_per_batch() + turn);
+                let (index, sample) = blend.at(micro_step * self.rows_per_batch() + turn);
                 let count = self.sources[index].count;
                 (index, sample / count, sample % count)
             }
         };
-        let windows = &self.sources[index];
+        let rows = &self.sources[index];
         let stream = SHUFFLE_STREAM + index as u64 * SOURCE_STREAMS + epoch;
-        let shuffled = |seed| Permutation::new(windows.count, seed, stream).at(sample);
-        (windows, self.shuffle.map_or(sample, shuffled))
+        let shuffled = |seed| Permutation::new(rows.count, seed, stream).at(sample);
+        (rows, self.shuffle.map_or(sample, shuffled))
     }
 
-    /// Windows that one micro-batch takes on all ranks together.
-    fn windows_per_batch(&self) -> u64 {
+    /// Rows that one micro-batch takes on all ranks together.
+    fn rows_per_batch(&self) -> u64 {
         (self.spec.batch_size * self.spec.world) as u64
     }
 }

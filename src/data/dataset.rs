@@ -5,7 +5,8 @@ use super::batches::{BatchSpec, Batches};
 use super::codec::Codec;
 use super::config::{DataConfig, Loader, TokenizerConfig};
 use super::document_rules::DocumentRules;
-use super::source::{Loaded, Source};
+use super::samples::NO_LABEL;
+use super::source::{Content, Loaded, Source};
 use super::statistics::check_vocabulary;
 use super::{cargo_registry, megatron, text, token_file};
 use crate::error::{Error, Result};
@@ -141,10 +142,19 @@ fn load_sources(
         Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
     };
     let pad = config.documents.pad;
-    for Loaded { stream, .. } in &loaded {
-        match stream.len() <= CHECKED_TOKENS {
-            true => check_vocabulary(stream, vocab_size, pad)?,
-            false => unchecked.push(Unchecked { stream: stream.clone(), vocab_size, pad }),
+    for source in &loaded {
+        let streams = match &source.content {
+            Content::Stream(stream) => vec![(stream, pad)],
+            Content::Samples(samples) => {
+                let labels = samples.labels().map(|labels| (labels, Some(NO_LABEL)));
+                [Some((samples.tokens(), pad)), labels].into_iter().flatten().collect()
+            }
+        };
+        for (stream, pad) in streams {
+            match stream.len() <= CHECKED_TOKENS {
+                true => check_vocabulary(stream, vocab_size, pad)?,
+                false => unchecked.push(Unchecked { stream: stream.clone(), vocab_size, pad }),
+            }
         }
     }
     Ok(loaded)
@@ -183,11 +193,15 @@ fn sentences(what: &str, loaded: &[Loaded]) -> Vec<String> {
 fn split_sentence(held_out: &[Source]) -> String {
     let count: u64 = held_out.iter().map(|source| source.range.end - source.range.start).sum();
     match held_out {
-        [one] if one.range.end == one.stream.len() => {
-            format!("evaluation data: the last {count} of these {} tokens", one.stream.len())
+        [one] => {
+            let (len, unit) = (one.content.len(), one.content.unit());
+            let which = if one.range.end == len { "the last " } else { "" };
+            format!("evaluation data: {which}{count} of these {len} {unit}")
         }
-        [one] => format!("evaluation data: {count} of these {} tokens", one.stream.len()),
-        several => format!("evaluation data: {count} tokens of these {} sources", several.len()),
+        several => {
+            let unit = several.first().map_or("tokens", |one| one.content.unit());
+            format!("evaluation data: {count} {unit} of these {} sources", several.len())
+        }
     }
 }
 

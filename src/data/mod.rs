@@ -1,4 +1,4 @@
-//! Text and token files as batches. Their order is a pure function of seed, epoch and step: a resumed run asks for the
+//! Text, samples and token files as batches. Their order is a pure function of seed, epoch and step: a resumed run asks for the
 //! next number.
 
 mod background_check;
@@ -16,9 +16,13 @@ mod documents;
 mod files;
 mod llm_c;
 pub mod megatron;
+pub mod mindrecord;
 mod output;
 mod pending;
 mod plural;
+mod rows;
+mod sample_collector;
+mod samples;
 mod source;
 mod statistics;
 mod stream;
@@ -27,7 +31,6 @@ mod token_encoding;
 mod token_file;
 pub mod tokenize;
 pub mod tokenizer;
-mod windows;
 
 pub use background_check::BackgroundCheck;
 pub use batch::{Ahead, Batch};
@@ -40,7 +43,9 @@ pub use config::{
 pub use dataset::{Dataset, codec};
 pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
-pub use source::Source;
+pub use sample_collector::SampleCollector;
+pub use samples::{Labels, NO_LABEL, Samples};
+pub use source::{Content, Source};
 pub use statistics::{check_vocabulary, fingerprint, unigram_entropy};
 pub use stream::{MappedTokens, Part, TokenStream};
 pub use token_encoding::TokenEncoding;

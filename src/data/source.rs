@@ -1,16 +1,61 @@
-//! What a loader returns: a stream of tokens, and which of them are for training and for evaluation.
+//! What a loader returns: tokens or samples, and which of them are for training and for evaluation.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::samples::Samples;
 use super::stream::TokenStream;
 
-/// Tokens that batches are made of.
+/// What rows of batches are made of.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Tokens that are cut into windows of equal length.
+    Stream(Arc<TokenStream>),
+    /// Samples, each of which is a row.
+    Samples(Arc<Samples>),
+}
+
+impl Content {
+    /// Number of tokens, or of samples.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Stream(stream) => stream.len(),
+            Self::Samples(samples) => samples.len(),
+        }
+    }
+
+    /// Whether there is nothing to make rows of.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What [`len`](Self::len) counts.
+    pub(super) fn unit(&self) -> &'static str {
+        match self {
+            Self::Stream(_) => "tokens",
+            Self::Samples(_) => "samples",
+        }
+    }
+}
+
+impl From<TokenStream> for Content {
+    fn from(stream: TokenStream) -> Self {
+        Self::Stream(Arc::new(stream))
+    }
+}
+
+impl From<Samples> for Content {
+    fn from(samples: Samples) -> Self {
+        Self::Samples(Arc::new(samples))
+    }
+}
+
+/// Tokens or samples that batches are made of.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The tokens.
-    pub stream: Arc<TokenStream>,
-    /// The part of `stream` that is used, in tokens.
+    /// The tokens or samples.
+    pub content: Content,
+    /// The part of `content` that is used, in tokens or in samples.
     pub range: Range<u64>,
     /// Share of the samples, relative to the weights of the other sources; above 0.
     pub weight: f64,
@@ -21,9 +66,9 @@ pub struct Source {
 /// One source as its loader read it.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// The tokens.
-    pub stream: Arc<TokenStream>,
-    /// The parts of `stream` for training and for evaluation, in tokens; `None` if the loader does not split its data.
+    /// The tokens or samples.
+    pub content: Content,
+    /// The parts of `content` for training and for evaluation, in tokens or in samples; `None` if the loader does not split its data.
     pub split: Option<(Range<u64>, Range<u64>)>,
     /// Id of the token that ends documents; `None` if the loader does not know it.
     pub eod: Option<u32>,
@@ -37,24 +82,23 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// A source of weight 1 that is not split, without an end of documents or a sentence.
-    pub fn whole(stream: TokenStream, name: String) -> Self {
-        Self { stream: Arc::new(stream), split: None, eod: None, weight: 1.0, name, sentence: String::new() }
+    pub fn whole(content: impl Into<Content>, name: String) -> Self {
+        Self { content: content.into(), split: None, eod: None, weight: 1.0, name, sentence: String::new() }
     }
 
-    /// The tokens for training and for evaluation: the loader's split, or else the last `eval_fraction` of the stream
-    /// is for evaluation.
+    /// The parts for training and for evaluation: the loader's split, or else the last `eval_fraction` is for evaluation.
     pub fn ranges(&self, eval_fraction: f64) -> (Range<u64>, Range<u64>) {
         if let Some(split) = &self.split {
             return split.clone();
         }
-        let tokens = self.stream.len();
-        let kept = (tokens as f64 * eval_fraction) as u64;
-        let border = tokens - kept.min(tokens);
-        (0..border, border..tokens)
+        let len = self.content.len();
+        let kept = (len as f64 * eval_fraction) as u64;
+        let border = len - kept.min(len);
+        (0..border, border..len)
     }
 
-    /// The tokens of `range` as a source.
+    /// The tokens or samples of `range` as a source.
     pub fn source(&self, range: Range<u64>) -> Source {
-        Source { stream: self.stream.clone(), range, weight: self.weight, name: self.name.clone() }
+        Source { content: self.content.clone(), range, weight: self.weight, name: self.name.clone() }
     }
 }

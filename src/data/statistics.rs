@@ -10,23 +10,37 @@ use crate::error::{Error, Result};
 /// Entropy of the unigram distribution in nats: -Σ p ln p. The loss of a model that ignores its context is at least
 /// this.
 pub fn unigram_entropy(stream: &TokenStream, range: Range<u64>) -> f64 {
-    unigram_entropy_of([(stream, range)])
+    let mut counts = TokenCounts::default();
+    counts.add_range(stream, range);
+    counts.entropy()
 }
 
-/// [`unigram_entropy`] of several ranges together.
-pub(super) fn unigram_entropy_of<'a>(ranges: impl IntoIterator<Item = (&'a TokenStream, Range<u64>)>) -> f64 {
-    let mut counts: HashMap<u32, u64> = HashMap::new();
-    for (stream, range) in ranges {
+/// How often each token occurs.
+#[derive(Debug, Default)]
+pub(super) struct TokenCounts(HashMap<u32, u64>);
+
+impl TokenCounts {
+    /// Adds tokens.
+    pub fn add<'a>(&mut self, tokens: impl IntoIterator<Item = &'a u32>) {
+        tokens.into_iter().for_each(|token| *self.0.entry(*token).or_default() += 1);
+    }
+
+    /// Adds a range of a stream.
+    pub fn add_range(&mut self, stream: &TokenStream, range: Range<u64>) {
         let _ = stream.try_for_each_chunk(range, |_, chunk| {
-            chunk.iter().for_each(|token| *counts.entry(*token).or_default() += 1);
+            self.add(chunk);
             Ok::<(), std::convert::Infallible>(())
         });
     }
-    let total = counts.values().sum::<u64>() as f64;
-    // A hash map's order varies: sort, so that the sum rounds the same in every run.
-    let mut counts: Vec<u64> = counts.into_values().collect();
-    counts.sort_unstable();
-    counts.into_iter().map(|count| count as f64 / total).map(|share| -share * share.ln()).sum()
+
+    /// The entropy of their distribution in nats.
+    pub fn entropy(self) -> f64 {
+        let total = self.0.values().sum::<u64>() as f64;
+        // A hash map's order varies: sort, so that the sum rounds the same in every run.
+        let mut counts: Vec<u64> = self.0.into_values().collect();
+        counts.sort_unstable();
+        counts.into_iter().map(|count| count as f64 / total).map(|share| -share * share.ln()).sum()
+    }
 }
 
 /// A hash of the length and a sample of the tokens, by which a resumed run notices that its data has changed. Reads 64

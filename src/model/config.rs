@@ -65,8 +65,12 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
-    /// Whether the output projection of attention and the projections of the feed-forward network have a bias.
-    pub linear_bias: bool,
+    /// Whether the output projection of attention has a bias.
+    pub output_bias: bool,
+    /// Whether the first projections of a dense feed-forward network have a bias: gate and up, or up alone.
+    pub gate_up_bias: bool,
+    /// Whether the last projection of a dense feed-forward network has a bias.
+    pub down_bias: bool,
     /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
     pub qk_norm: bool,
     /// Sliding window: a token attends to this many tokens, itself included; `None`: to all before it. At most
@@ -141,7 +145,9 @@ impl ModelConfig {
             norm_eps: 1e-5,
             tie_word_embeddings: false,
             qkv_bias: false,
-            linear_bias: false,
+            output_bias: false,
+            gate_up_bias: false,
+            down_bias: false,
             qk_norm: false,
             sliding_window: None,
             attention_dropout: 0.0,
@@ -168,7 +174,9 @@ impl ModelConfig {
             norm: Norm::LayerNorm,
             tie_word_embeddings: true,
             qkv_bias: true,
-            linear_bias: true,
+            output_bias: true,
+            gate_up_bias: true,
+            down_bias: true,
             ..Self::llama(sizes)
         }
     }

@@ -146,7 +146,7 @@ impl<P> SelfAttention<P> {
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
             qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),
-            wo: layer.linear(wo, &out, q_rows, residual_std, config.linear_bias),
+            wo: layer.linear(wo, &out, q_rows, residual_std, config.output_bias),
         }
     }
 }

@@ -45,8 +45,8 @@ pub struct Shape {
     pub rope: Rope,
     /// The output projection uses the embedding table.
     pub tie_word_embeddings: bool,
-    /// The projections to queries, keys and values have a bias, as in Qwen2.
-    pub qkv_bias: bool,
+    /// Which linear layers of a Llama have a bias.
+    pub biases: Biases,
     /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
     pub qk_norm: bool,
     /// Sliding window: a token sees this many tokens, itself included; `None`: unlimited.
@@ -64,7 +64,7 @@ pub struct Shape {
 /// The kind of layers, and their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// RMSNorm, rotary positions, SwiGLU; no biases except those of `qkv_bias`.
+    /// RMSNorm, rotary positions, SwiGLU; no biases except those of `biases`.
     Llama,
     /// LayerNorm, learned positions, GELU, a bias on every linear layer; linear weights are stored (in, out).
     Gpt2 {
@@ -73,6 +73,26 @@ pub enum Architecture {
         /// The activation.
         activation: Gelu,
     },
+}
+
+/// Which linear layers have a bias; those of experts have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Biases {
+    /// The projections to queries, keys and values, as in Qwen2.
+    pub qkv: bool,
+    /// The output projection of attention.
+    pub output: bool,
+    /// The projections to gate and up.
+    pub gate_up: bool,
+    /// The projection down.
+    pub down: bool,
+}
+
+impl Biases {
+    /// No layer.
+    pub const NONE: Self = Self { qkv: false, output: false, gate_up: false, down: false };
+    /// Only those of queries, keys and values.
+    pub const QKV: Self = Self { qkv: true, ..Self::NONE };
 }
 
 /// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens. Routers are in their initial

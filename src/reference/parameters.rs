@@ -58,22 +58,25 @@ impl Shape {
     }
 
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
-        let (hidden, intermediate) = (self.hidden_size, self.intermediate_size);
+        let (hidden, intermediate, biases) = (self.hidden_size, self.intermediate_size, self.biases);
         let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
         let mut list = Vec::new();
         let mut add = |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
+        let linear = |add: &mut dyn FnMut(&str, usize), name: &str, [out, inner]: [usize; 2], has_bias| {
+            add(&format!("{name}.weight"), out * inner);
+            if has_bias {
+                add(&format!("{name}.bias"), out);
+            }
+        };
         add("input_layernorm.weight", hidden);
         for (name, width) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-            add(&format!("self_attn.{name}.weight"), width * hidden);
-            if self.qkv_bias {
-                add(&format!("self_attn.{name}.bias"), width);
-            }
+            linear(&mut add, &format!("self_attn.{name}"), [width, hidden], biases.qkv);
         }
         if self.qk_norm {
             add("self_attn.q_norm.weight", self.head_dim);
             add("self_attn.k_norm.weight", self.head_dim);
         }
-        add("self_attn.o_proj.weight", hidden * q);
+        linear(&mut add, "self_attn.o_proj", [hidden, q], biases.output);
         add("post_attention_layernorm.weight", hidden);
         match self.mixture_of(layer) {
             Some(mixture) => {
@@ -83,9 +86,9 @@ impl Shape {
                     .for_each(|(name, count)| add(&format!("mlp.{name}"), *count));
             }
             None => {
-                add("mlp.gate_proj.weight", intermediate * hidden);
-                add("mlp.up_proj.weight", intermediate * hidden);
-                add("mlp.down_proj.weight", hidden * intermediate);
+                linear(&mut add, "mlp.gate_proj", [intermediate, hidden], biases.gate_up);
+                linear(&mut add, "mlp.up_proj", [intermediate, hidden], biases.gate_up);
+                linear(&mut add, "mlp.down_proj", [hidden, intermediate], biases.down);
             }
         }
         list

@@ -146,6 +146,7 @@ mod tests {
             "--batch_size: has no value; write --batch_size=value"
         );
         assert_eq!(message(&["--"]), "--: expected a flag: --section.key=value");
+        assert_eq!(message(&["--options"]), "--options: has no value; write --options section.key=value");
         assert_eq!(message(&["--options", "seed"]), "--options: expected section.key=value, found `seed`");
         assert_eq!(
             message(&["--config", "b.yaml"]),

@@ -1,12 +1,12 @@
 //! The model that the settings describe.
 
 use super::sections::callbacks::Callbacks;
-use super::sections::model::rotary_dim;
+use super::sections::model::{GPT2, rotary_dim};
 use super::sections::moe::{Moe, RoutingPolicy, TopkMethod};
 use super::values::Settings;
 use crate::model::config::{
-    Activation, Capacity, DropOrder, ExpertGroups, Family, Gelu, HotExperts, MixtureConfig, ModelConfig,
-    MultiToken, Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,
+    Activation, Capacity, DropOrder, ExpertGroups, Gelu, HotExperts, MixtureConfig, ModelConfig, MultiToken,
+    Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,
 };
 
 /// The original's spread of a router's initial weights.
@@ -17,12 +17,15 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
     let Settings { model, moe, callbacks, recompute, .. } = settings;
     let head_dim = model.head_dim.unwrap_or(model.hidden_size / model.num_heads);
     let max_positions = model.max_position_embedding.unwrap_or(model.seq_length);
-    let (norm, positions, activation) = match model.kind {
-        Family::Llama => (Norm::RmsNorm, Positions::Rotary, Activation::SwiGlu),
-        Family::Gpt2 => (Norm::LayerNorm, Positions::Learned, Activation::Gelu(Gelu::Tanh)),
+    let is_gpt2 = model.kind.is(GPT2);
+    let (norm, positions, activation) = if is_gpt2 {
+        (Norm::LayerNorm, Positions::Learned, Activation::Gelu(Gelu::Tanh))
+    } else {
+        (Norm::RmsNorm, Positions::Rotary, Activation::SwiGlu)
     };
-    ModelConfig {
-        family: model.kind,
+    let entry = model.kind.entry();
+    let mut config = ModelConfig {
+        family: entry.family,
         vocab_size: model.vocab_size,
         hidden_size: model.hidden_size,
         num_layers: model.num_layers,
@@ -42,7 +45,9 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         norm_eps: model.rms_norm_eps,
         tie_word_embeddings: model.tie_word_embeddings == Some(true),
         qkv_bias: model.qkv_has_bias == Some(true),
-        linear_bias: model.kind == Family::Gpt2,
+        output_bias: model.attn_proj_has_bias.unwrap_or(is_gpt2),
+        gate_up_bias: model.add_mlp_fc1_bias_linear.unwrap_or(is_gpt2),
+        down_bias: model.add_mlp_fc2_bias_linear.unwrap_or(is_gpt2),
         qk_norm: model.use_qk_norm == Some(true),
         sliding_window: model.sliding_window.map(|window| window as usize),
         attention_dropout: model.attention_dropout,
@@ -58,7 +63,9 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         low_rank: None, // the modules that have adapters follow from the names of the rest
         recomputed_layers: recompute.layers.clone(),
         recomputed_operators: recompute.operators.0.clone(),
-    }
+    };
+    (entry.finish)(model, &mut config);
+    config
 }
 
 /// The callbacks say when hot experts are chosen anew.

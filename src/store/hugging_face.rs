@@ -90,6 +90,7 @@ fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::
         "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tie_word_embeddings,
         "attention_bias": model.qkv_bias,
+        "mlp_bias": model.gate_up_bias && model.down_bias,
         "attention_dropout": model.attention_dropout,
         "sliding_window": model.sliding_window,
         "use_sliding_window": model.sliding_window.is_some(),

@@ -43,7 +43,12 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
-        qkv_bias: model.qkv_bias,
+        biases: reference::gpt::Biases {
+            qkv: model.qkv_bias,
+            output: model.output_bias,
+            gate_up: model.gate_up_bias,
+            down: model.down_bias,
+        },
         qk_norm: model.qk_norm,
         window: model.sliding_window,
         mixture: model.mixture.as_ref().map(reference_mixture),

@@ -169,7 +169,6 @@ fn gpt2_shape_follows_the_reference() {
 /// More positions than the window, an odd feed-forward width, and an untied head.
 #[test]
 fn untied_exact_gpt2_shape_follows_the_reference() {
-    let model =
-        "max_position_embeddings: 31, hidden_act: gelu, intermediate_size: 37, tie_word_embeddings: False";
+    let model = "max_position_embeddings: 31, hidden_act: gelu_exact, intermediate_size: 37, tie_word_embeddings: False";
     follows(&Setup::gpt2("gpt2 untied", model));
 }

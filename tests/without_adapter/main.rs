@@ -9,6 +9,7 @@ mod durable;
 mod history;
 mod lazy_inline;
 mod megatron;
+mod mindrecord;
 mod own_shaders;
 mod registers;
 mod settings;

@@ -1,6 +1,8 @@
 //! Batches of one source and of several.
 
 use super::*;
+use crate::data::sample_collector::SampleCollector;
+use crate::data::samples::{NO_LABEL, Samples};
 
 fn spec(seq_length: usize, batch_size: usize) -> BatchSpec {
     BatchSpec {
@@ -25,7 +27,7 @@ fn batches(tokens: u32, spec: BatchSpec, shuffle: Option<u64>) -> Result<Batches
 #[test]
 fn windows_in_order() {
     let batches = batches(14, spec(4, 2), None).unwrap();
-    assert_eq!((batches.windows_per_epoch(), batches.steps_per_epoch()), (3, 1));
+    assert_eq!((batches.rows_per_epoch(), batches.steps_per_epoch()), (3, 1));
     let batch = batches.batch(0).unwrap();
     assert_eq!(batch.tokens, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(batch.targets, [1, 2, 3, 4, 5, 6, 7, 8]);
@@ -112,7 +114,7 @@ fn three(shuffle: Option<u64>, samples: Option<u64>) -> Batches {
     let source = |name: &str, first: u8, tokens: usize, weight: f64| {
         let bytes: Vec<u8> = (0..tokens).map(|i| first + (i % 64) as u8).collect();
         let stream = TokenStream::from_bytes(bytes);
-        Source { range: 0..stream.len(), stream: Arc::new(stream), weight, name: name.to_string() }
+        Source { range: 0..stream.len(), content: stream.into(), weight, name: name.to_string() }
     };
     let sources = vec![source("a", 0, 41, 0.5), source("b", 64, 121, 0.3), source("c", 128, 401, 0.2)];
     Batches::of_sources(sources, spec(4, 3), shuffle, samples).unwrap()
@@ -127,7 +129,7 @@ fn rows(batches: &Batches, steps: std::ops::Range<u64>) -> Vec<(u32, u32)> {
 #[test]
 fn sources_are_drawn_by_weight() {
     let batches = three(Some(3), None);
-    assert_eq!((batches.windows_per_epoch(), batches.steps_per_epoch()), (10 + 30 + 100, 46));
+    assert_eq!((batches.rows_per_epoch(), batches.steps_per_epoch()), (10 + 30 + 100, 46));
     let rows = rows(&batches, 0..100);
     let counts = [0, 1, 2].map(|source| rows.iter().filter(|row| row.0 == source).count());
     assert_eq!(counts, [150, 90, 60]);
@@ -155,12 +157,9 @@ fn a_run_resumed_within_a_blend_sees_the_next_samples() {
 
 #[test]
 fn sizes_decide_the_epoch_of_one_source_too() {
-    assert_eq!(
-        (three(None, Some(31)).windows_per_epoch(), three(None, Some(31)).steps_per_epoch()),
-        (31, 10)
-    );
+    assert_eq!((three(None, Some(31)).rows_per_epoch(), three(None, Some(31)).steps_per_epoch()), (31, 10));
     let stream = TokenStream::from_bytes((0..21).collect());
-    let source = Source { range: 0..21, stream: Arc::new(stream), weight: 1.0, name: String::new() };
+    let source = Source { range: 0..21, content: stream.into(), weight: 1.0, name: String::new() };
     let batches = Batches::of_sources(vec![source.clone()], spec(4, 2), None, Some(8)).unwrap();
     // Five windows, one epoch after the other.
     let firsts: Vec<u32> =
@@ -211,7 +210,7 @@ fn fingerprints_are_frozen() {
 fn a_source_too_short_is_named() {
     let source = |name: &str, tokens: usize| {
         let stream = TokenStream::from_bytes(vec![0; tokens]);
-        Source { range: 0..tokens as u64, stream: Arc::new(stream), weight: 1.0, name: name.to_string() }
+        Source { range: 0..tokens as u64, content: stream.into(), weight: 1.0, name: name.to_string() }
     };
     let error = Batches::of_sources(vec![source("long", 99), source("short", 4)], spec(4, 1), None, None);
     let error = error.unwrap_err().to_string();
@@ -219,4 +218,95 @@ fn a_source_too_short_is_named() {
         error.starts_with("seq_length 4 is longer than short: a window takes 5 tokens, 4 were found"),
         "{error}"
     );
+}
+
+/// Samples of 1 to 5 tokens, sample i of the tokens 10 i + 1 to 10 i + 1 + i mod 5, the first of which is a prompt; the last
+/// sample is packed of two documents.
+fn samples() -> Samples {
+    let mut collector = SampleCollector::default();
+    for sample in 0..9u32 {
+        let tokens: Vec<u32> = (0..=sample % 5).map(|token| 10 * sample + 1 + token).collect();
+        let targets: Vec<u32> =
+            tokens.iter().map(|token| if token % 10 == 1 { NO_LABEL } else { token + 1 }).collect();
+        collector.push(&tokens, &targets);
+    }
+    collector.push_document(&[101, 102], &[102, NO_LABEL]);
+    collector.push_document(&[103], &[104]);
+    collector.end_sample();
+    collector.finish()
+}
+
+fn of_samples(spec: BatchSpec, shuffle: Option<u64>) -> Batches {
+    let samples = samples();
+    let source =
+        Source { range: 0..samples.len(), content: samples.into(), weight: 1.0, name: String::new() };
+    Batches::of_sources(vec![source], spec, shuffle, None).unwrap()
+}
+
+#[test]
+fn samples_are_rows_with_padding_outside_the_loss() {
+    let spec = BatchSpec { ignore_id: 77, ahead: 1, ..spec(4, 2) };
+    let batches = of_samples(spec, None);
+    assert_eq!((batches.rows_per_epoch(), batches.steps_per_epoch()), (10, 5));
+    let batch = batches.batch(1).unwrap();
+    assert_eq!(batch.tokens, [21, 22, 23, 0, 31, 32, 33, 34]);
+    assert_eq!(batch.targets, [77, 23, 24, 77, 77, 33, 34, 35]);
+    assert_eq!((&batch.starts[..4], &batch.ends[..4]), (&[0, 0, 0, 3][..], &[3, 3, 3, 4][..]));
+    assert_eq!(batch.positions, [0, 1, 2, 0, 0, 1, 2, 3]);
+    assert_eq!(batch.order, [3, 0, 1, 2, 4, 5, 6, 7]);
+    assert_eq!(batch.ahead[0].tokens, [22, 23, 0, 0, 32, 33, 34, 0]);
+    assert_eq!(batch.ahead[0].targets, [23, 24, 77, 77, 33, 34, 35, 77]);
+    // The fifth sample has a token more than a row, the last one two documents.
+    let batch = batches.batch(4).unwrap();
+    assert_eq!(batch.tokens, [81, 82, 83, 84, 101, 102, 103, 0]);
+    assert_eq!(batch.targets, [77, 83, 84, 85, 102, 77, 104, 77]);
+    assert_eq!((&batch.starts[4..], &batch.ends[4..]), (&[0, 0, 2, 3][..], &[2, 2, 3, 4][..]));
+    assert_eq!(batch.positions[4..], [0, 1, 0, 0]);
+    let targets = |step| batches.batch(step).unwrap().targets.into_iter().filter(|target| *target != 77);
+    let counted = (0..5).flat_map(targets).count() as f64;
+    assert!((batches.unigram_entropy(5) - counted.ln()).abs() < 1e-12, "every target occurs once");
+}
+
+#[test]
+fn samples_are_dealt_once_an_epoch_and_resume_by_number() {
+    let shuffled = of_samples(spec(5, 2), Some(5));
+    let firsts = |steps: std::ops::Range<u64>| -> Vec<u32> {
+        steps.flat_map(|step| shuffled.batch(step).unwrap().tokens.into_iter().step_by(5)).collect()
+    };
+    let (first, second) = (firsts(0..5), firsts(5..10));
+    assert_ne!(first, second);
+    let sorted = |mut rows: Vec<u32>| {
+        rows.sort_unstable();
+        rows
+    };
+    assert_eq!(sorted(first.clone()), [1, 11, 21, 31, 41, 51, 61, 71, 81, 101]);
+    assert_eq!(sorted(first), sorted(second));
+    assert_eq!(of_samples(spec(5, 2), Some(5)).batch(7).unwrap(), shuffled.batch(7).unwrap());
+}
+
+/// Frozen like that of streams: if it changes, runs on samples no longer resume.
+#[test]
+fn the_fingerprint_of_samples_is_frozen_and_sees_labels() {
+    let print = of_samples(spec(5, 2), None).fingerprint();
+    assert_eq!(print, 0xebff_b59f_e8ce_f76c, "{print:#x}");
+    let of = |targets: &[u32]| {
+        let mut collector = SampleCollector::default();
+        collector.push(&[1, 2, 3], targets);
+        let samples = collector.finish();
+        let source = Source { range: 0..1, content: samples.into(), weight: 1.0, name: String::new() };
+        Batches::of_sources(vec![source], spec(4, 1), None, None).unwrap().fingerprint()
+    };
+    assert_ne!(of(&[NO_LABEL, 3, 4]), of(&[2, 3, 4]));
+}
+
+#[test]
+fn samples_beside_windows_are_one_blend() {
+    let stream: Content = TokenStream::from_bytes((200..233).collect()).into();
+    let samples = samples();
+    let sources = vec![
+        Source { range: 0..33, content: stream, weight: 1.0, name: "a".to_string() },
+        Source { range: 0..samples.len(), content: samples.into(), weight: 1.0, name: "b".to_string() },
+    ];
+    let batches = Batches::of_sources(sources, spec(4, 2), None, None).unwrap();
+    assert_eq!(batches.batch(1).unwrap().tokens, [204, 205, 206, 207, 11, 12, 0, 0]);
 }

@@ -64,7 +64,7 @@ impl<P> FeedForward<P> {
 impl<P> DenseFeedForward<P> {
     fn declare(layer: &mut Scope<'_, P>) -> Self {
         let (config, names) = (layer.config, layer.names);
-        let (width, inner, has_bias) = (config.hidden_size, config.intermediate_size, config.linear_bias);
+        let (width, inner) = (config.hidden_size, config.intermediate_size);
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let gate_up = match config.activation {
             Activation::SwiGlu => {
@@ -79,14 +79,14 @@ impl<P> DenseFeedForward<P> {
                 &gate_up,
                 width,
                 std,
-                has_bias,
+                config.gate_up_bias,
             ),
             w_down: layer.linear(
                 ["feed_forward.w_down", "feed_forward.b_down"],
                 &down,
                 inner,
                 residual_std,
-                has_bias,
+                config.down_bias,
             ),
         }
     }

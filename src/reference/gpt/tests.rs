@@ -22,10 +22,10 @@ const LLAMA: Shape = Shape {
     norm_eps: 1e-5,
     rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: false,
-    qkv_bias: false,
+    biases: Biases::NONE,
     qk_norm: false,
 };
-const QWEN2: Shape = Shape { tie_word_embeddings: true, qkv_bias: true, ..LLAMA };
+const QWEN2: Shape = Shape { tie_word_embeddings: true, biases: Biases::QKV, ..LLAMA };
 const QWEN3: Shape = Shape {
     qk_norm: true,
     rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true, scaling: Scaling::None },

@@ -1,7 +1,7 @@
 //! The whole objective against finite differences, and properties that follow from its formulas.
 
 use super::*;
-use crate::reference::gpt::{self, loss_and_gradients};
+use crate::reference::gpt::{self, Biases, loss_and_gradients};
 use crate::reference::gradient_check::{assert_close, assert_gradient};
 use crate::reference::linear_cross_entropy::linear_cross_entropy;
 use crate::reference::mixture::{Capacity, ExpertGroups, Mixture, Score, Shared};
@@ -40,7 +40,7 @@ const SHAPE: Shape = Shape {
     norm_eps: 1e-5,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 100.0, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: false,
-    qkv_bias: false,
+    biases: Biases::NONE,
     qk_norm: true,
     mixture: Some(MIXTURE),
     multi_token: None,

@@ -1,7 +1,7 @@
 //! Properties of the trainer that follow from its formulas.
 
 use super::*;
-use crate::reference::gpt::Architecture;
+use crate::reference::gpt::{Architecture, Biases};
 use crate::reference::gradient_check::assert_close;
 use crate::reference::mixture::{Capacity, Hot, Losses, Mixture, Score, Shared};
 use crate::reference::multi_token::MultiToken;
@@ -37,7 +37,7 @@ const SHAPE: Shape = Shape {
     norm_eps: 1e-6,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false, scaling: Scaling::None },
     tie_word_embeddings: true,
-    qkv_bias: true,
+    biases: Biases::QKV,
     qk_norm: true,
 };
 

@@ -8,6 +8,7 @@ mod layers;
 mod locate;
 mod names;
 mod node;
+mod number;
 mod other;
 mod overrides;
 mod path;

@@ -14,8 +14,8 @@ pub(crate) struct Reader<'a> {
     pub source: &'a Source<'a>,
     /// Where its keys may be; the first place that has a key is read.
     places: Vec<Place<'a>>,
-    /// The `type` of the section: rows of other types are not read.
-    kind: Option<&'static str>,
+    /// The types whose rows are read: the `type` of the section and those whose rows it shares. Empty: all.
+    kinds: Vec<&'static str>,
 }
 
 struct Place<'a> {
@@ -52,17 +52,22 @@ impl<'a> Reader<'a> {
 
     /// A section of which nothing is read.
     pub fn empty(source: &'a Source<'a>, path: &str) -> Self {
-        Self { source, places: vec![Place { path: path.to_string(), entries: &[] }], kind: None }
+        Self { source, places: vec![Place { path: path.to_string(), entries: &[] }], kinds: Vec::new() }
     }
 
     /// Reads only rows of sections of type `kind`.
     pub fn of_type(self, kind: &'static str) -> Self {
-        Self { kind: Some(kind), ..self }
+        self.of_types(&[kind])
     }
 
-    /// Whether the section is of type `kind`.
+    /// Reads only rows of sections of one of `kinds`: the type of the section, and those whose rows it shares.
+    pub fn of_types(self, kinds: &[&'static str]) -> Self {
+        Self { kinds: kinds.to_vec(), ..self }
+    }
+
+    /// Whether the section is of type `kind`, or shares its rows.
     pub fn kind_is(&self, kind: &str) -> bool {
-        self.kind == Some(kind)
+        self.kinds.contains(&kind)
     }
 
     /// The rows of `table` that were written although sections of this type do not read them.
@@ -196,7 +201,7 @@ impl<'a> Reader<'a> {
 
     /// Whether a section of this type reads rows of `types`; none means all.
     pub fn reads(&self, types: &[&str]) -> bool {
-        types.is_empty() || self.kind.is_none_or(|kind| types.contains(&kind))
+        types.is_empty() || self.kinds.is_empty() || self.kinds.iter().any(|kind| types.contains(kind))
     }
 
     /// Where `key` was written, its name there and its value, unless that is "none".

@@ -1,6 +1,7 @@
 //! The types that keys have: how a value is read from a file, and written into one.
 
 use super::node::Node;
+use super::number;
 use std::path::PathBuf;
 
 /// What kind of value a key takes, for messages and documentation.
@@ -143,7 +144,7 @@ scalars! {
     u64: Kind::Whole, whole;
     usize: Kind::Whole, whole;
     i64: Kind::Integer, whole;
-    f64: Kind::Number, number;
+    f64: Kind::Number, real;
     bool: Kind::Switch, switch;
     String: Kind::Text, text;
     PathBuf: Kind::Text, |node| text(node).map(Self::from);
@@ -152,22 +153,22 @@ scalars! {
 }
 
 /// Files of the original write some whole numbers as `8.0`.
-fn whole<T: TryFrom<i128>>(node: &Node) -> Option<T> {
+pub(super) fn whole<T: TryFrom<i128>>(node: &Node) -> Option<T> {
     match node {
         Node::Int(number) => T::try_from(*number).ok(),
         Node::Float(number) if number.fract() == 0.0 && number.abs() < 1e15 => {
             T::try_from(*number as i128).ok()
         }
+        Node::Text(text) => T::try_from(number::whole(text)?).ok(),
         _ => None,
     }
 }
 
-/// `1e-5` without a dot is text in YAML 1.1; real files write it and mean the number.
-fn number(node: &Node) -> Option<f64> {
+fn real(node: &Node) -> Option<f64> {
     let number = match node {
         Node::Int(number) => *number as f64,
         Node::Float(number) => *number,
-        Node::Text(text) => text.parse().ok()?,
+        Node::Text(text) => number::whole(text).map(|number| number as f64).or_else(|| number::real(text))?,
         _ => return None,
     };
     number.is_finite().then_some(number)

@@ -17,7 +17,6 @@ pub(crate) mod unused;
 pub(crate) mod wrapper;
 
 use super::engine::{Names, Section, Table};
-use crate::model::config::Family;
 use std::sync::OnceLock;
 
 /// Every section and its table, by dotted path, in the order of the documentation.
@@ -36,8 +35,6 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("grouped_lr_schedule.grouped", schedule::GroupKeys::table()),
             ("model", model::outer_table()),
             ("model.model_config", model::Model::table()),
-            ("model.model_config (LlamaConfig)", model::family_table(Family::Llama)),
-            ("model.model_config (GPT2Config)", model::family_table(Family::Gpt2)),
             ("model.model_config.rope_scaling", model::Scaling::table()),
             ("model.model_config.pet_config", model::Pet::table()),
             ("model.arch", model::arch_table()),
@@ -54,6 +51,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("parallel", parallel::ParallelContext::table()),
             ("parallel.pipeline_config", parallel::PipelineConfig::table()),
         ];
+        tables.extend(model::type_tables());
         tables.extend(callbacks::tables());
         tables.extend(unused::tables());
         tables

@@ -1,51 +1,70 @@
 //! `model.model_config`: the shape of the model.
 
+mod biases;
 mod extend;
-mod family;
 mod fill;
 mod pet;
 mod rope_scaling;
 mod rows;
+mod types;
+mod words;
 
-pub(crate) use family::{PATH, arch_table, family_table};
 pub(crate) use fill::rotary_dim;
 pub(crate) use pet::path_of as pet_path;
 pub use pet::{Pet, PetType};
 pub use rope_scaling::Scaling;
 pub use rows::Model;
+pub use types::ModelType;
+use types::TYPES;
+pub(crate) use words::{PATH, arch_table};
 
 use crate::element::Element;
 use crate::settings::engine::*;
-use rows::LLAMA;
+
+/// The types whose rows all others share: those with gated layers and without positions added to the embedding, and the others.
+pub(crate) const LLAMA: &str = "LlamaConfig";
+pub(crate) const GPT2: &str = "GPT2Config";
 
 /// The table of the section `model` itself.
 pub(crate) fn outer_table() -> Table {
     Table::unused("`model`: the model.", [sections("model_config arch")])
 }
 
+/// A table for each type: what it is, and the keys that it does not use.
+pub(crate) fn type_tables() -> Vec<(&'static str, Table)> {
+    // Paths of tables live as long as the program, as the list of tables does, which is made once.
+    let path = |word: &str| -> &'static str { format!("{PATH} ({word})").leak() };
+    TYPES.iter().map(|entry| (path(entry.word), entry.table())).collect()
+}
+
 /// Reads the section and fills in its defaults; with the reader, for the keys of a mixture that stand among the model's.
 pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a>, Model) {
     Reader::open(source, "model", &[&outer_table()]);
-    pet::check_architecture(source);
     let table = Model::table();
-    let Some(family) = family::of(source).filter(|_| !is_elsewhere(source)) else {
+    let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
         // Another model's keys are unknown only because the model is; adapters are none of the model's.
-        pet::check(source);
+        if !types::stays_out(source) {
+            pet::check(source);
+        }
         source.distrust(PATH);
-        return (Reader::empty(source, PATH).of_type(LLAMA), Model::default());
+        return (Reader::empty(source, PATH).of_types(&[LLAMA]), Model::default());
     };
     Reader::open(source, "model.arch", &[&arch_table()]);
     let reader =
-        Reader::open(source, PATH, &[&table, of_mixture, &family_table(family)]).of_type(family.word());
+        Reader::open(source, PATH, &[&table, of_mixture, &kind.entry().table()]).of_types(&kind.reads());
     if !is_described(source, &table) {
-        return (Reader::empty(source, PATH).of_type(LLAMA), Model::default());
+        return (Reader::empty(source, PATH).of_types(&[LLAMA]), Model::default());
     }
     for row in reader.foreign(&table).into_iter().filter(|row| reader.asks(row.key)) {
-        reader.fault(row.key, format!("has no meaning for `{}`; remove it", family.word()));
+        reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
     }
     let mut model = Model::read(&reader);
-    model.kind = family;
+    model.kind = kind;
+    if model.pet_config.is_none() {
+        pet::note_absence(source);
+    }
     note_types(&mut model, &reader);
+    (kind.entry().prepare)(&mut model, &reader);
     fill::fill(&mut model, &reader);
     (reader, model)
 }

@@ -8,7 +8,6 @@ mod rows;
 pub use rows::{Moe, RoutingPolicy, TopkMethod};
 
 use super::model::{self, Model};
-use crate::model::config::Family;
 use crate::settings::engine::*;
 
 pub(crate) const PATH: &str = "moe_config";
@@ -26,7 +25,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_model: Reader<'a>, model: &Mod
         ignore_all(source, &table);
         return None;
     }
-    if model.kind != Family::Llama {
+    if !model.kind.is(model::LLAMA) {
         reader.fault(
             "expert_num",
             "only Llama's layers can hold experts; write `type: LlamaConfig`, or 1 here",

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | is a GPT-2 | `GPT2LMHeadModel` | always |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
-//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM` | always |
+//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
@@ -12,7 +12,8 @@
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
 //! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` rotates a
-//! part of each head. Capacity, which drops tokens in training, has no key.
+//! part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
+//! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
 use crate::model::config::{Family, MixtureConfig, ModelConfig};
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -47,6 +48,7 @@ impl Architecture {
             _ if rotates_a_part(model) => Self::Glm4Moe,
             (true, true, _) => Self::Glm4Moe,
             (true, false, _) => Self::Qwen3,
+            (false, true, None) if model.output_bias => Self::Llama,
             (false, true, _) => Self::Qwen2,
             (false, false, Some(_)) => Self::Mistral,
             (false, false, None) => Self::Llama,
@@ -91,8 +93,24 @@ impl Architecture {
             (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
             (self == DeepSeek && has_own_heads, "head_dim of its own"),
         ];
-        let of_attention = checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what);
-        of_experts.into_iter().flatten().chain(of_attention).collect()
+        let of_layers = checks.into_iter().chain(self.lacks_of_biases(model));
+        let of_layers = of_layers.filter(|(lacks, _)| *lacks).map(|(_, what)| what);
+        of_experts.into_iter().flatten().chain(of_layers).collect()
+    }
+
+    /// Which biases of layers `model` has, and whether this architecture does not have them.
+    fn lacks_of_biases(self, model: &ModelConfig) -> [(bool, &'static str); 3] {
+        let has_none = self != Self::Gpt2;
+        let all_of_attention = self == Self::Llama && model.qkv_bias;
+        let all_of_mlp = self == Self::Llama && model.gate_up_bias && model.down_bias;
+        [
+            (
+                has_none && model.output_bias && !all_of_attention,
+                "bias of attention's output projection alone",
+            ),
+            (has_none && model.gate_up_bias && !all_of_mlp, "bias of the gate and up projections"),
+            (has_none && model.down_bias && !all_of_mlp, "bias of the down projection alone"),
+        ]
     }
 
     fn lacks_of_experts(self, mixture: &MixtureConfig) -> Vec<&'static str> {

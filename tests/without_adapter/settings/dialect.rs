@@ -107,27 +107,18 @@ fn several_devices_need_a_word() {
 /// One line for each thing that is not built, and none about keys that belong to it.
 #[test]
 fn what_is_not_built_is_one_line_each() {
-    let model = "model.model_config.type: `ChatGLM2Config` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`";
-    assert_eq!(answers("finetune_glm.yaml", &["--as-single"], false), [model]);
     let loader = "train_dataset.data_loader.type: `ADGenDataLoader` is not built; convert the data to text (TextDataLoader) or to \
                   files of token ids (TokenDataLoader)";
-    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader, model]);
-    for kind in [
-        "BloomConfig",
-        "QwenConfig",
-        "InternLMConfig",
-        "TelechatConfig",
-        "PanguAlphaConfig",
-        "WizardCoderConfig",
-    ] {
-        let kind_flag = format!("--model.model_config.type={kind}");
-        let flags = [kind_flag.as_str(), "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
-        let line = answers("finetune_glm.yaml", &flags, false);
-        assert_eq!(line.len(), 1, "{line:?}");
-        assert!(line[0].contains(&format!("`{kind}` is not built yet")), "{line:?}");
-    }
+    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader]);
+    let kind = "--model.model_config.type=MambaConfig";
+    let flags = [kind, "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
+    let lines = answers("finetune_glm.yaml", &flags, true);
+    assert!(lines.len() == 2 && lines[1] == loader, "{lines:?}");
+    let unknown = "--model.model_config.type: `MambaConfig` is not built; `gristmill explain model.model_config.type` lists \
+                   those that are";
+    assert_eq!(lines[0], unknown);
     let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 8, target_modules: '.*wq'}";
-    assert_eq!(answers("finetune_glm.yaml", &[adapters], false), [model]);
+    assert_eq!(answers("finetune_glm.yaml", &[kind, adapters], false), [unknown]);
     let other = "--model.model_config.pet_config={pet_type: ptuning2, pre_seq_len: 128}";
     for (file, flags) in
         [("finetune_glm.yaml", &[other][..]), ("pretrain_llama.yaml", &["--as-single", other])]
@@ -275,31 +266,32 @@ fn each_name_of_a_key_is_known_and_two_that_disagree_are_an_error() {
                 let found = message(BASE, &[&format!("--{section}.{name}=9")]);
                 assert!(!found.contains("unknown key"), "{section}.{name}: {found}");
             }
-            // A switch, a word and a number: whatever the key takes, the two differ.
-            let values = if names.contains(&"extend_method") { ["NTK", "YARN"] } else { ["8", "16"] };
-            let of = |index: usize| format!("{}: {}", names[index], values[index]);
-            let text = match section {
-                "model.model_config" => {
-                    let plain = BASE.replace(
-                        "    num_layers: 2\n",
-                        if names[0] == "num_layers" { "" } else { "    num_layers: 2\n" },
-                    );
-                    let plain = plain.replace(
-                        "    num_heads: 4\n",
-                        if names[0] == "num_heads" { "" } else { "    num_heads: 4\n" },
-                    );
-                    plain.replace(
-                        "    seq_length: 32\n",
-                        &format!("    seq_length: 32\n    {}\n    {}\n", of(0), of(1)),
-                    )
-                }
-                section => format!("{BASE}{section}: {{{}, {}}}\n", of(0), of(1)),
-            };
-            let found = message(&text, &[]);
-            let names_both = |line: &str| names[..2].iter().all(|name| line.contains(name));
-            assert!(found.lines().any(names_both), "{section}.{names:?}: {found}");
+            for other in &names[1..] {
+                let found = message(&given_twice(section, [names[0], other]), &[]);
+                let has = |line: &str, name: &str| {
+                    line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name)
+                };
+                let names_both = |line: &str| has(line, names[0]) && has(line, other);
+                assert!(found.lines().any(names_both), "{section}.{names:?}: {found}");
+            }
         }
     }
+}
+
+/// A configuration in which `section` gives a key under two names, with different values.
+fn given_twice(section: &str, names: [&str; 2]) -> String {
+    // A switch, a word and a number: whatever the key takes, the two differ.
+    let values = if names[0] == "extend_method" { ["NTK", "YARN"] } else { ["8", "16"] };
+    let [first, second] = [0, 1].map(|index| format!("{}: {}", names[index], values[index]));
+    if section != "model.model_config" {
+        return format!("{BASE}{section}: {{{first}, {second}}}\n");
+    }
+    // Keys that the base gives under the first name would be a third.
+    let is_third = |line: &&str| line.trim_start().starts_with(&format!("{}:", names[0]));
+    let base: Vec<&str> = BASE.lines().filter(|line| !is_third(line)).collect();
+    let at = base.iter().position(|line| line.contains("seq_length:")).expect("a length");
+    let (before, after) = base.split_at(at);
+    format!("{}\n    {first}\n    {second}\n{}\n", before.join("\n"), after.join("\n"))
 }
 
 #[test]
@@ -382,5 +374,5 @@ fn real_files_are_plans_or_precise_answers() {
     }
     println!("{plans} of {} files end in a plan", paths.len());
     // More, as types of models are built.
-    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 40);
+    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 70);
 }

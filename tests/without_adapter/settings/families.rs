@@ -29,13 +29,20 @@ fn gpt2_in_the_style_of_the_original() {
     assert_eq!((model.family, model.norm, model.norm_eps), (Family::Gpt2, Norm::LayerNorm, 1e-5));
     assert_eq!((model.positions, model.max_positions), (Positions::Learned, 1024));
     assert_eq!((model.intermediate_size, model.head_dim, model.num_kv_heads), (3072, 64, 12));
-    assert!(model.qkv_bias && model.linear_bias && model.tie_word_embeddings && !model.qk_norm);
-    assert_eq!((model.activation, model.init_std), (Activation::Gelu(Gelu::Exact), 0.02));
+    assert!(
+        model.qkv_bias
+            && model.output_bias
+            && model.gate_up_bias
+            && model.down_bias
+            && model.tie_word_embeddings
+            && !model.qk_norm
+    );
+    assert_eq!((model.activation, model.init_std), (Activation::Gelu(Gelu::Tanh), 0.02));
     assert_eq!(
         notices,
         [
-            "model.model_config.hidden_act: `gelu` is the exact form, by the error function; GPT-2 as published has \
-             the tanh form, `gelu_new`",
+            "model.model_config.hidden_act: `gelu` is the tanh form, as in the original; `gelu_exact` is the one by the error \
+             function",
             "without meaning here and ignored: model.model_config.eos_token_id",
         ]
     );
@@ -94,8 +101,12 @@ const REFUSED: &str = "
 = qkv_has_bias: not built yet (found `False`); write `True`
 + GPT2Config, normalization: RMSNorm
 = normalization: not built yet (found `RMSNorm`); write `normalization: LayerNorm`
-+ LlamaConfig, add_bias_linear: True
-= add_bias_linear: not built yet (found `True`); write `False`
++ GPT2Config, add_bias_linear: False
+= add_bias_linear: not built yet (found `False`); write `True`
++ LlamaConfig, rope_ratio: 2.0
+= rope_ratio: has no meaning for `LlamaConfig`; remove it
++ LlamaConfig, multi_query_attention: True
+= multi_query_attention: has no meaning for `LlamaConfig`; remove it
 + GPT2Config, hidden_act: silu
 = hidden_act: not built yet (found `silu`); write `hidden_act: gelu_new`
 + LlamaConfig, hidden_act: gelu

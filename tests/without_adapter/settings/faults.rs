@@ -77,9 +77,9 @@ const MISTAKES: &str = "
 = x.yaml:6: model.model_config.n_embed: unknown key; did you mean `n_embd`?
 
 -    type: LlamaConfig
-+    type: BloomConfig
++    type: MambaConfig
 +    expert_num: 8
-= x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`
+= x.yaml:4: model.model_config.type: `MambaConfig` is not built; `gristmill explain model.model_config.type` lists those that are
 
 -seed: 7
 +runner_wrapper: {scale_sense: {type: DynamicLossScaleCell, scale_factor: 2, scale_window: 9}}

@@ -44,8 +44,8 @@ const MALFORMED: &str = r#"
 = x.yaml:9: model.model_config.seq_length: expected a whole number from 1 to 2147483648, found `0`
 
 -    type: LlamaConfig
-+    type: BloomConfig
-= x.yaml:4: model.model_config.type: `BloomConfig` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`
++    type: MambaConfig
+= x.yaml:4: model.model_config.type: `MambaConfig` is not built; `gristmill explain model.model_config.type` lists those that are
 +    compute_dtype: float8
 = x.yaml:4: model.model_config.compute_dtype: expected float32, float16 or bfloat16, found `float8`
 +    pet_config: { pet_type: lora }

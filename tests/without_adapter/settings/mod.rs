@@ -16,6 +16,7 @@ mod recompute;
 mod reference;
 mod rope_scaling;
 mod schedule;
+mod types;
 mod whole_files;
 mod wrapper;
 

@@ -1,15 +1,15 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
-use super::extend;
 use super::rows::Model;
-use crate::model::config::{Activation, Family, Gelu};
+use super::{GPT2, LLAMA, biases, extend};
+use crate::model::config::{Activation, Gelu};
 use crate::settings::engine::*;
 
 const MAX_HEAD_DIM: usize = 256;
 
 /// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
-    let is_llama = model.kind == Family::Llama;
+    let is_llama = model.kind.is(LLAMA);
     if is_llama {
         fill_llama(model, reader);
     }
@@ -24,9 +24,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     let gelu = Activation::Gelu(Gelu::Tanh);
     model.hidden_act.get_or_insert(if is_llama { Activation::SwiGlu } else { gelu });
     model.init_method_std.get_or_insert(if is_llama { 0.01 } else { 0.02 });
-    if !*model.qkv_has_bias.get_or_insert(!is_llama) && !is_llama {
-        reader.fault("qkv_has_bias", "not built yet (found `False`); write `True`");
-    }
+    biases::fill(model, reader);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
     let head_dim = if is_llama { model.head_dim } else { head_dim_of(model, reader) };
@@ -101,7 +99,7 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     if model.intermediate_size.is_some() || !reader.is_sound("hidden_size") {
         return;
     }
-    let (key, size) = if model.kind == Family::Gpt2 {
+    let (key, size) = if model.kind.is(GPT2) {
         ("expand_ratio", (ratio.unwrap_or(4) * model.hidden_size) as f64)
     } else {
         let wide = (4 * model.hidden_size) as f64;
@@ -114,7 +112,7 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
         reader.fault(key, format!("makes the feed-forward layer {size} wide; {remedy}"));
         return;
     }
-    let multiple = if model.kind == Family::Gpt2 { 1 } else { multiple.unwrap_or(256) };
+    let multiple = if model.kind.is(GPT2) { 1 } else { multiple.unwrap_or(256) };
     model.intermediate_size = Some((size as usize).div_ceil(multiple) * multiple);
 }
 
@@ -125,7 +123,7 @@ fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     let rows = *model.max_position_embedding.get_or_insert(length);
     let message = format!("is below seq_length {length}: raise it, or lower seq_length to {rows}");
     let keys = ["max_position_embedding", "seq_length"];
-    reader.require(&keys, rows >= length || kind == Family::Llama, message);
+    reader.require(&keys, rows >= length || kind.is(LLAMA), message);
     model.max_position_embedding = Some(rows.max(length));
 }
 
@@ -150,7 +148,7 @@ fn fill_ties(model: &mut Model, reader: &Reader<'_>) {
         reader.fault("untie_embeddings_and_output_weights", message);
     }
     let tied = model.tie_word_embeddings.or(untied.map(|untied| !untied));
-    model.tie_word_embeddings = Some(tied.unwrap_or(model.kind == Family::Gpt2));
+    model.tie_word_embeddings = Some(tied.unwrap_or(model.kind.is(GPT2)));
 }
 
 fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {

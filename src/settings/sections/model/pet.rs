@@ -1,6 +1,6 @@
 //! `model.model_config.pet_config`: low-rank adapters, which train in place of the model's own parameters.
 
-use super::family;
+use super::words::PATH;
 use crate::model::config::{FactorInit, LowRank, ModelConfig};
 use crate::model::{ModuleList, select_modules};
 use crate::settings::engine::*;
@@ -111,7 +111,7 @@ impl Pet {
 
 /// The path of a key of the section.
 pub(crate) fn path_of(key: &str) -> String {
-    format!("{}.pet_config.{key}", family::PATH)
+    format!("{}.pet_config.{key}", PATH)
 }
 
 /// The section at `key`; none where it is absent or empty.
@@ -141,32 +141,26 @@ fn read_at(source: &Source<'_>, path: &str) -> Pet {
 
 /// Reports what is wrong with the adapters of a model whose other keys are not read.
 pub(super) fn check(source: &Source<'_>) {
-    let path = format!("{}.pet_config", family::PATH);
+    let path = format!("{}.pet_config", PATH);
     if source.node(&path).is_some_and(|node| !node.is_off()) {
         read_at(source, &path);
     }
 }
 
-/// The architecture that `word` adapts, if it names one with adapters.
-pub(super) fn base_architecture(word: &str) -> &str {
-    word.strip_suffix(WITH_ADAPTERS).unwrap_or(word)
-}
-
-/// Reports an architecture with adapters in a file that describes none.
-pub(super) fn check_architecture(source: &Source<'_>) {
-    const ARCH: &str = "model.arch.type";
-    let is_adapted = source.word(ARCH).is_some_and(|word| word.ends_with(WITH_ADAPTERS));
-    if is_adapted && !source.node(&format!("{}.pet_config", family::PATH)).is_some_and(|node| !node.is_off())
-    {
-        source.fault(ARCH, "trains adapters, which `model.model_config.pet_config` has to describe; write it, or name the model alone");
+/// Says that an architecture with adapters trains all weights, where a file describes no adapters.
+pub(super) fn note_absence(source: &Source<'_>) {
+    if source.word(ARCH).is_some_and(|word| word.ends_with(WITH_ADAPTERS)) {
+        source.note(format!("{ARCH}: without `pet_config` there are no adapters, and all weights train"));
     }
 }
+
+const ARCH: &str = "model.arch.type";
 
 /// The end of the names of architectures with adapters.
 const WITH_ADAPTERS: &str = "WithLora";
 
 /// What the original's architectures with adapters adapt where nothing else is written.
 fn default_targets(source: &Source<'_>) -> Option<&'static str> {
-    let word = source.word("model.arch.type").filter(|word| word.ends_with(WITH_ADAPTERS))?;
+    let word = source.word(ARCH).filter(|word| word.ends_with(WITH_ADAPTERS))?;
     Some(if word.contains("GLM") || word.contains("Bloom") { ".*query_key_value" } else { ".*wq|.*wv" })
 }

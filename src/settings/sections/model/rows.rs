@@ -1,20 +1,21 @@
 //! The keys of a model.
 
-use super::family;
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
+use super::types::ModelType;
+use super::{GPT2, LLAMA, words};
 use crate::element::Element;
-use crate::model::config::{Activation, Family};
+use crate::model::config::Activation;
 use crate::settings::engine::*;
 use crate::settings::sections::recompute::Offset;
 
 rows! {
     /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.
     pub struct Model {
-        /// The model's family; `model.arch.type` says the same.
-        kind "type": Family = Shape.default(Family::Llama).read_by(family::read).example("GPT2Config"),
+        /// The type of the model, which goes with `model.arch.type`.
+        kind "type": ModelType = Shape.default(ModelType::default()).read_by(words::read).example("GPT2Config"),
         /// Number of different tokens (V).
-        vocab_size: usize = Shape.required().within(SIZE),
+        vocab_size: usize = Shape.required().within(SIZE).also("padded_vocab_size"),
         /// Width of the residual stream (D).
         hidden_size: usize = Shape.required().within(SIZE).also("n_embd"),
         /// Number of blocks (L).
@@ -23,10 +24,13 @@ rows! {
         num_heads: usize = Shape.required().within(SIZE).also("num_attention_heads n_head").example("2"),
         /// Key and value heads; by default as many as query heads.
         n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
-            .also("num_key_value_heads num_query_groups").example("2"),
+            .also("num_key_value_heads num_query_groups multi_query_group_num").example("2"),
+        /// `False` gives each query head a key and value head of its own.
+        multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
         /// Width of a head; `hidden_size / num_heads` by default.
         head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
-        /// Megatron's name of `head_dim`. Files of the original carry it without effect, so it may only repeat the width.
+        /// Megatron's name of `head_dim`. In most types of the original it has no effect, so it may only repeat the width; in
+        /// ChatGLM2Config it is the width.
         kv_channels: Option<usize> = Shape.optional().example("16"),
         /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's follows its
         /// rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of `multiple_of`.
@@ -39,7 +43,7 @@ rows! {
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
         /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the tanh
         /// approximation, `gelu_new`; `gelu` is the exact form and `fast_gelu` the one by the logistic function.
-        hidden_act: Option<Activation> = Shape.optional().read_by(family::activation)
+        hidden_act: Option<Activation> = Shape.optional().read_by(words::activation)
             .also("activation_function activation_func").example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -50,11 +54,13 @@ rows! {
         rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO).also("layernorm_epsilon layer_norm_epsilon"),
         /// Base of the rotary frequencies; 10000 by default.
         theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).also("rope_theta rotary_base").example("1e6"),
+        /// Factor of `theta`.
+        rope_ratio: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(CHATGLM2).example("500"),
         /// How rotary frequencies are stretched: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or `LLAMA3`, with
         /// `scaling_factor` or `pretrain_seqlen`.
         extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
         /// Megatron's name of `extend_method`, where `rope` is none; GPT-2's positions are `learned_absolute`.
-        position_embedding_type: Option<String> = Numbers.optional().read_by(family::positions)
+        position_embedding_type: Option<String> = Numbers.optional().read_by(words::positions)
             .example("NTK\nscaling_factor: 2.0"),
         /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
         scaling_factor: Option<Node> = Numbers.optional().of(LLAMA).also("factor rotary_scaling_factor")
@@ -75,8 +81,18 @@ rows! {
         tie_word_embeddings: Option<bool> = Shape.optional().example("True"),
         /// The opposite of `tie_word_embeddings`.
         untie_embeddings_and_output_weights: Option<bool> = Shape.optional().example("False"),
-        /// Whether the q, k and v projections have a bias: False in Llama, True in GPT-2 by default.
+        /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM and Qwen by default.
         qkv_has_bias: Option<bool> = Shape.optional().also("attention_bias add_qkv_bias").example("True"),
+        /// Whether the output projection of attention has a bias: True in GPT-2 and TeleChat by default.
+        attn_proj_has_bias: Option<bool> = Shape.optional().also("out_proj_has_bias wo_has_bias").example("True"),
+        /// Whether the first projections of the feed-forward layer have a bias: True in GPT-2 by default.
+        add_mlp_fc1_bias_linear: Option<bool> = Shape.optional().example("True"),
+        /// Whether its last projection has one: True in GPT-2 and TeleChat by default.
+        add_mlp_fc2_bias_linear: Option<bool> = Shape.optional().example("True"),
+        /// The default of the first two; True in InternLM.
+        has_bias: Option<bool> = Shape.optional().example("True"),
+        /// The default of all four.
+        add_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// Whether q and k are normalised per head before rotation.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).also("qk_layernorm").example("True"),
         /// A token attends to this many tokens, itself and those before it; by default to all of its sequence.
@@ -86,13 +102,16 @@ rows! {
         /// Megatron's form of the window: [left, 0], the tokens before itself that a token attends to; -1: no limit.
         window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
         /// Share of the attention weights that training drops.
-        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("attention_dropout_rate attn_pdrop"),
+        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
+            .also("attention_dropout_rate attention_dropout_prob attention_probs_dropout_prob attn_pdrop"),
         /// Share of what each half of a block adds to the residual stream that training drops.
-        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("hidden_dropout_rate resid_pdrop"),
+        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
+            .also("hidden_dropout_rate hidden_dropout_prob resid_pdrop"),
         /// Share of the embedding's output that training drops.
-        emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE).also("embedding_dropout_prob embd_pdrop"),
+        emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
+            .also("embedding_dropout_prob embed_dropout_prob embd_pdrop"),
         /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
-        init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).also("initializer_range").example("0.03"),
+        init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).also("initializer_range sigma").example("0.03"),
         /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`. Sums,
         /// master weights, moments, logits and routers are float32 in any case.
         compute_dtype: Element = Numbers.default(Element::F32).also("compute_type dtype"),
@@ -159,7 +178,11 @@ rows! {
             "lazy_inline disable_lazy_inline",
             "about compiling each layer once, which is always so here",
         ),
-        refused("use_past", Passes::Off, "write `use_past: False`"),
+        differs(
+            "use_past",
+            Passes::Off,
+            "training keeps no cache of keys and values; the original sets it to False too",
+        ),
         refused(
             "multi_latent_attention q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim \
                 window_attn_skip_freq use_mup is_reward_model",
@@ -173,7 +196,7 @@ rows! {
         ),
         differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
         differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
-        differs("residual_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
+        differs("residual_dtype|res_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
         differs("pad_token_id", Passes::Never, "rows are never padded, so no token is left out of the loss for it"),
         differs(
             "checkpoint_name_or_path",
@@ -183,8 +206,7 @@ rows! {
     ]
 }
 
-pub(super) const LLAMA: &str = "LlamaConfig";
-const GPT2: &str = "GPT2Config";
+const CHATGLM2: &str = "ChatGLM2Config";
 
 /// `window_size`: how many tokens a token attends to before and after itself; -1 is no limit.
 fn window(reader: &Reader<'_>, key: &'static str) -> Option<Vec<f64>> {

@@ -1,0 +1,67 @@
+//! Samples formed one after the other, in memory.
+
+use std::sync::Arc;
+
+use super::samples::{Labels, Samples};
+use super::stream::{Part, TokenStream};
+
+/// Collects samples in memory.
+#[derive(Debug, Default)]
+pub struct SampleCollector {
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
+    documents: Vec<u64>,
+    packed: Vec<u64>,
+}
+
+impl SampleCollector {
+    /// Appends a sample: its token ids, and for each the id to predict from it or [`NO_LABEL`].
+    ///
+    /// # Panics
+    /// If the two differ in length.
+    #[track_caller]
+    pub fn push(&mut self, tokens: &[u32], targets: &[u32]) {
+        self.push_document(tokens, targets);
+        self.end_sample();
+    }
+
+    /// Appends a sample whose labels are those of Hugging Face: for each token the same token, or [`NO_LABEL`].
+    ///
+    /// # Panics
+    /// If the two differ in length, or there is no token.
+    #[track_caller]
+    pub fn push_aligned(&mut self, tokens: &[u32], labels: &[u32]) {
+        assert!(!tokens.is_empty(), "a sample needs a token");
+        self.push(&tokens[..tokens.len() - 1], &labels[1..]);
+    }
+
+    /// Appends a document to the sample that [`end_sample`](Self::end_sample) ends.
+    ///
+    /// # Panics
+    /// If tokens and targets differ in length.
+    #[track_caller]
+    pub fn push_document(&mut self, tokens: &[u32], targets: &[u32]) {
+        assert_eq!(tokens.len(), targets.len(), "every token must have a target");
+        self.tokens.extend_from_slice(tokens);
+        self.targets.extend_from_slice(targets);
+        self.documents.push(self.tokens.len() as u64);
+    }
+
+    /// Ends a sample of the documents that were appended since the last one.
+    pub fn end_sample(&mut self) {
+        self.packed.push(self.documents.len() as u64);
+    }
+
+    /// The samples.
+    pub fn finish(self) -> Samples {
+        let stream = |ids| {
+            let mut stream = TokenStream::default();
+            stream.push(Part::Ids(ids));
+            stream
+        };
+        let is_packed = self.packed.len() != self.documents.len();
+        let labels = Labels::Shifted(Arc::new(stream(self.targets)));
+        let samples = Samples::new(stream(self.tokens), labels, self.documents);
+        if is_packed { samples.packed(self.packed) } else { samples }
+    }
+}

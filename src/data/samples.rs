@@ -1,0 +1,233 @@
+//! Samples of differing lengths, each with the labels that enter the loss.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::statistics::{self, fnv1a};
+use super::stream::TokenStream;
+use super::token_encoding::NO_TOKEN;
+use crate::error::{Error, Result};
+
+/// The label of a token that the loss skips. Stored labels that are negative, such as -100, read as this.
+pub const NO_LABEL: u32 = NO_TOKEN;
+
+/// What each token of a sample should be followed by.
+#[derive(Clone, Debug)]
+pub enum Labels {
+    /// The token after it.
+    Next,
+    /// For each token the same token, or [`NO_LABEL`] if it must not be predicted: the labels of Hugging Face, which a
+    /// model shifts.
+    Aligned(Arc<TokenStream>),
+    /// For each token the one to predict from it, or [`NO_LABEL`].
+    Shifted(Arc<TokenStream>),
+}
+
+/// Samples: runs of token ids, one after the other in a stream. A row of a batch is one sample, cut or padded to the
+/// length of a row. A sample may consist of several documents, which do not attend to each other.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    tokens: Arc<TokenStream>,
+    labels: Labels,
+    /// The end of each document, in tokens from the start of the stream.
+    documents: Vec<u64>,
+    /// The end of each sample, in documents; `None`: each document is a sample.
+    packed: Option<Vec<u64>>,
+}
+
+impl Samples {
+    /// Samples of one document each, with these ends in tokens from the start of the stream.
+    ///
+    /// # Panics
+    /// If `ends` do not rise to the length of the stream, or the labels are not as many as the tokens.
+    #[track_caller]
+    pub fn new(tokens: TokenStream, labels: Labels, ends: Vec<u64>) -> Self {
+        assert!(ends.is_sorted(), "ends of samples must rise");
+        assert_eq!(
+            ends.last().copied().unwrap_or(0),
+            tokens.len(),
+            "the last sample must end with the stream"
+        );
+        if let Labels::Aligned(labels) | Labels::Shifted(labels) = &labels {
+            assert_eq!(labels.len(), tokens.len(), "every token must have a label");
+        }
+        Self { tokens: Arc::new(tokens), labels, documents: ends, packed: None }
+    }
+
+    /// The same documents, of which each sample has several: `ends` is the end of each sample, in documents.
+    ///
+    /// # Panics
+    /// If `ends` do not rise to the number of documents.
+    #[track_caller]
+    pub fn packed(self, ends: Vec<u64>) -> Self {
+        assert!(ends.is_sorted(), "ends of samples must rise");
+        let documents = self.documents.len() as u64;
+        assert_eq!(
+            ends.last().copied().unwrap_or(0),
+            documents,
+            "the last sample must end with the last document"
+        );
+        Self { packed: Some(ends), ..self }
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> u64 {
+        self.packed.as_ref().unwrap_or(&self.documents).len() as u64
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The token ids.
+    pub fn tokens(&self) -> &Arc<TokenStream> {
+        &self.tokens
+    }
+
+    /// The stored labels, if there are any.
+    pub fn labels(&self) -> Option<&Arc<TokenStream>> {
+        match &self.labels {
+            Labels::Next => None,
+            Labels::Aligned(labels) | Labels::Shifted(labels) => Some(labels),
+        }
+    }
+
+    /// Fills a row with a sample: the ids that the model reads, and for each the id to predict or [`NO_LABEL`]. What is
+    /// left of the row is token 0 without a label; what does not fit is cut off. Returns the number of tokens read.
+    ///
+    /// # Panics
+    /// If there are fewer samples, or the buffers differ in length.
+    #[track_caller]
+    pub fn read(&self, sample: u64, tokens: &mut [u32], targets: &mut [u32]) -> usize {
+        assert_eq!(tokens.len(), targets.len(), "tokens and targets must have the same length");
+        let range = self.tokens_of(sample..sample + 1);
+        let count = self.read_tokens(&range).min(tokens.len());
+        let (own, padding) = tokens.split_at_mut(count);
+        let (labels, unlabelled) = targets.split_at_mut(count);
+        padding.fill(0);
+        unlabelled.fill(NO_LABEL);
+        self.tokens.read(range.start..range.start + count as u64, own);
+        let label = |from: u64| from..from + count as u64;
+        match &self.labels {
+            Labels::Next => self.tokens.read(label(range.start + 1), labels),
+            Labels::Aligned(stream) => stream.read(label(range.start + 1), labels),
+            Labels::Shifted(stream) => stream.read(label(range.start), labels),
+        }
+        count
+    }
+
+    /// Calls `visit` with the part of a row of `seq_length` tokens that each document of a sample takes, and with that of
+    /// the padding, if anything follows the first document.
+    pub(super) fn for_each_document(
+        &self,
+        sample: u64,
+        seq_length: usize,
+        mut visit: impl FnMut(Range<usize>),
+    ) {
+        let range = self.tokens_of(sample..sample + 1);
+        let count = self.read_tokens(&range).min(seq_length);
+        let documents = self.documents_of(sample);
+        let mut start = 0;
+        for end in self.documents[documents].iter().map(|end| ((end - range.start) as usize).min(count)) {
+            if start < end {
+                visit(start..end);
+                start = end;
+            }
+        }
+        if start < seq_length {
+            visit(start..seq_length);
+        }
+    }
+
+    /// The part of the stream that a range of samples takes.
+    ///
+    /// # Panics
+    /// If there are fewer samples.
+    #[track_caller]
+    pub fn tokens_of(&self, samples: Range<u64>) -> Range<u64> {
+        self.end_before(samples.start)..self.end_before(samples.end)
+    }
+
+    /// A hash of a range of samples, by which a resumed run notices that its data has changed. Checkpoints store it: it
+    /// must not change.
+    pub(super) fn fingerprint(&self, samples: Range<u64>) -> u64 {
+        let tokens = self.tokens_of(samples.clone());
+        let mut hash = statistics::fingerprint(&self.tokens, tokens.clone());
+        let kind = match &self.labels {
+            Labels::Next => "next",
+            Labels::Aligned(_) => "aligned",
+            Labels::Shifted(_) => "shifted",
+        };
+        hash = fnv1a(hash, kind.as_bytes());
+        if let Some(labels) = self.labels() {
+            hash = fnv1a(hash, &statistics::fingerprint(labels, tokens).to_le_bytes());
+        }
+        for sample in samples {
+            for end in &self.documents[self.documents_of(sample)] {
+                hash = fnv1a(hash, &end.to_le_bytes());
+            }
+            hash = fnv1a(hash, b";");
+        }
+        hash
+    }
+
+    /// The numbers of the documents of a sample.
+    fn documents_of(&self, sample: u64) -> Range<usize> {
+        match &self.packed {
+            None => sample as usize..sample as usize + 1,
+            Some(ends) => {
+                let start = if sample == 0 { 0 } else { ends[sample as usize - 1] };
+                start as usize..ends[sample as usize] as usize
+            }
+        }
+    }
+
+    /// The end of the last of the first `samples` samples, in tokens.
+    fn end_before(&self, samples: u64) -> u64 {
+        assert!(samples <= self.len(), "sample {samples} was requested of {}", self.len());
+        match samples {
+            0 => 0,
+            samples => {
+                let documents = self.documents_of(samples - 1).end;
+                if documents == 0 { 0 } else { self.documents[documents - 1] }
+            }
+        }
+    }
+
+    /// How many tokens of a sample the model reads: aligned labels leave nothing to predict from the last one.
+    fn read_tokens(&self, range: &Range<u64>) -> usize {
+        let len = (range.end - range.start) as usize;
+        match self.labels {
+            Labels::Shifted(_) => len,
+            Labels::Next | Labels::Aligned(_) => len.saturating_sub(1),
+        }
+    }
+}
+
+/// Checks the tokens of a row and its targets, of sample number `sample`, counted from 0.
+pub(super) fn check_row(
+    sample: u64,
+    tokens: &[u32],
+    targets: &[u32],
+    vocab_size: usize,
+    pad: Option<u32>,
+) -> Result<()> {
+    let is_outside = |id: &u32| *id as usize >= vocab_size && Some(*id) != pad;
+    let bad = tokens.iter().find(|id| is_outside(id));
+    let Some(bad) = bad.or_else(|| targets.iter().find(|id| is_outside(id) && **id != NO_LABEL)) else {
+        return Ok(());
+    };
+    let number = sample + 1;
+    Err(Error::Plan(match *bad {
+        NO_TOKEN => format!(
+            "sample {number} of the data has a value that is not a token id, but negative or wider than 32 bits: write the file again"
+        ),
+        bad => format!(
+            "token {bad} of sample {number} of the data is outside vocab_size {vocab_size}: raise model.model_config.vocab_size or check the tokenizer"
+        ),
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4.
+
+use super::{Model, TypeEntry, nothing};
+use crate::model::config::Family;
+use crate::settings::engine::*;
+
+pub(super) const CHATGLM2: TypeEntry = TypeEntry {
+    word: "ChatGLM2Config",
+    class: None,
+    architectures: "ChatGLM2ForConditionalGeneration ChatGLM2WithLora",
+    about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, with a bias in the \
+        projections to q, k and v, and of whose heads one half rotates, in interleaved pairs. Not taken over: its default sizes, \
+        which follow from the others here.",
+    base: super::LLAMA,
+    others: &[
+        refused(
+            "apply_residual_connection_post_layernorm post_self_attn_layernorm post_mlp_layernorm",
+            Passes::Off,
+            "write `False`, as in every published ChatGLM",
+        ),
+        refused("rmsnorm post_layer_norm", Passes::On, "write `True`, as in every published ChatGLM"),
+        refused(
+            "apply_query_key_layer_scaling",
+            Passes::On,
+            "write `True`: scores are always divided by the root of the width of a head",
+        ),
+        refused(
+            "pre_seq_len prefix_projection",
+            Passes::Off,
+            "remove it to train all weights: P-tuning's prefixes of keys and values are not built",
+        ),
+        refused("quantization_bit", Passes::Off, "write 0; `compute_dtype` stores weights in 16 bits"),
+        refused(
+            "use_rearrange_rope interleaved_qkv",
+            Passes::Off,
+            "write `False`, the order of q and k in published weights",
+        ),
+        refused(
+            "mask_generate",
+            Passes::Off,
+            "write `reset_attention_mask` under the data loader's `config` instead",
+        ),
+        ignored(
+            "enable_high_performance gmask_token_id mask_token_id",
+            "about the original's kernels and tokenizer",
+        ),
+    ],
+    prepare,
+    family: Family::Llama,
+    finish: nothing,
+};
+
+fn prepare(model: &mut Model, reader: &Reader<'_>) {
+    if model.head_dim.is_none() {
+        model.head_dim = model.kv_channels.take();
+    }
+    let shares = model.multi_query_attention.take() != Some(false);
+    model.n_kv_heads.get_or_insert(if shares { 2 } else { model.num_heads });
+    // In the original the switch of all biases counts here even where this one is off.
+    let has_biases = model.add_bias_linear == Some(true);
+    model.qkv_has_bias = Some(has_biases || model.qkv_has_bias.unwrap_or(true));
+    model.rotary_percent.get_or_insert(0.5);
+    model.rotary_interleaved.get_or_insert(true);
+    let ratio = model.rope_ratio.take().unwrap_or(1.0);
+    model.theta = Some(model.theta.unwrap_or(10_000.0) * ratio);
+    if !reader.has("emb_dropout_prob") {
+        model.emb_dropout_prob = model.hidden_dropout;
+    }
+    if model.intermediate_size.is_none() {
+        reader.missing("intermediate_size", "a whole number from 1, the width of the feed-forward layer");
+    }
+}

@@ -1,0 +1,89 @@
+//! The words of the `model` section, and what they mean for a type of model.
+
+use super::LLAMA;
+use super::types::{ModelType, OUTSIDE};
+use crate::element::Element;
+use crate::model::config::{Activation, Gelu};
+use crate::settings::engine::*;
+
+/// The section of the model.
+pub(crate) const PATH: &str = "model.model_config";
+
+impl Words for Element {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("float32", Self::F32), ("float16", Self::F16), ("bfloat16", Self::Bf16)];
+}
+
+impl Words for Activation {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("silu", Self::SwiGlu),
+        ("swiglu", Self::SwiGlu),
+        ("fusedswiglu", Self::SwiGlu),
+        ("gelu_new", Self::Gelu(Gelu::Tanh)),
+        ("gelu_tanh", Self::Gelu(Gelu::Tanh)),
+        ("gelu_pytorch_tanh", Self::Gelu(Gelu::Tanh)),
+        ("gelu", Self::Gelu(Gelu::Tanh)),
+        ("gelu_exact", Self::Gelu(Gelu::Exact)),
+        ("quick_gelu", Self::Gelu(Gelu::Fast)),
+        ("fast_gelu", Self::Gelu(Gelu::Fast)),
+    ];
+}
+
+/// The table of `model.arch`.
+pub(crate) fn arch_table() -> Table {
+    let classes = OUTSIDE.iter().flat_map(|(classes, _)| words(classes)).collect::<Vec<_>>().join("`, `");
+    let about = "`model.arch`: the class of the model, which goes with `model_config.type`. These classes stay out, each for a \
+        reason that the error gives";
+    Table::unused(
+        &format!("{about}: `{classes}`."),
+        [
+            sections("type"),
+            ignored("auto_register", "names the original's code"),
+            refused("pet", Passes::Off, "write the adapters under `model_config.pet_config`"),
+        ],
+    )
+}
+
+/// The row of `type` only repeats what [`ModelType::find`] found.
+pub(super) fn read(reader: &Reader<'_>, _: &'static str) -> Option<ModelType> {
+    ModelType::find(reader.source)
+}
+
+/// `hidden_act`, which must suit the type.
+pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Option<Activation>> {
+    let is_llama = reader.kind_is(LLAMA);
+    let node = reader.node(key)?;
+    match Activation::from_node(node) {
+        Some(activation) if (activation == Activation::SwiGlu) == is_llama => {
+            if node.word() == Some("gelu") {
+                let text = "`gelu` is the tanh form, as in the original; `gelu_exact` is the one by the error function";
+                reader.note(key, text);
+            }
+            Some(Some(activation))
+        }
+        _ => {
+            let remedy = if is_llama { "silu" } else { "gelu_new" };
+            reader.fault(key, format!("not built yet (found {node}); write `{key}: {remedy}`"));
+            None
+        }
+    }
+}
+
+/// `position_embedding_type`: how Llama's rotary frequencies are stretched; GPT-2's positions are learned.
+pub(super) fn positions(reader: &Reader<'_>, key: &'static str) -> Option<Option<String>> {
+    let word: String = reader.convert(key, reader.node(key)?)?;
+    let is_llama = reader.kind_is(LLAMA);
+    match (is_llama, word.as_str()) {
+        (true, "rope") | (false, "learned_absolute" | "absolute") => Some(None),
+        (
+            true,
+            "learned_absolute" | "absolute" | "none" | "relative" | "mrope" | "partial_rope" | "alibi",
+        )
+        | (false, _) => {
+            let remedy = if is_llama { "rope" } else { "learned_absolute" };
+            reader.fault(key, format!("not built yet (found `{word}`); write `{key}: {remedy}`"));
+            None
+        }
+        (true, _) => Some(Some(word)),
+    }
+}

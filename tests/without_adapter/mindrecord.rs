@@ -1,0 +1,198 @@
+//! MindSpore's MindRecord files: what MindSpore wrote is read as MindSpore reads it, and anything else is one line.
+
+use gristmill::data::mindrecord::MindRecordFile;
+use proptest::prelude::*;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const COLUMNS: &str = "columns.mindrecord";
+
+/// A file of the folder that `make.py` filled.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/mindrecord").join(name)
+}
+
+/// Copies of a data file and its index.
+fn copied(name: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in [name.to_string(), format!("{name}.db")] {
+        fs::copy(fixture(&name), folder.path().join(&name)).expect("a file");
+    }
+    let path = folder.path().join(name);
+    (folder, path)
+}
+
+fn index(data: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.db", data.display()))
+}
+
+/// The rows of a column.
+fn rows(file: &MindRecordFile, column: &str) -> Vec<Vec<i64>> {
+    let column = file.column(column).unwrap_or_else(|error| panic!("{error}"));
+    (0..file.rows()).map(|row| file.elements(row, column).collect()).collect()
+}
+
+/// The answer about a file that cannot be read, without its folder.
+fn answer(path: &Path) -> String {
+    let message = MindRecordFile::open(path).map(|_| ()).unwrap_err().to_string();
+    assert!(!message.contains('\n'), "one line: {message}");
+    let folder = format!("{}/", path.parent().expect("a folder").display());
+    message.replacen(&folder, "", 1)
+}
+
+/// Both files read equal to what MindSpore reads from them.
+#[test]
+fn rows_are_those_that_mindspore_reads() {
+    let json = fs::read_to_string(fixture("rows.json")).expect("a file");
+    let wanted: Value = serde_json::from_str(&json).expect("JSON");
+    for (files, columns) in [
+        (&["shards.mindrecord0", "shards.mindrecord1"][..], &["input_ids"][..]),
+        (&[COLUMNS], &["input_ids", "labels", "attention_mask", "loss_mask"]),
+    ] {
+        let opened: Vec<_> = files
+            .iter()
+            .map(|file| MindRecordFile::open(&fixture(file)).unwrap_or_else(|error| panic!("{error}")))
+            .collect();
+        assert_eq!(opened[0].shards(), files);
+        let wanted = wanted[files[0]].as_array().expect("rows");
+        for column in columns {
+            let found: Vec<_> = opened.iter().flat_map(|file| rows(file, column)).collect();
+            let wanted: Vec<Vec<i64>> = wanted
+                .iter()
+                .map(|row| serde_json::from_value(row[column].clone()).expect("numbers"))
+                .collect();
+            assert_eq!(found, wanted, "{column} of {files:?}");
+        }
+    }
+}
+
+#[test]
+fn columns_that_are_no_arrays_of_whole_numbers() {
+    let file = MindRecordFile::open(&fixture(COLUMNS)).expect("a file");
+    let answer = |column: &str| {
+        let message = file.column(column).map(|_| ()).unwrap_err().to_string();
+        message.split_once(": ").expect("a path").1.to_string()
+    };
+    let remedy = "write token ids as arrays of int32 or int64";
+    assert_eq!(answer("weight"), format!("column `weight` has the type array of float32; {remedy}"));
+    assert_eq!(answer("filling"), format!("column `filling` has the type bytes; {remedy}"));
+    assert_eq!(answer("number"), format!("column `number` has the type int32; {remedy}"));
+    let names = "attention_mask, filling, input_ids, labels, loss_mask, name, number, weight";
+    assert_eq!(answer("ids"), format!("has no column `ids`; name one of {names} in `input_columns`"));
+}
+
+#[test]
+fn an_index_that_is_missing_or_of_another_file() {
+    let (_folder, path) = copied(COLUMNS);
+    let index = index(&path);
+    let copy = "copy the index that was written with `columns.mindrecord`";
+    let elsewhere = "columns.mindrecord.db: is the index of another file: it has row 0 elsewhere";
+    fs::copy(fixture("shards.mindrecord0.db"), &index).expect("a file");
+    assert_eq!(answer(&path), format!("{elsewhere}; {copy}"));
+    // A database of another program: the same pages, in which the table has another name.
+    let bytes = fs::read(fixture("columns.mindrecord.db")).expect("a file");
+    fs::write(&index, replaced(&bytes, b"INDEXES", b"BOOKS__")).expect("a file");
+    let foreign = "columns.mindrecord.db: is an SQLite file without MindRecord's table INDEXES";
+    assert_eq!(answer(&path), format!("{foreign}; {copy}"));
+    fs::write(&index, "no database").expect("a file");
+    assert_eq!(answer(&path), format!("columns.mindrecord.db: is not an SQLite file; {copy}"));
+    fs::write(&index, &bytes[..4096]).expect("a file");
+    assert!(answer(&path).ends_with(&format!("is malformed; {copy}")), "{}", answer(&path));
+    fs::remove_file(&index).expect("a file");
+    let missing = "columns.mindrecord.db: no such file; it is the index of `columns.mindrecord`: copy it beside that file";
+    assert_eq!(answer(&path), missing);
+}
+
+#[test]
+fn data_files_that_are_cut_or_of_another_kind() {
+    let (_folder, path) = copied(COLUMNS);
+    let bytes = fs::read(&path).expect("a file");
+    let cut = |len: usize| {
+        fs::write(&path, &bytes[..len]).expect("a file");
+        answer(&path)
+    };
+    let again = "it was cut; copy it again";
+    assert_eq!(cut(bytes.len() - 1), format!("columns.mindrecord: ends within page 2: {again}"));
+    assert_eq!(cut(30_000), format!("columns.mindrecord: ends within page 0: {again}"));
+    assert_eq!(cut(100), format!("columns.mindrecord: ends within its header: {again}"));
+    let other = "columns.mindrecord: is not a MindRecord file: it does not start with a header in JSON";
+    assert_eq!(cut(0), other);
+    fs::write(&path, "a file of text").expect("a file");
+    assert_eq!(answer(&path), other);
+    fs::write(&path, replaced(&bytes, b"\"version\":\"3.0\"", b"\"version\":\"4.0\"")).expect("a file");
+    assert_eq!(answer(&path), "columns.mindrecord: has version `4.0`; versions 2.0 and 3.0 are read");
+}
+
+#[test]
+fn a_damaged_length_of_a_row() {
+    let (_folder, path) = copied("shards.mindrecord0");
+    let mut bytes = fs::read(&path).expect("a file");
+    bytes[16384] += 1;
+    fs::write(&path, &bytes).expect("a file");
+    assert_eq!(answer(&path), "shards.mindrecord0: page 0 is malformed; copy the file again");
+}
+
+/// `bytes` with every `from` replaced by `to` of the same length.
+fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let places: Vec<_> = bytes
+        .windows(from.len())
+        .enumerate()
+        .filter(|(_, window)| *window == from)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!places.is_empty(), "{} must occur", String::from_utf8_lossy(from));
+    places.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to));
+    bytes
+}
+
+/// Reads all columns of a file; what is wrong with it is one line.
+fn read_all(path: &Path) {
+    match MindRecordFile::open(path) {
+        Ok(file) => {
+            let names: Vec<String> = file.columns().map(str::to_string).collect();
+            for column in names.iter().filter_map(|name| file.column(name).ok()) {
+                for row in 0..file.rows() {
+                    let count = file.elements(row, column).count();
+                    assert!(file.len_of(row, column).is_ok_and(|len| count <= len) || count == 0);
+                }
+            }
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),
+    }
+}
+
+/// Where bytes of a file are damaged: mostly where something is written.
+fn places(pages: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(usize, u8)>> {
+    let place = prop_oneof![4 => 0..1200usize, 2 => pages, 1 => 0..60_000usize];
+    proptest::collection::vec((place, any::<u8>()), 0..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A damaged or cut file is read or refused; it neither panics nor takes memory that the file does not have.
+    #[test]
+    fn damaged_files(
+        of_data in places(16_384..16_700),
+        of_index in places(3_900..9_000),
+        data_len in prop_oneof![8 => Just(usize::MAX), 1 => 0..49_230usize],
+        index_len in prop_oneof![8 => Just(usize::MAX), 1 => 0..16_384usize],
+    ) {
+        let (_folder, path) = copied("shards.mindrecord0");
+        for (path, changes, len) in [(path.clone(), of_data, data_len), (index(&path), of_index, index_len)] {
+            let mut bytes = fs::read(&path).expect("a file");
+            for (place, byte) in changes {
+                let place = place % bytes.len();
+                // A digit stays one, or hardly any header would be JSON.
+                let is_digit = bytes[place].is_ascii_digit();
+                bytes[place] = if is_digit { b'0' + byte % 10 } else { bytes[place] ^ byte };
+            }
+            bytes.truncate(len);
+            fs::write(&path, bytes).expect("a file");
+        }
+        read_all(&path);
+    }
+}

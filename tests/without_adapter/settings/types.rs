@@ -1,0 +1,164 @@
+//! The types of models: what a file of each becomes, which classes go together, and what stays out.
+
+use super::families::{model, with_model};
+use super::{message, resolve};
+use gristmill::model::config::{Family, ModelConfig};
+
+const SIZES: &str = "vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 32";
+
+fn with_arch(class: &str, arch: &str) -> String {
+    with_model(&format!("type: {class}, {SIZES}, ffn_hidden_size: 96"))
+        .replace("lr_schedule", &format!("  arch: {{type: {arch}}}\nlr_schedule"))
+}
+
+fn of(keys: &str) -> ModelConfig {
+    model(&with_model(keys)).0
+}
+
+fn biases(model: &ModelConfig) -> [bool; 4] {
+    [model.qkv_bias, model.output_bias, model.gate_up_bias, model.down_bias]
+}
+
+#[test]
+fn chatglm_with_its_own_names() {
+    let keys = "type: ChatGLM2Config, num_layers: 2, padded_vocab_size: 512, hidden_size: 64, ffn_hidden_size: 96, \
+                num_attention_heads: 4, seq_length: 32, layernorm_epsilon: 1e-6, hidden_dropout: 0.1";
+    let plain = of(keys);
+    assert_eq!((plain.vocab_size, plain.num_heads, plain.num_kv_heads), (512, 4, 2));
+    assert_eq!((plain.head_dim, plain.rotary_dim, plain.rotary_interleaved), (16, 8, true));
+    assert_eq!((plain.rope_theta, plain.norm_eps, plain.intermediate_size), (10_000.0, 1e-6, 96));
+    assert_eq!(biases(&plain), [true, false, false, false]);
+    // The original drops elements of the embedding with the same probability.
+    assert_eq!((plain.hidden_dropout, plain.embedding_dropout), (0.1, 0.1));
+    let other =
+        "kv_channels: 8, multi_query_group_num: 1, rope_ratio: 500, rotary_percent: 0.5, add_qkv_bias: False";
+    let other = of(&format!("{keys}, {other}"));
+    assert_eq!((other.head_dim, other.rotary_dim, other.num_kv_heads), (8, 4, 1));
+    assert_eq!((other.rope_theta, biases(&other)), (5e6, [false; 4]));
+    let all =
+        of(&format!("{keys}, add_bias_linear: True, add_qkv_bias: False, multi_query_attention: False"));
+    assert_eq!((biases(&all), all.num_kv_heads), ([true; 4], 4));
+    let missing = message(&with_model(&keys.replace("ffn_hidden_size: 96, ", "")), &[]);
+    assert!(missing.contains("`intermediate_size` is missing"), "{missing}");
+}
+
+#[test]
+fn the_biases_of_each_type() {
+    let of = |kind: &str, more: &str| of(&format!("type: {kind}, {SIZES}, intermediate_size: 96, {more}"));
+    let cases = [
+        ("LlamaConfig", "", [false; 4]),
+        ("LlamaConfig", "add_bias_linear: True", [true; 4]),
+        ("LlamaConfig", "has_bias: True, qkv_has_bias: False", [false, true, false, false]),
+        ("LlamaConfig", "out_proj_has_bias: True", [false, true, false, false]),
+        ("GPT2Config", "", [true; 4]),
+        ("QwenConfig", "", [true, false, false, false]),
+        ("QwenConfig", "qkv_has_bias: False", [false; 4]),
+        ("InternLMConfig", "", [true, true, false, false]),
+        ("InternLMConfig", "has_bias: False", [false; 4]),
+        ("InternLM2Config", "", [false; 4]),
+        ("InternLM2Config", "has_bias: True", [true, true, false, false]),
+        ("TelechatConfig", "", [false, true, false, true]),
+        ("TelechatConfig", "add_bias_linear: False", [false; 4]),
+        ("TelechatConfig", "add_mlp_fc2_bias_linear: False", [false, true, false, false]),
+    ];
+    for (kind, more, expected) in cases {
+        assert_eq!(biases(&of(kind, more)), expected, "{kind} {more}");
+    }
+}
+
+#[test]
+fn telechat_with_its_own_names() {
+    let keys = format!(
+        "type: TelechatConfig, {SIZES}, ffn_dim_multiplier: 96, hidden_dropout_prob: 0.1, attention_dropout_prob: 0.2, \
+         embed_dropout_prob: 0.3, sigma: 0.0048, mean: 0.0, res_dtype: float32"
+    );
+    let (model, notices) = model(&with_model(&keys));
+    assert_eq!((model.intermediate_size, model.init_std), (96, 0.0048));
+    assert_eq!((model.hidden_dropout, model.attention_dropout, model.embedding_dropout), (0.1, 0.2, 0.3));
+    let said = [
+        "model.model_config.res_dtype: the residual stream is stored as `compute_dtype` says",
+        "model.model_config.ffn_dim_multiplier: 96 is the width of the feed-forward layer itself",
+    ];
+    assert_eq!(notices, said);
+}
+
+#[test]
+fn classes_of_architectures_go_with_their_configurations() {
+    for (class, arch) in [
+        ("LlamaConfig", "LlamaForCausalLMWithLora"),
+        ("GPT2Config", "GPT2WithLora"),
+        ("ChatGLM2Config", "ChatGLM2WithLora"),
+        ("QwenConfig", "QwenForCausalLM"),
+        ("InternLMConfig", "InternLMForCausalLM"),
+        ("InternLM2Config", "InternLM2ForCausalLM"),
+        ("TelechatConfig", "TelechatForCausalLM"),
+    ] {
+        let (plan, _) = resolve(&with_arch(class, arch), &[]).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(plan.settings.model.kind.word(), class);
+    }
+    // The class of the model alone names the type too.
+    let (plan, _) = resolve(&with_arch("None", "GPT2LMHeadModel"), &[]).unwrap();
+    assert_eq!(plan.model.family, Family::Gpt2);
+    let crossed = message(&with_arch("QwenConfig", "TelechatForCausalLM"), &[]);
+    assert!(
+        crossed.ends_with("model.arch.type: is not the model of `QwenConfig`; change one of the two"),
+        "{crossed}"
+    );
+    let unknown = message(&with_arch("QwenConfig", "Other"), &[]);
+    assert!(
+        unknown.ends_with("model.arch.type: `Other` is not built; write `type: QwenForCausalLM`"),
+        "{unknown}"
+    );
+}
+
+/// One sentence for each class that stays out, whatever keys it has, and none about these keys.
+#[test]
+fn what_stays_out_is_one_precise_line() {
+    for (class, why) in [
+        ("GLMConfig", "attends to its prompt in both directions"),
+        ("WhisperConfig", "reads audio"),
+        ("VisualGLMConfig", "its text follows images"),
+        ("LlavaNextConfig", "its text follows images"),
+    ] {
+        let text = with_model(&format!("type: {class}, image_size: 4"))
+            .replace("lr_schedule", "  arch: {type: Other}\nlr_schedule");
+        let line = message(&text, &[]);
+        let start = format!("x.yaml:2: model.model_config.type: `{class}` is not built: ");
+        assert!(line.starts_with(&start) && line.contains(why) && !line.contains('\n'), "{line}");
+    }
+    for (arch, why) in [
+        ("LlamaRewardModel", "scores whole answers"),
+        ("ChatGLM4DPO", "preference pairs need a second"),
+        ("ChatGLM2WithPtuning2", "prefixes of keys and values"),
+        ("GPT2ForSequenceClassification", "predicts the next token"),
+    ] {
+        let line = message(&with_arch("LlamaConfig", arch), &[]);
+        let start = format!("x.yaml:3: model.arch.type: `{arch}` is not built: ");
+        assert!(line.starts_with(&start) && line.contains(why) && !line.contains('\n'), "{line}");
+    }
+}
+
+/// Options of ChatGLM that no published model uses.
+#[test]
+fn options_of_chatglm_are_answered_one_by_one() {
+    let of = |more: &str| {
+        message(&with_model(&format!("type: ChatGLM2Config, {SIZES}, ffn_hidden_size: 96, {more}")), &[])
+    };
+    for (key, value, passes) in [
+        ("apply_residual_connection_post_layernorm", "True", "False"),
+        ("post_self_attn_layernorm", "True", "False"),
+        ("rmsnorm", "False", "True"),
+        ("post_layer_norm", "False", "True"),
+        ("apply_query_key_layer_scaling", "False", "True"),
+        ("pre_seq_len", "128", "None"),
+        ("prefix_projection", "True", "False"),
+        ("quantization_bit", "8", "0"),
+        ("use_rearrange_rope", "True", "False"),
+        ("interleaved_qkv", "True", "False"),
+        ("mask_generate", "inmap", "None"),
+    ] {
+        let refused = of(&format!("{key}: {value}"));
+        assert!(refused.contains(&format!("{key}: not built yet (found `{value}`)")), "{refused}");
+        assert_eq!(of(&format!("{key}: {passes}")), "accepted");
+    }
+}
