@@ -66,10 +66,14 @@ impl Place {
         file.finish().map(|_| ())
     }
 
-    /// Syncs the files of a folder, and the folder itself, to disk.
+    /// Syncs the files of a folder and of those in it, and the folder itself, to disk.
     pub fn sync_files(self, folder: &Path) -> Result<()> {
         for entry in fs::read_dir(folder).map_err(|error| read_error(folder, "read", &error))? {
             let path = entry.map_err(|error| read_error(folder, "read", &error))?.path();
+            if path.is_dir() {
+                self.sync_files(&path)?;
+                continue;
+            }
             // Windows flushes only handles that are open for writing.
             let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
             synced.map_err(|error| self.error(&path, "write", &error))?;

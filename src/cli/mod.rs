@@ -8,6 +8,7 @@
 mod doctor;
 mod explain;
 mod generate;
+mod merge;
 #[cfg(not(feature = "plots"))]
 mod no_plots;
 mod output;
@@ -53,6 +54,8 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Continue a text with a trained model
     Generate(generate::Arguments),
+    /// Add an adapter to the weights that it adapts, and write the result as a model of its own
+    Merge(merge::Arguments),
     /// Encode text files into a file of token ids
     Tokenize(TokenizeArguments),
     /// Train a tokenizer on text files
@@ -96,6 +99,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
+        Command::Merge(arguments) => pollster::block_on(merge::merge(&arguments)),
         Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
             say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());

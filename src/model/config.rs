@@ -1,10 +1,12 @@
 //! The resolved configuration of a model.
 
 mod latent;
+mod low_rank;
 mod mixture;
 mod operator;
 
 pub use latent::LatentAttention;
+pub use low_rank::{FactorInit, LowRank};
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };
@@ -102,6 +104,8 @@ pub struct ModelConfig {
     pub mixture: Option<MixtureConfig>,
     /// Multi-token prediction.
     pub multi_token: Option<MultiToken>,
+    /// Low-rank adapters; only they train.
+    pub low_rank: Option<LowRank>,
     /// Layers whose activations training does not keep but computes again in the backward pass, by number, ascending. Numbers
     /// from `num_layers` on are blocks of multi-token prediction.
     pub recomputed_layers: Vec<usize>,
@@ -170,6 +174,7 @@ impl ModelConfig {
             ignore_id: u32::MAX,
             mixture: None,
             multi_token: None,
+            low_rank: None,
             recomputed_layers: Vec::new(),
             recomputed_operators: Vec::new(),
         }
@@ -259,7 +264,9 @@ impl ModelConfig {
 
     /// Whether training drops anything.
     pub fn has_dropout(&self) -> bool {
-        [self.attention_dropout, self.hidden_dropout, self.embedding_dropout].iter().any(|share| *share > 0.0)
+        let of_adapters = self.low_rank.as_ref().map_or(0.0, |low_rank| low_rank.dropout);
+        let shares = [self.attention_dropout, self.hidden_dropout, self.embedding_dropout, of_adapters];
+        shares.iter().any(|share| *share > 0.0)
     }
 
     /// Standard deviation of the initial matrices that write into the residual stream: `init_std / sqrt(2 L)`.

@@ -66,7 +66,15 @@ pub(super) enum DropoutSite {
     AttentionOutput(usize),
     /// What the feed-forward network adds to the residual stream, in a layer.
     FeedForwardOutput(usize),
+    /// The input of the adapters of a linear layer: the number of its layer, and its own within that.
+    AdapterInput(usize, usize),
 }
+
+/// The first site of adapters, after those of 1000 layers.
+const ADAPTER_SITES: usize = 1 << 14;
+
+/// Sites of adapters in a layer.
+const ADAPTER_PLACES: usize = 16;
 
 impl DropoutSite {
     /// Its number, which selects the random bits: a checkpointed run must find the same ones.
@@ -77,6 +85,10 @@ impl DropoutSite {
             Self::AttentionWeights(layer) => of_layer(layer, 1),
             Self::AttentionOutput(layer) => of_layer(layer, 2),
             Self::FeedForwardOutput(layer) => of_layer(layer, 3),
+            Self::AdapterInput(layer, place) => {
+                assert!(place < ADAPTER_PLACES, "a layer has at most {ADAPTER_PLACES} adapted products");
+                (ADAPTER_SITES + ADAPTER_PLACES * layer + place) as u32
+            }
         }
     }
 
@@ -85,6 +97,7 @@ impl DropoutSite {
             Self::Embedding => config.embedding_dropout,
             Self::AttentionWeights(_) => config.attention_dropout,
             Self::AttentionOutput(_) | Self::FeedForwardOutput(_) => config.hidden_dropout,
+            Self::AdapterInput(..) => config.low_rank.as_ref().map_or(0.0, |low_rank| low_rank.dropout),
         }
     }
 }

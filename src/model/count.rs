@@ -13,6 +13,11 @@ pub fn active_parameters(config: &ModelConfig) -> usize {
     Gpt::describe(config).iter().map(|spec| active(config, spec)).sum()
 }
 
+/// Number of parameters of adapters.
+pub fn adapters(config: &ModelConfig) -> usize {
+    Gpt::describe(config).iter().filter(|spec| spec.role == Role::Adapter).map(Spec::count).sum()
+}
+
 /// How much a model consists of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
@@ -63,13 +68,19 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 /// mask).
 ///
 /// Of a mixture the router, the shared expert and k of E experts count, whether or not a choice is dropped. A block of
-/// multi-token prediction is one more layer, a product of 2·D to D, and one more use of the head.
+/// multi-token prediction is one more layer, a product of 2·D to D, and one more use of the head. Beside adapters, whose
+/// factors count as other matrices do, a matrix of the model has no gradient: 4 n.
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
-    let matrices: usize = Gpt::describe(config).iter().map(|spec| multiplied(config, spec)).sum();
+    let of_model = if config.low_rank.is_some() { 4.0 } else { 6.0 };
+    let flops = |spec: &Spec| {
+        let each = if spec.role == Role::Adapter { 6.0 } else { of_model };
+        each * multiplied(config, spec) as f64
+    };
+    let matrices: f64 = Gpt::describe(config).iter().map(flops).sum();
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
     let heads = (1 + depth) * config.vocab_size * config.hidden_size;
     let layers = (config.num_layers + depth) as f64;
-    6.0 * (matrices + heads) as f64 + 3.0 * attention_flops_per_token(config) * layers
+    matrices + of_model * heads as f64 + 3.0 * attention_flops_per_token(config) * layers
 }
 
 /// Floating-point operations of the forward pass of each layer on one token of a full window: what recomputing the layer
@@ -110,7 +121,7 @@ fn attention_flops_per_token(config: &ModelConfig) -> f64 {
 /// Elements of a parameter that one token is multiplied by in a layer.
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
-        Role::Matrix | Role::ExpertStack { .. } | Role::Router => active(config, spec),
+        Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Adapter => active(config, spec),
         Role::Embedding | Role::Positions | Role::Head | Role::Vector => 0,
     }
 }

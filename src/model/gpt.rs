@@ -6,10 +6,12 @@
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
 
-use super::config::Activation;
+use super::config::{Activation, LowRank};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
-use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, NormWeights, SelfAttention};
+use super::parameters::{
+    Adapter, Block, DenseFeedForward, FeedForward, Gpt, Linear, NormWeights, SelfAttention,
+};
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
 use crate::ops::dropout::Dropout;
@@ -176,14 +178,14 @@ impl SelfAttention<Parameter> {
         h: Var,               // (N, D)
         x: Var,               // (N, D)
     ) -> Var {
-        let qkv = tape.scope("wqkv", |tape| self.project(tape, queries, h)); // (N, (H + 2 G)·C), or their latent parts
+        let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, queries, h)); // (N, (H + 2 G)·C), or their latent parts
         let qkv = match &self.latent {
             Some(latent) => latent.heads(tape, ctx, qkv),
             None => self.heads(tape, ctx, qkv),
         };
         let y = attend(tape, ctx, layer, qkv); // (N, H·C), of latent attention (N, H·V)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
-        tape.scope("wo", |tape| self.wo.add(tape, y, dropout, x)) // (N, D)
+        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
     }
 
     /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised and rotated.
@@ -199,11 +201,17 @@ impl SelfAttention<Parameter> {
     }
 
     /// q, k and v of h (N, D), q of `queries` (N, D) instead where they are given: (N, (H + 2 G)·C).
-    fn project<'p>(&'p self, tape: &mut Tape<'_, 'p>, queries: Option<Var>, h: Var) -> Var {
-        let projected = self.wqkv.forward(tape, h, None);
+    fn project<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        queries: Option<Var>,
+        h: Var,
+    ) -> Var {
+        let projected = self.wqkv.forward(tape, ctx, h, None);
         match self.wq.as_ref().zip(queries) {
             Some((wq, queries)) => {
-                let q = wq.forward(tape, queries, None);
+                let q = wq.forward(tape, ctx, queries, None);
                 tape.join([q, projected])
             }
             None => projected,
@@ -239,13 +247,13 @@ impl DenseFeedForward<Parameter> {
         x: Var, // (N, D)
     ) -> Var {
         let inner = ctx.config.intermediate_size as u32;
-        let h = tape.scope("w_gate_up", |tape| self.w_gate_up.forward(tape, h, None)); // (N, 2 F); without a gate (N, F)
+        let h = tape.scope("w_gate_up", |tape| self.w_gate_up.forward(tape, ctx, h, None)); // (N, 2 F); without a gate (N, F)
         let y = match ctx.config.activation {
             Activation::SwiGlu => tape.scope("mul", |tape| tape.swiglu(h, inner)), // (N, F)
             Activation::Gelu(kind) => tape.scope("gelu", |tape| tape.gelu(h, kind)), // (N, F)
         };
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
-        tape.scope("w_down", |tape| self.w_down.add(tape, y, dropout, x)) // (N, D)
+        tape.scope("w_down", |tape| self.w_down.add(tape, ctx, y, dropout, x)) // (N, D)
     }
 }
 
@@ -260,19 +268,47 @@ impl NormWeights<Parameter> {
 }
 
 impl Linear<Parameter> {
-    /// x Wᵀ + b + residual.
-    fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, x: Var, residual: Option<Var>) -> Var {
-        tape.linear(x, &self.weight, self.bias.as_ref(), residual)
+    /// x Wᵀ + b + residual, and what the adapters add to it.
+    pub(super) fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        x: Var,
+        residual: Option<Var>,
+    ) -> Var {
+        let y = tape.linear(x, &self.weight, self.bias.as_ref(), residual);
+        match &self.adapter {
+            Some(adapter) => adapter.add(tape, ctx, x, y),
+            None => y,
+        }
     }
 
     /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x.
-    fn add<'p>(&'p self, tape: &mut Tape<'_, 'p>, y: Var, dropout: Option<Dropout>, x: Var) -> Var {
+    pub(super) fn add<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        y: Var,
+        dropout: Option<Dropout>,
+        x: Var,
+    ) -> Var {
         match dropout {
-            None => self.forward(tape, y, Some(x)),
+            None => self.forward(tape, ctx, y, Some(x)),
             Some(dropout) => {
-                let y = self.forward(tape, y, None);
+                let y = self.forward(tape, ctx, y, None);
                 tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout))
             }
         }
+    }
+}
+
+impl Adapter<Parameter> {
+    /// y + scale · (dropout(x) Aᵀ) Bᵀ, in place: y must have no other reader.
+    fn add<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, x: Var, y: Var) -> Var {
+        let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;
+        let dropout = ctx.dropout(DropoutSite::AdapterInput(self.layer, self.place));
+        let z = tape.scope("lora_a", |tape| tape.low_rank_down(x, &self.a, dropout, scale)); // (N, k · padded r)
+        let ranges = self.outputs.iter().map(|range| (range.first, range.count)).collect();
+        tape.scope("lora_b", |tape| tape.low_rank_up(y, z, &self.b, ranges))
     }
 }

@@ -15,6 +15,10 @@ pub struct Grouping {
     pub freeze: Vec<String>,
     /// Exceptions from `freeze`.
     pub freeze_exclude: Vec<String>,
+    /// Beside adapters: parameters that do not train even so. These are globs, as the original's: `*` stands for any text.
+    pub holds: Vec<String>,
+    /// Beside adapters: globs of parameters of the model that train. What `holds` takes too stays as it was.
+    pub releases: Vec<String>,
     /// Matrices without weight decay.
     pub no_decay: Vec<String>,
     /// Patterns of the groups 1, 2, ...; parameters that match none are in group 0.
@@ -31,6 +35,10 @@ pub enum List {
     Freeze,
     /// [`Grouping::freeze_exclude`]
     FreezeExclude,
+    /// [`Grouping::holds`]
+    Holds,
+    /// [`Grouping::releases`]
+    Releases,
     /// [`Grouping::no_decay`]
     NoDecay,
     /// An element of [`Grouping::groups`], counted from 0.
@@ -55,10 +63,15 @@ impl Grouping {
     pub fn apply(&self, mut specs: Vec<Spec>) -> Result<Vec<Spec>, Misfit> {
         let frozen = matches(&specs, List::Freeze, &self.freeze)?;
         let excluded = matches(&specs, List::FreezeExclude, &self.freeze_exclude)?;
+        let held = matches(&specs, List::Holds, &self.holds)?;
+        let released = matches(&specs, List::Releases, &self.releases)?;
         let exempt = matches(&specs, List::NoDecay, &self.no_decay)?;
         let groups = self.groups_of(&specs)?;
         for (index, spec) in specs.iter_mut().enumerate() {
             let is_map = matches!(spec.role, Role::Matrix | Role::ExpertStack { .. });
+            if held[index] != released[index] {
+                spec.trains = released[index];
+            }
             spec.trains &= !frozen[index] || excluded[index];
             spec.decays &= !exempt[index];
             spec.group = groups[index];
@@ -67,7 +80,8 @@ impl Grouping {
         if specs.iter().any(|spec| spec.trains) {
             return Ok(specs);
         }
-        Err(Misfit { list: List::Freeze, message: "nothing is left to train; freeze less".into() })
+        let list = if self.freeze.is_empty() { List::Holds } else { List::Freeze };
+        Err(Misfit { list, message: "nothing is left to train; freeze less".into() })
     }
 
     /// The group of each parameter.
@@ -93,7 +107,7 @@ impl Grouping {
 fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>, Misfit> {
     let misfit = |message| Misfit { list, message };
     let compiled: Vec<Regex> =
-        patterns.iter().map(|pattern| compile(pattern).map_err(misfit)).collect::<Result<_, _>>()?;
+        patterns.iter().map(|pattern| compiled(list, pattern).map_err(misfit)).collect::<Result<_, _>>()?;
     let mut used = vec![false; patterns.len()];
     let mut takes = |name: &str| {
         let hits: Vec<usize> =
@@ -127,6 +141,14 @@ fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>,
     }
 }
 
+/// Compiles a pattern of `list`.
+fn compiled(list: List, pattern: &str) -> Result<Regex, String> {
+    match list {
+        List::Holds | List::Releases => compile(&regex_of(pattern)),
+        List::Freeze | List::FreezeExclude | List::NoDecay | List::Group(_) => compile(pattern),
+    }
+}
+
 /// Compiles a pattern; the error is a sentence. Names are ASCII, so no Unicode tables are needed.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     RegexBuilder::new(pattern).unicode(false).size_limit(1 << 20).build().map_err(|error| {
@@ -135,6 +157,17 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
         let remedy = if pattern.starts_with('*') { "; write `.*` for any text" } else { "" };
         format!("`{}` is no regular expression: {reason}{remedy}", pattern.escape_debug())
     })
+}
+
+/// The regular expression of names that are all of `glob`, in which `*` stands for any text and `?` for a character.
+fn regex_of(glob: &str) -> String {
+    let each = glob.chars().map(|char| match char {
+        '*' => ".*".to_string(),
+        '?' => ".".to_string(),
+        char if char.is_alphanumeric() || char == '_' => char.to_string(),
+        char => format!("\\{char}"),
+    });
+    format!("^{}$", each.collect::<String>())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! initialisation, counting and checkpoints iterate over the same specs ([`Gpt::describe`]); none of them has a list of
 //! its own.
 
+mod adapter;
 mod feed_forward;
 mod latent;
 mod multi_token;
@@ -13,13 +14,14 @@ mod spec;
 #[cfg(test)]
 pub(super) mod tests;
 
+pub use adapter::{Adapter, ColumnRange, PEFT_PREFIX, adapted_module, module_of};
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};
 pub use latent::{Latent, LatentQueries};
 pub use multi_token::MultiTokenBlock;
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Role, Spec, UpdateRule};
 
 use super::config::ModelConfig;
-use scope::{Rows, Scope};
+use scope::{Rows, Scope, Streams};
 
 /// A GPT shaped like Llama or GPT-2, a `P` for each parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,13 +72,15 @@ pub struct SelfAttention<P> {
     pub wo: Linear<P>,
 }
 
-/// x Wᵀ + b.
+/// x Wᵀ + b, and what adapters add to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear<P> {
     /// (out, in)
     pub weight: P,
     /// (out)
     pub bias: Option<P>,
+    /// Adapters of the maps that W stacks, or of some of them.
+    pub adapter: Option<Adapter<P>>,
 }
 
 /// RMSNorm, or LayerNorm where there is a bias.
@@ -106,7 +110,8 @@ impl Gpt<Spec> {
 impl<P> Gpt<P> {
     /// Declares every parameter of the model of `config`, in order, and makes each by `make`.
     pub fn declare(config: &ModelConfig, make: &mut dyn FnMut(Spec) -> P) -> Self {
-        let mut model = Scope::model(config, make);
+        let mut streams = Streams::default();
+        let mut model = Scope::model(config, make, &mut streams);
         let (names, vocab_size) = (model.names, config.vocab_size);
         let (layers, depth) = (config.num_layers, config.multi_token.map_or(0, |ahead| ahead.depth));
         Self {

@@ -4,6 +4,7 @@
 //! Llama: x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
+mod adapter;
 mod feed_forward;
 mod latent;
 mod qkv;
@@ -164,21 +165,23 @@ impl Block<'_> {
         }
     }
 
-    /// The linear layer `name` of the block, with a bias if the weights contain one: x (N, k) -> (N, n). Weights are
-    /// (n, k), or (k, n) where they are stored transposed.
+    /// The linear layer `name` of the block, with a bias if the weights contain one, and with its adapter: x (N, k) ->
+    /// (N, n). Weights are (n, k), or (k, n) where they are stored transposed.
     #[track_caller]
     fn project(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &self.weights[&self.tensor(name, "weight")];
         let bias = self.weights.get(&self.tensor(name, "bias"));
         let (m, n, k) = self.sizes(x, w);
-        if !self.shape.is_transposed() {
-            return linear(x, w, bias.map(Vec::as_slice), m, n, k);
-        }
-        let mut y = matmul_nn(x, w, m, n, k);
-        for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
-            *y += bias;
-        }
-        y
+        let y = if self.shape.is_transposed() {
+            let mut y = matmul_nn(x, w, m, n, k);
+            for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
+                *y += bias;
+            }
+            y
+        } else {
+            linear(x, w, bias.map(Vec::as_slice), m, n, k)
+        };
+        self.adapted(name, x, y)
     }
 
     /// The gradient (N, k) of the input of [`Block::project`], given dy (N, n).
@@ -197,7 +200,7 @@ impl Block<'_> {
         if self.weights.contains_key(&bias) {
             accumulate(grads, &bias, dbias);
         }
-        dx
+        self.adapted_backward(name, x, dy, dx, grads)
     }
 
     /// The norm `name` of the block, over rows as long as its weight: a token, or one head of it.

@@ -9,6 +9,7 @@ use super::embedding::embedding;
 use super::gelu::Gelu;
 use super::latent_attention::LatentAttention;
 use super::linear_cross_entropy::cross_entropy;
+use super::low_rank::LowRank;
 use super::matmul::linear;
 use super::mixture::{Memory, Mixture};
 use super::multi_token::MultiToken;
@@ -61,6 +62,8 @@ pub struct Shape {
     pub mixture: Option<Mixture>,
     /// Multi-token prediction; Llama only.
     pub multi_token: Option<MultiToken>,
+    /// Adapters of linear layers of attention and of dense feed-forward networks.
+    pub low_rank: Option<LowRank>,
     /// What activations, their gradients and the weights of layers are rounded to.
     pub storage: Storage,
 }

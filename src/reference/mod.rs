@@ -28,6 +28,7 @@ pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod loss_scale;
+pub mod low_rank;
 pub mod matmul;
 pub mod mixture;
 pub mod multi_token;

@@ -8,10 +8,12 @@ impl Shape {
     /// (name, number of elements) of every tensor of the model: exactly what [`Weights`](super::gpt::Weights) must
     /// contain.
     pub fn parameters(&self) -> Vec<(String, usize)> {
-        match self.architecture {
+        let mut list = match self.architecture {
             Architecture::Llama => self.llama_parameters(),
             Architecture::Gpt2 { .. } => self.gpt2_parameters(),
-        }
+        };
+        list.extend(self.adapter_parameters(&list));
+        list
     }
 
     fn gpt2_parameters(&self) -> Vec<(String, usize)> {

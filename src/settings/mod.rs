@@ -48,7 +48,7 @@ pub use sections::callbacks::{
 };
 pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
-pub use sections::model::{Model, Scaling};
+pub use sections::model::{Model, Pet, PetType, Scaling};
 pub use sections::moe::Moe;
 pub use sections::monitor::Monitor;
 pub use sections::optimizer::*;

@@ -64,6 +64,7 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         multi_token: model
             .mtp_depth
             .map(|depth| MultiToken { depth, loss_factor: model.mtp_loss_factor.unwrap_or(0.0) }),
+        low_rank: None, // the modules that have adapters follow from the names of the rest
         recomputed_layers: recompute.layers.clone(),
         recomputed_operators: recompute.operators.0.clone(),
     };

@@ -3,6 +3,7 @@
 use super::engine::{MAX_PARAMETERS, MAX_SIZE, MAX_TENSORS, Source};
 use super::instruments;
 use super::model_config::model_config;
+use super::sections::model::{Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::schedule::ScheduleConfig;
 use super::single;
@@ -10,7 +11,7 @@ use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
 use crate::element::Element;
 use crate::error::Result;
-use crate::model::config::{BalanceLosses, ModelConfig};
+use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::Gpt;
@@ -60,9 +61,15 @@ impl RunPlan {
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
-        let model = model_config(&settings);
+        let mut model = model_config(&settings);
         if !is_of_possible_size(&model, source) {
             return None;
+        }
+        if let Some(pet) = &settings.model.pet_config {
+            model.low_rank = Some(adapters(pet, &model, source)?);
+            if !is_of_possible_size(&model, source) {
+                return None;
+            }
         }
         check_token_weights(&settings, &model, source);
         check_stored_weights(&mut settings, source);
@@ -85,7 +92,10 @@ impl RunPlan {
     /// How the parameters are sorted.
     pub fn grouping(&self) -> Grouping {
         let Settings { run, model, groups, .. } = &self.settings;
+        let pet = model.pet_config.as_ref();
         Grouping {
+            holds: pet.map(|pet| pet.freeze_include.clone()).unwrap_or_default(),
+            releases: pet.map(|pet| pet.freeze_exclude.clone()).unwrap_or_default(),
             freeze: model.freeze.clone(),
             freeze_exclude: model.freeze_exclude.clone(),
             no_decay: run.no_decay_params.clone(),
@@ -179,12 +189,20 @@ impl RunPlan {
             let path = match misfit.list {
                 List::Freeze => "model.model_config.freeze".to_string(),
                 List::FreezeExclude => "model.model_config.freeze_exclude".to_string(),
+                List::Holds => pet_path("freeze_include"),
+                List::Releases => pet_path("freeze_exclude"),
                 List::NoDecay => "no_decay_params".to_string(),
                 List::Group(number) => format!("grouped_lr_schedule.grouped.{number}.params"),
             };
             source.fault(&path, misfit.message);
         }
     }
+}
+
+/// The adapters that `pet` describes; patterns that do not fit the model are a fault.
+fn adapters(pet: &Pet, model: &ModelConfig, source: &Source<'_>) -> Option<LowRank> {
+    let low_rank = pet.low_rank(model);
+    low_rank.map_err(|(path, message)| source.fault(&path, message)).ok()
 }
 
 /// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not known

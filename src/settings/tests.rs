@@ -9,7 +9,7 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 30] = [
+const BASES: [&[&str]; 31] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
@@ -20,6 +20,7 @@ const BASES: [&[&str]; 30] = [
     &["--model.model_config.type=ChatGLM2Config", "--model.model_config.intermediate_size=64"],
     &["--model.model_config.type=TelechatConfig"],
     &["--model.model_config.compute_dtype=bfloat16"],
+    &["--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}"],
     &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],
     &["--model.model_config.rope_scaling={rope_type: yarn, factor: 4, original_max_position_embeddings: 8}"],
     &[
@@ -78,9 +79,10 @@ const CALLBACKS: [&str; 6] = [
 ];
 
 /// Keys that may only repeat what others say, have one value, or name a file that must be there.
-const REPEATS: [&str; 6] = [
+const REPEATS: [&str; 7] = [
     "base_config",
     "model.model_config.kv_channels",
+    "model.model_config.pet_config.pet_type",
     "moe_config.use_moe",
     "moe_config.moe_router_pre_softmax",
     "train_dataset.data_loader.config.seq_length",
@@ -88,7 +90,7 @@ const REPEATS: [&str; 6] = [
 ];
 
 /// Keys whose readers have messages of their own: that they are one line is all that is generated for them.
-const OWN_MESSAGES: [&str; 12] = [
+const OWN_MESSAGES: [&str; 13] = [
     "runner_config.gradient_accumulation_steps",
     "runner_wrapper.scale_sense",
     "model.model_config.type",
@@ -96,6 +98,7 @@ const OWN_MESSAGES: [&str; 12] = [
     "model.model_config.scaling_factor",
     "model.model_config.window_size",
     "model.model_config.rope_scaling.rope_type",
+    "model.model_config.pet_config.pet_type",
     "train_dataset.tokenizer",
     "train_dataset.data_loader.type",
     "train_dataset.data_loader.data_path",

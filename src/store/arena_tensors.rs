@@ -5,7 +5,7 @@ use super::weight_files::WeightFiles;
 use crate::element::Element;
 use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout, Part};
-use crate::model::parameters::{Piece, Spec};
+use crate::model::parameters::{Piece, Role, Spec};
 use crate::record::Tensor;
 use safetensors::Dtype;
 
@@ -32,6 +32,21 @@ impl<'a> ArenaTensor<'a> {
             })
         };
         parameters.into_iter().filter(|(_, parts)| arena.holds(parts)).flat_map(of).collect()
+    }
+
+    /// Whether it is a factor of an adapter.
+    pub fn is_adapter(&self) -> bool {
+        self.spec.role == Role::Adapter
+    }
+
+    /// Whether training never changes it.
+    pub fn is_frozen(&self) -> bool {
+        !self.spec.trains
+    }
+
+    /// Whether it is stored as layers read it.
+    pub fn is_as_read(&self) -> bool {
+        self.element() == self.spec.compute
     }
 
     /// Name, type and shape in the file.
@@ -104,7 +119,22 @@ pub(super) fn dtype_of(element: Element) -> Dtype {
     }
 }
 
-/// Reads the tensors of `arena` from `file`, where their names start with `prefix`; `write` puts them on the device.
+/// The files that hold the tensors of an arena.
+#[derive(Clone, Copy)]
+pub(super) struct Homes<'a> {
+    /// Those of the model; without it they are left as they are.
+    pub model: Option<&'a WeightFiles>,
+    /// Those of adapters; likewise.
+    pub adapters: Option<&'a WeightFiles>,
+}
+
+impl<'a> Homes<'a> {
+    fn of(&self, role: Role) -> Option<&'a WeightFiles> {
+        if role == Role::Adapter { self.adapters } else { self.model }
+    }
+}
+
+/// Reads the tensors of `arena` from files, where their names start with `prefix`; `write` puts them on the device.
 ///
 /// # Errors
 /// A tensor that is missing or of another shape or type. All are checked before the first is written, so that the
@@ -112,13 +142,17 @@ pub(super) fn dtype_of(element: Element) -> Dtype {
 pub(super) fn load(
     layout: &ArenaLayout,
     arena: &Arena,
-    file: &WeightFiles,
+    homes: Homes<'_>,
     prefix: &str,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
-    ArenaTensor::list(layout, arena, prefix).iter().try_for_each(|tensor| file.check(&tensor.info()))?;
+    let tensors = ArenaTensor::list(layout, arena, prefix);
+    tensors.iter().try_for_each(|tensor| {
+        homes.of(tensor.spec.role).map_or(Ok(()), |file| file.check(&tensor.info()))
+    })?;
     let parameters = layout.parameters.iter();
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
+        let Some(file) = homes.of(spec.role) else { continue };
         for part in parts {
             let tensor = arena.part(spec, part);
             write(tensor, &stored(spec, part, file, prefix, tensor.element)?);

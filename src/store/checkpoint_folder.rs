@@ -136,6 +136,16 @@ impl PendingCheckpoint {
         &self.path
     }
 
+    /// Links the file `name` of the newest complete checkpoint into this one, so that both share the room that it takes. False
+    /// if there is none, or the file system has no hard links: then it has to be written.
+    ///
+    /// # Errors
+    /// The folder of checkpoints cannot be read.
+    pub fn link(&self, name: &str) -> Result<bool> {
+        let newest = self.home.latest()?;
+        Ok(newest.is_some_and(|(_, newest)| fs::hard_link(newest.join(name), self.path.join(name)).is_ok()))
+    }
+
     /// Syncs the checkpoint to disk, gives it its final name and deletes old ones; returns the final folder. A
     /// checkpoint of the same step is replaced.
     ///

@@ -5,11 +5,13 @@
 
 use crate::durable::Place;
 
+pub(crate) mod adapter;
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
 pub(crate) mod hugging_face;
 pub mod json_lines;
+pub mod merge;
 pub mod npy;
 mod router_tensors;
 pub mod run_folder;

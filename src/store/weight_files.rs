@@ -82,6 +82,31 @@ impl WeightFiles {
         Err(Error::file(&self.path, message))
     }
 
+    /// The names of all tensors, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.homes.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Name, type and shape of the tensor `name`.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn info(&self, name: &str) -> Result<TensorInfo> {
+        let (shape, dtype, _) = self.tensor(name)?;
+        Ok(TensorInfo { name: name.to_string(), dtype, shape: shape.to_vec() })
+    }
+
+    /// The type of the floats in the tensor `name`.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it does not hold floats.
+    pub fn element(&self, name: &str) -> Result<Element> {
+        let (_, dtype, _) = self.tensor(name)?;
+        element(dtype).ok_or_else(|| self.no_floats(name, dtype))
+    }
+
     /// The bytes of the tensor `name` as it is stored.
     ///
     /// # Errors
@@ -96,9 +121,7 @@ impl WeightFiles {
     /// There is no such tensor, or it does not hold floats.
     pub fn values(&self, name: &str) -> Result<Vec<f32>> {
         let (_, dtype, bytes) = self.tensor(name)?;
-        let other =
-            || Error::file(&self.path, format!("`{name}` holds {dtype:?}, not floats; {OTHER_MODEL}"));
-        Ok(element(dtype).ok_or_else(other)?.decode(bytes))
+        Ok(element(dtype).ok_or_else(|| self.no_floats(name, dtype))?.decode(bytes))
     }
 
     /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape.
@@ -111,6 +134,10 @@ impl WeightFiles {
         unknown
     }
 
+    fn no_floats(&self, name: &str, dtype: Dtype) -> Error {
+        Error::file(&self.path, format!("`{name}` holds {dtype:?}, not floats; {OTHER_MODEL}"))
+    }
+
     fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
         let missing = || Error::file(&self.path, format!("holds no tensor `{name}`; {OTHER_MODEL}"));
         let stored = self.stored_name(name).ok_or_else(missing)?;
@@ -118,7 +145,7 @@ impl WeightFiles {
     }
 
     /// The name here of the tensor that a whole model calls `name`.
-    fn stored_name(&self, name: &str) -> Option<&str> {
+    pub fn stored_name(&self, name: &str) -> Option<&str> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let names = [Some(name), bare].into_iter().flatten();
         names.filter_map(|name| self.homes.get_key_value(name)).map(|(stored, _)| stored.as_str()).next()

@@ -8,6 +8,7 @@
 mod grouped;
 mod head;
 mod latent_heads;
+mod low_rank;
 mod ops;
 mod parameter;
 mod parts;

@@ -32,6 +32,13 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak
     if frozen > 0 {
         tracing::info!("frozen: {frozen} of these parameters do not train");
     }
+    if let Some(low_rank) = &model.low_rank {
+        let (modules, rank) = (low_rank.modules.len(), low_rank.rank);
+        tracing::info!(
+            "adapters: {modules} linear layers have one of rank {rank}, of {} parameters in all",
+            count::adapters(model)
+        );
+    }
     tracing::info!(
         "memory: {:.1} MiB for weights, gradients, moments and tables, {:.1} MiB for activations",
         mib(trainer.persistent_bytes()),

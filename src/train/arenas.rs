@@ -8,8 +8,8 @@ use crate::settings::OptimizerConfig;
 /// The arenas. Each has room only for the parameters that need it.
 #[derive(Clone, Debug)]
 pub struct Arenas {
-    /// Parameters, which the optimizer updates: master weights in f32, or, if it rounds them stochastically, those that
-    /// layers read in bfloat16 as these read them.
+    /// Parameters. Those that the optimizer updates are master weights in f32, or, if it rounds them stochastically, those that
+    /// layers read in bfloat16 as these read them. Frozen ones are stored as layers read them.
     pub weights: Arena,
     /// Copies of the others that layers read in 16 bits.
     pub copies: Arena,
@@ -29,7 +29,9 @@ impl Arenas {
         optimizer: &OptimizerConfig,
     ) -> Self {
         let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
-        let stored = |kind: Kind| if optimizer.stochastic_rounding { kind.compute } else { Element::F32 };
+        let stored = |kind: Kind| {
+            if kind.is_frozen || optimizer.stochastic_rounding { kind.compute } else { Element::F32 }
+        };
         let weights = layout.arena(persistents, "weights", |kind| Some(stored(kind)));
         let mut arena = |name, holds: &dyn Fn(Kind) -> bool| {
             layout.arena(persistents, name, |kind| holds(kind).then_some(Element::F32))

@@ -22,8 +22,7 @@ impl Trainer<'_> {
     pub async fn save(&self, state: &TrainerState, pending: &PendingCheckpoint) -> Result<()> {
         self.wait().await?;
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
-        checkpoint::save(self.tensors_in_training(), &self.recordings.model, state, pending.path(), read)
-            .await
+        checkpoint::save(self.tensors_in_training(), &self.recordings.model, state, pending, read).await
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
@@ -36,7 +35,8 @@ impl Trainer<'_> {
         checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, self.portions())
     }
 
-    /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either.
+    /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either. Adapters are read from
+    /// beside the weights, if there are some.
     ///
     /// # Errors
     /// A file that is missing or damaged; a tensor that is missing or of another shape.
@@ -44,6 +44,16 @@ impl Trainer<'_> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_weights(weights, path, self.portions())
+    }
+
+    /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.
+    ///
+    /// # Errors
+    /// A file that is missing or damaged; adapters of another rank or factor; a tensor that is missing or of another shape.
+    pub fn load_adapters(&self, path: &Path) -> Result<()> {
+        let weights = self.tensors_in_training().weights;
+        self.has_stale_copies.store(true, Ordering::Relaxed);
+        checkpoint::load_adapters(weights, path, self.portions())
     }
 
     /// The tensors of one arena as f32, by their checkpoint names. For tests and tools.
@@ -96,9 +106,14 @@ impl Trainer<'_> {
     }
 
     fn tensors_in_training(&self) -> TrainingTensors<'_> {
-        let Recordings { layout, arenas, experts, .. } = &self.recordings;
+        let Recordings { layout, arenas, experts, model, .. } = &self.recordings;
         TrainingTensors {
-            weights: WeightTensors { layout, arena: &arenas.weights, experts: experts.as_ref() },
+            weights: WeightTensors {
+                layout,
+                arena: &arenas.weights,
+                experts: experts.as_ref(),
+                low_rank: model.low_rank.as_ref(),
+            },
             first_moments: &arenas.first_moments,
             second_moments: &arenas.second_moments,
         }

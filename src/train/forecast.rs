@@ -19,7 +19,7 @@ pub struct Forecast {
     pub active_parameters: usize,
     /// Floating-point operations to train on one token.
     pub flops_per_token: f64,
-    /// Bytes of the weights in f32, which the optimizer updates.
+    /// Bytes of the weights: in f32, unless they are frozen or rounded stochastically.
     pub weight_bytes: u64,
     /// Bytes of the copies of weights that layers read in 16 bits.
     pub copy_bytes: u64,

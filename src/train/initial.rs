@@ -16,8 +16,6 @@ const PORTION: u64 = 16 << 20;
 
 /// Rows of a parameter that are written at once.
 struct RowGroup<'a> {
-    /// Number of the parameter.
-    index: usize,
     spec: &'a Spec,
     /// The first of them among the parameter's rows.
     first_row: usize,
@@ -77,10 +75,10 @@ impl Trainer<'_> {
     /// A device that fails.
     pub(super) async fn write_initial_weights(&self, seed: u64) -> Result<()> {
         let mut written = 0;
-        for RowGroup { index, spec, first_row, rows } in RowGroup::all(&self.recordings) {
+        for RowGroup { spec, first_row, rows } in RowGroup::all(&self.recordings) {
             let mut bytes = Vec::with_capacity(rows.bytes() as usize);
             for row in first_row..first_row + rows.rows as usize {
-                rows.element.encode_row(&initial_row(spec, index, row, seed), &mut bytes);
+                rows.element.encode_row(&initial_row(spec, row, seed), &mut bytes);
             }
             self.write(rows, &bytes);
             written += bytes.len() as u64;
@@ -110,14 +108,12 @@ impl Trainer<'_> {
 impl<'a> RowGroup<'a> {
     /// All weights, in groups of at most [`PORTION`] bytes where a row has no more.
     fn all(recordings: &'a Recordings) -> impl Iterator<Item = Self> {
-        let parameters = recordings.layout.parameters.iter().enumerate();
-        let parts =
-            parameters.flat_map(|(index, (spec, parts))| parts.iter().map(move |part| (index, spec, part)));
-        parts.flat_map(|(index, spec, part)| {
+        let parameters = recordings.layout.parameters.iter();
+        let parts = parameters.flat_map(|(spec, parts)| parts.iter().map(move |part| (spec, part)));
+        parts.flat_map(|(spec, part)| {
             let tensor = recordings.arenas.weights.part(spec, part);
             let count = (PORTION / (4 * u64::from(tensor.stride))).max(1) as u32;
             (0..tensor.rows).step_by(count as usize).map(move |first| Self {
-                index,
                 spec,
                 first_row: part.first_row + first as usize,
                 rows: tensor.rows(first, count.min(tensor.rows - first)),

@@ -110,7 +110,9 @@ fn widest_row(model: &ModelConfig) -> usize {
         let repeated = if mixture.fuses_permutation { 1 } else { model.hidden_size.next_multiple_of(4) };
         shared.max(mixture.experts()).max(mixture.chosen() * repeated)
     });
-    model.hidden_size.max(heads).max(latent).max(inner).max(of_experts)
+    // At most three adapters are stacked.
+    let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());
+    model.hidden_size.max(heads).max(latent).max(inner).max(of_experts).max(of_adapters)
 }
 
 /// Refuses experts whose grouped products need a larger grid than a launch can have.

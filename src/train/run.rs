@@ -18,7 +18,7 @@ use crate::report::instruments::ExpertInstruments;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::settings::{Context, Override, RunConfig, RunPlan};
+use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{RunFolder, Start};
 use crate::store::trainer_state::TrainerState;
@@ -94,8 +94,10 @@ async fn train_on(
 ) -> Result<Summary> {
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let start = start_of(&settings.run)?;
-    if let Some(path) = settings.run.weights().filter(|_| start != Start::Resume) {
-        trainer.load_weights(path)?;
+    if start != Start::Resume {
+        settings.run.weights().map_or(Ok(()), |path| trainer.load_weights(path))?;
+        let adapter = settings.model.pet_config.as_ref().and_then(Pet::adapter);
+        adapter.map_or(Ok(()), |path| trainer.load_adapters(path))?;
     }
     let instruments = expert_instruments(&plan.model, settings);
     instruments.iter().try_for_each(ExpertInstruments::prepare)?;

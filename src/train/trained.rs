@@ -12,7 +12,7 @@ use crate::model::arena::ArenaLayout;
 use crate::model::parameters::Gpt;
 use crate::record::{Persistents, Tensor};
 use crate::settings::{Override, RunConfig, RunPlan};
-use crate::store::checkpoint::{WeightTensors, load_weights};
+use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, CONFIG};
 use std::ops::ControlFlow;
@@ -102,8 +102,9 @@ impl<'gpu> TrainedModel<'gpu> {
             write(table, bytemuck::cast_slice(&values));
         }
         let experts = model_buffers.experts.as_ref();
-        let tensors = WeightTensors { layout: &layout, arena: &weights, experts };
-        load_weights(tensors, &run.checkpoint, write)?;
+        let low_rank = config.low_rank.as_ref();
+        let tensors = WeightTensors { layout: &layout, arena: &weights, experts, low_rank };
+        load_whole_weights(tensors, &run.checkpoint, write)?;
         let reader = Reader::new(gpu, recordings.logits.bytes()).await?;
         Ok(Self { gpu, recordings, buffers, prepared, reader })
     }

@@ -1,7 +1,7 @@
 //! Dropout: the device draws the words of the host's generator, and the gradient uses the mask of the forward pass. The
 //! statistics of masks are tested in masks.rs.
 
-use crate::lab::{Bits, Case, allowed, check, check_tier};
+use crate::lab::{Bits, Case, Input, allowed, check, check_tier};
 use gristmill::element::Element::{Bf16, F16, F32, U32};
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::Attention;
@@ -9,6 +9,7 @@ use gristmill::ops::dropout::{Dropout, DropoutState, count_micro_step, dropout, 
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::step_state::StepState;
 use gristmill::random::DropoutWords;
+use gristmill::reference::low_rank::low_rank_backward;
 use gristmill::tape::{Parameter, Tape};
 
 const STEP: u32 = 70_001;
@@ -135,6 +136,47 @@ fn the_gradient_has_the_mask_of_the_forward_pass() {
         let want: Vec<f64> = (0..n * d).map(|i| dh[i] * inner[i] + dy.values[i]).collect();
         case.expect("dx", gradient, want, 4.0 * allowed(F32, 9));
         bits.expect(case, "dx", gradient);
+    });
+}
+
+/// y = x Wᵀ + B A dropout(x): the gradients of A and of x have the mask that the forward pass had.
+#[test]
+fn adapters_draw_their_mask_again() {
+    recomputed_or_not("tape low rank with dropout", |case, recompute, bits| {
+        let (n, d, r) = (10, 9, 4);
+        let (x, w, dy) = (case.input(n, d, F32), case.input(d, d, F32), case.input(n, d, F32));
+        let (a, b, da) = (case.input(r, d, F32), case.input(d, r, F32), case.input(r, d, F32));
+        let inner = place(case, 0.4, 1);
+        let frozen = |w: &Input| Parameter { weight: vec![w.tensor], gradient: None };
+        let (w_parameter, b_parameter) = (&frozen(&w), &frozen(&b));
+        let a_parameter = &Parameter { weight: vec![a.tensor], gradient: Some(vec![da.tensor]) };
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x.tensor, true);
+        let y = tape.recompute(
+            move |_| recompute,
+            |tape| {
+                let y = tape.linear(leaf, w_parameter, None, None);
+                let z = tape.low_rank_down(leaf, a_parameter, Some(inner), 2.0);
+                tape.low_rank_up(y, z, b_parameter, vec![(0, d)])
+            },
+        );
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        let masked = |values: &[f64]| -> Vec<f64> {
+            values.iter().zip(factors(&inner, n, d)).map(|(value, factor)| value * factor).collect()
+        };
+        let (n, d, r) = (n as usize, d as usize, r as usize);
+        let (dropped, sizes) = (masked(&x.values), [n, d, d, r]);
+        let through = low_rank_backward(&dropped, &a.values, &b.values, &dy.values, 2.0, sizes);
+        let past = gristmill::reference::matmul::matmul_nn(&dy.values, &w.values, n, d, d);
+        let want: Vec<f64> =
+            past.iter().zip(masked(&through.0)).map(|(past, through)| past + through).collect();
+        case.expect("dx", gradient, want, 16.0 * allowed(F32, 9));
+        let want: Vec<f64> = da.values.iter().zip(&through.1).map(|(before, da)| before + da).collect();
+        case.expect("da", da.tensor, want, 16.0 * allowed(F32, 10));
+        bits.expect(case, "dx", gradient);
+        bits.expect(case, "da", da.tensor);
     });
 }
 

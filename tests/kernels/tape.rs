@@ -84,6 +84,65 @@ fn linear() {
     });
 }
 
+/// Rank 3 and a last range of 9 columns, neither a multiple of 4; between the ranges lie columns that nothing adds to.
+#[test]
+fn low_rank() {
+    check("tape low rank", |case| {
+        let (k, m, r) = (10u32, 21u32, 3u32);
+        let ranges = [(0u32, 8u32), (12, 9)];
+        let x = case.input(N, k, F32);
+        let weights = [weight(case, m, k), stacked_weight(case, 2, r, k), weight(case, 17, r)];
+        let values = x.values.clone();
+        let [w, a, b] = [0, 1, 2].map(|i| weights[i].values.clone());
+        let factors = |i: usize| {
+            let (first, rows) = ([0, 8][i], ranges[i].1 as usize);
+            let a: Vec<f64> = a[i * 4 * k as usize..][..(r * k) as usize].to_vec();
+            (a, b[first * r as usize..][..rows * r as usize].to_vec())
+        };
+        mid_graph(
+            case,
+            &x,
+            m,
+            m + N + k,
+            |tape, x, w| {
+                let y = tape.linear(x, &w[0].parameter, None, None);
+                let z = tape.low_rank_down(x, &w[1].parameter, None, 0.5);
+                tape.low_rank_up(y, z, &w[2].parameter, ranges.to_vec())
+            },
+            &weights,
+            |dy| {
+                let (n, k, r) = (N as usize, k as usize, r as usize);
+                let (mut dx, dw, _) = reference::matmul::linear_backward(&values, &w, dy, n, m as usize, k);
+                let (mut da, mut db) = (Vec::new(), Vec::new());
+                for (i, (first, count)) in ranges.into_iter().enumerate() {
+                    let (a, b) = factors(i);
+                    let dy = columns(dy, m, first as usize..(first + count) as usize);
+                    let sizes = [n, count as usize, k, r];
+                    let (dx_i, da_i, db_i) =
+                        reference::low_rank::low_rank_backward(&values, &a, &b, &dy, 0.5, sizes);
+                    dx = sum(&dx, &dx_i);
+                    da.extend(da_i.into_iter().chain(vec![0.0; k])); // a row of padding
+                    db.extend(db_i);
+                }
+                (dx, vec![dw, da, db])
+            },
+        );
+    });
+}
+
+/// `count` matrices (rows, cols) on top of each other, each padded with rows of zeros to a multiple of 4.
+fn stacked_weight(case: &mut Case, count: usize, rows: u32, cols: u32) -> Weight {
+    let padded = rows.next_multiple_of(4);
+    let row = |case: &mut Case, is_padding: bool| -> Vec<f64> {
+        (0..cols).map(|_| if is_padding { 0.0 } else { case.normal() }).collect()
+    };
+    let values: Vec<f64> = (0..count as u32 * padded).flat_map(|i| row(case, i % padded >= rows)).collect();
+    let values = case.input_of(&values, count as u32 * padded, cols, F32);
+    let gradient = case.input(count as u32 * padded, cols, F32);
+    let parameter = Parameter { weight: vec![values.tensor], gradient: Some(vec![gradient.tensor]) };
+    Weight { parameter, values: values.values, before: gradient.values }
+}
+
 #[test]
 fn join() {
     check("tape join", |case| {

@@ -4,7 +4,7 @@ use super::{Setup, metrics, newest_checkpoint};
 use gristmill::report::metrics::StepMetrics;
 use gristmill::train::trained::TrainedRun;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A run in a folder of its own, which disappears with it.
@@ -58,13 +58,21 @@ impl FolderRun {
     /// What the run left in its folder so far.
     pub fn left(&self) -> Left {
         let (_, newest) = newest_checkpoint(&self.folder()).expect("a checkpoint");
-        let files = std::fs::read_dir(newest).expect("a checkpoint").map(|entry| {
-            let path = entry.expect("a file").path();
-            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-            (name, std::fs::read(path).expect("a file"))
-        });
-        Left { checkpoint: files.collect(), metrics: metrics(&self.folder()) }
+        Left { checkpoint: files_below(&newest, ""), metrics: metrics(&self.folder()) }
     }
+}
+
+/// The files in `folder` and in those below it, under their paths in it.
+fn files_below(folder: &Path, prefix: &str) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path());
+    let files = entries.flat_map(|path| {
+        let name = format!("{prefix}{}", path.file_name().expect("a name").to_string_lossy());
+        match path.is_dir() {
+            true => files_below(&path, &format!("{name}/")),
+            false => [(name, std::fs::read(path).expect("a file"))].into(),
+        }
+    });
+    files.collect()
 }
 
 /// What a run left in its folder, except for what depends on the clock.

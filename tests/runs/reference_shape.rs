@@ -80,6 +80,11 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             depth: ahead.depth,
             loss_factor: ahead.loss_factor,
         }),
+        low_rank: model.low_rank.as_ref().map(|low_rank| reference::low_rank::LowRank {
+            rank: low_rank.rank,
+            scale: low_rank.scale(),
+            modules: low_rank.modules.clone(),
+        }),
         storage: match model.compute {
             Element::F16 => Storage::F16,
             Element::Bf16 => Storage::Bf16,

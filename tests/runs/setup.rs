@@ -129,10 +129,10 @@ seed: 7
     pub fn initial_weights(&self) -> Weights {
         let plan = self.plan();
         let mut weights = Weights::new();
-        for (index, spec) in Gpt::describe(&plan.model).iter().enumerate() {
+        for spec in &Gpt::describe(&plan.model) {
             for piece in &spec.pieces {
                 let rows = spec.piece_rows(piece).flat_map(|(row, first, columns)| {
-                    initial_row(spec, index, row, plan.settings.run.seed)[first..first + columns].to_vec()
+                    initial_row(spec, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
                 let values = spec.to_file(piece, rows.collect());
                 weights.insert(reference_name(&piece.name), values.into_iter().map(f64::from).collect());

@@ -62,7 +62,7 @@ fn assert_close(name: &str, forecast: u64, taken: u64) {
 
 #[test]
 fn the_forecast_is_the_memory_taken() {
-    let shapes: [(&str, &[&str]); 8] = [
+    let shapes: [(&str, &[&str]); 10] = [
         ("default", &[]),
         ("wide", &["--model.model_config.hidden_size=256", "--model.model_config.intermediate_size=700"]),
         ("deep", &["--model.model_config.num_layers=7", "--batch_size=5"]),
@@ -80,6 +80,21 @@ fn the_forecast_is_the_memory_taken() {
             &[
                 "--model.model_config={type: GPT2Config, vocab_size: 256, n_embd: 48, n_layer: 2, n_head: 4, seq_length: 24}",
                 "--sample={prompt: a, tokens: 3}",
+            ],
+        ),
+        (
+            "adapters of all linear layers",
+            &[
+                "--model.model_config.pet_config={pet_type: lora, lora_dropout: 0.1, target_modules: .*}",
+                "--model.model_config.hidden_size=256",
+            ],
+        ),
+        (
+            "adapters in bfloat16",
+            &[
+                "--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}",
+                "--model.model_config.hidden_size=256",
+                "--model.model_config.compute_dtype=bfloat16",
             ],
         ),
         (

@@ -5,6 +5,7 @@
 mod runs;
 
 mod accumulation;
+mod adapters;
 mod against_reference;
 mod blend;
 mod divergence;

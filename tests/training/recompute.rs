@@ -164,6 +164,22 @@ fn multi_token_prediction_computes_the_same() {
     changes_no_bit(|| Setup::new("ahead", "mtp_depth: 2, mtp_loss_factor: 0.3"));
 }
 
+/// A mask that is drawn a third time, and products with A that are recomputed without the products that they are added to.
+#[test]
+fn adapters_compute_the_same() {
+    let adapters = |dropout: &str| {
+        format!("pet_config: {{pet_type: lora, lora_rank: 3, lora_dropout: {dropout}, target_modules: .*}}")
+    };
+    changes_no_bit(|| Setup::new("adapters", &adapters("0.3")));
+    changes_no_bit(|| Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0"))));
+    let setup = Setup::new("adapters", &adapters("0.3")).with(&[LAYERS[0]]);
+    let again = recordings(&setup).micro_step;
+    let again = launched_again(&again);
+    let of_output = |path: &str| again.iter().filter(|launch| launch.starts_with(path)).count();
+    assert!(of_output("layers.1.feed_forward.w_down.lora_a") > 0, "{again:?}");
+    assert_eq!(of_output("layers.1.feed_forward.w_down"), of_output("layers.1.feed_forward.w_down.lora_a"));
+}
+
 /// Frozen layers below the recomputed ones, and recomputed layers that are frozen.
 #[test]
 fn frozen_layers_compute_the_same() {

@@ -96,6 +96,17 @@ fn a_sample_that_needs_more_than_training() {
 }
 
 #[test]
+fn adapters_of_any_rank() {
+    let with_rank = |rank: &str| {
+        let keys = format!("{{pet_type: lora, lora_rank: {rank}, target_modules: '.*'}}");
+        format!("--model.model_config.pet_config={keys}")
+    };
+    refuses(DENSE, &[&with_rank("2147483648")], &["MiB, over the adapter's largest binding of 128 MiB"]);
+    refuses(DENSE, &[&with_rank("1000000")], &["MiB, over the adapter's largest binding of 128 MiB"]);
+    assert_eq!(refusal(DENSE, &[with_rank("1001")]), None);
+}
+
+#[test]
 fn models_that_cannot_be_listed() {
     let of_model = |key: &str, value: &str| format!("--model.model_config.{key}={value}");
     let refuses_model = |sizes: &[(&str, &str)], expected: &[&str]| {

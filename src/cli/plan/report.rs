@@ -1,8 +1,10 @@
 //! What a run takes, as text.
 
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::model::config::Operator;
+use crate::model::count;
 use crate::settings::RunPlan;
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
@@ -78,6 +80,13 @@ impl<'a> Report<'a> {
             HumanBytes(4 * forecast.parameters as u64),
             with_prefix(flops)
         )];
+        if let Some(low_rank) = &plan.model.low_rank {
+            let count = HumanCount(count::adapters(&plan.model) as u64);
+            let (modules, rank) = (low_rank.modules.len(), low_rank.rank);
+            lines.push(format!(
+                "adapters {modules} linear layers have one of rank {rank}: {count} of these parameters train"
+            ));
+        }
         if forecast.active_parameters < forecast.parameters {
             let active = HumanCount(forecast.active_parameters as u64);
             lines.push(format!("experts  a token uses {active} of these parameters"));
@@ -108,13 +117,17 @@ impl<'a> Report<'a> {
         let (peak, training) = (HumanBytes(forecast.peak_bytes()), HumanBytes(forecast.bytes()));
         let model = &self.plan.model;
         let recomputed = self.recomputed(&model.recomputed_layers, &model.recomputed_operators);
-        let weights = match self.plan.optimizer.stochastic_rounding {
-            true => "weights, in bfloat16 where layers read them",
-            false => "weights in f32",
+        let half = model.compute.name();
+        let weights = match (self.plan.optimizer.stochastic_rounding, &model.low_rank) {
+            (true, _) => "weights, in bfloat16 where layers read them".to_string(),
+            (false, Some(_)) if model.compute != Element::F32 => {
+                format!("weights, in {half} if they are frozen")
+            }
+            (false, _) => "weights in f32".to_string(),
         };
-        let copies = format!("weights again, in {}, for the layers", model.compute.name());
+        let copies = format!("weights again, in {half}, for the layers");
         let parts = [
-            (forecast.weight_bytes, weights),
+            (forecast.weight_bytes, weights.as_str()),
             (forecast.copy_bytes, &copies),
             (forecast.gradient_bytes, "gradients"),
             (forecast.moment_bytes, "moments"),

@@ -12,10 +12,23 @@ pub(super) struct Scope<'a, P> {
     /// What its family calls parameters.
     pub names: &'static Names,
     make: &'a mut dyn FnMut(Spec) -> P,
+    streams: &'a mut Streams,
     layer: Option<usize>,
+    /// Linear layers that were declared.
+    linears: usize,
     path: String,
     name: String,
 }
+
+/// How many random streams of initial values are taken.
+#[derive(Default)]
+pub(super) struct Streams {
+    of_model: u64,
+    of_adapters: u64,
+}
+
+/// The first stream of adapters.
+const ADAPTER_STREAM: u64 = 1 << 32;
 
 /// The rows of a matrix, in pieces that files hold under names of their own; padding rows between them are zero.
 pub(super) struct Rows {
@@ -31,9 +44,14 @@ pub(super) struct Rows {
 
 impl<'a, P> Scope<'a, P> {
     /// The model itself.
-    pub fn model(config: &'a ModelConfig, make: &'a mut dyn FnMut(Spec) -> P) -> Self {
+    pub fn model(
+        config: &'a ModelConfig,
+        make: &'a mut dyn FnMut(Spec) -> P,
+        streams: &'a mut Streams,
+    ) -> Self {
         let names = Names::of(config.family);
-        Self { config, names, make, layer: None, path: String::new(), name: String::new() }
+        let (path, name) = Default::default();
+        Self { config, names, make, streams, layer: None, linears: 0, path, name }
     }
 
     /// Layer number `layer`; numbers from `num_layers` on are blocks of multi-token prediction.
@@ -47,7 +65,9 @@ impl<'a, P> Scope<'a, P> {
             config: self.config,
             names: self.names,
             make: &mut *self.make,
+            streams: &mut *self.streams,
             layer: Some(layer),
+            linears: 0,
             path,
             name,
         }
@@ -74,8 +94,8 @@ impl<'a, P> Scope<'a, P> {
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces)
     }
 
-    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second. Transposed in the files
-    /// of some families.
+    /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second; after them its adapters.
+    /// Transposed in the files of some families.
     pub fn linear(
         &mut self,
         [weight, bias]: [&str; 2],
@@ -86,10 +106,12 @@ impl<'a, P> Scope<'a, P> {
     ) -> Linear<P> {
         let is_transposed = self.names.is_transposed;
         let pieces = rows.pieces(&self.name, "weight").into_iter();
-        let pieces = pieces.map(|piece| Piece { is_transposed, ..piece }).collect();
+        let pieces: Vec<Piece> = pieces.map(|piece| Piece { is_transposed, ..piece }).collect();
+        let init = Init::Normal(std);
         Linear {
-            weight: self.declare(Role::Matrix, weight, [rows.stored, cols], Init::Normal(std), pieces),
+            weight: self.declare(Role::Matrix, weight, [rows.stored, cols], init, pieces.clone()),
             bias: has_bias.then(|| self.bias(bias, rows)),
+            adapter: self.adapter(weight, &pieces, cols),
         }
     }
 
@@ -125,7 +147,13 @@ impl<'a, P> Scope<'a, P> {
         self.declare(Role::Vector, path, [1, rows.stored], Init::Zeros, pieces)
     }
 
-    fn declare(
+    /// The numbers of this layer and of its next linear layer.
+    pub fn next_place(&mut self) -> Option<(usize, usize)> {
+        self.linears += 1;
+        Some((self.layer?, self.linears - 1))
+    }
+
+    pub fn declare(
         &mut self,
         role: Role,
         path: &str,
@@ -134,10 +162,24 @@ impl<'a, P> Scope<'a, P> {
         pieces: Vec<Piece>,
     ) -> P {
         let path = format!("{}{path}", self.path);
-        let (trains, decays, group, rule) = (true, role != Role::Vector, 0, UpdateRule::Elementwise);
+        let is_adapter = role == Role::Adapter;
+        let trains = is_adapter || self.config.low_rank.is_none();
+        let (decays, group, rule) = (role != Role::Vector, 0, UpdateRule::Elementwise);
+        let stream = self.streams.take(is_adapter);
         // Scores decide which experts are chosen, so their rounding would change more than their last digits.
         let compute = if role == Role::Router { Element::F32 } else { self.config.compute };
-        (self.make)(Spec { path, role, rows, cols, init, pieces, trains, decays, group, rule, compute })
+        let spec =
+            Spec { path, role, rows, cols, init, stream, pieces, trains, decays, group, rule, compute };
+        (self.make)(spec)
+    }
+}
+
+impl Streams {
+    fn take(&mut self, is_adapter: bool) -> u64 {
+        let (taken, first) =
+            if is_adapter { (&mut self.of_adapters, ADAPTER_STREAM) } else { (&mut self.of_model, 0) };
+        *taken += 1;
+        first + *taken - 1
     }
 }
 

@@ -16,9 +16,13 @@ pub struct Spec {
     pub cols: usize,
     /// Initial values.
     pub init: Init,
+    /// Number of the random stream of its initial values. Adapters have numbers of their own, so that they do not change the
+    /// initial values of the others.
+    pub stream: u64,
     /// The tensors of a checkpoint that it consists of, in the order of its rows.
     pub pieces: Vec<Piece>,
-    /// Whether it has a gradient. Declared true; [`Grouping`](crate::model::groups::Grouping) freezes.
+    /// Whether it has a gradient. Declared true, but false beside adapters; [`Grouping`](crate::model::groups::Grouping)
+    /// freezes.
     pub trains: bool,
     /// Whether weight decay applies. Declared true for all roles but [`Role::Vector`].
     pub decays: bool,
@@ -50,6 +54,8 @@ pub enum Role {
     Router,
     /// The weight of a norm or a bias: one row.
     Vector,
+    /// A factor of low-rank adapters.
+    Adapter,
 }
 
 /// How a parameter is updated.
@@ -67,6 +73,8 @@ pub enum UpdateRule {
 pub enum Init {
     /// Normal with mean 0 and this standard deviation.
     Normal(f64),
+    /// Uniform between plus and minus this.
+    Uniform(f64),
     /// All ones.
     Ones,
     /// All zeros.
@@ -122,7 +130,7 @@ impl Spec {
         match self.role {
             Role::Embedding | Role::Positions | Role::Head => Some(4),
             Role::ExpertStack { experts } => Some(self.rows / experts),
-            Role::Matrix | Role::Router | Role::Vector => None,
+            Role::Matrix | Role::Router | Role::Vector | Role::Adapter => None,
         }
     }
 

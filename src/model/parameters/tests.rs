@@ -191,7 +191,7 @@ fn halves_of_experts_start_at_whole_groups_of_four_rows() {
     let w_down = find(&specs, "layers.1.feed_forward.experts.w_down");
     assert_eq!((w_down.rows, w_down.cols), (3 * 8, 5));
     assert_eq!(ranges(&w_down), [(0, 8), (8, 8), (16, 8)]);
-    let is_zero = |row: usize| initial_row(&w_gate_up, 0, row, 1).iter().all(|value| *value == 0.0);
+    let is_zero = |row: usize| initial_row(&w_gate_up, row, 1).iter().all(|value| *value == 0.0);
     let zero: Vec<usize> = (0..48).filter(|&row| is_zero(row)).collect();
     assert_eq!(zero, [5, 6, 7, 13, 14, 15, 21, 22, 23, 29, 30, 31, 37, 38, 39, 45, 46, 47]);
 }

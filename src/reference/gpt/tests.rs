@@ -11,6 +11,7 @@ const LLAMA: Shape = Shape {
     window: None,
     mixture: None,
     multi_token: None,
+    low_rank: None,
     storage: Storage::Exact,
     architecture: Architecture::Llama,
     vocab_size: 11,
@@ -76,6 +77,12 @@ const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
 const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
 
+/// The shape with adapters of rank 2.
+fn adapted(shape: &Shape, modules: &[&str]) -> Shape {
+    let modules = modules.iter().map(|module| module.to_string()).collect();
+    Shape { low_rank: Some(LowRank { rank: 2, scale: 1.5, modules }), ..shape.clone() }
+}
+
 fn weights(shape: &Shape) -> Weights {
     let mut random = Random::new(81);
     let mut tensor = |count| random.normal(count).iter().map(|x| 0.5 * x).collect();
@@ -106,6 +113,11 @@ fn every_gradient_is_the_finite_difference() {
         Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
         Shape { window: Some(2), ..LLAMA },
         Shape { num_layers: 0, ..LLAMA },
+        adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
+        adapted(
+            &GPT2,
+            &["transformer.h.1.attn.c_attn", "transformer.h.1.attn.c_proj", "transformer.h.0.mlp.c_fc"],
+        ),
     ] {
         let weights = weights(&shape);
         let (loss_sum, count, grads) =

@@ -47,6 +47,7 @@ const SHAPE: Shape = Shape {
     qk_norm: true,
     mixture: Some(MIXTURE),
     multi_token: None,
+    low_rank: None,
     storage: Storage::Exact,
 };
 const AHEAD: MultiToken = MultiToken { depth: 2, loss_factor: 0.6 };

@@ -26,6 +26,7 @@ const SHAPE: Shape = Shape {
     window: None,
     mixture: None,
     multi_token: None,
+    low_rank: None,
     storage: Storage::Exact,
     architecture: Architecture::Llama,
     vocab_size: 7,

@@ -36,6 +36,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("model", model::outer_table()),
             ("model.model_config", model::Model::table()),
             ("model.model_config.rope_scaling", model::Scaling::table()),
+            ("model.model_config.pet_config", model::Pet::table()),
             ("model.arch", model::arch_table()),
             ("moe_config", moe::Moe::table()),
             (recompute::PATH, recompute::table()),

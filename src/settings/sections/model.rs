@@ -3,12 +3,15 @@
 mod biases;
 mod extend;
 mod fill;
+mod pet;
 mod rope_scaling;
 mod rows;
 mod types;
 mod words;
 
 pub(crate) use fill::rotary_dim;
+pub(crate) use pet::path_of as pet_path;
+pub use pet::{Pet, PetType};
 pub use rope_scaling::Scaling;
 pub use rows::Model;
 pub use types::ModelType;
@@ -41,7 +44,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
     let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
         // Another model's keys are unknown only because the model is; adapters are none of the model's.
         if !types::stays_out(source) {
-            rows::check_adapters(source);
+            pet::check(source);
         }
         source.distrust(PATH);
         return (Reader::empty(source, PATH).of_types(&[LLAMA]), Model::default());
@@ -57,6 +60,9 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
     }
     let mut model = Model::read(&reader);
     model.kind = kind;
+    if model.pet_config.is_none() {
+        pet::note_absence(source);
+    }
     note_types(&mut model, &reader);
     (kind.entry().prepare)(&mut model, &reader);
     fill::fill(&mut model, &reader);

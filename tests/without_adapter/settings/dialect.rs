@@ -118,10 +118,19 @@ fn what_is_not_built_is_one_line_each() {
                    those that are";
     assert_eq!(lines[0], unknown);
     let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 8, target_modules: '.*wq'}";
-    let lines = answers("finetune_glm.yaml", &[kind, adapters], false);
-    assert!(lines.len() == 2 && lines[1].contains("remove `pet_config` to train all weights"), "{lines:?}");
-    let lines = answers("pretrain_llama.yaml", &["--as-single", adapters], false);
-    assert!(lines.len() == 1 && lines[0].contains("pet_config: not built yet"), "{lines:?}");
+    assert_eq!(answers("finetune_glm.yaml", &[kind, adapters], false), [unknown]);
+    let other = "--model.model_config.pet_config={pet_type: ptuning2, pre_seq_len: 128}";
+    for (file, flags) in
+        [("finetune_glm.yaml", &[other][..]), ("pretrain_llama.yaml", &["--as-single", other])]
+    {
+        let lines = answers(file, flags, false);
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.contains("pet_config.pet_type: `ptuning2` is not built yet; write lora")),
+            "{lines:?}"
+        );
+    }
     let elsewhere = "pretrained_model_dir: not built yet (found `path/to/model`); write the shape under model.model_config";
     assert_eq!(answers("template_mcore.yaml", &["--as-single"], false), [elsewhere]);
     let none = "model.model_config: describes no model; write at least `vocab_size`, `hidden_size`, `num_layers`, `num_heads`, \

@@ -1,5 +1,6 @@
 //! The keys of a model.
 
+use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::ModelType;
 use super::{GPT2, LLAMA, words};
@@ -138,6 +139,8 @@ rows! {
         freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),
         /// Patterns of those among the frozen that train after all.
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
+        /// Low-rank adapters, which train in place of the model: a section.
+        pet_config: Option<Pet> = Shape.optional().read_by(pet::read).example("{pet_type: lora, target_modules: .*wq}"),
         /// Layers that the stages of the original's pipeline have more than an even share; see `recompute_config`.
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
@@ -180,7 +183,6 @@ rows! {
             Passes::Off,
             "training keeps no cache of keys and values; the original sets it to False too",
         ),
-        ADAPTERS,
         refused(
             "multi_latent_attention q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim \
                 window_attn_skip_freq use_mup is_reward_model",
@@ -202,17 +204,6 @@ rows! {
             "names a download of the original and is ignored; weights come from `load_checkpoint`",
         ),
     ]
-}
-
-/// Low-rank adapters and their like.
-const ADAPTERS: Other = refused("pet_config", Passes::Off, "remove `pet_config` to train all weights");
-
-/// Reports adapters for a model whose other keys are not read.
-pub(super) fn check_adapters(source: &Source<'_>) {
-    let path = format!("{}.pet_config", words::PATH);
-    if let Some(node) = source.node(&path).filter(|node| !node.is_off()) {
-        source.fault(&path, format!("not built yet (found {node}); {}", ADAPTERS.sentence));
-    }
 }
 
 const CHATGLM2: &str = "ChatGLM2Config";

@@ -1,0 +1,28 @@
+//! `merge`: an adapter becomes a part of the weights that it adapts.
+
+use super::output::say;
+use crate::error::Result;
+use crate::store::merge::merge as merge_files;
+use std::path::PathBuf;
+
+/// The arguments of `merge`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The model: a checkpoint or another folder with model.safetensors, such a file, or the index of several
+    base: PathBuf,
+    /// The adapter: a checkpoint that has one, a folder with PEFT's adapter_model.safetensors and adapter_config.json, or that file
+    adapter: PathBuf,
+    /// The folder to write the merged model to
+    out: PathBuf,
+}
+
+/// Writes the merged model.
+///
+/// # Errors
+/// Files that are missing, damaged, or do not belong together; a disk that fails.
+pub async fn merge(arguments: &Arguments) -> Result<()> {
+    let Arguments { base, adapter, out } = arguments;
+    let merged = merge_files(base, adapter, out).await?;
+    say!("{} of {} tensors adapted; written to {}", merged.adapted, merged.tensors, out.display());
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Low-rank adapters (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021).
+
+use std::collections::BTreeSet;
+
+/// Adapters of a model's linear maps: y = x Wᵀ + (alpha / rank) · (dropout(x) Aᵀ) Bᵀ with A (rank, in) and B (out, rank). The
+/// parameters of the model itself are frozen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRank {
+    /// Rows of A and columns of B (r).
+    pub rank: usize,
+    /// What the product of A and B is multiplied by, times r.
+    pub alpha: f64,
+    /// Dropout probability of the input of A. Maps that are stored as one matrix share a mask.
+    pub dropout: f64,
+    /// Initial values of A; those of B are zeros.
+    pub init: FactorInit,
+    /// The maps that have one, by their names in files without `.weight`: `model.layers.0.self_attn.q_proj`.
+    pub modules: BTreeSet<String>,
+}
+
+/// Initial values of A.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FactorInit {
+    /// Uniform in ±1 / √in (He et al., 2015, for a leaky rectifier of slope √5).
+    #[default]
+    HeUniform,
+    /// Normal with a standard deviation of 0.01.
+    Normal,
+}
+
+impl LowRank {
+    /// What the product of A and B is multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.alpha / self.rank as f64
+    }
+
+    /// Columns that the product with A has for each adapter: r rounded up to a whole group of 4, where a range of columns can
+    /// start.
+    pub fn padded_rank(&self) -> usize {
+        self.rank.next_multiple_of(4)
+    }
+}

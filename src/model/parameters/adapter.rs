@@ -1,0 +1,116 @@
+//! The parameters of low-rank adapters.
+
+use super::scope::Scope;
+use super::spec::{Init, Piece, Role};
+use crate::model::config::{FactorInit, LowRank};
+
+/// The adapters of a linear layer of k adapted maps, which are stacked: one product with all A, then one with each B.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter<P> {
+    /// (k · padded r, in): r rows for each map, then zeros.
+    pub a: P,
+    /// (outs, r): the rows of all maps, one after the other.
+    pub b: P,
+    /// Where in the layer's output each map writes.
+    pub outputs: Vec<ColumnRange>,
+    /// Number of the layer, for dropout.
+    pub layer: usize,
+    /// Number of the linear layer within its layer, for dropout.
+    pub place: usize,
+}
+
+/// Consecutive columns of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColumnRange {
+    /// The first, a multiple of 4.
+    pub first: u32,
+    /// Their number.
+    pub count: u32,
+}
+
+/// What PEFT puts before the name of a module.
+pub const PEFT_PREFIX: &str = "base_model.model.";
+
+/// The name of a matrix's module, if `name` is that of its weight.
+pub fn module_of(name: &str) -> &str {
+    name.strip_suffix(".weight").unwrap_or(name)
+}
+
+/// The module whose factor is called `name`.
+pub fn adapted_module(name: &str) -> Option<&str> {
+    let (module, _) = name.strip_prefix(PEFT_PREFIX)?.rsplit_once(".lora_")?;
+    Some(module)
+}
+
+impl<P> Scope<'_, P> {
+    /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces; `None` if the model adapts
+    /// none of them.
+    pub(super) fn adapter(&mut self, path: &str, pieces: &[Piece], cols: usize) -> Option<Adapter<P>> {
+        let (layer, place) = self.next_place()?;
+        let low_rank = self.config.low_rank.as_ref()?;
+        let is_adapted = |piece: &&Piece| low_rank.modules.contains(module_of(&piece.name));
+        let adapted: Vec<&Piece> = pieces.iter().filter(is_adapted).collect();
+        if adapted.is_empty() {
+            return None;
+        }
+        let outputs = adapted
+            .iter()
+            .map(|piece| ColumnRange { first: piece.first_row as u32, count: piece.rows as u32 })
+            .collect();
+        let a = a_pieces(low_rank, &adapted);
+        let b = b_pieces(&adapted);
+        let [a_rows, b_rows] =
+            [adapted.len() * low_rank.padded_rank(), adapted.iter().map(|piece| piece.rows).sum()];
+        let init = match low_rank.init {
+            FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
+            FactorInit::Normal => Init::Normal(0.01),
+        };
+        Some(Adapter {
+            a: self.declare(Role::Adapter, &format!("{path}.lora_a"), [a_rows, cols], init, a),
+            b: self.declare(
+                Role::Adapter,
+                &format!("{path}.lora_b"),
+                [b_rows, low_rank.rank],
+                Init::Zeros,
+                b,
+            ),
+            outputs,
+            layer,
+            place,
+        })
+    }
+}
+
+fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
+    let first_rows = (0..).step_by(low_rank.padded_rank());
+    let piece = |(base, first_row): (&&Piece, usize)| Piece {
+        name: factor_name(base, "A"),
+        first_row,
+        rows: low_rank.rank,
+        is_transposed: false,
+        heads: None,
+        fused: None,
+    };
+    adapted.iter().zip(first_rows).map(piece).collect()
+}
+
+/// The rows of B are the outputs of its map, so files order them as they order the map's rows.
+fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
+    let mut first_row = 0;
+    let piece = |base: &&Piece| {
+        first_row += base.rows;
+        Piece {
+            name: factor_name(base, "B"),
+            first_row: first_row - base.rows,
+            rows: base.rows,
+            is_transposed: false,
+            heads: base.heads,
+            fused: base.fused,
+        }
+    };
+    adapted.iter().map(piece).collect()
+}
+
+fn factor_name(base: &Piece, factor: &str) -> String {
+    format!("{PEFT_PREFIX}{}.lora_{factor}.weight", module_of(&base.name))
+}

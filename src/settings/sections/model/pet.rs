@@ -1,0 +1,166 @@
+//! `model.model_config.pet_config`: low-rank adapters, which train in place of the model's own parameters.
+
+use super::words::PATH;
+use crate::model::config::{FactorInit, LowRank, ModelConfig};
+use crate::model::{ModuleList, select_modules};
+use crate::settings::engine::*;
+use std::path::{Path, PathBuf};
+
+rows! {
+    /// `model.model_config.pet_config`: low-rank adapters (LoRA; Hu et al., 2021). A linear layer that has one computes
+    /// x Wᵀ + lora_alpha / lora_rank · (x Aᵀ) Bᵀ, and only A and B train. Checkpoints hold them as PEFT does, in
+    /// `adapter_model.safetensors`, beside the model that they adapt.
+    pub struct Pet {
+        /// The kind of adapters: `lora`.
+        kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, OTHER_KINDS)),
+        /// Rows of A and columns of B.
+        lora_rank: usize = Shape.default(8).within(SIZE),
+        /// The product of A and B is multiplied by this and divided by `lora_rank`.
+        lora_alpha: f64 = Numbers.default(16.0).within(ABOVE_ZERO),
+        /// Share of A's input that training drops. Layers that are stored as one matrix, such as q, k and v, share a mask.
+        lora_dropout: f64 = Numbers.default(0.01).within(SHARE_BELOW_ONE),
+        /// Patterns of the layers that get adapters: regular expressions that match from the start of a name or of a part of it.
+        /// Names are those of Hugging Face (`q_proj`), of the original (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
+        /// Required, except under `model.arch.type: ...WithLora`.
+        target_modules: Vec<String> = Shape.optional().also("reg_rules").example("['.*wq', '.*wv']"),
+        /// Patterns of layers that get none although a target matches them.
+        exclude_layers: Vec<String> = Shape.optional().example("['1']"),
+        /// Initial values of A: `he_uniform`, uniform in ±1/√in, or `normal`, with a standard deviation of 0.01. Those of B are
+        /// zeros.
+        lora_a_init: FactorInit = Numbers.default(FactorInit::HeUniform),
+        /// Parameters that do not train, adapters among them: names in which `*` stands for any text.
+        freeze_include: Vec<String> = Numbers.optional().example("['*wo.lora*']\ntarget_modules: .*wq|.*wo"),
+        /// Parameters of the model that train beside the adapters. What `freeze_include` matches too stays as it is.
+        freeze_exclude: Vec<String> = Numbers.optional().example("['*norm*']"),
+        /// Where adapters start from, instead of their initial values: `adapter_model.safetensors` of this program or of PEFT, or
+        /// its folder. By default the one beside the weights of `load_checkpoint`, if there is one.
+        adapter_path: PathBuf = Host.optional().example("./adapter"),
+    }
+    others [
+        refused("lora_b_init", Passes::Words("zero zeros"), "write `lora_b_init: zeros`"),
+        differs("param_init_type", Passes::Words("float32"), "A and B are updated in float32"),
+        differs("compute_dtype", Passes::Never, "A and B are read as `model.model_config.compute_dtype` says"),
+    ]
+}
+
+words! {
+    /// `pet_type`.
+    pub enum PetType {
+        /// Low-rank adapters.
+        #[default]
+        Lora = "lora",
+    }
+}
+
+/// Kinds of the original that are not built.
+const OTHER_KINDS: &str =
+    "slora ptuning2 p_tuning_v2 prefixtuning prefix_tuning low_rank_adapter adalora adapter bitfit";
+
+impl Words for FactorInit {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("he_uniform", Self::HeUniform),
+        ("kaiming", Self::HeUniform),
+        ("kaiming_uniform", Self::HeUniform),
+        ("normal", Self::Normal),
+    ];
+}
+
+impl Setting for Pet {
+    fn kind() -> Kind {
+        Kind::Form("a section with a `pet_type`")
+    }
+
+    fn to_node(&self) -> Option<Node> {
+        Some(self.written())
+    }
+
+    /// Where adapters start from does not matter once they have.
+    fn to_decision(&self) -> Option<Node> {
+        Self { adapter_path: PathBuf::new(), ..self.clone() }.to_node()
+    }
+}
+
+impl Pet {
+    /// The adapters of the model of `config`.
+    ///
+    /// # Errors
+    /// The key whose patterns do not fit the model, and why.
+    pub(crate) fn low_rank(&self, config: &ModelConfig) -> std::result::Result<LowRank, (String, String)> {
+        let modules = select_modules(config, &self.target_modules, &self.exclude_layers);
+        let modules = modules.map_err(|(list, message)| {
+            let key = match list {
+                ModuleList::Targets => "target_modules",
+                ModuleList::Excluded => "exclude_layers",
+            };
+            (path_of(key), message)
+        })?;
+        Ok(LowRank {
+            rank: self.lora_rank,
+            alpha: self.lora_alpha,
+            dropout: self.lora_dropout,
+            init: self.lora_a_init,
+            modules,
+        })
+    }
+
+    /// The adapter that training starts from, if one is named.
+    pub fn adapter(&self) -> Option<&Path> {
+        (!self.adapter_path.as_os_str().is_empty()).then_some(&self.adapter_path)
+    }
+}
+
+/// The path of a key of the section.
+pub(crate) fn path_of(key: &str) -> String {
+    format!("{}.pet_config.{key}", PATH)
+}
+
+/// The section at `key`; none where it is absent or empty.
+pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Option<Pet>> {
+    let node = reader.node(key)?;
+    if node.is_off() {
+        return Some(None);
+    }
+    if !matches!(node, Node::Map(_)) {
+        reader.fault(key, format!("expected {}, found {node}", Pet::kind().expected()));
+        return None;
+    }
+    Some(Some(read_at(reader.source, &reader.path(key))))
+}
+
+fn read_at(source: &Source<'_>, path: &str) -> Pet {
+    let section = Reader::open(source, path, &[&Pet::table()]);
+    let mut pet = Pet::read(&section);
+    if pet.target_modules.is_empty() {
+        pet.target_modules.extend(default_targets(source).map(str::to_string));
+    }
+    if pet.target_modules.is_empty() {
+        section.missing("target_modules", "patterns of the layers that get adapters, such as `.*wq|.*wv`");
+    }
+    pet
+}
+
+/// Reports what is wrong with the adapters of a model whose other keys are not read.
+pub(super) fn check(source: &Source<'_>) {
+    let path = format!("{}.pet_config", PATH);
+    if source.node(&path).is_some_and(|node| !node.is_off()) {
+        read_at(source, &path);
+    }
+}
+
+/// Says that an architecture with adapters trains all weights, where a file describes no adapters.
+pub(super) fn note_absence(source: &Source<'_>) {
+    if source.word(ARCH).is_some_and(|word| word.ends_with(WITH_ADAPTERS)) {
+        source.note(format!("{ARCH}: without `pet_config` there are no adapters, and all weights train"));
+    }
+}
+
+const ARCH: &str = "model.arch.type";
+
+/// The end of the names of architectures with adapters.
+const WITH_ADAPTERS: &str = "WithLora";
+
+/// What the original's architectures with adapters adapt where nothing else is written.
+fn default_targets(source: &Source<'_>) -> Option<&'static str> {
+    let word = source.word(ARCH).filter(|word| word.ends_with(WITH_ADAPTERS))?;
+    Some(if word.contains("GLM") || word.contains("Bloom") { ".*query_key_value" } else { ".*wq|.*wv" })
+}

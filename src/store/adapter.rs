@@ -1,0 +1,191 @@
+//! Low-rank adapters on disk, as PEFT has them: `adapter_model.safetensors` and `adapter_config.json` in one folder.
+//!
+//! In a checkpoint they are in a folder of their own, `adapter`: beside the model's files, `transformers` would take the
+//! model to be in the place that the adapter names.
+
+use super::OUTPUT_DIR;
+use super::tensor_file::OTHER_MODEL;
+use super::weight_files::WeightFiles;
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use crate::model::arena::ArenaLayout;
+use crate::model::config::LowRank;
+use crate::model::parameters::{Role, module_of};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The folder of a checkpoint's adapters.
+pub(super) const FOLDER: &str = "adapter";
+pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
+const CONFIG: &str = "adapter_config.json";
+
+/// What of `adapter_config.json` decides what an adapter computes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AdapterConfig {
+    peft_type: String,
+    r: usize,
+    lora_alpha: f64,
+    /// Whether the model's matrices are (in, out).
+    pub fan_in_fan_out: bool,
+    use_rslora: bool,
+    use_dora: bool,
+    bias: String,
+    rank_pattern: Value,
+    alpha_pattern: Value,
+    modules_to_save: Value,
+}
+
+/// The file with the adapter at `path`: a file, its folder, or a checkpoint that has one.
+pub(super) fn find(path: &Path) -> Option<PathBuf> {
+    let places = [path.to_path_buf(), path.join(WEIGHTS), path.join(FOLDER).join(WEIGHTS)];
+    places.into_iter().find(|place| place.is_file())
+}
+
+/// The file with the adapter at `path`.
+///
+/// # Errors
+/// There is none.
+pub(super) fn required(path: &Path) -> Result<PathBuf> {
+    find(path).ok_or_else(|| {
+        Error::file(
+            path,
+            format!("holds no adapter; name a folder with {WEIGHTS} and {CONFIG}, or a checkpoint"),
+        )
+    })
+}
+
+/// The adapter beside the weights at `path`, if there is one.
+pub(crate) fn beside(path: &Path) -> Option<PathBuf> {
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    folder.map(|folder| folder.join(FOLDER).join(WEIGHTS)).filter(|place| place.is_file())
+}
+
+/// Opens the adapter in the file `weights` for adapters like `low_rank`.
+///
+/// # Errors
+/// It is damaged, or computes with another rank or factor.
+pub(super) fn open(weights: &Path, low_rank: &LowRank) -> Result<WeightFiles> {
+    if let Some(config) = AdapterConfig::beside(weights)? {
+        config.check(weights, low_rank)?;
+    }
+    WeightFiles::open(weights)
+}
+
+/// Writes `adapter_config.json` for the adapters of the model in `layout` into `folder`.
+///
+/// # Errors
+/// A disk that fails.
+pub(super) fn write_config(folder: &Path, low_rank: &LowRank, layout: &ArenaLayout) -> Result<()> {
+    let config = json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": null,
+        "r": low_rank.rank,
+        "lora_alpha": low_rank.alpha,
+        "lora_dropout": low_rank.dropout,
+        "target_modules": target_modules(low_rank, layout),
+        "fan_in_fan_out": fan_in_fan_out(layout),
+        "bias": "none",
+        "init_lora_weights": true,
+        "modules_to_save": null,
+        "inference_mode": true,
+    });
+    let bytes = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(folder, error))?;
+    OUTPUT_DIR.write(&folder.join(CONFIG), &bytes)
+}
+
+impl AdapterConfig {
+    /// Reads the configuration beside the adapter in the file `weights`; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is not one of low-rank adapters, or of a variant that computes something else.
+    pub fn beside(weights: &Path) -> Result<Option<Self>> {
+        let path = weights.with_file_name(CONFIG);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let text = std::fs::read(&path).map_err(|error| read_error(&path, "read", &error))?;
+        let foreign =
+            |why: String| Error::file(&path, format!("not the configuration of a low-rank adapter ({why})"));
+        let config: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
+        let is_set = |value: &Value| match value {
+            Value::Null => false,
+            Value::Object(entries) => !entries.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        };
+        let variants = [
+            (config.peft_type != "LORA", "peft_type"),
+            (config.r == 0, "r"),
+            (config.use_dora, "use_dora"),
+            (!["", "none"].contains(&config.bias.as_str()), "bias"),
+            (is_set(&config.rank_pattern), "rank_pattern"),
+            (is_set(&config.alpha_pattern), "alpha_pattern"),
+            (is_set(&config.modules_to_save), "modules_to_save"),
+        ];
+        match variants.iter().find(|(is_other, _)| *is_other) {
+            Some((_, key)) => Err(foreign(format!("its `{key}` asks for what is not built"))),
+            None => Ok(Some(config)),
+        }
+    }
+
+    /// What the product of A and B is multiplied by.
+    pub fn scale(&self) -> f64 {
+        let rank = self.r as f64;
+        self.lora_alpha / if self.use_rslora { rank.sqrt() } else { rank }
+    }
+
+    /// Checks that the adapter in `weights` computes with the scale of `low_rank`.
+    ///
+    /// # Errors
+    /// It has another rank or another factor.
+    pub fn check(&self, weights: &Path, low_rank: &LowRank) -> Result<()> {
+        if self.r == low_rank.rank && (self.scale() - low_rank.scale()).abs() <= 1e-9 * low_rank.scale() {
+            return Ok(());
+        }
+        let message = format!(
+            "is of rank {} with a factor of {}, and this run's adapters are of rank {} with a factor of {}; change lora_rank and \
+             lora_alpha of pet_config",
+            self.r,
+            self.scale(),
+            low_rank.rank,
+            low_rank.scale()
+        );
+        Err(Error::file(weights, message))
+    }
+}
+
+/// The names of modules by which PEFT finds those that have adapters: their last parts where these name no other, otherwise
+/// whole ones.
+fn target_modules(low_rank: &LowRank, layout: &ArenaLayout) -> BTreeSet<String> {
+    let pieces = layout
+        .parameters
+        .iter()
+        .filter(|(spec, _)| spec.role != Role::Adapter)
+        .flat_map(|(spec, _)| &spec.pieces);
+    let others: BTreeSet<&str> = pieces
+        .map(|piece| module_of(&piece.name))
+        .filter(|name| !low_rank.modules.contains(*name))
+        .map(last_part)
+        .collect();
+    let target = |name: &String| {
+        if others.contains(last_part(name)) { name.clone() } else { last_part(name).to_string() }
+    };
+    low_rank.modules.iter().map(target).collect()
+}
+
+fn fan_in_fan_out(layout: &ArenaLayout) -> bool {
+    layout.parameters.iter().flat_map(|(spec, _)| &spec.pieces).any(|piece| piece.is_transposed)
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// The error of an adapter in `weights` for a module that a model does not have as `expected`.
+pub(super) fn other_model(weights: &Path, module: &str, expected: &str) -> Error {
+    Error::file(weights, format!("adapts `{module}`, which {expected}; {OTHER_MODEL}"))
+}

@@ -1,0 +1,121 @@
+//! Low-rank adapters on the tape (Hu et al., 2021): a product with A into few columns, and products with B back.
+//!
+//! They are ops of their own, so that a layer that is recomputed repeats the product with A without the product that it is
+//! added to. The dropped input of A is not kept: its backward draws the mask again.
+
+use super::{Parameter, Tape, Var};
+use crate::ops::add::add;
+use crate::ops::dropout::{self, Dropout};
+use crate::ops::matmul::{Epilogue, Layout, matmul};
+use crate::record::{Recorder, Tensor};
+
+/// Columns of a product: the first, a multiple of 4, and their number.
+type Columns = (u32, u32);
+
+impl<'p> Tape<'_, 'p> {
+    /// factor · dropout(x) Aᵀ of x (N, in) and A (R, in): (N, R).
+    pub fn low_rank_down(&mut self, x: Var, a: &'p Parameter, dropout: Option<Dropout>, factor: f32) -> Var {
+        let w = a.weight();
+        let dropped = dropped(self.rec, x.tensor, dropout);
+        let product = self.rec.tensor("product", x.tensor.rows, w.rows, x.tensor.element);
+        matmul(self.rec, Layout::Nt, dropped, w, product, Epilogue::default());
+        let z = scaled(self.rec, product, factor);
+        let saved_x = self.save(x);
+        self.result(z, &[x], a.trains(), move |tape, dz| {
+            let dz = scaled(tape.rec, dz, factor);
+            if let Some(da) = a.gradient() {
+                let x = tape.saved(saved_x);
+                let x = self::dropped(tape.rec, x, dropout);
+                matmul(tape.rec, Layout::Tn, dz, x, da, Epilogue { accumulate: true, ..Default::default() });
+            }
+            let Some(target) = tape.target(x) else { return };
+            let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
+            match dropout {
+                None => matmul(tape.rec, Layout::Nn, dz, w, target.tensor, into),
+                Some(dropout) => {
+                    let Tensor { rows, cols, element, .. } = target.tensor;
+                    let kept = tape.rec.tensor("dropped gradient", rows, cols, element);
+                    matmul(tape.rec, Layout::Nn, dz, w, kept, Epilogue::default());
+                    dropout::dropout(tape.rec, kept, None, target.tensor, target.accumulate, &dropout);
+                }
+            }
+        })
+    }
+
+    /// y (N, out) + z Bᵀ in ranges of its columns, in place: `y` must have no other reader. B (sum of the ranges, r) has the
+    /// rows of one range after the other; range i adds the product of its rows with r columns of z (N, k · padded r), which
+    /// start at i times r, rounded up to a multiple of 4. Columns between the end of a range and the next multiple of 4 must be
+    /// zero.
+    pub fn low_rank_up(&mut self, y: Var, z: Var, b: &'p Parameter, ranges: Vec<Columns>) -> Var {
+        let blocks = Blocks { ranges, rank: b.weight().cols };
+        assert!(
+            z.tensor.cols as usize == blocks.ranges.len() * blocks.stride() as usize,
+            "{} ranges of rank {} need {} columns each, not {} in all",
+            blocks.ranges.len(),
+            blocks.rank,
+            blocks.stride(),
+            z.tensor.cols
+        );
+        let add_to = |accumulate| Epilogue { accumulate, ..Default::default() };
+        for [y, z, b] in blocks.of(y.tensor, z.tensor, b.weight()) {
+            matmul(self.rec, Layout::Nt, z, b, y, add_to(true));
+        }
+        let saved_z = self.save(z);
+        self.result(y.tensor, &[y, z], b.trains(), move |tape, dy| {
+            if let Some(db) = b.gradient() {
+                let z = tape.saved(saved_z);
+                for [dy, z, db] in blocks.of(dy, z, db) {
+                    matmul(tape.rec, Layout::Tn, dy, z, db, add_to(true));
+                }
+            }
+            if let Some(target) = tape.target(z) {
+                for [dy, dz, b] in blocks.of(dy, target.tensor, b.weight()) {
+                    matmul(tape.rec, Layout::Nn, dy, b, dz, add_to(target.accumulate));
+                }
+            }
+            tape.give(y, dy); // last: others may add to dy from here on
+        })
+    }
+}
+
+/// How stacked adapters divide the tensors around them.
+struct Blocks {
+    /// Columns of the output, for each adapter.
+    ranges: Vec<Columns>,
+    rank: u32,
+}
+
+impl Blocks {
+    /// Columns of z for each adapter.
+    fn stride(&self) -> u32 {
+        self.rank.next_multiple_of(4)
+    }
+
+    /// For each adapter its columns of y and of z, and its rows of B.
+    fn of(&self, y: Tensor, z: Tensor, b: Tensor) -> impl Iterator<Item = [Tensor; 3]> + '_ {
+        let mut row = 0;
+        (0..).zip(&self.ranges).map(move |(index, &(first, count))| {
+            row += count;
+            let z = z.columns(index * self.stride(), self.rank);
+            [y.columns(first, count), z, b.rows(row - count, count)]
+        })
+    }
+}
+
+/// x, or what dropout leaves of it.
+fn dropped(rec: &mut Recorder, x: Tensor, dropout: Option<Dropout>) -> Tensor {
+    let Some(dropout) = dropout else { return x };
+    let y = rec.tensor("dropped", x.rows, x.cols, x.element);
+    dropout::dropout(rec, x, None, y, false, &dropout);
+    y
+}
+
+/// factor · x.
+fn scaled(rec: &mut Recorder, x: Tensor, factor: f32) -> Tensor {
+    if factor == 1.0 {
+        return x;
+    }
+    let y = rec.tensor("scaled", x.rows, x.cols, x.element);
+    add(rec, x, y, factor, false);
+    y
+}
