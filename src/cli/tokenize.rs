@@ -1,6 +1,8 @@
 //! `tokenize` and `train-tokenizer`: text files into token files, and into a tokenizer.
 
-use crate::data::tokenize::{Summary, TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
+use crate::data::tokenize::{
+    MindRecordRows, Summary, TokenFormat, TokenizeConfig, copy_mindrecord, tokenize, train_tokenizer,
+};
 use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
 use crate::data::{DocumentFormat, TokenizerConfig};
 use crate::error::Result;
@@ -17,6 +19,9 @@ pub struct TokenizeArguments {
     /// The .bin file to write; with `--format megatron` the common path of the .bin and .idx files, without the ending
     #[arg(long, short, value_name = "PATH")]
     output: PathBuf,
+    /// What the inputs are
+    #[arg(long, value_enum, default_value = "text")]
+    from: InputKind,
     /// A tokenizer.json; without one every byte is a token and byte 0 ends a document
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
@@ -32,9 +37,21 @@ pub struct TokenizeArguments {
     /// The key of the text in each JSON object, with `--documents jsonl`
     #[arg(long, default_value = "text", value_name = "KEY")]
     text_key: String,
+    /// The column of token ids, with `--from mindrecord`
+    #[arg(long, default_value = "input_ids", value_name = "COLUMN")]
+    column: String,
     /// Replace existing files
     #[arg(long)]
     force: bool,
+}
+
+/// The values of `--from`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum InputKind {
+    /// Text, which is encoded
+    Text,
+    /// MindSpore's MindRecord files, each row of which is a document of token ids
+    Mindrecord,
 }
 
 /// The values of `--documents`: [`DocumentFormat`] without the key of JSON lines, which is a flag of its own.
@@ -96,30 +113,49 @@ impl TokenizeArguments {
             },
             tokenizer: tokenizer.map(|file| TokenizerConfig { file, eos_token: self.eos_token.clone() }),
             output: self.output.clone(),
-            format: match self.format {
-                FormatKind::Plain => TokenFormat::Plain,
-                FormatKind::LlmC => TokenFormat::LlmC,
-                FormatKind::Megatron => TokenFormat::Megatron,
-            },
+            format: self.format(),
             force: self.force,
         }
     }
 
-    /// Encodes, with a progress bar on stderr if that is a terminal.
+    /// The flags as [`copy_mindrecord`] takes them; `None` if the inputs are text.
+    pub fn rows(&self) -> Option<MindRecordRows> {
+        (self.from == InputKind::Mindrecord).then(|| MindRecordRows {
+            inputs: self.inputs.clone(),
+            column: self.column.clone(),
+            output: self.output.clone(),
+            format: self.format(),
+            force: self.force,
+        })
+    }
+
+    /// Encodes or copies, with a progress bar on stderr if that is a terminal.
     ///
     /// # Errors
-    /// Those of [`tokenize`].
+    /// Those of [`tokenize`] and [`copy_mindrecord`].
     pub fn run(&self) -> Result<Summary> {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style =
             ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let done = tokenize(&self.config(), |bytes, total| {
+        let progress = |bytes, total| {
             bar.set_length(total);
             bar.set_position(bytes);
-        });
+        };
+        let done = match self.rows() {
+            Some(rows) => copy_mindrecord(&rows, progress),
+            None => tokenize(&self.config(), progress),
+        };
         bar.finish_and_clear();
         done
+    }
+
+    fn format(&self) -> TokenFormat {
+        match self.format {
+            FormatKind::Plain => TokenFormat::Plain,
+            FormatKind::LlmC => TokenFormat::LlmC,
+            FormatKind::Megatron => TokenFormat::Megatron,
+        }
     }
 }
 

@@ -50,6 +50,8 @@ pub enum Loader {
     Tokens(TokensConfig),
     /// `BlendedMegatronDatasetDataLoader`: Megatron's memory-mapped pairs of `.bin` and `.idx` files.
     Megatron(MegatronConfig),
+    /// `MindDataset`: MindSpore's memory-mapped MindRecord files.
+    MindRecord(MindRecordConfig),
     /// `CargoRegistryDataLoader`: the Rust sources of this crate's dependencies in the cargo registry of this machine.
     CargoRegistry(CargoRegistryConfig),
 }
@@ -128,6 +130,18 @@ pub struct MegatronConfig {
     pub split: [f64; 3],
     /// Number of samples in a training epoch, and in an evaluation; 0: as many as the data has.
     pub sizes: [u64; 2],
+}
+
+/// Keys of `MindDataset`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MindRecordConfig {
+    /// The data files; of a folder those named `*.mindrecord`, with or without the number of a shard.
+    pub data_path: Paths,
+    /// The columns to read: `input_ids`, and what the file has of `labels` (or `target_ids`), `loss_mask`, `attention_mask`
+    /// (or `input_mask`). A row has one token more than the model reads, or with `labels` that are shifted as many.
+    pub columns: Vec<String>,
+    /// Id of the token that fills rows. Nothing is predicted from it, unless there is a `loss_mask`. `None`: no padding.
+    pub pad: Option<u32>,
 }
 
 /// The `dtype` of token files.

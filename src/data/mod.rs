@@ -37,8 +37,8 @@ pub use batch::{Ahead, Batch};
 pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;
 pub use config::{
-    CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, Paths, TextConfig, TokenType,
-    TokenizerConfig, TokensConfig,
+    CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, MindRecordConfig, Paths,
+    TextConfig, TokenType, TokenizerConfig, TokensConfig,
 };
 pub use dataset::{Dataset, codec};
 pub use decode_stream::DecodeStream;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
+use super::mindrecord::RowPart;
 use super::token_encoding::TokenEncoding;
 
 /// A sequence of token ids. Its parts (the shards of a data set) read as one.
@@ -24,6 +25,8 @@ pub enum Part {
     Ids(Vec<u32>),
     /// Token ids in a memory-mapped file.
     Mapped(MappedTokens),
+    /// Tokens or targets of the rows of a memory-mapped file.
+    Rows(RowPart),
 }
 
 /// A run of tokens in a memory-mapped file.
@@ -124,6 +127,7 @@ impl Part {
             Self::Bytes(bytes) => bytes.len(),
             Self::Ids(ids) => ids.len(),
             Self::Mapped(tokens) => tokens.len,
+            Self::Rows(rows) => rows.len(),
         }
     }
 
@@ -135,6 +139,7 @@ impl Part {
             }
             Self::Ids(ids) => out.copy_from_slice(&ids[start..start + out.len()]),
             Self::Mapped(tokens) => tokens.read(start, out),
+            Self::Rows(rows) => rows.read(start, out),
         }
     }
 }

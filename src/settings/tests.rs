@@ -9,7 +9,7 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 31] = [
+const BASES: [&[&str]; 32] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
@@ -44,6 +44,7 @@ const BASES: [&[&str]; 31] = [
     &["--train_dataset={data_loader: {type: TextDataLoader, data_path: [0.5, a, 0.5, b]}}"],
     &["--train_dataset={data_loader: {type: JsonlDataLoader, dataset_files: a}}"],
     &["--train_dataset={data_loader: {type: TokenDataLoader, dataset_files: a}}"],
+    &["--train_dataset={data_loader: {type: MindDataset, dataset_files: a}}"],
     &["--train_dataset={data_loader: {type: BlendedMegatronDatasetDataLoader, config: {data_path: a}}}"],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2}"],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True}"],

@@ -17,6 +17,7 @@ mod generate;
 mod half;
 mod loss_scale;
 mod memory;
+mod mindrecord;
 mod mixtures;
 mod portions;
 mod published;

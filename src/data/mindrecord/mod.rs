@@ -9,6 +9,8 @@
 mod column;
 mod header;
 mod index;
+mod loader;
+mod part;
 mod sqlite;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +21,8 @@ use memmap2::Mmap;
 use self::column::{Column, Encoding, Numbers};
 use self::header::{Header, Page};
 use self::index::Place;
+pub(super) use self::loader::{load, open_all};
+pub use self::part::RowPart;
 use super::files;
 use crate::error::{Error, Result};
 

@@ -1,12 +1,14 @@
 //! Text files encoded into files of token ids, so that training does not have to encode them again.
 
 mod inputs;
+mod mindrecord;
 mod summary;
 mod train_tokenizer;
 mod writer;
 
 use std::path::{Path, PathBuf};
 
+pub use self::mindrecord::{MindRecordRows, copy_mindrecord};
 pub use self::summary::Summary;
 pub use self::train_tokenizer::train_tokenizer;
 use self::writer::TokenWriter;

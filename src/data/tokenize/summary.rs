@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use crate::data::plural::{plural, skipped};
 
-/// The result of one call of [`tokenize`](super::tokenize).
+/// The result of one call of [`tokenize`](super::tokenize) or [`copy_mindrecord`](super::copy_mindrecord).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Number of documents written.
     pub documents: u64,
     /// Number of tokens written, including the token that ends each document.
     pub tokens: u64,
-    /// Bytes of text read.
+    /// Bytes of text read, or of MindRecord files.
     pub bytes: u64,
-    /// Number of text files read.
+    /// Number of files read.
     pub files: u64,
     /// Number of documents without text, which are skipped.
     pub empty: u64,

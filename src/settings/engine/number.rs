@@ -24,8 +24,9 @@ pub(super) fn real(text: &str) -> Option<f64> {
         let minutes = minutes as f64 * 60.0;
         return Some(if text.starts_with('-') { minutes - seconds } else { minutes + seconds });
     }
+    // Neither `08` nor `inf` is a number.
     let starts_as_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.');
-    text.as_bytes().first().filter(|byte| starts_as_number(byte))?;
+    text.as_bytes().first().filter(|byte| starts_as_number(byte) && text.contains(['.', 'e', 'E']))?;
     text.replace('_', "").parse().ok()
 }
 

@@ -3,6 +3,7 @@
 mod loader;
 mod paths;
 
+use loader::LoaderType;
 pub use loader::{Loader, Megatron};
 
 use crate::data::tokenizer::END_OF_TEXT;
@@ -30,16 +31,22 @@ rows! {
         reset_attention_mask: bool = Numbers.default(false),
         /// Whether the token that ends a document is no target of the loss.
         eod_mask_loss: bool = Numbers.default(false),
+        /// Columns of MindDataset's files to read: `input_ids`, and of `labels` (or `target_ids`), `loss_mask` and
+        /// `attention_mask` (or `input_mask`) what they have. By default `input_ids` alone.
+        input_columns: Option<Vec<String>> = Numbers.optional().example("[input_ids, labels]"),
+        /// Token that fills rows of MindDataset: nothing is predicted from it, unless there is a `loss_mask`. By default the
+        /// model's `pad_token_id`, or 0; a negative number says that there is none.
+        pad_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
     }
     others [
         sections("data_loader"),
         ignored(
-            "input_columns output_columns construct_args_key column_order num_parallel_workers python_multiprocessing \
+            "output_columns construct_args_key column_order num_parallel_workers python_multiprocessing \
                 numa_enable prefetch_size batch_size micro_batch do_eval",
             "about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation",
         ),
         ignored(
-            "max_source_length max_target_length ignore_pad_token_for_loss pad_token_id prompt max_length \
+            "max_source_length max_target_length ignore_pad_token_for_loss prompt max_length \
                 modal_to_text_transform modal_content_transforms modal_content_input_columns modal_content_output_columns \
                 net_input_columns project_columns max_seq_length return_attention_mask eos_id gmask_id sop_id \
                 dataset_dir eval_interval eval_offset profile autotune \
@@ -181,7 +188,7 @@ impl Dataset {
         let keys = &self.keys;
         let id = |id: Option<i64>| id.and_then(|id| u32::try_from(id).ok());
         DataConfig {
-            loader: self.loader.config(self.megatron.as_ref()),
+            loader: self.loader.config(keys, self.megatron.as_ref()),
             tokenizer: keys.tokenizer.as_ref().map(|tokenizer| TokenizerConfig {
                 file: tokenizer.tokenizer_file.clone().into(),
                 eos_token: tokenizer.eos_token.clone(),
@@ -227,6 +234,7 @@ impl Dataset {
             megatron.seq_length = None;
         }
         self.keys.eod_token_id = self.keys.eod_token_id.filter(|id| *id >= 0);
+        self.fill_columns(reader);
         if self.keys.tokenizer.is_some() && of_loader.has("eod_byte") && self.loader.eod_byte.is_some() {
             let message =
                 "bytes are no tokens beside a `tokenizer`; remove it: `tokenizer.eos_token` ends documents";
@@ -235,6 +243,19 @@ impl Dataset {
         if self.keys.tokenizer.is_some() {
             self.loader.eod_byte = None;
         }
+    }
+
+    /// Fills in what MindDataset reads; other loaders have no columns.
+    fn fill_columns(&mut self, reader: &Reader<'_>) {
+        let keys = &mut self.keys;
+        if self.loader.kind != LoaderType::MindRecord {
+            reader.ignore(&["input_columns", "pad_token_id"]);
+            (keys.input_columns, keys.pad_token_id) = (None, None);
+            return;
+        }
+        keys.input_columns.get_or_insert_with(|| vec!["input_ids".to_string()]);
+        let of_model = || reader.source.node("model.model_config.pad_token_id").and_then(i64::from_node);
+        keys.pad_token_id = Some(keys.pad_token_id.or_else(of_model).unwrap_or(0).max(-1));
     }
 }
 
@@ -265,7 +286,16 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
     if loader::is_planned(reader.source, dataset) {
         return Some(None);
     }
-    let tokenizer = match reader.node(key)? {
+    // Rows are tokens already; the original's files name a class of tokenizer beside them, and no file of it.
+    let node = reader.node(key)?;
+    if loader::has_rows(reader.source, dataset)
+        && matches!(node, Node::Map(_))
+        && node.get("tokenizer_file").is_none()
+    {
+        reader.ignore(&[key]);
+        return Some(None);
+    }
+    let tokenizer = match node {
         Node::Map(_) => Tokenizer::read_at(reader.source, &reader.path(key)),
         node => {
             let tokenizer_file: String = reader.convert(key, node)?;

@@ -13,15 +13,14 @@ from mindspore.mindrecord import FileWriter
 WINDOW = 16
 
 
-def write(name, shards, schema, batches, index=None):
+def write(name, shards, schema, rows, index=None):
     writer = FileWriter(name, shards, overwrite=True)
     writer.set_header_size(1 << 14)
     writer.set_page_size(1 << 15)
     writer.add_schema(schema, "tokens")
     if index:
         writer.add_index(index)
-    for batch in batches:
-        writer.write_raw_data(batch)
+    writer.write_raw_data(rows)
     writer.commit()
 
 
@@ -42,15 +41,15 @@ def labelled(number, length):
             "weight": np.full(2, 0.5, np.float32), "filling": bytes(10000)}
 
 
-text = open("../mill.txt", "rb").read()[:WINDOW * 12 + 1]
+text = open("../mill.txt", "rb").read()[:WINDOW * 13 + 1]
 rows = [{"input_ids": window.astype(np.int32)} for window in windows(text)]
-write("shards.mindrecord", 2, {"input_ids": {"type": "int32", "shape": [-1]}}, [rows[:7], rows[7:]])
+write("shards.mindrecord", 2, {"input_ids": {"type": "int32", "shape": [-1]}}, rows)
 
 array = lambda kind: {"type": kind, "shape": [-1]}
 schema = {"input_ids": array("int32"), "labels": array("int64"), "attention_mask": array("int32"), "loss_mask": array("int32"),
           "name": {"type": "string"}, "number": {"type": "int32"}, "weight": array("float32"), "filling": {"type": "bytes"}}
 # 10,000 bytes a row, so that the fourth row starts a second page.
-write("columns.mindrecord", 1, schema, [[labelled(i, 17 - 3 * i) for i in range(5)]], ["name", "number"])
+write("columns.mindrecord", 1, schema, [labelled(i, 17 - 3 * i) for i in range(5)], ["name", "number"])
 
 wanted = {}
 for file, columns in [("shards.mindrecord0", ["input_ids"]),

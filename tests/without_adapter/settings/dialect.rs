@@ -45,7 +45,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(
         config.notices,
         [
-            "model.model_config.pad_token_id: rows are never padded, so no token is left out of the loss for it",
+            "model.model_config.pad_token_id: is left out of the loss in rows of MindDataset; other loaders do not pad with it",
             "eval_dataset: unused, as `do_eval` is False",
             "parallel_config asks for data_parallel 2, model_parallel 4, pipeline_stage 2; this run is one rank and takes 1",
             "recompute_config.recompute_slice_activation: no effect on one device",
@@ -61,21 +61,23 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
              profile_start_step, profile_stop_step, profile_memory, layer_decay, lr_scale_factor, remote_save_url, \
              model.model_config.{batch_size, bos_token_id, eos_token_id, repetition_penalty, max_decode_length, top_k, top_p}, \
              moe_config.{capacity_factor, aux_loss_factor, num_experts_chosen}, trainer.model_name, runner_config.{sink_mode, sink_size}, \
-             train_dataset.{input_columns, num_parallel_workers, batch_size, prefetch_size}, callbacks.ObsMonitor, \
+             train_dataset.{num_parallel_workers, batch_size, prefetch_size}, callbacks.ObsMonitor, \
              context.{device_target, max_call_depth}, parallel_config.{use_seq_parallel, optimizer_shard, vocab_emb_dp, \
              gradient_aggregation_group}, parallel.{full_batch, search_mode, enable_parallel_optimizer, strategy_ckpt_config, \
              parallel_optimizer_config}, parallel.pipeline_config.pipeline_scheduler",
         ]
     );
-    // The data is what is missing, and only training misses it.
+    assert!(config.obstacles.is_empty());
+    assert_eq!(config.plan.settings.train_dataset.keys.pad_token_id, Some(0));
+    // Files of the original leave the folder to the launcher: the data is what is missing then, and only training misses it.
+    let unset = ["--as-single", "--train_dataset.data_loader.dataset_dir=''"];
+    let needed = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
+    let config = outline(&file("pretrain_llama.yaml"), &unset).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.obstacles.len(), 1);
-    assert!(
-        config.obstacles[0]
-            .to_string()
-            .contains("train_dataset.data_loader.type: `MindDataset` is not built")
-    );
-    let refused = answers("pretrain_llama.yaml", &["--as-single"], true);
-    assert!(refused.len() == 1 && refused[0].contains("`MindDataset` is not built"), "{refused:?}");
+    assert!(config.obstacles[0].to_string().ends_with(needed), "{}", config.obstacles[0]);
+    let refused = answers("pretrain_llama.yaml", &unset, true);
+    let flag = "--train_dataset.data_loader.dataset_dir: train_dataset.data_loader.type";
+    assert_eq!(refused, [format!("{flag}: {needed}")]);
 }
 
 #[test]

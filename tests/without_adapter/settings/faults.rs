@@ -19,7 +19,7 @@ runner_config: {batch_size: 0, epochs: 2}
 optimizer: {type: AdamV}
 lr_schedule: {type: cosine, learning_rate: 1e-3, warmup_ratio: 2}
 train_dataset:
-  data_loader: {type: MindDataset}
+  data_loader: {type: TFRecordDataset}
 callbacks:
   - type: MFLossMonitor
     per_print_time: 1
@@ -37,7 +37,7 @@ fn ten_faults_are_ten_lines() {
         "x.yaml:12: runner_config.batch_size: expected a whole number from 1 to 2147483648, found `0`",
         "x.yaml:13: optimizer.type: unknown type `AdamV`; did you mean `AdamW`?",
         "x.yaml:14: lr_schedule.warmup_ratio: expected a share in [0, 1], found `2`",
-        "x.yaml:16: train_dataset.data_loader.type: `MindDataset` is not built; convert the data to text (TextDataLoader) or to files of token ids (TokenDataLoader)",
+        "x.yaml:16: train_dataset.data_loader.type: `TFRecordDataset` is not built; convert the data with MindSpore's TFRecordToMR, and write `MindDataset`",
         "x.yaml:19: callbacks.0.per_print_time: unknown key; did you mean `per_print_times`?",
     ];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected, "\n{text}");

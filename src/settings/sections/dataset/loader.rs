@@ -1,16 +1,18 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
+use super::DatasetKeys;
 use super::paths::{Split, read_blend};
 use crate::data::{
-    CargoRegistryConfig, DocumentFormat, MegatronConfig, Paths, TextConfig, TokenType, TokensConfig,
+    CargoRegistryConfig, DocumentFormat, MegatronConfig, MindRecordConfig, Paths, TextConfig, TokenType,
+    TokensConfig,
 };
 use crate::settings::engine::*;
 
 rows! {
     /// `data_loader` of a data set: the source of its tokens.
     pub struct Loader {
-        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, or the Rust sources of
-        /// this program's dependencies in the local cargo registry.
+        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord
+        /// files, or the Rust sources of this program's dependencies in the local cargo registry.
         kind "type": LoaderType = Host.required(),
         /// Folder, file or pattern to read.
         dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("./data"),
@@ -88,7 +90,7 @@ rows! {
 }
 
 const MEGATRON: &str = "BlendedMegatronDatasetDataLoader";
-const FILES: &str = "TextDataLoader JsonlDataLoader TokenDataLoader";
+const FILES: &str = "TextDataLoader JsonlDataLoader TokenDataLoader MindDataset";
 const TEXT: &str = "TextDataLoader JsonlDataLoader CargoRegistryDataLoader";
 const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
 const BYTE: Range = Range::new("a byte, 0 to 255", |byte| (0.0..=255.0).contains(&byte), 256.0);
@@ -105,6 +107,8 @@ words! {
         Tokens = "TokenDataLoader",
         /// Megatron's files.
         Megatron = "BlendedMegatronDatasetDataLoader",
+        /// MindRecord files.
+        MindRecord = "MindDataset",
         /// Rust sources.
         CargoRegistry = "CargoRegistryDataLoader",
     }
@@ -122,7 +126,7 @@ impl Words for TokenType {
 }
 
 /// Loaders of the original whose data needs converting.
-const PLANNED: &str = "MindDataset ADGenDataLoader HFDataLoader CommonDataLoader TFRecordDataset SFTDataLoader \
+const PLANNED: &str = "ADGenDataLoader HFDataLoader CommonDataLoader TFRecordDataset SFTDataLoader \
     MultiTurnDataset ToolAlpacaDataLoader MultiSourceDataLoader BaseMultiModalDataLoader \
     MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
     SQuADDataLoader Flickr8kDataLoader Cifar100DataLoader ImageFolderDataset MnliDataset \
@@ -154,8 +158,8 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
 }
 
 impl Loader {
-    /// The loader as the data module needs it, of a section that was filled.
-    pub(super) fn config(&self, megatron: Option<&Megatron>) -> crate::data::Loader {
+    /// The loader as the data module needs it, of sections that were filled.
+    pub(super) fn config(&self, keys: &DatasetKeys, megatron: Option<&Megatron>) -> crate::data::Loader {
         let files = Paths { paths: self.dataset_files.clone(), weights: Vec::new() };
         let data_path = if self.data_path.paths.is_empty() { files } else { self.data_path.clone() };
         let eod_byte = self.eod_byte.map_or(0, |byte| byte as u8);
@@ -182,6 +186,11 @@ impl Loader {
                 let Megatron { data_path, split, .. } = megatron.cloned().unwrap_or_default();
                 let sizes = self.sizes();
                 crate::data::Loader::Megatron(MegatronConfig { data_path, split: split.0, sizes })
+            }
+            LoaderType::MindRecord => {
+                let pad = keys.pad_token_id.and_then(|id| u32::try_from(id).ok());
+                let columns = keys.input_columns.clone().unwrap_or_default();
+                crate::data::Loader::MindRecord(MindRecordConfig { data_path, columns, pad })
             }
             LoaderType::CargoRegistry => {
                 let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
@@ -216,11 +225,12 @@ impl Loader {
                 self.dtype.get_or_insert(TokenType::Auto);
             }
             LoaderType::Megatron => self.fill_megatron(reader, megatron),
+            LoaderType::MindRecord => self.fill_paths(reader),
             LoaderType::CargoRegistry => {
                 self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
             }
         }
-        if !matches!(self.kind, LoaderType::Tokens | LoaderType::Megatron) {
+        if !matches!(self.kind, LoaderType::Tokens | LoaderType::Megatron | LoaderType::MindRecord) {
             self.eod_byte.get_or_insert(0);
         }
     }
@@ -247,6 +257,10 @@ impl Loader {
         let has_blend = !self.data_path.paths.is_empty();
         if has_blend && !paths.is_empty() {
             reader.fault("data_path", "stands beside `dataset_dir` or `dataset_files`; keep one of them");
+        } else if !has_blend && paths.is_empty() && is_sound && self.kind == LoaderType::MindRecord {
+            // The original's files leave it to the launcher's `--train_dataset_dir`.
+            let message = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
+            reader.source.obstacle(&reader.path("type"), message);
         } else if !has_blend && paths.is_empty() && is_sound {
             reader.fault("type", "needs `dataset_dir` or `dataset_files`: a file, a folder or a pattern");
         }
@@ -263,6 +277,11 @@ pub(super) fn is_planned(source: &Source<'_>, path: &str) -> bool {
     word.is_some_and(|word| words(PLANNED).any(|planned| planned == word))
 }
 
+/// Whether the data set at `path` has rows of token ids.
+pub(super) fn has_rows(source: &Source<'_>, path: &str) -> bool {
+    source.word(&format!("{path}.data_loader.type")) == Some(LoaderType::MindRecord.word())
+}
+
 /// The type of the data set's loader. That there is none, or one that is not built, is an obstacle to its data alone.
 fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
     let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
@@ -273,8 +292,14 @@ fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderT
     };
     let kind = LoaderType::named(word);
     let remedy = || {
-        let (text, tokens) = (LoaderType::Text.word(), LoaderType::Tokens.word());
-        format!("convert the data to text ({text}) or to files of token ids ({tokens})")
+        let [text, tokens, rows] =
+            [LoaderType::Text, LoaderType::Tokens, LoaderType::MindRecord].map(|kind| kind.word());
+        match word {
+            "TFRecordDataset" => {
+                format!("convert the data with MindSpore's TFRecordToMR, and write `{rows}`")
+            }
+            _ => format!("convert the data to text ({text}) or to files of token ids ({tokens})"),
+        }
     };
     if kind.is_none() && is_planned(source, path) {
         source.obstacle(kind_path, format!("`{word}` is not built; {}", remedy()));
@@ -288,9 +313,12 @@ fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderT
     kind
 }
 
-/// Paths, none of which is empty.
+/// Paths, none of which is empty; an empty one of the original's files is none.
 fn paths_in(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
-    let paths: Vec<String> = reader.convert(key, reader.node(key)?)?;
+    let mut paths: Vec<String> = reader.convert(key, reader.node(key)?)?;
+    if reader.kind_is(LoaderType::MindRecord.word()) {
+        paths.retain(|path| !path.is_empty());
+    }
     if paths.iter().any(String::is_empty) {
         reader.fault(key, "is empty; name a file, a folder or a pattern");
         return None;

@@ -1,28 +1,11 @@
-//! MindSpore's MindRecord files: what MindSpore wrote is read as MindSpore reads it, and anything else is one line.
+//! What MindSpore wrote is read as MindSpore reads it, and anything else is one line.
 
+use super::{COLUMNS, SHARDS, copied, fixture};
 use gristmill::data::mindrecord::MindRecordFile;
 use proptest::prelude::*;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
-
-const COLUMNS: &str = "columns.mindrecord";
-
-/// A file of the folder that `make.py` filled.
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/mindrecord").join(name)
-}
-
-/// Copies of a data file and its index.
-fn copied(name: &str) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in [name.to_string(), format!("{name}.db")] {
-        fs::copy(fixture(&name), folder.path().join(&name)).expect("a file");
-    }
-    let path = folder.path().join(name);
-    (folder, path)
-}
 
 fn index(data: &Path) -> PathBuf {
     PathBuf::from(format!("{}.db", data.display()))
@@ -48,7 +31,7 @@ fn rows_are_those_that_mindspore_reads() {
     let json = fs::read_to_string(fixture("rows.json")).expect("a file");
     let wanted: Value = serde_json::from_str(&json).expect("JSON");
     for (files, columns) in [
-        (&["shards.mindrecord0", "shards.mindrecord1"][..], &["input_ids"][..]),
+        (&SHARDS[..], &["input_ids"][..]),
         (&[COLUMNS], &["input_ids", "labels", "attention_mask", "loss_mask"]),
     ] {
         let opened: Vec<_> = files
@@ -85,7 +68,7 @@ fn columns_that_are_no_arrays_of_whole_numbers() {
 
 #[test]
 fn an_index_that_is_missing_or_of_another_file() {
-    let (_folder, path) = copied(COLUMNS);
+    let (_folder, path) = copied(&[COLUMNS]);
     let index = index(&path);
     let copy = "copy the index that was written with `columns.mindrecord`";
     let elsewhere = "columns.mindrecord.db: is the index of another file: it has row 0 elsewhere";
@@ -107,7 +90,7 @@ fn an_index_that_is_missing_or_of_another_file() {
 
 #[test]
 fn data_files_that_are_cut_or_of_another_kind() {
-    let (_folder, path) = copied(COLUMNS);
+    let (_folder, path) = copied(&[COLUMNS]);
     let bytes = fs::read(&path).expect("a file");
     let cut = |len: usize| {
         fs::write(&path, &bytes[..len]).expect("a file");
@@ -127,7 +110,7 @@ fn data_files_that_are_cut_or_of_another_kind() {
 
 #[test]
 fn a_damaged_length_of_a_row() {
-    let (_folder, path) = copied("shards.mindrecord0");
+    let (_folder, path) = copied(&SHARDS[..1]);
     let mut bytes = fs::read(&path).expect("a file");
     bytes[16384] += 1;
     fs::write(&path, &bytes).expect("a file");
@@ -181,7 +164,7 @@ proptest! {
         data_len in prop_oneof![8 => Just(usize::MAX), 1 => 0..49_230usize],
         index_len in prop_oneof![8 => Just(usize::MAX), 1 => 0..16_384usize],
     ) {
-        let (_folder, path) = copied("shards.mindrecord0");
+        let (_folder, path) = copied(&SHARDS[..1]);
         for (path, changes, len) in [(path.clone(), of_data, data_len), (index(&path), of_index, index_len)] {
             let mut bytes = fs::read(&path).expect("a file");
             for (place, byte) in changes {

@@ -1,0 +1,75 @@
+//! MindRecord files copied into files of token ids.
+
+use std::path::PathBuf;
+
+use super::writer::TokenWriter;
+use super::{Summary, TokenFormat, inputs};
+use crate::data::files::InputFile;
+use crate::data::mindrecord::{MindRecordFile, NumberColumn, open_all};
+use crate::error::{Error, Result};
+
+/// Which rows to copy, and where to write their token ids.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MindRecordRows {
+    /// Data files, folders (searched recursively) and glob patterns; a file that is named alone stands for all that were
+    /// written with it.
+    pub inputs: Vec<String>,
+    /// The column of token ids.
+    pub column: String,
+    /// Path of the `.bin` file, or the common path of the `.bin` and `.idx` files, without the ending.
+    pub output: PathBuf,
+    /// The file format to write.
+    pub format: TokenFormat,
+    /// Whether existing files are replaced.
+    pub force: bool,
+}
+
+/// Copies the rows of MindRecord files into token files, each as a document and as it is: no token that ends a document is
+/// added, and padding stays. Calls `progress` after each file with the number of bytes done and the number of all bytes.
+///
+/// # Errors
+/// If an input is missing or malformed or has no such column, a value is not a token id, an output exists and not `force`,
+/// or the disk is full. An incomplete output is removed.
+pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u64)) -> Result<Summary> {
+    let files = open_all(&config.inputs)?;
+    let paths = files.iter().map(|file| InputFile { path: file.path().to_path_buf(), is_found: false });
+    inputs::check_output(&paths.collect::<Vec<_>>(), &config.output)?;
+    let columns =
+        files.iter().map(|file| Ok((file, file.column(&config.column)?))).collect::<Result<Vec<_>>>()?;
+    let size = |file: &MindRecordFile| file.path().metadata().map_or(0, |metadata| metadata.len());
+    let total = files.iter().map(size).sum();
+    let mut largest = 0;
+    for (file, column) in &columns {
+        for row in 0..file.rows() {
+            largest = largest.max(ids(file, *column, row)?.into_iter().max().unwrap_or(0));
+        }
+    }
+    let mut writer = TokenWriter::create(&config.output, config.format, largest as usize + 1, config.force)?;
+    let mut summary = Summary::default();
+    for (file, column) in &columns {
+        for row in 0..file.rows() {
+            let ids = ids(file, *column, row)?;
+            summary.documents += 1;
+            summary.tokens += ids.len() as u64;
+            writer.document(&ids)?;
+        }
+        summary.files += 1;
+        summary.bytes += size(file);
+        progress(summary.bytes, total);
+    }
+    if summary.tokens == 0 {
+        return Err(Error::file(config.inputs.join(", "), "no tokens found; name files with rows"));
+    }
+    Ok(Summary { outputs: writer.finish()?, ..summary })
+}
+
+/// The token ids of a row.
+fn ids(file: &MindRecordFile, column: NumberColumn, row: usize) -> Result<Vec<u32>> {
+    let len = file.len_of(row, column)?;
+    let ids = file.elements(row, column).map(|id| u32::try_from(id).ok().filter(|id| *id < u32::MAX));
+    let ids: Option<Vec<u32>> = ids.collect();
+    ids.filter(|ids| ids.len() == len).ok_or_else(|| {
+        let message = format!("row {row} has a value that is not a token id, but negative or wider than 32 bits; write the file again");
+        Error::file(file.path(), message)
+    })
+}
