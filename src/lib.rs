@@ -9,10 +9,10 @@
 //!   recorded once, [`device::Gpu::prepare`] prepares it for many replays. [`device::Gpu::from_device`] does both on an
 //!   application's own device, and [`kernels::Sources`] adds shader files to ours.
 //!
-//! The models are Llama and GPT-2. Llama's layers may be mixtures of experts: [`model::config::MixtureConfig`] describes
-//! them and the configuration keys that select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`]
-//! are their kernels, [`reference::mixture`] is the f64 reference. [`model::config::MultiToken`] configures multi-token
-//! prediction.
+//! The models are Llama and GPT-2, and what differs little from them: Baichuan, Bloom, WizardCoder, PanGu-α and others.
+//! Llama's layers may be mixtures of experts: [`model::config::MixtureConfig`] describes them and the configuration keys that
+//! select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`] are their kernels,
+//! [`reference::mixture`] is the f64 reference. [`model::config::MultiToken`] configures multi-token prediction.
 //!
 //! What runs is plain data; where it runs is separate, and only one module uses wgpu:
 //!

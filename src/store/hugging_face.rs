@@ -43,15 +43,17 @@ pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
 pub(crate) fn note(model: &ModelConfig) -> Option<String> {
     let architecture = Architecture::nearest(model);
     let (class, lacks) = (architecture.names().0, architecture.lacks(model));
-    let nearest = if architecture.is_in_transformers() {
-        format!("{class} is the nearest architecture")
-    } else {
-        format!("transformers has no {class}, whose code is published with its weights")
-    };
+    let what = lacks.join(", no ");
     match (architecture.is_in_transformers(), lacks.is_empty()) {
         (true, true) => None,
-        (false, true) => Some(nearest),
-        (_, false) => Some(format!("{nearest}, but it has no {}", lacks.join(", no "))),
+        (true, false) => Some(format!("{class} is the nearest architecture, but it has no {what}")),
+        (false, true) => {
+            Some(format!("transformers has no {class}, whose code is published with its weights"))
+        }
+        (false, false) => {
+            let text = "whose code is published with its weights and has no";
+            Some(format!("transformers has no {class}, {text} {what}"))
+        }
     }
 }
 

@@ -17,8 +17,8 @@ pub struct Setup {
     pub name: &'static str,
     kind: &'static str,
     model: String,
-    /// A configuration file that takes the place of the text here.
-    file: Option<PathBuf>,
+    /// A file of `tests/data` instead of the configuration made here.
+    file: Option<&'static str>,
     pub overrides: Vec<String>,
     pub gpu_options: GpuOptions,
 }
@@ -41,22 +41,14 @@ impl Setup {
         Self { kind, ..Self::new(name, model) }
     }
 
-    /// A file in the original's dialect, from the tests of the settings, as a run in f32 on one device and on the text of the other
-    /// setups.
-    pub fn dialect(name: &'static str, file: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/without_adapter/settings/dialect");
-        Self { file: Some(folder.join(file)), ..Self::new(name, "") }.with(&[
-            "--as-single",
-            "--train_dataset.data_loader={type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}",
-            "--model.model_config.compute_dtype=float32",
-            "--model.model_config.seq_length=24",
-            "--lr_schedule.learning_rate=3.0e-3",
-        ])
-    }
-
     /// A GPT-2 of the same width and depth.
     pub fn gpt2(name: &'static str, model: &str) -> Self {
         Self { kind: "GPT2Config", ..Self::new(name, model) }
+    }
+
+    /// The configuration in `tests/data/{file}`.
+    pub fn of_file(name: &'static str, file: &'static str) -> Self {
+        Self { file: Some(file), ..Self::new(name, "") }
     }
 
     /// The same model with experts of an odd width; `routing` adds keys to `moe_config`.
@@ -73,8 +65,8 @@ impl Setup {
 
     /// The configuration file.
     pub fn yaml(&self) -> String {
-        if let Some(file) = &self.file {
-            return std::fs::read_to_string(file).expect("a file in the original's dialect");
+        if let Some(file) = self.file {
+            return std::fs::read_to_string(Path::new("tests/data").join(file)).expect("a configuration");
         }
         let intermediate =
             if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };

@@ -212,25 +212,21 @@ fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
 /// softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps. No two
 /// computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
-    let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
+    let keys = model.num_heads..model.num_heads + model.num_kv_heads;
+    let is_key = |name: &str, head: usize| match name {
+        name if name.ends_with("attn.c_attn.bias") => keys.contains(&head),
+        name if name.ends_with("query_key_value.bias") => head % 3 == 1, // q, k and v of each head in turn
+        name => name.ends_with("attn.k_proj.bias"),
+    };
     let mut taken = Weights::new();
-    for (name, bias) in weights {
-        let is_key = |head: usize| match name.rsplit_once('.').map(|(layer, _)| layer) {
-            Some(layer) if layer.ends_with("attn.c_attn") => (heads..heads + kv_heads).contains(&head),
-            Some(layer) if layer.ends_with("query_key_value") => head % 3 == 1,
-            Some(layer) => layer.ends_with("attn.k_proj"),
-            None => false,
-        };
-        if name.ends_with(".bias") {
-            let of_heads = bias.chunks(model.head_dim).enumerate();
-            let (keys, others): (Vec<_>, Vec<_>) = of_heads.partition(|(head, _)| is_key(*head));
-            let [keys, others] =
-                [keys, others].map(|parts| parts.iter().flat_map(|part| part.1.to_vec()).collect());
-            let keys: Vec<f64> = keys;
-            *bias = others;
-            if !keys.is_empty() {
-                taken.insert(name.clone(), keys);
-            }
+    for (name, bias) in weights.iter_mut().filter(|(name, _)| name.contains("att")) {
+        let heads: Vec<Vec<f64>> = bias.chunks(model.head_dim).map(<[f64]>::to_vec).collect();
+        let (of_keys, others): (Vec<_>, Vec<_>) =
+            heads.into_iter().enumerate().partition(|(head, _)| is_key(name, *head));
+        let joined = |heads: Vec<(usize, Vec<f64>)>| heads.into_iter().flat_map(|(_, head)| head).collect();
+        if !of_keys.is_empty() {
+            *bias = joined(others);
+            taken.insert(name.clone(), joined(of_keys));
         }
     }
     assert_eq!(taken.len(), model.num_layers);

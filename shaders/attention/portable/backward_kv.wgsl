@@ -9,7 +9,6 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 
 import package::attention::params::params;
-@if(alibi) import package::attention::params::slope;
 import package::attention::portable::gradient_staging::{stage_gradient_columns, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
 import package::attention::portable::staging::{query_key_scores, stage_columns};
@@ -67,7 +66,6 @@ fn attention_backward_kv(
         let queries = params.qkv_offset + sequence * params.qkv_stride + i * D4;
         let gradients = params.dout_offset + sequence * params.dout_stride + i * V4;
         let head = Head(i, sequence, queries, gradients);
-        @if(alibi) { slope = alibi_slope(i, params.heads); }
         for (var tile = first; tile < end; tile += TILE) {
             gather_from(lane, place, head, keys, values, block, tile, min(tile + TILE, end));
         }
@@ -99,7 +97,11 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         let row = head.sequence + min(first + j, params.tokens - 1u);
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
         var score = (params.scale * LOG2_E) * s[j] - lse_of;
-        @if(alibi) { score += slope * (vec4<f32>(key + vec4<u32>(0u, 1u, 2u, 3u)) - f32(first + j)); }
+        @if(alibi) {
+            // A slope kept from head to head, or a vector of keys, costs the registers that Intel's GPUs lack at a head size of 128.
+            let slope = alibi_slope(head.index, params.heads);
+            score -= slope * (f32(i32(first + j) - i32(key)) - vec4<f32>(0.0, 1.0, 2.0, 3.0));
+        }
         var p = select(vec4<f32>(), exp2(score), sees(place, first + j, key));
         var weighted = weight_of(place, j);
         @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), is_kept_query(kept, j));

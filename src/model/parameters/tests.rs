@@ -2,8 +2,8 @@
 
 use super::{Gpt, Init, Piece, Spec};
 use crate::model::config::{
-    BalanceLosses, LatentAttention, MixtureConfig, ModelConfig, MultiToken, RouterConfig, Score,
-    SharedExpert, Sizes, TokenDispatch,
+    BalanceLosses, Family, LatentAttention, MixtureConfig, ModelConfig, MultiToken, Positions, RouterConfig,
+    Score, SharedExpert, Sizes, TokenDispatch,
 };
 use crate::model::init::initial_row;
 use crate::model::selection_bias;
@@ -50,6 +50,61 @@ fn files(specs: &[Spec]) -> Vec<(String, Vec<usize>)> {
 /// Those whose names start with `prefix`, without it.
 fn below<'a>(files: &'a [(String, Vec<usize>)], prefix: &str) -> Vec<(&'a str, &'a [usize])> {
     files.iter().filter_map(|(name, shape)| Some((name.strip_prefix(prefix)?, shape.as_slice()))).collect()
+}
+
+/// Bloom of 560 million parameters, StarCoder and Baichuan 2 of 7B: as many parameters as published, and the names of the files.
+#[test]
+fn types_with_names_of_their_own_are_the_published_ones() {
+    let sizes = |vocab_size, hidden_size, num_layers, num_heads, intermediate_size, seq_length| Sizes {
+        vocab_size,
+        hidden_size,
+        num_layers,
+        num_heads,
+        intermediate_size,
+        seq_length,
+    };
+    let expect = |config: ModelConfig, count: usize, first: &str, layer: &[(&str, &[usize])]| {
+        let specs = Gpt::describe(&config);
+        assert_eq!(specs.iter().map(Spec::count).sum::<usize>(), count);
+        let files = files(&specs);
+        assert_eq!(files[0].0, first);
+        for (name, shape) in layer {
+            assert!(files.contains(&(name.to_string(), shape.to_vec())), "{name} {shape:?}");
+        }
+    };
+    let bloom = ModelConfig::gpt2(sizes(250_880, 1024, 24, 16, 4096, 2048));
+    let bloom =
+        ModelConfig { family: Family::Bloom, positions: Positions::Alibi, embedding_norm: true, ..bloom };
+    let tensors: [(&str, &[usize]); 4] = [
+        ("transformer.word_embeddings_layernorm.bias", &[1024]),
+        ("transformer.h.23.self_attention.query_key_value.weight", &[3072, 1024]),
+        ("transformer.h.0.mlp.dense_h_to_4h.weight", &[4096, 1024]),
+        ("transformer.ln_f.weight", &[1024]),
+    ];
+    expect(bloom, 559_214_592, "transformer.word_embeddings.weight", &tensors);
+    let star_coder = ModelConfig::gpt2(sizes(49_152, 6144, 40, 48, 24_576, 8192));
+    let star_coder = ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..star_coder };
+    let tensors: [(&str, &[usize]); 2] =
+        [("transformer.wpe.weight", &[8192, 6144]), ("transformer.h.39.attn.c_attn.weight", &[6400, 6144])];
+    expect(star_coder, 15_517_456_384, "transformer.wte.weight", &tensors);
+    let baichuan = ModelConfig::llama(sizes(125_696, 4096, 32, 32, 11_008, 4096));
+    let baichuan = ModelConfig { family: Family::Baichuan, head_epsilon: Some(1e-5), ..baichuan };
+    let tensors: [(&str, &[usize]); 2] =
+        [("lm_head.weight", &[125_696, 4096]), ("model.layers.31.self_attn.W_pack.weight", &[12_288, 4096])];
+    expect(baichuan, 7_505_973_248, "model.embed_tokens.weight", &tensors);
+    let pangu = ModelConfig {
+        family: Family::Pangu,
+        query_layer: true,
+        ..ModelConfig::gpt2(sizes(9, 8, 2, 2, 32, 5))
+    };
+    let tensors: [(&str, &[usize]); 4] = [
+        ("transformer.wqe.weight", &[5, 8]),
+        ("transformer.h.0.attn.q_proj.weight", &[8, 8]),
+        ("transformer.h.1.attn.q_proj.bias", &[8]),
+        ("transformer.h.1.attn.v_proj.weight", &[8, 8]),
+    ];
+    let per_layer = 12 * 64 + 13 * 8;
+    expect(pangu, (9 + 2 * 5) * 8 + 2 * per_layer + 16, "transformer.wte.weight", &tensors);
 }
 
 /// The smallest GPT-2 as published: 124 million parameters, its tensors' names and shapes those of the file.

@@ -150,7 +150,7 @@ impl Architecture {
 
     /// Which biases of layers `model` has, and whether this architecture does not have them.
     fn lacks_of_biases(self, model: &ModelConfig) -> [(bool, &'static str); 3] {
-        let has_none = self != Self::Gpt2;
+        let has_none = !matches!(self, Self::Gpt2 | Self::Bloom | Self::BigCode | Self::Pangu);
         let all_of_attention = self == Self::Llama && model.qkv_bias;
         let all_of_mlp = self == Self::Llama && model.gate_up_bias && model.down_bias;
         [

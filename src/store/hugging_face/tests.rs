@@ -78,7 +78,7 @@ fn types_with_names_of_their_own_say_what_computes_them() {
         ModelConfig { family: Family::Baichuan, positions: Positions::Alibi, ..ModelConfig::llama(sizes) };
     expect(&baichuan, "BaichuanForCausalLM", Some(&elsewhere("BaichuanForCausalLM")));
     let second = ModelConfig { head_epsilon: Some(1e-5), ..baichuan };
-    let lacks = ", but it has no epsilon under the root of the length of the head's rows";
+    let lacks = " and has no epsilon under the root of the length of the head's rows";
     expect(&second, "BaichuanForCausalLM", Some(&(elsewhere("BaichuanForCausalLM") + lacks)));
 }
 

@@ -3,6 +3,7 @@
 use super::families::{model, with_model};
 use super::{assert_reads_back, message, resolve};
 use gristmill::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions};
+use gristmill::model::count::parameters;
 use gristmill::settings::{Override, RunConfig};
 use std::path::Path;
 
@@ -179,19 +180,20 @@ fn of_file(name: &str, flags: &[&str]) -> ModelConfig {
 
 #[test]
 fn bloom_has_alibi_and_a_norm_of_the_embedding() {
-    let bloom = of_file("pretrain_bloom.yaml", &[]);
+    let bloom = of_file("bloom.yaml", &[]);
     assert_eq!(
         (bloom.family, bloom.positions, bloom.embedding_norm),
         (Family::Bloom, Positions::Alibi, true)
     );
     assert_eq!((bloom.norm, bloom.activation), (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh)));
-    assert_eq!((bloom.num_heads, bloom.intermediate_size, bloom.tie_word_embeddings), (6, 4 * 48, true));
+    assert_eq!((bloom.num_heads, bloom.intermediate_size, bloom.tie_word_embeddings), (16, 4096, true));
+    assert_eq!(parameters(&bloom), 559_214_592);
     assert_eq!((bloom.hidden_dropout, bloom.attention_dropout, bloom.embedding_dropout), (0.1, 0.1, 0.0));
     assert_eq!(biases(&bloom), [true; 4]);
     // The file of the largest one gives the width by another name.
     let file = "--model.model_config={type: BloomConfig, seq_length: 64, vocab_size: 512, embedding_size: 64, num_layers: 2, \
                 num_heads: 4, hidden_act: fast_gelu}";
-    let wide = of_file("pretrain_bloom.yaml", &[file]);
+    let wide = of_file("bloom.yaml", &[file]);
     assert_eq!((wide.hidden_size, wide.activation), (64, Activation::Gelu(Gelu::Fast)));
 }
 
@@ -204,7 +206,7 @@ fn baichuan_is_what_its_class_says() {
         ("Baichuan7BV2ForCausalLM", Family::Baichuan, Positions::Rotary, Some(1e-5)),
         ("LlamaForCausalLM", Family::Llama, Positions::Rotary, None),
     ] {
-        let model = of_file("finetune_baichuan2_13b.yaml", &[&format!("--model.arch.type={arch}")]);
+        let model = of_file("baichuan2_13b.yaml", &[&format!("--model.arch.type={arch}")]);
         assert_eq!((model.family, model.positions, model.head_epsilon), (family, positions, head), "{arch}");
         assert_eq!((model.activation, model.norm_eps), (Activation::SwiGlu, 1e-6));
         assert_eq!((biases(&model), model.tie_word_embeddings), ([false; 4], false));
@@ -213,18 +215,18 @@ fn baichuan_is_what_its_class_says() {
 
 #[test]
 fn wizardcoder_has_one_key_and_value_head() {
-    let model = of_file("finetune_wizardcoder.yaml", &[]);
-    assert_eq!((model.family, model.num_heads, model.num_kv_heads), (Family::BigCode, 4, 1));
-    assert_eq!((model.positions, model.max_positions, model.seq_length), (Positions::Learned, 128, 64));
+    let model = of_file("wizardcoder.yaml", &[]);
+    assert_eq!((model.family, model.num_heads, model.num_kv_heads), (Family::BigCode, 48, 1));
+    assert_eq!((model.positions, model.max_positions, model.seq_length), (Positions::Learned, 8192, 2048));
     assert_eq!((model.embedding_dropout, model.hidden_dropout, model.attention_dropout), (0.1, 0.2, 0.3));
 }
 
 #[test]
 fn the_last_layer_of_pangu_alpha_is_its_query_layer() {
     for arch in ["PanguAlphaHeadModel", "CodeGeexHeadModel"] {
-        let model = of_file("pretrain_pangualpha.yaml", &[&format!("--model.arch.type={arch}")]);
-        assert_eq!((model.family, model.query_layer, model.num_layers), (Family::Pangu, true, 3));
-        assert_eq!((model.activation, model.intermediate_size), (Activation::Gelu(Gelu::Fast), 192));
+        let model = of_file("pangualpha.yaml", &[&format!("--model.arch.type={arch}")]);
+        assert_eq!((model.family, model.query_layer, model.num_layers), (Family::Pangu, true, 32));
+        assert_eq!((model.activation, model.intermediate_size), (Activation::Gelu(Gelu::Fast), 10_240));
         assert_eq!((model.positions, biases(&model)), (Positions::Learned, [true; 4]));
     }
 }

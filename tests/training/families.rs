@@ -1,0 +1,81 @@
+//! Bloom, Baichuan, WizardCoder and PanGu-α, each by a file in the original's dialect that is shrunk by overrides only, against
+//! an f64 run of the whole trainer.
+
+use crate::against_reference::follows_the_reference;
+use crate::runs::Setup;
+
+/// Ten steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose masks the
+/// reference does not draw.
+fn follows(name: &'static str, file: &'static str, keys: &[&str]) {
+    let mut flags: Vec<String> = [
+        "--as-single",
+        "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}}",
+        "--train_dataset_task={type: CausalLanguageModelDataset}",
+        "--runner_config.epochs=100",
+        "--lr_schedule.learning_rate=3.0e-3",
+        "--model.model_config.vocab_size=256",
+        "--model.model_config.hidden_size=48",
+        "--model.model_config.num_layers=2",
+        "--model.model_config.num_heads=4",
+        "--model.model_config.seq_length=24",
+        "--model.model_config.compute_dtype=float32",
+        "--model.model_config.initializer_range=0.1",
+    ]
+    .map(String::from)
+    .into();
+    flags.extend(keys.iter().map(|key| format!("--{key}")));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    follows_the_reference(&Setup::of_file(name, file).with(&flags), 10);
+}
+
+#[test]
+fn bloom_follows_the_reference() {
+    let dropouts =
+        ["model.model_config.hidden_dropout_rate=0", "model.model_config.attention_dropout_rate=0"];
+    follows("bloom", "dialect/bloom.yaml", &dropouts);
+}
+
+#[test]
+fn baichuan_follows_the_reference() {
+    for (name, arch) in [
+        ("baichuan2 13b", "model.arch.type=Baichuan13BV2ForCausalLM"),
+        ("baichuan 13b", "model.arch.type=Baichuan13BForCausalLM"),
+        ("baichuan2 7b", "model.arch.type=Baichuan7BV2ForCausalLM"),
+    ] {
+        follows(name, "dialect/baichuan2_13b.yaml", &[arch, "model.model_config.multiple_of=16"]);
+    }
+}
+
+#[test]
+fn wizardcoder_follows_the_reference() {
+    let keys = ["dropout_prob=0", "hidden_dropout_prob=0", "attention_probs_dropout_prob=0", "n_position=31"];
+    let keys = keys.map(|key| format!("model.model_config.{key}"));
+    follows("wizardcoder", "dialect/wizardcoder.yaml", &keys.each_ref().map(String::as_str));
+}
+
+#[test]
+fn pangu_alpha_follows_the_reference() {
+    let keys = [
+        "embedding_dropout_prob=0",
+        "hidden_dropout_rate=0",
+        "attention_dropout_rate=0",
+        "ffn_hidden_size=96",
+    ];
+    let keys = keys.map(|key| format!("model.model_config.{key}"));
+    follows("pangu-alpha", "dialect/pangualpha.yaml", &keys.each_ref().map(String::as_str));
+}
+
+/// The kernels that a GPU runs, and 16 bits; six heads, no power of two.
+#[test]
+fn each_part_follows_on_other_tiers_and_in_16_bits() {
+    let bloom = || Setup::typed("BloomConfig", "bloom", "sliding_window: 7, num_heads: 6");
+    let baichuan = || Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2");
+    let pangu = || Setup::typed("PanguAlphaConfig", "pangu-alpha", "");
+    for setup in [bloom, baichuan, pangu] as [fn() -> Setup; 3] {
+        follows_the_reference(&setup().with(&["--context.tier=portable"]), 4);
+        for element in ["float16", "bfloat16"] {
+            let compute = format!("--model.model_config.compute_dtype={element}");
+            follows_the_reference(&setup().with(&[&compute, "--runner_wrapper.scale_sense=1024"]), 6);
+        }
+    }
+}
