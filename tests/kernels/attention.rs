@@ -206,6 +206,18 @@ fn attention_at_the_sizes_of_a_gpu() {
             dropout: 0.25,
             ..BASE
         },
+        // DeepSeek's latent attention.
+        Row { batch: 1, tokens: 70, heads: (1, 1), dims: (192, 128), ..BASE },
+        Row {
+            batch: 1,
+            tokens: 70,
+            heads: (1, 1),
+            dims: (192, 128),
+            window: Some(40),
+            documents: &[31, 39],
+            dropout: 0.25,
+            ..BASE
+        },
         Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
     ] {
         check_tier(&format!("attention {row}"), Tier::Portable, &|case| forward(case, &row, 1.0));
