@@ -14,6 +14,7 @@ mod fit;
 mod forecast;
 mod generate;
 mod half;
+mod latent;
 mod loss_scale;
 mod memory;
 mod mixtures;

@@ -5,6 +5,7 @@
 //! tensors. To add one, write an entry in a file of this folder and list it in [`TYPES`].
 
 mod chatglm2;
+mod deepseek;
 mod gpt2;
 mod internlm;
 mod llama;
@@ -22,7 +23,7 @@ use crate::settings::engine::*;
 const ARCH: &str = "model.arch.type";
 
 /// Every type. Where several share a class, the first one is meant unless `model.arch.type` names another.
-pub(crate) const TYPES: [&TypeEntry; 7] = [
+pub(crate) const TYPES: [&TypeEntry; 9] = [
     &llama::LLAMA,
     &gpt2::GPT2,
     &chatglm2::CHATGLM2,
@@ -30,6 +31,8 @@ pub(crate) const TYPES: [&TypeEntry; 7] = [
     &internlm::INTERNLM,
     &internlm::INTERNLM2,
     &telechat::TELECHAT,
+    &deepseek::V3,
+    &deepseek::V2,
 ];
 
 /// A type of model: which keys it has, what they are by default, and what follows from the type alone.
