@@ -137,7 +137,7 @@ fn active(config: &ModelConfig, spec: &Spec) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::Sizes;
+    use crate::model::config::{LatentAttention, Sizes};
     use crate::model::parameters::tests::mixture_example;
 
     /// The reference shape of the benches: V 256, D 128, L 4, H 4, F 384, T 128.
@@ -156,6 +156,23 @@ mod tests {
         ModelConfig::llama(sizes())
     }
 
+    fn latent() -> ModelConfig {
+        let ranks =
+            LatentAttention { q_rank: Some(48), kv_rank: 32, nope_dim: 16, rope_dim: 8, value_dim: 12 };
+        ranks.within(config())
+    }
+
+    #[test]
+    fn latent_attention_by_hand() {
+        // Down and up for queries, for keys and values, and out; heads 24 wide, values 12.
+        let matrices = 48 * 128 + 4 * 24 * 48 + (32 + 8) * 128 + 4 * (16 + 12) * 32 + 128 * 4 * 12;
+        let per_layer = matrices + 48 + 32 + 3 * 128 * 384 + 2 * 128;
+        assert_eq!(parameters(&latent()), 4 * per_layer + 2 * 256 * 128 + 128);
+        let scores = 3.0 * 2.0 * 4.0 * (24.0 + 12.0) * 64.5 * 4.0;
+        let products = 6.0 * (4 * (matrices + 3 * 128 * 384) + 256 * 128) as f64;
+        assert_eq!(training_flops_per_token(&latent()), products + scores);
+    }
+
     #[test]
     fn a_window_costs_the_keys_inside_it() {
         let flops = |sliding_window| training_flops_per_token(&ModelConfig { sliding_window, ..config() });
@@ -169,7 +186,7 @@ mod tests {
     /// layer.
     #[test]
     fn layers_are_what_is_not_around_them() {
-        for config in [config(), ModelConfig::gpt2(sizes()), mixture_example()] {
+        for config in [config(), latent(), ModelConfig::gpt2(sizes()), mixture_example()] {
             let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
             let width = config.hidden_size;
             let around = (1 + depth) * config.vocab_size * width + depth * 2 * width * width;

@@ -23,12 +23,13 @@ impl Latent<Parameter> {
         let q = match &self.queries {
             Some(LatentQueries { norm, w_up }) => {
                 let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.epsilon())); // (N, Q)
-                tape.scope("w_uq", |tape| tape.linear(h, w_up, None, None)) // (N, H·(P + R))
+                tape.scope("heads.w_uq", |tape| tape.linear(h, w_up, None, None)) // (N, H·(P + R))
             }
             None => q,
         };
         let h = tape.scope("kv_norm", |tape| tape.rms_norm(c, &self.kv_norm, ctx.epsilon())); // (N, K)
-        let kv = tape.scope("w_ukv", |tape| tape.linear(h, &self.w_ukv, None, None)); // (N, H·(P + V))
+        // The backward pass reads neither q nor kv, so these products are recomputed with the heads, never alone.
+        let kv = tape.scope("heads.w_ukv", |tape| tape.linear(h, &self.w_ukv, None, None)); // (N, H·(P + V))
         let angles = Angles { positions: ctx.batch.positions, cos_sin };
         let (parts, sizes) = (LatentParts { q, kv, k_rope }, sizes.heads(config.num_heads));
         tape.scope("heads", |tape| tape.latent_heads(parts, angles, sizes))

@@ -322,8 +322,11 @@ fn portable(pass: Pass, shape: &Attention, element: Element) -> (Kernel, u32) {
     let (width, chunk) = match shape.layout.head_dim.max(shape.layout.value_dim) {
         ..=32 => (8, 2),
         33..=64 => (16, 4),
-        _ if pass == Pass::BackwardKv && has_all_masks => (16, 1),
-        _ => (16, 8),
+        65..=128 if pass == Pass::BackwardKv && has_all_masks => (16, 1),
+        65..=128 => (16, 8),
+        // Its sums of keys and of values are five chunks of columns at DeepSeek's sizes, and three of twice the width.
+        _ if pass == Pass::BackwardKv => (32, 4),
+        _ => (16, 4),
     };
     (Kernel::new(file, entry, element).constant("WIDTH", width).constant("CHUNK", chunk), 32)
 }

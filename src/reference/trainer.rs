@@ -110,7 +110,7 @@ pub fn decays(name: &str) -> bool {
 /// Whether Muon optimizes the tensor: projection matrices only. Excluded are the tables, which are looked up by token,
 /// routers, whose rows score experts individually, and vectors.
 fn is_layer_matrix(name: &str) -> bool {
-    name.ends_with("_proj.weight")
+    name.ends_with("_proj.weight") || name.ends_with(".kv_a_proj_with_mqa.weight")
 }
 
 impl Trainer {
@@ -188,10 +188,13 @@ impl Trainer {
 
     /// Columns of the matrix `name`.
     fn columns(&self, name: &str) -> usize {
-        let Shape { hidden_size, num_heads, head_dim, .. } = self.shape;
+        let Shape { hidden_size, num_heads, head_dim, latent, .. } = self.shape;
+        let value_dim = latent.map_or(head_dim, |latent| latent.value_dim);
         match name {
+            _ if name.ends_with("q_b_proj.weight") => self.weights[name].len() / (num_heads * head_dim),
+            _ if name.ends_with("kv_b_proj.weight") => latent.map_or(hidden_size, |latent| latent.kv_rank),
             _ if name.ends_with("eh_proj.weight") => 2 * hidden_size,
-            _ if name.ends_with("o_proj.weight") => num_heads * head_dim,
+            _ if name.ends_with("o_proj.weight") => num_heads * value_dim,
             _ if name.ends_with("down_proj.weight") => self.weights[name].len() / hidden_size,
             _ => hidden_size,
         }

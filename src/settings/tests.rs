@@ -9,7 +9,7 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 32] = [
+const BASES: [&[&str]; 33] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
@@ -17,6 +17,11 @@ const BASES: [&[&str]; 32] = [
     &["--runner_wrapper={scale_sense: {type: DynamicLossScaleUpdateCell}}"],
     &["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}}"],
     &["--model.model_config.type=GPT2Config"],
+    &[
+        "--model.model_config.type=DeepseekV3Config",
+        "--model.model_config.qk_nope_head_dim=8",
+        "--model.model_config.qk_rope_head_dim=4",
+    ],
     &["--model.model_config.type=ChatGLM2Config", "--model.model_config.intermediate_size=64"],
     &["--model.model_config.type=TelechatConfig"],
     &["--model.model_config.compute_dtype=bfloat16"],
@@ -80,10 +85,11 @@ const CALLBACKS: [&str; 6] = [
 ];
 
 /// Keys that may only repeat what others say, have one value, or name a file that must be there.
-const REPEATS: [&str; 7] = [
+const REPEATS: [&str; 8] = [
     "base_config",
     "model.model_config.kv_channels",
     "model.model_config.pet_config.pet_type",
+    "model.model_config.multi_latent_attention",
     "moe_config.use_moe",
     "moe_config.moe_router_pre_softmax",
     "train_dataset.data_loader.config.seq_length",

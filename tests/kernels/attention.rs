@@ -220,6 +220,18 @@ fn attention_at_the_sizes_of_a_gpu() {
             ..BASE
         },
         Row { batch: 1, tokens: 70, heads: (1, 1), dims: (128, 128), alibi: true, ..BASE },
+        // DeepSeek's latent attention.
+        Row { batch: 1, tokens: 70, heads: (1, 1), dims: (192, 128), ..BASE },
+        Row {
+            batch: 1,
+            tokens: 70,
+            heads: (1, 1),
+            dims: (192, 128),
+            window: Some(40),
+            documents: &[31, 39],
+            dropout: 0.25,
+            ..BASE
+        },
         Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
         Row { batch: 1, tokens: 2000, heads: (2, 1), dims: (4, 4), alibi: true, ..BASE },
     ] {

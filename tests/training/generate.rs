@@ -1,6 +1,7 @@
 //! Text from a trained model: cached keys and values give the tokens of the f64 reference, and a batch the tokens of each
 //! prompt alone.
 
+use crate::latent::{DIRECT, RANKS, dense};
 use crate::runs::{
     FolderRun, GREEDY, Setup, Weights, newest_checkpoint, open_gpu_of, read_tensors, reference_shape,
     trained_model, trained_model_with_tokenizer,
@@ -45,6 +46,8 @@ fn shapes() -> Vec<Setup> {
         Setup::new("llama", ""),
         Setup::new("qwen", "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True"),
         Setup::new("window", "sliding_window: 7"),
+        dense("latent", RANKS),
+        dense("latent, direct queries", &format!("{DIRECT}, sliding_window: 7")),
         Setup::gpt2("gpt2", ""),
         Setup::typed("BloomConfig", "bloom", "sliding_window: 17"),
         Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2"),

@@ -16,6 +16,7 @@ mod fit;
 mod forecast;
 mod generate;
 mod half;
+mod latent;
 mod loss_scale;
 mod memory;
 mod mindrecord;

@@ -1,5 +1,6 @@
 //! Recomputation changes the memory of a run, and no bit of what it computes.
 
+use crate::latent::{RANKS, dense};
 use crate::runs::{Setup, Trained};
 use gristmill::kernels::Tier;
 use gristmill::model::config::Operator;
@@ -66,6 +67,7 @@ fn dense_models_compute_the_same() {
     changes_no_bit(|| Setup::gpt2("gpt2", DROPOUT));
     changes_no_bit(|| Setup::typed("BloomConfig", "bloom", DROPOUT));
     changes_no_bit(|| Setup::typed("Baichuan2_13BConfig", "baichuan2", DROPOUT));
+    changes_no_bit(|| dense("latent", &format!("{RANKS}, {DROPOUT}")));
 }
 
 #[test]
@@ -112,6 +114,7 @@ fn each_operator_of_dense_models_computes_the_same() {
     each_operator_changes_no_bit(8, || Setup::new("llama", &format!("{DROPOUT}, use_qk_norm: True")));
     each_operator_changes_no_bit(7, || Setup::gpt2("gpt2", DROPOUT));
     each_operator_changes_no_bit(7, || Setup::typed("PanguAlphaConfig", "pangu-alpha", DROPOUT));
+    each_operator_changes_no_bit(10, || dense("latent", &format!("{RANKS}, {DROPOUT}")));
 }
 
 #[test]
@@ -122,8 +125,9 @@ fn each_operator_of_a_mixture_computes_the_same() {
 /// An operator is where the settings say it is, under its path, and what it drops is launched again and nothing else.
 #[test]
 fn operators_are_launched_under_their_paths() {
-    let setups: [fn() -> Setup; 4] = [
+    let setups: [fn() -> Setup; 5] = [
         || Setup::new("llama", "use_qk_norm: True"),
+        || dense("latent", RANKS),
         || Setup::gpt2("gpt2", DROPOUT),
         || Setup::experts("capacities", CAPACITIES, "compute_dtype: bfloat16"),
         || Setup::experts("dropless", DROPLESS, ""),

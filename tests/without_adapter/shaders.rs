@@ -181,18 +181,22 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config={type: GPT2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
          seq_length: 16, hidden_act: fast_gelu}",
     ];
+    let latent = [
+        "--model.model_config={type: DeepseekV2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
+         seq_length: 16, q_lora_rank: 12, kv_lora_rank: 8, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 12}",
+    ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let halves =
         ["float16", "bfloat16"].map(|element| format!("--model.model_config.compute_dtype={element}"));
-    let half_models = [&[][..], &plain, &gpt2, &dropping];
+    let half_models = [&[][..], &plain, &gpt2, &latent, &dropping];
     let optimizers: Vec<String> =
         OptimizerType::words().map(|word| format!("--optimizer.type={word}")).collect();
     capabilities
         .iter()
         .flat_map(|&capabilities| {
-            let models = [&[][..], &plain, &tied, &gpt2, &exact, &fast, &dropping, &wide, &scaling];
+            let models = [&[][..], &plain, &tied, &gpt2, &exact, &fast, &latent, &dropping, &wide, &scaling];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let mut in_half = Vec::new();
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {

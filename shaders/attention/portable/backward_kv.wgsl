@@ -12,8 +12,8 @@ import package::attention::params::params;
 import package::attention::portable::gradient_staging::{stage_gradient_columns, value_gradient_scores};
 @if(dropout) import package::attention::portable::kept_weights::{is_kept_query, kept_of_keys};
 import package::attention::portable::staging::{query_key_scores, stage_columns};
-import package::attention::portable::tiles::{BLOCK, GROUPS, LANES, Place, Quad, SHARE, TILE};
-import package::attention::portable::tiles::{add_weighted, place_of, put_weights, row_of, weight_of};
+import package::attention::portable::tiles::{BLOCK, GROUPS, LANES, PORTION, Place, Quad, SHARE, TILE};
+import package::attention::portable::tiles::{add_portion, place_of, put_weights, row_of, weight_of};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::element::{Packed, store4};
@@ -111,20 +111,26 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: u32, values: u32, bloc
         put_weights(place, j, p);
     }
     for (var part = 0u; part < V_PARTS; part++) {
-        workgroupBarrier();
-        stage_gradient_columns(lane, head.gradients, tile, part * WIDTH);
-        workgroupBarrier();
-        dv[part] = add_weighted(dv[part], place, tile, end);
+        for (var skipped = 0u; skipped < TILE; skipped += PORTION) {
+            let first = tile + skipped;
+            workgroupBarrier();
+            stage_gradient_columns(lane, head.gradients, first, part * WIDTH);
+            workgroupBarrier();
+            dv[part] = add_portion(dv[part], place, skipped, first, min(first + PORTION, end));
+        }
     }
     workgroupBarrier(); // all have read the weights p
     for (var j = 0u; j < SHARE; j++) {
         put_weights(place, j, ds[j]);
     }
     for (var part = 0u; part < K_PARTS; part++) {
-        workgroupBarrier();
-        stage_columns(lane, head.queries, tile, part * WIDTH, D4);
-        workgroupBarrier();
-        dk[part] = add_weighted(dk[part], place, tile, end);
+        for (var skipped = 0u; skipped < TILE; skipped += PORTION) {
+            let first = tile + skipped;
+            workgroupBarrier();
+            stage_columns(lane, head.queries, first, part * WIDTH, D4);
+            workgroupBarrier();
+            dk[part] = add_portion(dk[part], place, skipped, first, min(first + PORTION, end));
+        }
     }
 }
 

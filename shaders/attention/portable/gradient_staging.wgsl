@@ -3,7 +3,7 @@
 // buffers.
 
 import package::attention::params::{params, qkv};
-import package::attention::portable::tiles::{BLOCK, LANES, Place, SHARE, TILE, add_scores};
+import package::attention::portable::tiles::{BLOCK, LANES, PORTION, Place, SHARE, add_scores};
 import package::attention::portable::tiles::{owned_slot, staged, sum_slot, walked_slot};
 import package::lib::element::{Packed, load4};
 import package::tile::{CHUNK, V4, WIDTH};
@@ -74,9 +74,9 @@ fn stage_walked_gradients(lane: u32, values: u32, block: u32, gradients: u32, ti
     }
 }
 
-// Stages WIDTH vec4s of the walked rows for the sums, from column `column` on.
+// Stages WIDTH vec4s of PORTION walked rows for the sums, from column `column` on.
 fn stage_gradient_columns(lane: u32, rows: u32, tile: u32, column: u32) {
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+    for (var i = lane; i < PORTION * WIDTH; i += LANES) {
         let row = min(tile + i / WIDTH, params.tokens - 1u);
         let c = column + i % WIDTH;
         var value: vec4<f32>;

@@ -3,7 +3,7 @@
 // last token's, and masks exclude them.
 
 import package::attention::params::{params, qkv};
-import package::attention::portable::tiles::{BLOCK, LANES, Place, SHARE, TILE, add_scores};
+import package::attention::portable::tiles::{BLOCK, LANES, PORTION, Place, SHARE, add_scores};
 import package::attention::portable::tiles::{owned_slot, staged, sum_slot, walked_slot};
 import package::lib::element::load4;
 import package::tile::{CHUNK, D4, WIDTH};
@@ -42,9 +42,9 @@ fn stage_rows(lane: u32, owned: u32, block: u32, walked: u32, tile: u32, width: 
     }
 }
 
-// Stages WIDTH vec4s of the walked rows for the sums, from column `column` on; zeros from column `columns` on.
+// Stages WIDTH vec4s of PORTION walked rows for the sums, from column `column` on; zeros from column `columns` on.
 fn stage_columns(lane: u32, rows: u32, tile: u32, column: u32, columns: u32) {
-    for (var i = lane; i < TILE * WIDTH; i += LANES) {
+    for (var i = lane; i < PORTION * WIDTH; i += LANES) {
         let row = min(tile + i / WIDTH, params.tokens - 1u);
         let c = column + i % WIDTH;
         var value: vec4<f32>;

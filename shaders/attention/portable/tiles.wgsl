@@ -8,7 +8,7 @@
 // Invocation (column, group) holds the scores of the owned rows 4 group + 0..3, as a vec4, with the walked rows
 // SHARE column + 0..SHARE-1, and the sums of those 4 rows in the columns 4 (column + WIDTH c) + 0..3. No invocation
 // holds a whole row, so registers do not grow with the head size as long as WIDTH grows with it.
-// Rows are staged CHUNK vec4s at a time for the scores and WIDTH vec4s at a time for the sums.
+// Rows are staged CHUNK vec4s at a time for the scores and WIDTH vec4s at a time for the sums, PORTION rows at once.
 // Workgroup memory: 15 KiB at most. `staged` is read and written by all: every stage_* is preceded and followed by a barrier.
 // Source: Dao, "FlashAttention-2", 2023, section 3.3 (partition of work within a block).
 
@@ -19,11 +19,12 @@ const GROUPS: u32 = 8u; // of 4 owned rows
 const BLOCK: u32 = 4u * GROUPS;
 const TILE: u32 = 32u; // as many as BLOCK, so that one loop stages both sides for the scores
 const SHARE: u32 = TILE / WIDTH; // walked rows of an invocation
+const PORTION: u32 = min(TILE, 512u / WIDTH); // walked rows staged for the sums: 8 KiB at most
 const LANES: u32 = WIDTH * GROUPS;
 const PITCH: u32 = CHUNK + 1u; // neighbouring rows start in different banks
 const WALKED: u32 = BLOCK * PITCH; // where the walked rows start in `staged`
 
-var<workgroup> staged: array<vec4<f32>, max((BLOCK + TILE) * PITCH, TILE * WIDTH)>;
+var<workgroup> staged: array<vec4<f32>, max((BLOCK + TILE) * PITCH, PORTION * WIDTH)>;
 var<workgroup> weights: array<vec4<f32>, TILE * GROUPS>;
 var<workgroup> partials: array<vec4<f32>, LANES>;
 
@@ -97,13 +98,18 @@ fn sum_slot(row: u32, column: u32) -> u32 {
     return row * WIDTH + column;
 }
 
-// Adds the weighted sum of the staged columns of the walked rows tile..end (exclusive), at most TILE. The bounds hide how
-// many there are: compilers unroll a loop of 32, and then spill on Intel.
+// Adds the weighted sum of the staged columns of the walked rows tile..end (exclusive), at most TILE.
 fn add_weighted(quad: Quad, place: Place, tile: u32, end: u32) -> Quad {
+    return add_portion(quad, place, 0u, tile, end);
+}
+
+// The same of the rows first..end of a tile, at most PORTION, of which row first is number `skipped` of the tile. The bounds
+// hide how many there are: compilers unroll a loop of 32, and then spill on Intel.
+fn add_portion(quad: Quad, place: Place, skipped: u32, first: u32, end: u32) -> Quad {
     var sum = quad;
-    for (var walked = tile; walked < end; walked++) {
-        let row = walked - tile;
-        let weight = weights[row * GROUPS + place.group];
+    for (var walked = first; walked < end; walked++) {
+        let row = walked - first;
+        let weight = weights[(skipped + row) * GROUPS + place.group];
         let value = staged[sum_slot(row, place.column)];
         sum.x = fma(vec4<f32>(weight.x), value, sum.x);
         sum.y = fma(vec4<f32>(weight.y), value, sum.y);

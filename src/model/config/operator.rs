@@ -8,9 +8,7 @@ pub enum Operator {
     Qkv,
     QkNorm,
     LatentQueryNorm,
-    LatentQueries,
     LatentNorm,
-    LatentKeysAndValues,
     LatentHeads,
     FlashAttention,
     Output,
@@ -69,7 +67,7 @@ const fn row(operator: Operator, part: Part, path: &'static str, names: &'static
 /// Each operator, in the order of the enum, with its path below the layer and the paths of the original's operators that its
 /// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
 /// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
-const TABLE: [Row; 23] = [
+const TABLE: [Row; 21] = [
     row(Operator::AttentionNorm, Part::Any, "attention_norm", "attention_norm.norm input_layernorm.norm"),
     row(
         Operator::Qkv,
@@ -92,28 +90,18 @@ const TABLE: [Row; 23] = [
         "self_attention.q_layernorm.norm",
     ),
     row(
-        Operator::LatentQueries,
-        Part::LatentQueries,
-        "attention.w_uq",
-        "self_attention.linear_q_up_proj.matmul self_attention.linear_qb.matmul",
-    ),
-    row(
         Operator::LatentNorm,
         Part::Latent,
         "attention.kv_norm",
         "self_attention.kv_layernorm.norm self_attention.k_layernorm.norm",
     ),
     row(
-        Operator::LatentKeysAndValues,
-        Part::Latent,
-        "attention.w_ukv",
-        "self_attention.linear_kv_up_proj.matmul self_attention.linear_kvb.matmul",
-    ),
-    row(
         Operator::LatentHeads,
         Part::Latent,
         "attention.heads",
-        "self_attention.apply_rotary_emb self_attention.apply_rotary_emb2 self_attention.pe_concat",
+        "self_attention.linear_q_up_proj.matmul self_attention.linear_qb.matmul \
+         self_attention.linear_kv_up_proj.matmul self_attention.linear_kvb.matmul \
+         self_attention.apply_rotary_emb self_attention.apply_rotary_emb2 self_attention.pe_concat",
     ),
     row(
         Operator::FlashAttention,

@@ -3,6 +3,7 @@
 mod biases;
 mod extend;
 mod fill;
+mod latent;
 mod pet;
 mod rope_scaling;
 mod rows;
@@ -24,6 +25,9 @@ use crate::settings::engine::*;
 /// The types whose rows all others share: those with gated layers and without positions added to the embedding, and the others.
 pub(crate) const LLAMA: &str = "LlamaConfig";
 pub(crate) const GPT2: &str = "GPT2Config";
+/// The types with latent attention.
+pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
+pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";
 
 /// The table of the section `model` itself.
 pub(crate) fn outer_table() -> Table {
@@ -55,9 +59,13 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
     if !is_described(source, &table) {
         return (Reader::empty(source, PATH).of_types(&[LLAMA]), Model::default());
     }
-    for row in reader.foreign(&table).into_iter().filter(|row| reader.asks(row.key)) {
+    let foreign = reader.foreign(&table).into_iter().filter(|row| reader.asks(row.key));
+    let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|row| latent::KEYS.contains(&row.key));
+    for row in others {
         reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
     }
+    let of_latent: Vec<&str> = of_latent.iter().map(|row| row.key).collect();
+    latent::refuse(&reader, &of_latent);
     let mut model = Model::read(&reader);
     model.kind = kind;
     if model.pet_config.is_none() {

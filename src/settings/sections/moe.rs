@@ -1,6 +1,7 @@
 //! `moe_config`: the mixture of experts. The same keys may be written under `model.model_config`.
 
 mod balance;
+mod deepseek;
 mod fill;
 mod routing;
 mod rows;
@@ -36,6 +37,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_model: Reader<'a>, model: &Mod
     if moe.use_moe.take() == Some(false) {
         reader.fault("use_moe", format!("contradicts `expert_num`, {}; remove it", moe.expert_num));
     }
+    deepseek::fill(&mut moe, &reader, model.kind);
     fill::fill(&mut moe, &reader, model);
     Some(moe)
 }

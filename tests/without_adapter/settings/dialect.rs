@@ -80,6 +80,30 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(refused, [format!("{flag}: {needed}")]);
 }
 
+/// Hugging Face's and Megatron's names side by side, as files of the original's newer models have them.
+#[test]
+fn a_file_of_deepseek_becomes_a_plan() {
+    let path = Path::new("tests/data/dialect/deepseek3.yaml");
+    let config = outline(path, &["--as-single"]).unwrap_or_else(|error| panic!("{error}"));
+    let model = &config.plan.model;
+    let latent = model.latent.expect("latent attention");
+    assert_eq!((latent.q_rank, latent.kv_rank, model.head_dim), (Some(24), 16, 24));
+    assert_eq!(model.multi_token.map(|ahead| ahead.depth), Some(1));
+    // m(1) = 0.1 ln 4 + 1, squared.
+    let scale = f64::from(model.softmax_scale()) * 24f64.sqrt();
+    assert!((scale - (0.1 * 4f64.ln() + 1.0).powi(2)).abs() < 1e-6, "{scale}");
+    let mixture = model.mixture.as_ref().expect("experts");
+    assert_eq!((mixture.first_dense_layers, mixture.has_bias, mixture.bias_update_rate), (1, true, 1e-3));
+    assert_eq!((mixture.losses.sequence, mixture.route.scaling), (1e-4, 2.5));
+    let operators: Vec<&str> = model.recomputed_operators.iter().map(|(one, _)| one.path()).collect();
+    let expected = ["attention.heads", "attention.kv_norm", "feed_forward.mul"];
+    assert!(expected.iter().all(|path| operators.contains(path)), "{operators:?}");
+    // What patterns select is told once.
+    let plain = ["--as-single", "--recompute_config.select_recompute=False"];
+    let plain = outline(path, &plain).unwrap_or_else(|error| panic!("{error}"));
+    assert_reads_back(&plain.plan);
+}
+
 #[test]
 fn several_devices_need_a_word() {
     let needed = "parallel_config: asks for 16 devices (data_parallel 2, model_parallel 4, pipeline_stage 2), and a run here has \

@@ -105,6 +105,10 @@ const REFUSED: &str = "
 = add_bias_linear: not built yet (found `False`); write `True`
 + LlamaConfig, rope_ratio: 2.0
 = rope_ratio: has no meaning for `LlamaConfig`; remove it
++ LlamaConfig, kv_lora_rank: 16
+= kv_lora_rank: is about latent attention; write `type: DeepseekV3Config`, or remove it
++ GPT2Config, multi_latent_attention: True, q_lora_rank: 16, v_head_dim: 8
+= multi_latent_attention: is about latent attention; write `type: DeepseekV3Config`, or remove it and `q_lora_rank`, `v_head_dim`
 + LlamaConfig, multi_query_attention: True
 = multi_query_attention: has no meaning for `LlamaConfig`; remove it
 + GPT2Config, hidden_act: silu

@@ -2,7 +2,7 @@
 
 use super::families::{model, with_model};
 use super::{assert_reads_back, message, resolve};
-use gristmill::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions};
+use gristmill::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions, Score};
 use gristmill::model::count::parameters;
 use gristmill::settings::{Override, RunConfig};
 use std::path::Path;
@@ -95,6 +95,8 @@ fn classes_of_architectures_go_with_their_configurations() {
         ("InternLMConfig", "InternLMForCausalLM"),
         ("InternLM2Config", "InternLM2ForCausalLM"),
         ("TelechatConfig", "TelechatForCausalLM"),
+        ("DeepseekV3Config", "DeepseekV3ForCausalLM"),
+        ("DeepseekV2Config", "DeepseekV2ForCausalLM"),
     ] {
         let (plan, _) = resolve(&with_arch(class, arch), &[]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(plan.settings.model.kind.word(), class);
@@ -229,4 +231,88 @@ fn the_last_layer_of_pangu_alpha_is_its_query_layer() {
         assert_eq!((model.activation, model.intermediate_size), (Activation::Gelu(Gelu::Fast), 10_240));
         assert_eq!((model.positions, biases(&model)), (Positions::Learned, [true; 4]));
     }
+}
+
+/// What DeepSeek's types are where a file is silent, and what their keys become.
+#[test]
+fn deepseek_with_its_own_names() {
+    let keys = format!(
+        "type: DeepseekV3Config, {SIZES}, intermediate_size: 96, n_routed_experts: 8, num_experts_per_tok: 2"
+    );
+    let plain = of(&keys);
+    let latent = plain.latent.expect("latent attention");
+    assert_eq!((latent.q_rank, latent.kv_rank), (None, 512));
+    assert_eq!((latent.nope_dim, latent.rope_dim, latent.value_dim), (128, 64, 128));
+    assert_eq!((plain.head_dim, plain.num_kv_heads, plain.rotary_dim), (192, 4, 64));
+    assert_eq!(
+        (plain.rotary_interleaved, plain.qk_norm, plain.norm_eps, plain.init_std),
+        (true, false, 1e-6, 0.02)
+    );
+    assert_eq!(plain.multi_token, None);
+    let mixture = plain.mixture.expect("experts");
+    assert_eq!(
+        (mixture.route.score, mixture.route.norm_top_k, mixture.route.scaling),
+        (Score::Sigmoid, true, 2.5)
+    );
+    assert_eq!((mixture.has_bias, mixture.bias_update_rate, mixture.shared.is_some()), (true, 1e-3, true));
+
+    let widths = "q_lora_rank: 24, kv_lora_rank: 16, qk_head_dim: 20, qk_pos_emb_head_dim: 8, v_head_dim: 12";
+    let own = of(&format!(
+        "{keys}, {widths}, multi_latent_attention: True, qk_layernorm: True, num_nextn_predict_layers: 1"
+    ));
+    let latent = own.latent.expect("latent attention");
+    assert_eq!((latent.q_rank, latent.kv_rank), (Some(24), 16));
+    assert_eq!((latent.nope_dim, latent.rope_dim, latent.value_dim), (20, 8, 12));
+    assert_eq!((own.head_dim, own.multi_token.map(|ahead| ahead.depth)), (28, Some(1)));
+
+    let v2 = of(&keys.replace("V3", "V2"));
+    let mixture = v2.mixture.expect("experts");
+    assert_eq!(
+        (mixture.route.score, mixture.route.norm_top_k, mixture.route.scaling),
+        (Score::Softmax, false, 1.0)
+    );
+    assert!(!mixture.has_bias);
+}
+
+#[test]
+fn what_latent_attention_cannot_be_is_one_line() {
+    for (more, line) in [
+        ("kv_lora_rank: 18", "kv_lora_rank: the kernels take multiples of 4, not 18"),
+        ("q_lora_rank: 7", "q_lora_rank: the kernels take multiples of 4, not 7"),
+        ("v_head_dim: 260", "v_head_dim: values are 260 wide; the kernels take up to 256"),
+        (
+            "qk_nope_head_dim: 200",
+            "qk_nope_head_dim: makes heads 264 wide with qk_rope_head_dim = 64; the kernels take up to 256",
+        ),
+        (
+            "head_dim: 16",
+            "head_dim: 16 is not the width of a head, 128 + 64 (qk_nope_head_dim + qk_rope_head_dim); remove it",
+        ),
+        (
+            "num_key_value_heads: 2",
+            "num_key_value_heads: latent attention has a key and a value for each of 4 heads (num_heads), not 2; remove it",
+        ),
+        (
+            "attention_bias: True",
+            "attention_bias: not built yet with latent attention (found `True`); write `False`",
+        ),
+        (
+            "qk_layernorm: False",
+            "qk_layernorm: not built yet (found `False`): latent vectors are always normalised; write `True`",
+        ),
+        (
+            "multi_latent_attention: False",
+            "multi_latent_attention: DeepSeek's attention is latent; write `True`, or `type: LlamaConfig` for ordinary attention",
+        ),
+        (
+            "partial_rotary_factor: 0.5",
+            "partial_rotary_factor: has no meaning for latent attention: `qk_rope_head_dim` says what rotates; remove it",
+        ),
+    ] {
+        let text = with_model(&format!("type: DeepseekV2Config, {SIZES}, {more}"));
+        assert_eq!(message(&text, &[]), format!("x.yaml:2: model.model_config.{line}"));
+    }
+    let notices = model(&with_model(&format!("type: DeepseekV3Config, {SIZES}, rope_interleave: False"))).1;
+    let said = "model.model_config.rope_interleave: latent attention rotates neighbours (2i, 2i+1), as in the original";
+    assert_eq!(notices, [said]);
 }

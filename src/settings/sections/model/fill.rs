@@ -5,7 +5,7 @@ use super::{GPT2, LLAMA, biases, extend};
 use crate::model::config::{Activation, Gelu};
 use crate::settings::engine::*;
 
-const MAX_HEAD_DIM: usize = 256;
+pub(super) const MAX_HEAD_DIM: usize = 256;
 
 /// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {

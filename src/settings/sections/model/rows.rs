@@ -72,11 +72,24 @@ rows! {
         /// Length that `DYNAMIC_NTK` starts from; 2048 by default.
         pretrain_seqlen: Option<u64> = Numbers.optional().within(COUNT).of(LLAMA)
             .example("16\nextend_method: DYNAMIC_NTK"),
+        /// Multi-head latent attention, which the types `DeepseekV2Config` and `DeepseekV3Config` have and no others.
+        multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
+        /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state directly;
+        /// DeepSeek-V3 has 1536.
+        q_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
+        /// Width of the latent vector of keys and values; 512 by default.
+        kv_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
+        /// Width of the part of a query and a key that does not rotate; 128 by default.
+        qk_nope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).also("qk_head_dim").example("16"),
+        /// Width of the part that rotates, which all keys share; 64 by default. A head is both parts wide.
+        qk_rope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).also("qk_pos_emb_head_dim").example("8"),
+        /// Width of a value; 128 by default.
+        v_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("16"),
         /// Share of a head's dimensions that rotate; 1 by default.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA)
             .also("partial_rotary_factor rotary_pct").example("0.5"),
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
-        rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
+        rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).also("rope_interleave").example("True"),
         /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
         tie_word_embeddings: Option<bool> = Shape.optional().example("True"),
         /// The opposite of `tie_word_embeddings`.
@@ -183,12 +196,7 @@ rows! {
             Passes::Off,
             "training keeps no cache of keys and values; the original sets it to False too",
         ),
-        refused(
-            "multi_latent_attention q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim \
-                window_attn_skip_freq use_mup is_reward_model",
-            Passes::Off,
-            "remove it",
-        ),
+        refused("window_attn_skip_freq use_mup is_reward_model", Passes::Off, "remove it"),
         refused(
             "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
             Passes::Off,
@@ -207,6 +215,7 @@ rows! {
 }
 
 const CHATGLM2: &str = "ChatGLM2Config";
+const DEEPSEEK: &str = "DeepseekV3Config DeepseekV2Config";
 
 /// `window_size`: how many tokens a token attends to before and after itself; -1 is no limit.
 fn window(reader: &Reader<'_>, key: &'static str) -> Option<Vec<f64>> {

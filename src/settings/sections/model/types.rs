@@ -7,6 +7,7 @@
 mod baichuan;
 mod bloom;
 mod chatglm2;
+mod deepseek;
 mod gpt2;
 mod internlm;
 mod llama;
@@ -26,7 +27,7 @@ use crate::settings::engine::*;
 const ARCH: &str = "model.arch.type";
 
 /// Every type. Where several share a class, the first one is meant unless `model.arch.type` names another.
-pub(crate) const TYPES: [&TypeEntry; 13] = [
+pub(crate) const TYPES: [&TypeEntry; 15] = [
     &llama::LLAMA,
     &gpt2::GPT2,
     &chatglm2::CHATGLM2,
@@ -40,6 +41,8 @@ pub(crate) const TYPES: [&TypeEntry; 13] = [
     &bloom::BLOOM,
     &wizardcoder::WIZARDCODER,
     &pangu::PANGU,
+    &deepseek::V3,
+    &deepseek::V2,
 ];
 
 /// A type of model: which keys it has, what they are by default, and what follows from the type alone.

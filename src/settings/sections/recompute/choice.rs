@@ -24,8 +24,9 @@ impl Parts<'_> {
         let has_gate = self.model.hidden_act == Some(Activation::SwiGlu);
         match operator.part() {
             Part::Any => true,
-            Part::QkNorm => self.model.use_qk_norm == Some(true),
-            Part::Latent | Part::LatentQueries => false,
+            Part::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
+            Part::Latent => self.model.kv_lora_rank.is_some(),
+            Part::LatentQueries => self.model.q_lora_rank.is_some(),
             Part::Dense => mixture.is_none(),
             Part::DenseSwiGlu => mixture.is_none() && has_gate,
             Part::DenseGelu => mixture.is_none() && !has_gate,

@@ -1,0 +1,131 @@
+//! Multi-head latent attention: the widths of a model of DeepSeek's types, and what they must fit.
+
+use super::fill::MAX_HEAD_DIM;
+use super::rows::Model;
+use super::{DEEPSEEK_V3, LLAMA};
+use crate::model::config::LatentAttention;
+use crate::settings::engine::*;
+
+/// The widths of DeepSeek-V3, which the original takes where a file is silent.
+const KV_RANK: usize = 512;
+const NOPE_DIM: usize = 128;
+const ROPE_DIM: usize = 64;
+const VALUE_DIM: usize = 128;
+
+/// What only models with latent attention read.
+pub(super) const KEYS: [&str; 6] = [
+    "multi_latent_attention",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+];
+const WIDTHS: [&str; 5] = [KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]];
+
+/// Refuses `keys`, which a model of another type has, in one line.
+pub(super) fn refuse(reader: &Reader<'_>, keys: &[&str]) {
+    let [first, others @ ..] = keys else { return };
+    let others: Vec<String> = others.iter().map(|key| format!("`{key}`")).collect();
+    let all = if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
+    reader.fault(first, format!("is about latent attention; write `type: {DEEPSEEK_V3}`, or remove it{all}"));
+}
+
+/// Fills in the widths and what follows from them, and checks them.
+pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
+    model.kv_lora_rank.get_or_insert(KV_RANK);
+    model.qk_nope_head_dim.get_or_insert(NOPE_DIM);
+    model.qk_rope_head_dim.get_or_insert(ROPE_DIM);
+    model.v_head_dim.get_or_insert(VALUE_DIM);
+    check_widths(model, reader);
+    fill_heads(model, reader);
+    if model.use_qk_norm == Some(false) {
+        reader.fault(
+            "use_qk_norm",
+            "not built yet (found `False`): latent vectors are always normalised; write `True`",
+        );
+    }
+    let biases = [
+        ("qkv_has_bias", model.qkv_has_bias),
+        ("has_bias", model.has_bias),
+        ("add_bias_linear", model.add_bias_linear),
+    ];
+    for (key, _) in biases.into_iter().filter(|(_, has_bias)| *has_bias == Some(true)) {
+        reader.fault(key, "not built yet with latent attention (found `True`); write `False`");
+    }
+    if model.multi_latent_attention.take() == Some(false) {
+        let message = format!(
+            "DeepSeek's attention is latent; write `True`, or `type: {LLAMA}` for ordinary attention"
+        );
+        reader.fault("multi_latent_attention", message);
+    }
+    if model.rotary_interleaved == Some(false) {
+        reader
+            .note("rotary_interleaved", "latent attention rotates neighbours (2i, 2i+1), as in the original");
+    }
+    if model.rotary_percent.is_some_and(|share| share != 1.0) {
+        reader.fault(
+            "rotary_percent",
+            "has no meaning for latent attention: `qk_rope_head_dim` says what rotates; remove it",
+        );
+    }
+    (model.use_qk_norm, model.rotary_interleaved, model.rotary_percent) = (Some(true), Some(true), Some(1.0));
+}
+
+/// The attention that a filled model describes; `None` if it is not latent.
+pub(crate) fn latent_attention(model: &Model) -> Option<LatentAttention> {
+    Some(LatentAttention {
+        q_rank: model.q_lora_rank,
+        kv_rank: model.kv_lora_rank?,
+        nope_dim: model.qk_nope_head_dim?,
+        rope_dim: model.qk_rope_head_dim?,
+        value_dim: model.v_head_dim?,
+    })
+}
+
+fn check_widths(model: &Model, reader: &Reader<'_>) {
+    let widths = [
+        model.q_lora_rank,
+        model.kv_lora_rank,
+        model.qk_nope_head_dim,
+        model.qk_rope_head_dim,
+        model.v_head_dim,
+    ];
+    for (key, width) in WIDTHS.into_iter().zip(widths) {
+        let Some(width) = width else { continue };
+        let message = format!("the kernels take multiples of 4, not {width}");
+        reader.require(&[key], width.is_multiple_of(4), message);
+    }
+    let wide = model.v_head_dim.unwrap_or(0);
+    let message = format!("values are {wide} wide; the kernels take up to {MAX_HEAD_DIM}");
+    reader.require(&["v_head_dim"], wide <= MAX_HEAD_DIM, message);
+}
+
+/// Every query head has a key and a value; the width of a head is the sum of its parts.
+fn fill_heads(model: &mut Model, reader: &Reader<'_>) {
+    let parts = ["qk_nope_head_dim", "qk_rope_head_dim"];
+    let (nope, rope) = (model.qk_nope_head_dim.unwrap_or(0), model.qk_rope_head_dim.unwrap_or(0));
+    let wide = nope.saturating_add(rope);
+    let message =
+        format!("makes heads {wide} wide with {} = {rope}; the kernels take up to {MAX_HEAD_DIM}", parts[1]);
+    reader.require(&parts, wide <= MAX_HEAD_DIM, message);
+    if let Some(given) = model.head_dim.filter(|given| *given != wide) {
+        let message = format!(
+            "{given} is not the width of a head, {nope} + {rope} ({} + {}); remove it",
+            parts[0], parts[1]
+        );
+        reader.require(&["head_dim", parts[0], parts[1]], false, message);
+    }
+    let heads = model.num_heads;
+    let kv_heads = model.n_kv_heads.unwrap_or(heads);
+    let message = format!(
+        "latent attention has a key and a value for each of {heads} heads (num_heads), not {kv_heads}; remove it"
+    );
+    reader.require(&["n_kv_heads", "num_heads"], kv_heads == heads, message);
+    model.n_kv_heads = Some(heads);
+    let is_sound = reader.are_sound(&WIDTHS) && reader.are_sound(&["head_dim", "num_heads"]);
+    model.head_dim = is_sound.then_some(wide);
+    if !is_sound {
+        reader.source.distrust(&reader.path("head_dim"));
+    }
+}

@@ -1,0 +1,93 @@
+//! Multi-head latent attention: the types of DeepSeek against an f64 run of the trainer.
+
+use crate::against_reference::follows_the_reference;
+use crate::runs::Setup;
+use gristmill::kernels::Tier;
+
+/// Widths that all differ, and values wider than the part of a head that does not rotate.
+pub const RANKS: &str =
+    "q_lora_rank: 20, kv_lora_rank: 12, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 16";
+/// The same without a latent vector of the queries, as in DeepSeek-V2-Lite.
+pub const DIRECT: &str = "kv_lora_rank: 12, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 16";
+
+/// The router of DeepSeek-V3 under Hugging Face's names, with a dense layer, a shared expert and a block that predicts ahead.
+const V3: &str = "n_routed_experts: 6, num_experts_per_tok: 3, n_group: 3, topk_group: 2, topk_method: noaux_tc, \
+                  scoring_func: sigmoid, norm_topk_prob: True, routed_scaling_factor: 2.5, n_shared_experts: 1, \
+                  moe_intermediate_size: 36, first_k_dense_replace: 1, moe_router_bias_update_rate: 0.05, \
+                  moe_router_load_balancing_type: seq_aux_loss, moe_aux_loss_coeff: 0.01, moe_grouped_gemm: True, \
+                  num_nextn_predict_layers: 1, mtp_loss_factor: 0.3";
+/// That of DeepSeek-V2.
+const V2: &str = "n_routed_experts: 6, num_experts_per_tok: 2, n_group: 3, topk_group: 2, topk_method: group_limited_greedy, \
+                  scoring_func: softmax, norm_topk_prob: False, routed_scaling_factor: 1.5, n_shared_experts: 2, \
+                  moe_intermediate_size: 20, first_k_dense_replace: 1, moe_grouped_gemm: True";
+
+/// A model of the type `kind`.
+pub fn deepseek(name: &'static str, kind: &str, model: &str) -> Setup {
+    let kind = format!("--model.model_config.type={kind}");
+    Setup::new(name, &format!("{model}, rms_norm_eps: 1.e-6")).with(&[&kind])
+}
+
+/// A dense one.
+pub fn dense(name: &'static str, model: &str) -> Setup {
+    deepseek(name, "DeepseekV3Config", model)
+}
+
+fn follows(setup: &Setup) {
+    assert!(setup.plan().model.latent.is_some(), "{} has other attention", setup.name);
+    follows_the_reference(setup, 10);
+}
+
+#[test]
+fn deepseek_v3_follows_the_reference() {
+    let setup = deepseek("deepseek v3", "DeepseekV3Config", &format!("{RANKS}, {V3}"));
+    let model = setup.plan().model;
+    let mixture = model.mixture.clone().expect("experts");
+    assert!(mixture.has_bias && mixture.route.groups.is_some() && model.multi_token.is_some());
+    follows(&setup);
+}
+
+#[test]
+fn deepseek_v2_follows_the_reference() {
+    follows(&deepseek("deepseek v2", "DeepseekV2Config", &format!("{DIRECT}, {V2}")));
+}
+
+/// The scores are scaled by m(mscale_all_dim)², here 1.07² of what they are without.
+#[test]
+fn the_scale_of_yarn_follows_the_reference() {
+    let yarn = "rope_scaling: {type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01, \
+                mscale: 1.0, mscale_all_dim: 0.5}";
+    let setup = dense("yarn", &format!("{RANKS}, {yarn}"));
+    let scale = setup.plan().model.softmax_scale() * 12f32.sqrt();
+    assert!((scale - (0.05 * 4f32.ln() + 1.0).powi(2)).abs() < 1e-6, "{scale}");
+    follows(&setup);
+}
+
+/// The kernels that a GPU runs, and a window.
+#[test]
+fn the_portable_tier_follows_the_reference() {
+    let setup = dense("portable", &format!("{RANKS}, sliding_window: 7")).with(&["--context.tier=portable"]);
+    assert_eq!(setup.gpu().capabilities().tier, Tier::Portable);
+    follows_the_reference(&setup, 4);
+}
+
+/// Muon orthogonalises the projections to the latent vectors, and from them, one by one.
+#[test]
+fn muon_follows_the_reference() {
+    follows(&dense("muon", RANKS).with(&["--optimizer={type: Muon, weight_decay: 0.1}"]));
+}
+
+#[test]
+fn sixteen_bits_follow_the_reference() {
+    for element in ["float16", "bfloat16"] {
+        let compute = format!("--model.model_config.compute_dtype={element}");
+        let scale = "--runner_wrapper.scale_sense=1024";
+        follows_the_reference(&dense("half", RANKS).with(&[&compute, scale]), 6);
+    }
+}
+
+/// Only the projections from latent vectors train: what is before them needs no gradient, in the first layer.
+#[test]
+fn frozen_projections_follow_the_reference() {
+    let freeze = "--model.model_config.freeze=['embed_tokens', 'q_a_proj', 'kv_a_proj', 'input_layernorm']";
+    follows(&dense("frozen", RANKS).with(&[freeze]));
+}
