@@ -50,8 +50,8 @@ pub(in crate::data) fn open_all(paths: &[String]) -> Result<Vec<MindRecordFile>>
         }
     } else if files.iter().any(|file| file.is_found) {
         for file in &opened {
-            let shards = file.shards().iter().map(|name| file.path().with_file_name(name));
-            shards.into_iter().try_for_each(|shard| check_shard(file, &shard))?;
+            let mut shards = file.shards().iter().map(|name| file.path().with_file_name(name));
+            shards.try_for_each(|shard| check_shard(file, &shard))?;
         }
     }
     if opened.is_empty() {

@@ -193,7 +193,7 @@ impl<'a> Record<'a> {
 /// A signed number of at most eight bytes, big-endian.
 fn integer(bytes: &[u8]) -> i64 {
     let sign = if bytes.first().is_some_and(|byte| byte & 0x80 != 0) { -1 } else { 0 };
-    bytes.iter().fold(sign, |number, byte| number << 8 | i64::from(*byte))
+    bytes.iter().fold(sign, |number, byte| (number << 8) | i64::from(*byte))
 }
 
 /// Takes a number of one to nine bytes: seven bits from each of the first eight, all of the ninth.
@@ -203,9 +203,9 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
         let (byte, rest) = bytes.split_first()?;
         *bytes = rest;
         if index == 8 {
-            return Some(number << 8 | u64::from(*byte));
+            return Some((number << 8) | u64::from(*byte));
         }
-        number = number << 7 | u64::from(byte & 0x7f);
+        number = (number << 7) | u64::from(byte & 0x7f);
         if byte & 0x80 == 0 {
             break;
         }
