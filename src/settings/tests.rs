@@ -9,7 +9,7 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 30] = [
+const BASES: [&[&str]; 34] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
@@ -19,6 +19,10 @@ const BASES: [&[&str]; 30] = [
     &["--model.model_config.type=GPT2Config"],
     &["--model.model_config.type=ChatGLM2Config", "--model.model_config.intermediate_size=64"],
     &["--model.model_config.type=TelechatConfig"],
+    &["--model.model_config.type=Baichuan2_13BConfig"],
+    &["--model.model_config.type=BloomConfig"],
+    &["--model.model_config.type=WizardCoderConfig"],
+    &["--model.model_config.type=PanguAlphaConfig"],
     &["--model.model_config.compute_dtype=bfloat16"],
     &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],
     &["--model.model_config.rope_scaling={rope_type: yarn, factor: 4, original_max_position_embeddings: 8}"],
