@@ -9,7 +9,7 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 33] = [
+const BASES: [&[&str]; 37] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
@@ -24,6 +24,10 @@ const BASES: [&[&str]; 33] = [
     ],
     &["--model.model_config.type=ChatGLM2Config", "--model.model_config.intermediate_size=64"],
     &["--model.model_config.type=TelechatConfig"],
+    &["--model.model_config.type=Baichuan2_13BConfig"],
+    &["--model.model_config.type=BloomConfig"],
+    &["--model.model_config.type=WizardCoderConfig"],
+    &["--model.model_config.type=PanguAlphaConfig"],
     &["--model.model_config.compute_dtype=bfloat16"],
     &["--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}"],
     &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],

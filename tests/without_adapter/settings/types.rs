@@ -170,8 +170,7 @@ fn options_of_chatglm_are_answered_one_by_one() {
 
 /// The plan of a file in the original's dialect.
 fn of_file(name: &str, flags: &[&str]) -> ModelConfig {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/without_adapter/settings/dialect").join(name);
+    let path = Path::new("tests/data/dialect").join(name);
     let data = "--train_dataset.data_loader={type: TextDataLoader, dataset_files: tests/data/mill.txt}";
     let flags = [&["--as-single", data, "--recompute_config.recompute=False"], flags].concat();
     let config = RunConfig::outline(&path, &Override::parse_all(flags).unwrap());
