@@ -124,6 +124,9 @@ fn a_run_with_adapters_resumes_exactly_and_stores_its_model_once() {
         run.train(5).train(10).left().assert_equals("5 and 5 with adapters", &want);
         let losses: Vec<f64> = metrics(&run.folder()).iter().map(|line| f64::from(line.loss)).collect();
         assert!(losses[9] < losses[0], "the loss does not fall: {losses:?}");
+        let config: serde_json::Value =
+            serde_json::from_slice(&want.checkpoint["config.json"]).expect("JSON");
+        assert_eq!(config["torch_dtype"], compute);
         let checkpoints = std::fs::read_dir(run.folder().join("checkpoint")).expect("checkpoints");
         let models: Vec<PathBuf> =
             checkpoints.map(|entry| entry.unwrap().path().join("model.safetensors")).collect();
