@@ -25,6 +25,7 @@ use super::router_tensors::{self, RouterTensor};
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::trainer_state::TrainerState;
 use super::weight_files::{MODEL, WeightFiles};
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
@@ -87,11 +88,20 @@ pub(crate) async fn save(
     save_file(&folder.join(OPTIMIZER), &moments, &router_tensors::capacities(experts), &read).await?;
     let mut config = hugging_face_config(model);
     if weights.iter().all(ArenaTensor::is_as_read) {
-        config["torch_dtype"] = model.compute.name().into();
+        config["torch_dtype"] = torch_dtype(model.compute).into();
     }
     let config = serde_json::to_vec_pretty(&config).map_err(|e| Error::file(folder, e))?;
     OUTPUT_DIR.write(&folder.join(CONFIG), &config)?;
     state.save(&folder.join(STATE))
+}
+
+/// What torch calls a storage type.
+fn torch_dtype(element: Element) -> &'static str {
+    match element {
+        Element::Bf16 => "bfloat16",
+        Element::F16 => "float16",
+        Element::F32 | Element::U32 => "float32",
+    }
 }
 
 /// Reads weights and moments back and returns the state saved with them, which must match `expected`, that of the run;

@@ -124,6 +124,9 @@ fn a_run_with_adapters_resumes_exactly_and_stores_its_model_once() {
         run.train(5).train(10).left().assert_equals("5 and 5 with adapters", &want);
         let losses: Vec<f64> = metrics(&run.folder()).iter().map(|line| f64::from(line.loss)).collect();
         assert!(losses[9] < losses[0], "the loss does not fall: {losses:?}");
+        let config: serde_json::Value =
+            serde_json::from_slice(&want.checkpoint["config.json"]).expect("JSON");
+        assert_eq!(config["torch_dtype"], compute);
         let checkpoints = std::fs::read_dir(run.folder().join("checkpoint")).expect("checkpoints");
         let models: Vec<PathBuf> =
             checkpoints.map(|entry| entry.unwrap().path().join("model.safetensors")).collect();
@@ -142,7 +145,7 @@ fn assert_same_file(one: &Path, other: &Path) {
 #[cfg(not(unix))]
 fn assert_same_file(_: &Path, _: &Path) {}
 
-/// A trained run with adapters, and the evaluation loss of a run that starts from `load` instead.
+/// A run after 20 steps at a high rate.
 fn trained(name: &'static str, setup: Setup) -> FolderRun {
     let run = FolderRun::new(setup.with(&[
         "--lr_schedule.learning_rate=1.e-2",
@@ -153,6 +156,7 @@ fn trained(name: &'static str, setup: Setup) -> FolderRun {
     run
 }
 
+/// The evaluation loss of the weights at the first of `load`, with the adapters at the second, if there is one.
 fn evaluation(setup: &Setup, load: &[&Path]) -> f64 {
     let (plan, data, length) = setup.data();
     let gpu = setup.gpu();
@@ -170,8 +174,8 @@ fn evaluation(setup: &Setup, load: &[&Path]) -> f64 {
 fn merged_weights_evaluate_as_the_adapters_do() {
     let llama = "n_kv_heads: 2, rotary_interleaved: True";
     let keys = adapters("lora_rank: 4, target_modules: '.*'");
-    let cases: [(&'static str, fn(&'static str, &str) -> Setup, &str); 2] =
-        [("llama", Setup::new, llama), ("gpt2", Setup::gpt2, "max_position_embeddings: 24")];
+    let [of_llama, of_gpt2]: [fn(&'static str, &str) -> Setup; 2] = [Setup::new, Setup::gpt2];
+    let cases = [("llama", of_llama, llama), ("gpt2", of_gpt2, "max_position_embeddings: 24")];
     for (name, make, model) in cases {
         let run = trained(name, make(name, &format!("{model}, {keys}")));
         let (_, checkpoint) = newest_checkpoint(&run.folder()).expect("a checkpoint");

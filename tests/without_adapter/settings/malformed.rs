@@ -56,8 +56,8 @@ const MALFORMED: &str = r#"
 = x.yaml:4: model.model_config.pet_config.exclude_layers: leaves nothing that the target modules match; exclude less
 +    pet_config: { pet_type: lora, target_modules: '.*wq', freeze_include: ['*lora*'] }
 = x.yaml:4: model.model_config.pet_config.freeze_include: nothing is left to train; freeze less
-+    pet_config: { pet_type: lora, target_modules: '.*wq', freeze_exclude: ['*tok*'] }
-= x.yaml:4: model.model_config.pet_config.freeze_exclude: `*tok*` matches no parameter; names are such as model.layers.0.self_attn.q_proj.weight or layers.0.attention.wqkv
++    pet_config: { pet_type: lora, target_modules: '.*wq', freeze_exclude: ['*wpe*'] }
+= x.yaml:4: model.model_config.pet_config.freeze_exclude: `*wpe*` matches no parameter; names are such as model.layers.0.self_attn.q_proj.weight or layers.0.attention.wqkv
 +    pet_config: { pet_type: lora, target_modules: '.*wq', lora_rank: 0 }
 = x.yaml:4: model.model_config.pet_config.lora_rank: expected a whole number from 1 to 2147483648, found `0`
 +    pet_config: { pet_type: lora, target_modules: '.*wq', lora_b_init: normal }

@@ -128,6 +128,12 @@ pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Option<Pet>
 }
 
 fn read_at(source: &Source<'_>, path: &str) -> Pet {
+    let kind = format!("{path}.pet_type");
+    if let Some(word) = source.word(&kind).filter(|word| words(OTHER_KINDS).any(|other| other == *word)) {
+        // Its other keys are unknown only because the kind is.
+        source.fault(&kind, format!("`{word}` is not built yet; write {}", PetType::Lora.word()));
+        return Pet::default();
+    }
     let section = Reader::open(source, path, &[&Pet::table()]);
     let mut pet = Pet::read(&section);
     if pet.target_modules.is_empty() {
