@@ -248,6 +248,9 @@ pub enum Family {
     Llama,
     /// GPT-2 (Radford et al., 2019).
     Gpt2,
+    /// GLM (Zeng et al., 2024): gate and up are one tensor, and heads are in the order of interleaved pairs. Needs F to be a
+    /// multiple of 4.
+    Glm,
 }
 
 /// The kind of norm.

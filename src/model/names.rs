@@ -80,6 +80,7 @@ impl Names {
         match family {
             Family::Llama => &LLAMA,
             Family::Gpt2 => &GPT2,
+            Family::Glm => &GLM,
         }
     }
 }
@@ -100,6 +101,8 @@ const LLAMA: Names = Names {
     w_down: "mlp.down_proj",
     is_transposed: false,
 };
+
+const GLM: Names = Names { gate_up: &["mlp.gate_up_proj"], ..LLAMA };
 
 const GPT2: Names = Names {
     embedding: "transformer.wte",

@@ -11,6 +11,7 @@ pub mod checkpoint_folder;
 pub(crate) mod hugging_face;
 pub mod json_lines;
 pub mod npy;
+mod published_names;
 mod router_tensors;
 pub mod run_folder;
 pub mod tensor_file;

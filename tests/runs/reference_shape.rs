@@ -2,7 +2,7 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    Activation, DropOrder, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
+    Activation, DropOrder, Family, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
     TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
@@ -38,8 +38,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             head_dim: model.head_dim,
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
-            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors.
-            interleaved: false,
+            // Checkpoints hold the rows of q and k in the order of halves, GLM's excepted, and so do the trainer's tensors.
+            interleaved: model.family == Family::Glm,
             scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,

@@ -1,6 +1,6 @@
 //! The configuration of a small run.
 
-use super::{Weights, reference_name};
+use super::{Weights, reference_tensors};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
@@ -17,6 +17,8 @@ pub struct Setup {
     pub name: &'static str,
     kind: &'static str,
     model: String,
+    /// A file of `tests/data` instead of the configuration made here.
+    file: Option<&'static str>,
     pub overrides: Vec<String>,
     pub gpu_options: GpuOptions,
 }
@@ -28,6 +30,7 @@ impl Setup {
             name,
             kind: "LlamaConfig",
             model: model.to_string(),
+            file: None,
             overrides: Vec::new(),
             gpu_options: GpuOptions::default(),
         }
@@ -36,6 +39,11 @@ impl Setup {
     /// A GPT-2 of the same width and depth.
     pub fn gpt2(name: &'static str, model: &str) -> Self {
         Self { kind: "GPT2Config", ..Self::new(name, model) }
+    }
+
+    /// The configuration in `tests/data/{file}`.
+    pub fn of_file(name: &'static str, file: &'static str) -> Self {
+        Self { file: Some(file), ..Self::new(name, "") }
     }
 
     /// The same model with experts of an odd width; `routing` adds keys to `moe_config`.
@@ -52,6 +60,9 @@ impl Setup {
 
     /// The configuration file.
     pub fn yaml(&self) -> String {
+        if let Some(file) = self.file {
+            return std::fs::read_to_string(Path::new("tests/data").join(file)).expect("a configuration");
+        }
         let intermediate =
             if self.model.contains("intermediate_size") { "" } else { "intermediate_size: 64, " };
         format!(
@@ -111,7 +122,7 @@ seed: 7
                     initial_row(spec, index, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
                 let values = spec.to_file(piece, rows.collect());
-                weights.insert(reference_name(&piece.name), values.into_iter().map(f64::from).collect());
+                weights.extend(reference_tensors(&piece.name, values));
             }
         }
         weights

@@ -84,7 +84,7 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
         );
     }
     let (mut got, mut want) = (trained.weights, reference.weights);
-    if plan.model.learns_positions() {
+    if has_idle_key_biases(&plan.model) {
         let mut gradients = trained.gradients;
         let whole = norm(&gradients);
         let of_keys = norm(&take_key_biases(&plan.model, &mut gradients)) / whole;
@@ -187,14 +187,35 @@ fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
     (rule, AdamWSettings { beta1, beta2, eps, weight_decay: optimizer.weight_decay, correction })
 }
 
-/// Takes the key biases out of `weights`. Without rotation such a bias adds the same amount to all scores of a query, which
-/// softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps. No two
-/// computations agree on these biases, and no loss depends on them.
+/// Whether the biases of some dimensions of keys have no effect.
+fn has_idle_key_biases(model: &ModelConfig) -> bool {
+    let rotates_a_part = model.rope().is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim);
+    model.qkv_bias && !model.qk_norm && (model.learns_positions() || rotates_a_part)
+}
+
+/// Takes the key biases of dimensions that do not rotate out of `weights`. Such a bias adds the same amount to all scores of a
+/// query, which softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps.
+/// No two computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
     let (first, width) = (model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim);
-    let biases = weights.iter_mut().filter(|(name, _)| name.ends_with("attn.c_attn.bias"));
+    let rotating = model.rope().map_or(0, |rope| rope.rotary_dim as usize);
+    let biases = weights.iter_mut().filter_map(|(name, bias)| {
+        let keys = if name.ends_with("attn.c_attn.bias") { first..first + width } else { 0..width };
+        let is_of_keys = name.ends_with("attn.c_attn.bias") || name.ends_with("self_attn.k_proj.bias");
+        is_of_keys.then_some((name, bias, keys))
+    });
     let taken: Weights = biases
-        .map(|(name, bias)| (name.clone(), bias.drain(first..first + width).collect::<Vec<f64>>()))
+        .map(|(name, bias, keys)| {
+            let is_idle =
+                |index: usize| keys.contains(&index) && (index - keys.start) % model.head_dim >= rotating;
+            let (idle, rest): (Vec<_>, Vec<_>) =
+                bias.iter().enumerate().partition(|(index, _)| is_idle(*index));
+            let values =
+                |pairs: Vec<(usize, &f64)>| pairs.into_iter().map(|(_, value)| *value).collect::<Vec<f64>>();
+            let (idle, rest) = (values(idle), values(rest));
+            *bias = rest;
+            (name.clone(), idle)
+        })
         .collect();
     assert_eq!(taken.len(), model.num_layers);
     taken

@@ -3,6 +3,7 @@
 //! | the model | architecture | computes the same if |
 //! |---|---|---|
 //! | is a GPT-2 | `GPT2LMHeadModel` | always |
+//! | is a GLM | `GlmForCausalLM` | no window |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
@@ -11,8 +12,8 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` rotates a
-//! part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
+//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` and `GlmForCausalLM` rotate
+//! a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
 //! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
 use crate::model::config::{Family, MixtureConfig, ModelConfig};
@@ -26,6 +27,7 @@ pub(super) enum Architecture {
     Mistral,
     Qwen2,
     Qwen3,
+    Glm,
     Glm4Moe,
     Qwen2Moe,
     Qwen3Moe,
@@ -38,6 +40,7 @@ impl Architecture {
     pub fn nearest(model: &ModelConfig) -> Self {
         match &model.mixture {
             _ if model.family == Family::Gpt2 => Self::Gpt2,
+            _ if model.family == Family::Glm => Self::Glm,
             None => Self::nearest_dense(model),
             Some(mixture) => Self::nearest_mixture(model, mixture),
         }
@@ -73,6 +76,7 @@ impl Architecture {
             Self::Mistral => ("MistralForCausalLM", "mistral"),
             Self::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
             Self::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Self::Glm => ("GlmForCausalLM", "glm"),
             Self::Glm4Moe => ("Glm4MoeForCausalLM", "glm4_moe"),
             Self::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
             Self::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
@@ -83,12 +87,12 @@ impl Architecture {
 
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
-        use Architecture::{DeepSeek, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
+        use Architecture::{DeepSeek, Glm, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
         let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
         let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
         let checks = [
-            (self != Glm4Moe && rotates_a_part(model), "partial rotary embedding"),
-            (matches!(self, Glm4Moe | DeepSeek) && model.sliding_window.is_some(), "sliding window"),
+            (!matches!(self, Glm | Glm4Moe) && rotates_a_part(model), "partial rotary embedding"),
+            (matches!(self, Glm | Glm4Moe | DeepSeek) && model.sliding_window.is_some(), "sliding window"),
             (matches!(self, Qwen3Moe | DeepSeek | Mixtral) && model.qkv_bias, "biases of q, k and v alone"),
             (matches!(self, Qwen2Moe | DeepSeek | Mixtral) && model.qk_norm, "QK-norm"),
             (self == DeepSeek && has_own_heads, "head_dim of its own"),
