@@ -296,6 +296,9 @@ pub enum Family {
     BigCode,
     /// PanGu-α (Zeng et al., 2021).
     Pangu,
+    /// GLM (Zeng et al., 2024): gate and up are one tensor, and heads are in the order of interleaved pairs. Needs F to be a
+    /// multiple of 4.
+    Glm,
 }
 
 /// The kind of norm.

@@ -98,6 +98,7 @@ impl Names {
             Family::Baichuan => &BAICHUAN,
             Family::BigCode => &BIG_CODE,
             Family::Pangu => &PANGU,
+            Family::Glm => &GLM,
         }
     }
 }
@@ -121,6 +122,8 @@ const LLAMA: Names = Names {
     is_transposed: false,
     has_fused_heads: false,
 };
+
+const GLM: Names = Names { gate_up: &["mlp.gate_up_proj"], ..LLAMA };
 
 const GPT2: Names = Names {
     embedding: "transformer.wte",

@@ -15,7 +15,7 @@ use serde_json::json;
 pub(super) fn hugging_face_config(model: &ModelConfig) -> serde_json::Value {
     let architecture = Architecture::nearest(model);
     let mut config = match model.family {
-        Family::Llama | Family::Baichuan => llama_config(model, architecture),
+        Family::Llama | Family::Glm | Family::Baichuan => llama_config(model, architecture),
         Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_config(model),
         Family::Bloom => bloom_config(model),
     };
@@ -138,6 +138,10 @@ fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::
         config["use_qk_norm"] = model.qk_norm.into();
         config["first_k_dense_replace"] = model.num_layers.into();
         config["num_nextn_predict_layers"] = 0.into();
+    }
+    if architecture == Architecture::Glm {
+        // Its default is a token that small vocabularies do not have.
+        config["pad_token_id"] = serde_json::Value::Null;
     }
     if is_qwen(architecture) && model.sliding_window.is_some() {
         // Without these the window would start in a later layer.

@@ -13,6 +13,7 @@ pub(crate) mod hugging_face;
 pub mod json_lines;
 pub mod merge;
 pub mod npy;
+mod published_names;
 mod router_tensors;
 pub mod run_folder;
 pub mod tensor_file;

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 use serde::Deserialize;
 
+use super::published_names::{Cut, Published};
 use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
 use crate::durable::read_error;
 use crate::element::Element;
@@ -20,13 +22,16 @@ const INDEX: &str = ".safetensors.index.json";
 /// What the names in the file of a bare model, one without a head, lack.
 const PREFIXES: [&str; 2] = ["model.", "transformer."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.
-const TABLES: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
+const TABLES: [&str; 4] =
+    [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq"];
 
 /// Open files, and which of them holds each tensor.
 pub(super) struct WeightFiles {
     path: PathBuf,
     files: Vec<TensorFile>,
     homes: HashMap<String, usize>,
+    /// The layout that the model was first published in, if the tensors have it.
+    published: Option<Published>,
 }
 
 /// An index: which file holds a tensor.
@@ -52,7 +57,9 @@ impl WeightFiles {
         let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
         let names = files.iter().enumerate();
         let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
-        Ok(Self { path, homes: homes.collect(), files })
+        let homes: HashMap<String, usize> = homes.collect();
+        let published = Published::recognise(&path, homes.keys().map(String::as_str));
+        Ok(Self { path, homes, files, published })
     }
 
     /// The path of the file or of the index.
@@ -62,7 +69,7 @@ impl WeightFiles {
 
     /// Whether there is a tensor of this name.
     pub fn holds(&self, name: &str) -> bool {
-        self.stored_name(name).is_some()
+        self.place(name).is_some()
     }
 
     /// Checks that the tensor `info.name` has this shape and type. Floats of any width fit where floats are expected.
@@ -72,8 +79,12 @@ impl WeightFiles {
     pub fn check(&self, info: &TensorInfo) -> Result<()> {
         let TensorInfo { name, dtype: expected, shape: size } = info;
         let (shape, dtype, _) = self.tensor(name)?;
+        let mut shape = shape.to_vec();
+        if let Some(rows) = shape.first_mut() {
+            *rows = self.rows(name, *rows)?.into_iter().map(|range| range.len()).sum();
+        }
         let is_float = element(*expected).is_some() && element(dtype).is_some();
-        if shape == size && (dtype == *expected || is_float) {
+        if shape == *size && (dtype == *expected || is_float) {
             return Ok(());
         }
         let message = format!(
@@ -120,13 +131,18 @@ impl WeightFiles {
     /// # Errors
     /// There is no such tensor, or it does not hold floats.
     pub fn values(&self, name: &str) -> Result<Vec<f32>> {
-        let (_, dtype, bytes) = self.tensor(name)?;
-        Ok(element(dtype).ok_or_else(|| self.no_floats(name, dtype))?.decode(bytes))
+        let (shape, dtype, bytes) = self.tensor(name)?;
+        let element = element(dtype).ok_or_else(|| self.no_floats(name, dtype))?;
+        let Some(&total) = shape.first().filter(|rows| **rows > 0) else { return Ok(element.decode(bytes)) };
+        let width = bytes.len() / total;
+        let rows = self.rows(name, total)?.into_iter();
+        Ok(rows.flat_map(|range| element.decode(&bytes[range.start * width..range.end * width])).collect())
     }
 
     /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape.
     pub fn unknown(&self, known: &HashSet<String>) -> Vec<&str> {
-        let known: HashSet<&str> = known.iter().filter_map(|name| self.stored_name(name)).collect();
+        let known: HashSet<&str> =
+            known.iter().filter_map(|name| self.place(name)).map(|(stored, _)| stored).collect();
         let is_table = |name: &str| TABLES.iter().any(|end| name.ends_with(end));
         let names = self.homes.keys().map(String::as_str);
         let mut unknown: Vec<&str> = names.filter(|name| !known.contains(name) && !is_table(name)).collect();
@@ -140,11 +156,29 @@ impl WeightFiles {
 
     fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
         let missing = || Error::file(&self.path, format!("holds no tensor `{name}`; {OTHER_MODEL}"));
-        let stored = self.stored_name(name).ok_or_else(missing)?;
+        let (stored, _) = self.place(name).ok_or_else(missing)?;
         self.files[self.homes[stored]].tensor(stored)
     }
 
-    /// The name here of the tensor that a whole model calls `name`.
+    /// The rows that the tensor `name` is of the one that holds it, which has `total`.
+    fn rows(&self, name: &str, total: usize) -> Result<Vec<Range<usize>>> {
+        match (self.place(name), &self.published) {
+            (Some((_, cut)), Some(published)) => published.rows(cut, total, &self.path),
+            _ => Ok(vec![0..total]),
+        }
+    }
+
+    /// The name here of the tensor that holds the one that a whole model calls `name`, and which rows of it that one is.
+    fn place(&self, name: &str) -> Option<(&str, Cut)> {
+        let of_layout = || {
+            let place = self.published.as_ref()?.place(name)?;
+            let (stored, _) = self.homes.get_key_value(&place.name)?;
+            Some((stored.as_str(), place.cut))
+        };
+        self.stored_name(name).map(|stored| (stored, Cut::Whole)).or_else(of_layout)
+    }
+
+    /// The name here of the tensor that a whole model calls `name`, if it has that name or that without a prefix.
     pub fn stored_name(&self, name: &str) -> Option<&str> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let names = [Some(name), bare].into_iter().flatten();

@@ -42,8 +42,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             rotary_dim: model.rotary_dim,
             theta: model.rope_theta,
             // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of latent
-            // attention are in the order of pairs.
-            interleaved: model.latent.is_some(),
+            // attention and of GLM are in the order of pairs.
+            interleaved: model.latent.is_some() || model.family == Family::Glm,
             scaling: reference_scaling(&model.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
@@ -63,7 +63,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         qk_norm: model.qk_norm,
         variant: Variant {
             naming: match model.family {
-                Family::Llama | Family::Gpt2 => Naming::Plain,
+                Family::Llama | Family::Glm | Family::Gpt2 => Naming::Plain,
                 Family::Bloom => Naming::Bloom,
                 Family::Baichuan => Naming::Baichuan,
                 Family::BigCode => Naming::BigCode,

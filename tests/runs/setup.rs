@@ -1,6 +1,6 @@
 //! The configuration of a small run.
 
-use super::{Weights, reference_name};
+use super::{Weights, reference_tensors};
 use gristmill::data::Dataset;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
@@ -127,7 +127,7 @@ seed: 7
                     initial_row(spec, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
                 let values = spec.to_file(piece, rows.collect());
-                weights.insert(reference_name(&piece.name), values.into_iter().map(f64::from).collect());
+                weights.extend(reference_tensors(&piece.name, values));
             }
         }
         weights

@@ -22,8 +22,17 @@ pub fn reference_name(name: &str) -> String {
 /// The contents of one of the trainer's arenas, under the names of the reference.
 pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weights {
     let tensors = pollster::block_on(trainer.tensors(arena)).expect("tensors");
-    let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
-    tensors.into_iter().map(|(name, values)| (reference_name(&name), wide(values))).collect()
+    tensors.into_iter().flat_map(|(name, values)| reference_tensors(&name, values)).collect()
+}
+
+/// A checkpoint's tensor as the reference has it, where gate and up are two.
+pub fn reference_tensors(name: &str, values: Vec<f32>) -> Vec<(String, Vec<f64>)> {
+    let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+    let Some(layer) = name.strip_suffix("gate_up_proj.weight") else {
+        return vec![(reference_name(name), values)];
+    };
+    let (gate, up) = values.split_at(values.len() / 2);
+    [("gate", gate), ("up", up)].map(|(of, half)| (format!("{layer}{of}_proj.weight"), half.to_vec())).into()
 }
 
 /// Adds `gradients` to `sum`, tensor by tensor.

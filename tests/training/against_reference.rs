@@ -2,7 +2,7 @@
 
 use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::element::Element;
-use gristmill::model::config::{ModelConfig, Positions};
+use gristmill::model::config::ModelConfig;
 use gristmill::random::{Permutation, SHUFFLE_STREAM};
 use gristmill::reference::adamw;
 use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
@@ -84,7 +84,7 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
         );
     }
     let (mut got, mut want) = (trained.weights, reference.weights);
-    if plan.model.positions != Positions::Rotary && plan.model.qkv_bias && plan.model.low_rank.is_none() {
+    if has_idle_key_biases(&plan.model) && plan.model.low_rank.is_none() {
         let mut gradients = trained.gradients;
         let whole = norm(&gradients);
         let of_keys = norm(&take_key_biases(&plan.model, &mut gradients)) / whole;
@@ -208,11 +208,18 @@ fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
     (rule, AdamWSettings { beta1, beta2, eps, weight_decay: optimizer.weight_decay, correction })
 }
 
-/// Takes the key biases out of `weights`. Without rotation such a bias adds the same amount to all scores of a query, which
-/// softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps. No two
-/// computations agree on these biases, and no loss depends on them.
+/// Whether the biases of some dimensions of keys have no effect.
+fn has_idle_key_biases(model: &ModelConfig) -> bool {
+    let rotates_a_part = model.rope().is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim);
+    model.qkv_bias && !model.qk_norm && (model.learns_positions() || rotates_a_part)
+}
+
+/// Takes the key biases of dimensions that do not rotate out of `weights`. Such a bias adds the same amount to all scores of a
+/// query, which softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding into full-length steps.
+/// No two computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
     let keys = model.num_heads..model.num_heads + model.num_kv_heads;
+    let rotating = model.rope().map_or(0, |rope| rope.rotary_dim as usize);
     let is_key = |name: &str, head: usize| match name {
         name if name.ends_with("attn.c_attn.bias") => keys.contains(&head),
         name if name.ends_with("query_key_value.bias") => head % 3 == 1, // q, k and v of each head in turn
@@ -220,13 +227,15 @@ fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
     };
     let mut taken = Weights::new();
     for (name, bias) in weights.iter_mut().filter(|(name, _)| name.contains("att")) {
-        let heads: Vec<Vec<f64>> = bias.chunks(model.head_dim).map(<[f64]>::to_vec).collect();
-        let (of_keys, others): (Vec<_>, Vec<_>) =
-            heads.into_iter().enumerate().partition(|(head, _)| is_key(name, *head));
-        let joined = |heads: Vec<(usize, Vec<f64>)>| heads.into_iter().flat_map(|(_, head)| head).collect();
-        if !of_keys.is_empty() {
-            *bias = joined(others);
-            taken.insert(name.clone(), joined(of_keys));
+        let is_idle =
+            |index: usize| is_key(name, index / model.head_dim) && index % model.head_dim >= rotating;
+        let (idle, rest): (Vec<_>, Vec<_>) = bias.iter().enumerate().partition(|(index, _)| is_idle(*index));
+        let values =
+            |pairs: Vec<(usize, &f64)>| pairs.into_iter().map(|(_, value)| *value).collect::<Vec<f64>>();
+        let (idle, rest) = (values(idle), values(rest));
+        if !idle.is_empty() {
+            *bias = rest;
+            taken.insert(name.clone(), idle);
         }
     }
     assert_eq!(taken.len(), model.num_layers);

@@ -25,7 +25,7 @@ const BF16: Storage = Storage {
 };
 
 /// The weights that a trainer of `setup` starts with, or those that it loads.
-fn weights(setup: &Setup, load: Option<&Path>) -> TensorFile {
+pub fn weights(setup: &Setup, load: Option<&Path>) -> TensorFile {
     let (plan, _, length) = setup.data();
     let gpu = setup.gpu();
     let trainer = new_trainer(&gpu, &plan, &length);

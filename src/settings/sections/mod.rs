@@ -35,6 +35,9 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("grouped_lr_schedule.grouped", schedule::GroupKeys::table()),
             ("model", model::outer_table()),
             ("model.model_config", model::Model::table()),
+        ];
+        tables.extend(model::type_tables());
+        tables.extend([
             ("model.model_config.rope_scaling", model::Scaling::table()),
             ("model.model_config.pet_config", model::Pet::table()),
             ("model.arch", model::arch_table()),
@@ -50,8 +53,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             (parallel::PATH, parallel::Parallel::table()),
             ("parallel", parallel::ParallelContext::table()),
             ("parallel.pipeline_config", parallel::PipelineConfig::table()),
-        ];
-        tables.extend(model::type_tables());
+        ]);
         tables.extend(callbacks::tables());
         tables.extend(unused::tables());
         tables

@@ -33,6 +33,9 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_model: Reader<'a>, model: &Mod
         );
         return None;
     }
+    if model.add_mlp_fc1_bias_linear == Some(true) || model.add_mlp_fc2_bias_linear == Some(true) {
+        reader.note("expert_num", "experts have no biases here; dense layers and attention keep theirs");
+    }
     let mut moe = Moe::read(&reader);
     if moe.use_moe.take() == Some(false) {
         reader.fault("use_moe", format!("contradicts `expert_num`, {}; remove it", moe.expert_num));

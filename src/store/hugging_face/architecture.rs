@@ -8,6 +8,7 @@
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window |
 //! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | `rms_norm_eps` is 1e-6, no window; a shared expert as under GLM; of V2: gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
+//! | is a GLM | `GlmForCausalLM` | no window |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
@@ -16,8 +17,8 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` rotates a
-//! part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
+//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` and `GlmForCausalLM` rotate
+//! a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
 //! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
 use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
@@ -35,6 +36,7 @@ pub(super) enum Architecture {
     Mistral,
     Qwen2,
     Qwen3,
+    Glm,
     Glm4Moe,
     Qwen2Moe,
     Qwen3Moe,
@@ -53,6 +55,7 @@ impl Architecture {
             (Family::BigCode, _) => Self::BigCode,
             (Family::Baichuan, _) => Self::Baichuan,
             (Family::Pangu, _) => Self::Pangu,
+            (Family::Glm, _) => Self::Glm,
             (Family::Llama, mixture) if model.latent.is_some() => Self::nearest_latent(mixture.as_ref()),
             (Family::Llama, None) => Self::nearest_dense(model),
             (Family::Llama, Some(mixture)) => Self::nearest_mixture(model, mixture),
@@ -100,6 +103,7 @@ impl Architecture {
             Self::Mistral => ("MistralForCausalLM", "mistral"),
             Self::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
             Self::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+            Self::Glm => ("GlmForCausalLM", "glm"),
             Self::Glm4Moe => ("Glm4MoeForCausalLM", "glm4_moe"),
             Self::Qwen2Moe => ("Qwen2MoeForCausalLM", "qwen2_moe"),
             Self::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
@@ -118,16 +122,19 @@ impl Architecture {
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
         use Architecture::{Baichuan, BigCode, Bloom, Pangu};
-        use Architecture::{DeepSeek, DeepSeekV2, DeepSeekV3, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
+        use Architecture::{DeepSeek, DeepSeekV2, DeepSeekV3, Glm, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
         let is_latent = matches!(self, DeepSeekV2 | DeepSeekV3);
         let is_windowless =
-            is_latent || matches!(self, Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
+            is_latent || matches!(self, Glm | Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
         let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
         let is_wide = model.intermediate_size != 4 * model.hidden_size;
         let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
         let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
         let checks = [
-            (self != Glm4Moe && !is_latent && rotates_a_part(model), "partial rotary embedding"),
+            (
+                !matches!(self, Glm | Glm4Moe) && !is_latent && rotates_a_part(model),
+                "partial rotary embedding",
+            ),
             (is_windowless && model.sliding_window.is_some(), "sliding window"),
             (self == Bloom && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
             (self == BigCode && model.num_kv_heads != 1, "number of key and value heads but one"),

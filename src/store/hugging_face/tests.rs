@@ -36,8 +36,38 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(partial(with(true, false, None)), "Glm4MoeForCausalLM", None);
     expect(partial(with(false, true, None)), "Glm4MoeForCausalLM", None);
     expect(partial(with(false, false, Some(4))), "Glm4MoeForCausalLM", Some("no sliding window"));
+    let of_glm =
+        |model: ModelConfig| ModelConfig { family: Family::Glm, rotary_interleaved: true, ..partial(model) };
+    expect(of_glm(with(true, false, None)), "GlmForCausalLM", None);
+    expect(of_glm(with(true, false, Some(4))), "GlmForCausalLM", Some("no sliding window"));
     // Files hold interleaved heads as halves.
-    expect(ModelConfig { rotary_interleaved: true, ..plain }, "LlamaForCausalLM", None);
+    expect(ModelConfig { rotary_interleaved: true, ..plain.clone() }, "LlamaForCausalLM", None);
+    let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {
+        qkv_bias,
+        output_bias,
+        gate_up_bias,
+        down_bias,
+        ..plain.clone()
+    };
+    expect(biased([true, true, false, false]), "LlamaForCausalLM", None);
+    expect(biased([true; 4]), "LlamaForCausalLM", None);
+    expect(biased([false, false, true, true]), "LlamaForCausalLM", None);
+    let output = "no bias of attention's output projection alone";
+    expect(biased([false, true, false, false]), "LlamaForCausalLM", Some(output));
+    let telechat = format!("{output}, no bias of the down projection alone");
+    expect(biased([false, true, false, true]), "LlamaForCausalLM", Some(&telechat));
+    expect(
+        biased([true, false, true, false]),
+        "Qwen2ForCausalLM",
+        Some("no bias of the gate and up projections"),
+    );
+}
+
+#[test]
+fn a_glm_has_no_token_for_padding() {
+    let model = ModelConfig { family: Family::Glm, rotary_dim: 4, qkv_bias: true, ..llama(2, 8) };
+    let config = hugging_face_config(&model);
+    assert_eq!((&config["pad_token_id"], &config["attention_bias"]), (&json!(null), &json!(true)));
 }
 
 /// Bloom and GPTBigCode: `transformers` was run on them, its losses are ours. It has no Baichuan and no PanGu-α.

@@ -42,7 +42,8 @@ rows! {
         /// F / D of GPT-2 where no size is given; 4 by default.
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
         /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the tanh
-        /// approximation, `gelu_new`; `gelu` is the exact form and `fast_gelu` the one by the logistic function.
+        /// approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu` the one by the
+        /// logistic function.
         hidden_act: Option<Activation> = Shape.optional().read_by(words::activation)
             .also("activation_function activation_func").example("gelu_exact"),
         /// Tokens in a window (T).

@@ -31,11 +31,14 @@ impl Words for Activation {
 
 /// The table of `model.arch`.
 pub(crate) fn arch_table() -> Table {
-    let classes = OUTSIDE.iter().flat_map(|(classes, _)| words(classes)).collect::<Vec<_>>().join("`, `");
-    let about = "`model.arch`: the class of the model, which goes with `model_config.type`. These classes stay out, each for a \
-        reason that the error gives";
+    let outside = OUTSIDE.iter().map(|(classes, why)| {
+        let classes: Vec<&str> = words(classes).collect();
+        format!(" `{}`: {why}.", classes.join("`, `"))
+    });
+    let about =
+        "`model.arch`: the class of the model, which goes with `model_config.type`. Some classes stay out.";
     Table::unused(
-        &format!("{about}: `{classes}`."),
+        &(about.to_string() + &outside.collect::<String>()),
         [
             sections("type"),
             ignored("auto_register", "names the original's code"),

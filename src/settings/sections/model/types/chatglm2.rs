@@ -1,7 +1,7 @@
 //! ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4.
 
-use super::{Model, TypeEntry, nothing};
-use crate::model::config::Family;
+use super::{Model, TypeEntry};
+use crate::model::config::{Family, ModelConfig};
 use crate::settings::engine::*;
 
 pub(super) const CHATGLM2: TypeEntry = TypeEntry {
@@ -46,8 +46,8 @@ pub(super) const CHATGLM2: TypeEntry = TypeEntry {
         ),
     ],
     prepare,
-    family: Family::Llama,
-    finish: nothing,
+    family: Family::Glm,
+    finish,
 };
 
 fn prepare(model: &mut Model, reader: &Reader<'_>) {
@@ -68,5 +68,15 @@ fn prepare(model: &mut Model, reader: &Reader<'_>) {
     }
     if model.intermediate_size.is_none() {
         reader.missing("intermediate_size", "a whole number from 1, the width of the feed-forward layer");
+    }
+}
+
+/// The published GLM computes neither experts nor other variations of a Llama, whose names such a model then has. Its checkpoint
+/// holds gate and up as one tensor, without the padding between them that odd widths have here.
+fn finish(_: &Model, model: &mut ModelConfig) {
+    let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
+    let varies = model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm || has_other_biases;
+    if varies || !model.rotary_interleaved || !model.intermediate_size.is_multiple_of(4) {
+        model.family = Family::Llama;
     }
 }

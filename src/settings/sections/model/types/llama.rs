@@ -7,7 +7,7 @@ use crate::settings::engine::*;
 pub(super) const LLAMA: TypeEntry = TypeEntry {
     word: super::LLAMA,
     class: None,
-    architectures: "LlamaForCausalLM LlamaForCausalLMWithLora Qwen2ForCausalLM",
+    architectures: "LlamaForCausalLM LlamaForCausalLMWithLora",
     about: "Llama 1 to 3, Yi, Qwen1.5 and Qwen2, Mixtral: RMSNorm, rotary positions, SwiGLU.",
     base: super::LLAMA,
     others: &[],

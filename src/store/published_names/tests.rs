@@ -1,0 +1,28 @@
+use super::*;
+
+const HEADS: Heads = Heads { count: 4, width: 2 };
+
+#[test]
+fn stacked_projections_follow_one_another() {
+    // Four query heads and two key and value heads, two wide.
+    let rows = |projection| HEADS.rows(Stacked(projection), projection, 16, false).unwrap();
+    assert_eq!((rows(Query), rows(Key), rows(Value)), (vec![0..8], vec![8..12], vec![12..16]));
+}
+
+#[test]
+fn grouped_projections_are_dealt_out() {
+    let rows = |projection| HEADS.rows(Grouped(projection), projection, 16, true).unwrap();
+    assert_eq!(rows(Query), [0..4, 8..12]);
+    assert_eq!((rows(Key), rows(Value)), (vec![4..6, 12..14], vec![6..8, 14..16]));
+    // Keys and values alone.
+    let rows = |projection| HEADS.rows(Grouped(projection), projection, 16, false).unwrap();
+    assert_eq!((rows(Key).len(), rows(Value)), (4, vec![2..4, 6..8, 10..12, 14..16]));
+}
+
+#[test]
+fn heads_that_do_not_fit_are_refused() {
+    for total in [0, 8, 9, 15, 17] {
+        assert_eq!(HEADS.rows(Stacked(Key), Key, total, true), None, "{total}");
+        assert_eq!(HEADS.rows(Grouped(Key), Key, total, true), None, "{total}");
+    }
+}

@@ -1,0 +1,80 @@
+//! A file in the original's dialect for each type of model, shrunk by flags alone, against the f64 run of the trainer.
+
+use crate::against_reference::follows_the_reference;
+use crate::runs::Setup;
+
+/// Ten steps of `tests/data/dialect/{file}.yaml` on a small text; `sizes` shrink the model by the names that the file has for
+/// its keys.
+fn follows(name: &'static str, file: &'static str, sizes: &[&str]) {
+    let mut flags: Vec<String> = [
+        "--as-single",
+        "--parallel_config={}",
+        "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}}",
+        "--train_dataset_task={type: CausalLanguageModelDataset}",
+        "--runner_config.epochs=100",
+        "--runner_config.batch_size=3",
+        "--runner_config.gradient_accumulation_steps=2",
+        "--lr_schedule={type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3, total_steps: 40}",
+        "--model.model_config.hidden_size=48",
+        "--model.model_config.num_layers=2",
+        "--model.model_config.seq_length=24",
+        "--model.model_config.compute_dtype=float32",
+    ]
+    .map(String::from)
+    .into();
+    flags.extend(sizes.iter().map(|size| format!("--model.model_config.{size}")));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    follows_the_reference(&Setup::of_file(name, file).with(&flags), 10);
+}
+
+const LLAMA: [&str; 2] = ["vocab_size=256", "num_heads=4"];
+const STD: &str = "init_method_std=0.1";
+const WIDTH: &str = "intermediate_size=64";
+
+#[test]
+fn llama() {
+    follows(
+        "llama2",
+        "dialect/llama2.yaml",
+        &[&LLAMA[..], &["n_kv_heads=2", "multiple_of=16", STD]].concat(),
+    );
+}
+
+#[test]
+fn gpt2() {
+    follows("gpt2", "dialect/gpt2.yaml", &[&LLAMA[..], &["initializer_range=0.1"]].concat());
+}
+
+#[test]
+fn chatglm() {
+    let sizes =
+        ["padded_vocab_size=256", "num_attention_heads=4", "kv_channels=16", "ffn_hidden_size=64", STD];
+    follows("chatglm3", "dialect/chatglm3.yaml", &sizes);
+    follows("glm4", "dialect/glm4.yaml", &sizes);
+    // Names of Llama, since gate and up of an odd width are not one tensor.
+    let odd = ["padded_vocab_size=256", "num_attention_heads=4", "kv_channels=12", "ffn_hidden_size=37", STD];
+    follows("chatglm3 odd", "dialect/chatglm3.yaml", &odd);
+}
+
+#[test]
+fn qwen() {
+    follows("qwen", "dialect/qwen.yaml", &[&LLAMA[..], &[WIDTH, "kv_channels=12", STD]].concat());
+}
+
+#[test]
+fn internlm() {
+    follows("internlm", "dialect/internlm.yaml", &[&LLAMA[..], &["multiple_of=16", STD]].concat());
+    follows("internlm2", "dialect/internlm2.yaml", &[&LLAMA[..], &["n_kv_heads=2", WIDTH, STD]].concat());
+}
+
+#[test]
+fn telechat() {
+    follows("telechat", "dialect/telechat.yaml", &[&LLAMA[..], &[WIDTH, "sigma=0.1"]].concat());
+}
+
+/// All biases that a Llama can have, beside gate and up of an odd width.
+#[test]
+fn biases_of_every_layer() {
+    let sizes = ["intermediate_size=37", "add_bias_linear=True", "sigma=0.1"];
+    follows("biased", "dialect/telechat.yaml", &[&LLAMA[..], &sizes].concat());
+}
