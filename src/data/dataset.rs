@@ -8,7 +8,7 @@ use super::document_rules::DocumentRules;
 use super::samples::NO_LABEL;
 use super::source::{Content, Loaded, Source};
 use super::statistics::check_vocabulary;
-use super::{cargo_registry, megatron, text, token_file};
+use super::{cargo_registry, megatron, record_samples, text, token_file};
 use crate::error::{Error, Result};
 
 /// Streams of at most this many tokens are checked against the vocabulary before step 1, larger ones while the run trains.
@@ -38,7 +38,7 @@ impl Dataset {
     pub fn load(train: &DataConfig, eval: Option<&DataConfig>, spec: &BatchSpec, seed: u64) -> Result<Self> {
         let codec = codec(train, spec.vocab_size)?;
         let mut unchecked = Vec::new();
-        let loaded = load_sources(train, &codec, spec.vocab_size, &mut unchecked)?;
+        let loaded = load_sources(train, &codec, spec, &mut unchecked)?;
         let mut summary = sentences("training data", &loaded);
         let (learned, held_out): (Vec<_>, Vec<_>) = loaded
             .iter()
@@ -54,7 +54,7 @@ impl Dataset {
         let eval = match eval {
             Some(config) => {
                 let tokenizer = config.tokenizer.as_ref().or(train.tokenizer.as_ref());
-                let (data, loaded) = EvalData::load(config, tokenizer, spec.vocab_size, &mut unchecked)?;
+                let (data, loaded) = EvalData::load(config, tokenizer, spec, &mut unchecked)?;
                 summary.extend(sentences("evaluation data", &loaded));
                 Some(data)
             }
@@ -96,11 +96,11 @@ impl EvalData {
     fn load(
         config: &DataConfig,
         tokenizer: Option<&TokenizerConfig>,
-        vocab_size: usize,
+        spec: &BatchSpec,
         unchecked: &mut Vec<Unchecked>,
     ) -> Result<(Self, Vec<Loaded>)> {
-        let codec = codec_of(&config.loader, tokenizer, vocab_size)?;
-        let loaded = load_sources(config, &codec, vocab_size, unchecked)?;
+        let codec = codec_of(&config.loader, tokenizer, spec.vocab_size)?;
+        let loaded = load_sources(config, &codec, spec, unchecked)?;
         let sources = loaded.iter().map(|source| source.source(source.ranges(0.0).0)).collect();
         let data = Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] };
         Ok((data, loaded))
@@ -123,7 +123,7 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
     let eod = match loader {
         Loader::Text(config) => config.eod_byte,
         Loader::CargoRegistry(config) => config.eod_byte,
-        Loader::Tokens(_) | Loader::Megatron(_) => 0,
+        Loader::Tokens(_) | Loader::Megatron(_) | Loader::Records(_) => 0,
     };
     Codec::load(tokenizer, eod, vocab_size)
 }
@@ -132,16 +132,17 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
 fn load_sources(
     config: &DataConfig,
     codec: &Codec,
-    vocab_size: usize,
+    spec: &BatchSpec,
     unchecked: &mut Vec<Unchecked>,
 ) -> Result<Vec<Loaded>> {
     let loaded = match &config.loader {
         Loader::Text(config) => text::load(config, codec)?,
         Loader::Tokens(config) => token_file::load(config)?,
         Loader::Megatron(config) => megatron::load(config)?,
+        Loader::Records(config) => record_samples::load(config, codec, spec.seq_length)?,
         Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
     };
-    let pad = config.documents.pad;
+    let (vocab_size, pad) = (spec.vocab_size, config.documents.pad);
     for source in &loaded {
         let streams = match &source.content {
             Content::Stream(stream) => vec![(stream, pad)],

@@ -11,6 +11,7 @@ mod lazy_inline;
 mod megatron;
 mod own_shaders;
 mod registers;
+mod samples;
 mod settings;
 mod shaders;
 mod sizes;

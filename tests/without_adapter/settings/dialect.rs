@@ -45,7 +45,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(
         config.notices,
         [
-            "model.model_config.pad_token_id: rows are never padded, so no token is left out of the loss for it",
+            "model.model_config.pad_token_id: padding is known by its place and not by an id, so no token is left out of the loss for it",
             "eval_dataset: unused, as `do_eval` is False",
             "parallel_config asks for data_parallel 2, model_parallel 4, pipeline_stage 2; this run is one rank and takes 1",
             "recompute_config.recompute_slice_activation: no effect on one device",
@@ -109,9 +109,9 @@ fn several_devices_need_a_word() {
 fn what_is_not_built_is_one_line_each() {
     let model = "model.model_config.type: `ChatGLM2Config` is not built yet; write `type: LlamaConfig` or `type: GPT2Config`";
     assert_eq!(answers("finetune_glm.yaml", &["--as-single"], false), [model]);
-    let loader = "train_dataset.data_loader.type: `ADGenDataLoader` is not built; convert the data to text (TextDataLoader) or to \
-                  files of token ids (TokenDataLoader)";
-    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader, model]);
+    let tokenizer =
+        "train_dataset.tokenizer: `tokenizer_file` is missing; give it the path of a tokenizer.json";
+    assert_eq!(answers("finetune_glm.yaml", &[], true), [tokenizer, model]);
     for kind in [
         "BloomConfig",
         "QwenConfig",
@@ -138,10 +138,10 @@ fn what_is_not_built_is_one_line_each() {
     let empty = ["--pretrained_model_dir=''", "--as-single"];
     assert_eq!(answers("template_mcore.yaml", &empty, false), [none]);
     // A class around the data is an obstacle to it, as a missing loader is.
-    let task = message(BASE, &["--train_dataset_task.type=MultiTurnDataset"]);
+    let task = message(BASE, &["--train_dataset_task.type=TranslationDataset"]);
     assert_eq!(
         task,
-        "--train_dataset_task.type: `MultiTurnDataset` is not built; write `type: CausalLanguageModelDataset`"
+        "--train_dataset_task.type: `TranslationDataset` is not built; write `type: CausalLanguageModelDataset`"
     );
     let task = message(BASE, &["--train_dataset_task.type=CausalLanguageModelDataSet"]);
     assert!(task.ends_with("did you mean `CausalLanguageModelDataset`?"), "{task}");

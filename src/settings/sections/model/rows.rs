@@ -172,7 +172,7 @@ rows! {
         differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
         differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
         differs("residual_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
-        differs("pad_token_id", Passes::Never, "rows are never padded, so no token is left out of the loss for it"),
+        differs("pad_token_id", Passes::Never, "padding is known by its place and not by an id, so no token is left out of the loss for it"),
         differs(
             "checkpoint_name_or_path",
             Passes::Off,
