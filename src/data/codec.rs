@@ -1,9 +1,10 @@
 //! How text becomes token ids and token ids become text: bytes, or a tokenizer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::TokenizerConfig;
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Encoded, Tokenizer};
 use crate::error::{Error, Result};
 
 /// Turns text into token ids and back.
@@ -73,6 +74,31 @@ impl Codec {
         match self {
             Self::Bytes { .. } => Ok(text.bytes().map(u32::from).collect()),
             Self::Tokenizer { tokenizer, .. } => tokenizer.encode(text),
+        }
+    }
+
+    /// The token ids of a text, with those that the tokenizer adds before and after one, such as Llama's `<s>`; bytes have
+    /// none.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(super) fn encode_special(&self, text: &str) -> Result<Encoded> {
+        match self {
+            Self::Bytes { .. } => Ok(Encoded { ids: self.encode(text)?, ..Encoded::default() }),
+            Self::Tokenizer { tokenizer, .. } => tokenizer.encode_special(text),
+        }
+    }
+
+    /// The token ids of a text, each with the bytes of the text that it stands for.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(super) fn encode_with_ranges(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        match self {
+            Self::Bytes { .. } => {
+                Ok(text.bytes().enumerate().map(|(at, byte)| (u32::from(byte), at..at + 1)).collect())
+            }
+            Self::Tokenizer { tokenizer, .. } => tokenizer.encode_with_ranges(text),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::document_rules::DocumentRules;
+use super::forms::{Form, PackStrategy};
 
 /// One data set: where its tokens come from and in which order batches take them.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +24,12 @@ pub struct DataConfig {
 }
 
 impl DataConfig {
+    /// Whether attention must keep documents apart: a rule says so, or samples are packed into rows.
+    pub fn isolates_documents(&self) -> bool {
+        let is_packed = matches!(&self.loader, Loader::Records(config) if config.packing.is_some());
+        self.documents.isolates_documents || is_packed
+    }
+
     /// Whether a part of the data is held out for evaluation.
     pub fn keeps_evaluation(&self) -> bool {
         match &self.loader {
@@ -52,6 +59,8 @@ pub enum Loader {
     Megatron(MegatronConfig),
     /// `MindDataset`: MindSpore's memory-mapped MindRecord files.
     MindRecord(MindRecordConfig),
+    /// `ADGenDataLoader`, `HFDataLoader`, `SFTDataLoader` and `ToolAlpacaDataLoader`: files of records that become samples.
+    Records(RecordsConfig),
     /// `CargoRegistryDataLoader`: the Rust sources of this crate's dependencies in the cargo registry of this machine.
     CargoRegistry(CargoRegistryConfig),
 }
@@ -142,6 +151,23 @@ pub struct MindRecordConfig {
     pub columns: Vec<String>,
     /// Id of the token that fills rows. Nothing is predicted from it, unless there is a `loss_mask`. `None`: no padding.
     pub pad: Option<u32>,
+}
+
+/// Keys of the loaders of records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordsConfig {
+    /// Files of JSON lines, JSON arrays or Parquet, folders, which are searched recursively, and glob patterns.
+    pub files: Vec<String>,
+    /// The keys that name the files, for messages.
+    pub keys: &'static str,
+    /// How a record becomes a sample.
+    pub form: Form,
+    /// How several samples share a row; `None`: each is a row.
+    pub packing: Option<PackStrategy>,
+    /// Columns that get other names before samples are formed: the old and the new ones.
+    pub renamed: Vec<(String, String)>,
+    /// Most records to read; `None`: all.
+    pub most: Option<u64>,
 }
 
 /// The `dtype` of token files.

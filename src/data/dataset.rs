@@ -8,7 +8,7 @@ use super::document_rules::DocumentRules;
 use super::samples::NO_LABEL;
 use super::source::{Content, Loaded, Source};
 use super::statistics::check_vocabulary;
-use super::{cargo_registry, megatron, mindrecord, text, token_file};
+use super::{cargo_registry, megatron, mindrecord, record_samples, text, token_file};
 use crate::error::{Error, Result};
 
 /// Streams of at most this many tokens are checked against the vocabulary before step 1, larger ones while the run trains.
@@ -123,7 +123,7 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
     let eod = match loader {
         Loader::Text(config) => config.eod_byte,
         Loader::CargoRegistry(config) => config.eod_byte,
-        Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) => 0,
+        Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) | Loader::Records(_) => 0,
     };
     Codec::load(tokenizer, eod, vocab_size)
 }
@@ -140,6 +140,7 @@ fn load_sources(
         Loader::Tokens(config) => token_file::load(config)?,
         Loader::Megatron(config) => megatron::load(config)?,
         Loader::MindRecord(config) => mindrecord::load(config, spec.seq_length)?,
+        Loader::Records(config) => record_samples::load(config, codec, spec.seq_length)?,
         Loader::CargoRegistry(config) => cargo_registry::load(config, codec)?,
     };
     let (vocab_size, pad) = (spec.vocab_size, config.documents.pad);

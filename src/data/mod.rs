@@ -14,12 +14,15 @@ mod decode_stream;
 mod document_rules;
 mod documents;
 mod files;
+mod forms;
 mod llm_c;
 pub mod megatron;
 pub mod mindrecord;
 mod output;
 mod pending;
 mod plural;
+mod record_samples;
+mod records;
 mod rows;
 mod sample_collector;
 mod samples;
@@ -38,11 +41,12 @@ pub use batches::{BatchSpec, Batches};
 pub use codec::Codec;
 pub use config::{
     CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, MindRecordConfig, Paths,
-    TextConfig, TokenType, TokenizerConfig, TokensConfig,
+    RecordsConfig, TextConfig, TokenType, TokenizerConfig, TokensConfig,
 };
 pub use dataset::{Dataset, codec};
 pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
+pub use forms::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
 pub use sample_collector::SampleCollector;
 pub use samples::{Labels, NO_LABEL, Samples};
 pub use source::{Content, Source};

@@ -8,7 +8,7 @@ use super::sections::optimizer::OptimizerConfig;
 use super::sections::schedule::ScheduleConfig;
 use super::single;
 use super::values::Settings;
-use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Loader};
+use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Form, Loader};
 use crate::element::Element;
 use crate::error::Result;
 use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
@@ -134,7 +134,7 @@ impl RunPlan {
     /// Whether attention must keep documents apart, in training or in evaluation.
     pub fn isolates_documents(&self) -> bool {
         let datasets = [Some(&self.train_dataset), self.eval_dataset.as_ref()];
-        datasets.into_iter().flatten().any(|data| data.documents.isolates_documents)
+        datasets.into_iter().flatten().any(DataConfig::isolates_documents)
     }
 
     /// Loads the data of the run.
@@ -148,7 +148,11 @@ impl RunPlan {
 
     /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
     pub fn has_text(&self) -> bool {
-        let is_raw = matches!(self.train_dataset.loader, Loader::Tokens(_) | Loader::Megatron(_));
+        let is_raw = match &self.train_dataset.loader {
+            Loader::Tokens(_) | Loader::Megatron(_) | Loader::MindRecord(_) => true,
+            Loader::Records(config) => config.form == Form::Columns,
+            Loader::Text(_) | Loader::CargoRegistry(_) => false,
+        };
         !is_raw || self.train_dataset.tokenizer.is_some() || self.model.vocab_size <= 256
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 37] = [
+const BASES: [&[&str]; 40] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
@@ -55,6 +55,9 @@ const BASES: [&[&str]; 37] = [
     &["--train_dataset={data_loader: {type: TokenDataLoader, dataset_files: a}}"],
     &["--train_dataset={data_loader: {type: MindDataset, dataset_files: a}}"],
     &["--train_dataset={data_loader: {type: BlendedMegatronDatasetDataLoader, config: {data_path: a}}}"],
+    &["--train_dataset={data_loader: {type: ADGenDataLoader, dataset_dir: a.json, version: 3}}"],
+    &["--train_dataset={data_loader: {type: HFDataLoader, path: json, data_files: a.json}}"],
+    &["--train_dataset={data_loader: {type: SFTDataLoader, dataset_files: a.json}}"],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2}"],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True}"],
     &[

@@ -12,6 +12,7 @@ mod megatron;
 mod mindrecord;
 mod own_shaders;
 mod registers;
+mod samples;
 mod settings;
 mod shaders;
 mod sizes;

@@ -45,7 +45,7 @@ fn keys_that_contradict_each_other_are_refused() {
             "",
             "documents: expected file, line or blank_line, found `page`",
         ),
-        (text.clone(), "  tokenizer: { vocab_file: x.model }", "tokenizer.vocab_file: not built yet"),
+        (text.clone(), "  tokenizer: { vocab_file: x.model }", "`tokenizer_file` is missing"),
         (text.clone(), "  tokenizer: { type: GPT2Tokenizer }", "`tokenizer_file` is missing"),
         (text.clone(), "  tokenizer: ''", "train_dataset.tokenizer: is empty"),
         (text.clone(), "  eod_token_id: 99999999999", "expected a token id, found `99999999999`"),

@@ -1,7 +1,9 @@
 //! The tokenizer of a build without the feature `tokenizers`: its constructors are errors that name the feature.
 
+use std::ops::Range;
 use std::path::Path;
 
+use super::Encoded;
 use crate::error::{Error, Result};
 
 /// What to do about the missing feature.
@@ -60,6 +62,16 @@ impl Tokenizer {
     /// # Errors
     /// None.
     pub fn encode(&self, _: &str) -> Result<Vec<u32>> {
+        match *self {}
+    }
+
+    /// The token ids of a text, and those that are added to it.
+    pub(in crate::data) fn encode_special(&self, _: &str) -> Result<Encoded> {
+        match *self {}
+    }
+
+    /// The token ids of a text, each with its bytes.
+    pub(in crate::data) fn encode_with_ranges(&self, _: &str) -> Result<Vec<(u32, Range<usize>)>> {
         match *self {}
     }
 

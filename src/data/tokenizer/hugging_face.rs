@@ -1,5 +1,6 @@
 //! The tokenizer of the tokenizers library, which only this file uses.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tokenizers::models::TrainerWrapper;
@@ -7,7 +8,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, DecoderWrapper, PreTokenizerWrapper};
 
-use super::{END_OF_TEXT, SMALLEST_VOCABULARY};
+use super::{END_OF_TEXT, Encoded, SMALLEST_VOCABULARY};
 use crate::data::files;
 use crate::error::{Error, Result};
 
@@ -130,6 +131,33 @@ impl Tokenizer {
             ids.extend_from_slice(encoding.get_ids());
         }
         Ok(ids)
+    }
+
+    /// The token ids of a text, and those that the file's post-processor adds before and after one.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(in crate::data) fn encode_special(&self, text: &str) -> Result<Encoded> {
+        let encoding = self.inner.encode_fast(text, true).map_err(|error| self.fails(&error))?;
+        let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
+        // A special token that is written in the text is part of it.
+        let first = mask.iter().position(|is_added| *is_added == 0).unwrap_or(ids.len());
+        let last = mask.iter().rposition(|is_added| *is_added == 0).map_or(first, |last| last + 1);
+        Ok(Encoded {
+            before: ids[..first].to_vec(),
+            ids: ids[first..last].to_vec(),
+            after: ids[last..].to_vec(),
+        })
+    }
+
+    /// The token ids of a text, each with the bytes of the text that it stands for.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub(in crate::data) fn encode_with_ranges(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        let encoding = self.inner.encode(text, false).map_err(|error| self.fails(&error))?;
+        let ranges = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+        Ok(encoding.get_ids().iter().copied().zip(ranges).collect())
     }
 
     /// The token ids of each of `texts`, encoded in parallel.

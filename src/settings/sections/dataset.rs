@@ -1,15 +1,18 @@
 //! `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
 
 mod loader;
+mod megatron;
 mod paths;
+mod records;
 
-use loader::LoaderType;
-pub use loader::{Loader, Megatron};
+pub use loader::Loader;
+pub use megatron::Megatron;
 
 use crate::data::tokenizer::END_OF_TEXT;
 use crate::data::{DataConfig, DocumentRules, TokenizerConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::run::Run;
+use loader::LoaderType;
 
 rows! {
     /// `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
@@ -37,6 +40,10 @@ rows! {
         /// Token that fills rows of MindDataset: nothing is predicted from it, unless there is a `loss_mask`. By default the
         /// model's `pad_token_id`, or 0; a negative number says that there is none.
         pad_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
+        /// Most tokens of a prompt, of `ADGenDataLoader`; what is left over is cut off.
+        max_source_length: Option<u64> = Numbers.optional().within(COUNT).example("64"),
+        /// Most tokens of an answer, of `ADGenDataLoader`.
+        max_target_length: Option<u64> = Numbers.optional().within(COUNT).example("64"),
     }
     others [
         sections("data_loader"),
@@ -46,13 +53,15 @@ rows! {
             "about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation",
         ),
         ignored(
-            "max_source_length max_target_length ignore_pad_token_for_loss prompt max_length \
+            "prompt max_length \
                 modal_to_text_transform modal_content_transforms modal_content_input_columns modal_content_output_columns \
-                net_input_columns project_columns max_seq_length return_attention_mask eos_id gmask_id sop_id \
+                net_input_columns project_columns return_attention_mask eos_id gmask_id sop_id \
                 dataset_dir eval_interval eval_offset profile autotune \
                 filepath_prefix autotune_per_step use_generator",
             "of data loaders that are not built",
         ),
+        differs("max_seq_length", Passes::Off, "samples are cut and padded to model.model_config.seq_length"),
+        refused("ignore_pad_token_for_loss", Passes::On, "write `True`: padding does not enter the loss"),
         differs("drop_remainder", Passes::On, "what does not fill a step is always dropped"),
         refused("repeat", Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
         refused("num_samples", Passes::Off, "set runner_config.stop_step"),
@@ -82,10 +91,10 @@ rows! {
                 checkpoint_name_or_path prefix stage src_max_length tgt_max_length lang use_fast do_basic_tokenize",
             "said by the tokenizer's own file",
         ),
-        refused(
+        differs(
             "vocab_file merges_file pretrained_model_dir_or_path",
             Passes::Off,
-            "convert it to Hugging Face's tokenizer.json and write `tokenizer_file`",
+            "not read; convert it to Hugging Face's tokenizer.json and write `tokenizer_file`",
         ),
     ]
 }
@@ -105,17 +114,19 @@ pub struct Dataset {
 pub(crate) fn task_table() -> Table {
     Table::unused(
         "`train_dataset_task` and `eval_dataset_task`: the original's class around a data set, `dataset_config`. Its `type` must be \
-         `CausalLanguageModelDataset` for the data to be read.",
+         one of `CausalLanguageModelDataset`, `KeyWordGenDataset`, `MultiTurnDataset` and `SFTDataset` for the data to be read.",
         [sections("dataset_config type")],
     )
 }
 
 /// Classes of the original that are not built: they make pairs or dialogues of what a loader gives.
-const PLANNED_TASKS: &str = "KeyWordGenDataset MultiTurnDataset SFTDataset RewardModelDataset ModalToTextSFTDataset \
+const PLANNED_TASKS: &str = "RewardModelDataset ModalToTextSFTDataset \
     TextClassificationDataset TokenClassificationDataset QuestionAnsweringDataset TranslationDataset \
     MaskLanguageModelDataset ContrastiveLanguageImagePretrainDataset ImageCLSDataset MIMDataset \
     ImageToTextRetrievalDataset ZeroShotImageClassificationDataset ADGenDataset GeneralDataset";
 const TASK: &str = "CausalLanguageModelDataset";
+/// Classes whose data sets are read; what they make of them follows from the loader.
+const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDataset SFTDataset";
 
 /// Reads the data set `section` (`train_dataset`), or the one that its task (`train_dataset_task`) holds; `None` after a
 /// fault that leaves nothing to check.
@@ -188,7 +199,7 @@ impl Dataset {
         let keys = &self.keys;
         let id = |id: Option<i64>| id.and_then(|id| u32::try_from(id).ok());
         DataConfig {
-            loader: self.loader.config(keys, self.megatron.as_ref()),
+            loader: self.loader.config(self.megatron.as_ref(), keys),
             tokenizer: keys.tokenizer.as_ref().map(|tokenizer| TokenizerConfig {
                 file: tokenizer.tokenizer_file.clone().into(),
                 eos_token: tokenizer.eos_token.clone(),
@@ -235,6 +246,10 @@ impl Dataset {
         }
         self.keys.eod_token_id = self.keys.eod_token_id.filter(|id| *id >= 0);
         self.fill_columns(reader);
+        if self.loader.kind != LoaderType::Prompts {
+            reader.ignore(&["max_source_length", "max_target_length"]);
+            (self.keys.max_source_length, self.keys.max_target_length) = (None, None);
+        }
         if self.keys.tokenizer.is_some() && of_loader.has("eod_byte") && self.loader.eod_byte.is_some() {
             let message =
                 "bytes are no tokens beside a `tokenizer`; remove it: `tokenizer.eos_token` ends documents";
@@ -268,8 +283,8 @@ fn check_task(source: &Source<'_>, task: &str, dataset: &str) {
         if !loader::is_planned(source, dataset) {
             source.obstacle(&path, format!("`{word}` is not built; write `type: {TASK}`"));
         }
-    } else if word != TASK {
-        source.fault(&path, unknown_type(word, std::iter::once(TASK)));
+    } else if !words(TASKS).any(|task| task == word) {
+        source.fault(&path, unknown_type(word, words(TASKS)));
     }
 }
 
@@ -303,11 +318,14 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
         }
     };
     if tokenizer.tokenizer_file.is_empty() && reader.is_sound(key) {
-        let message = match reader.node(key) {
-            Some(Node::Map(_)) => "`tokenizer_file` is missing; give it the path of a tokenizer.json",
-            _ => "is empty; name a tokenizer.json, or remove the key",
-        };
-        reader.fault(key, message);
+        match reader.node(key) {
+            // The text cannot be read without it, but everything else can be planned.
+            Some(Node::Map(_)) => reader.source.obstacle(
+                &reader.path(key),
+                "`tokenizer_file` is missing; give it the path of a tokenizer.json",
+            ),
+            _ => reader.fault(key, "is empty; name a tokenizer.json, or remove the key"),
+        }
     }
     (!tokenizer.tokenizer_file.is_empty()).then_some(Some(tokenizer))
 }

@@ -45,7 +45,8 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(
         config.notices,
         [
-            "model.model_config.pad_token_id: is left out of the loss in rows of MindDataset; other loaders do not pad with it",
+            "model.model_config.pad_token_id: is left out of the loss in rows of MindDataset; other loaders know padding by its place and \
+             not by an id",
             "eval_dataset: unused, as `do_eval` is False",
             "parallel_config asks for data_parallel 2, model_parallel 4, pipeline_stage 2; this run is one rank and takes 1",
             "recompute_config.recompute_slice_activation: no effect on one device",
@@ -133,16 +134,16 @@ fn several_devices_need_a_word() {
 /// One line for each thing that is not built, and none about keys that belong to it.
 #[test]
 fn what_is_not_built_is_one_line_each() {
-    let loader = "train_dataset.data_loader.type: `ADGenDataLoader` is not built; convert the data to text (TextDataLoader) or to \
-                  files of token ids (TokenDataLoader)";
-    assert_eq!(answers("finetune_glm.yaml", &[], true), [loader]);
+    let tokenizer =
+        "train_dataset.tokenizer: `tokenizer_file` is missing; give it the path of a tokenizer.json";
+    assert_eq!(answers("finetune_glm.yaml", &[], true), [tokenizer]);
     let kind = "--model.model_config.type=MambaConfig";
     let flags = [kind, "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
     let lines = answers("finetune_glm.yaml", &flags, true);
-    assert!(lines.len() == 2 && lines[1] == loader, "{lines:?}");
+    assert!(lines.len() == 2 && lines[0] == tokenizer, "{lines:?}");
     let unknown = "--model.model_config.type: `MambaConfig` is not built; `gristmill explain model.model_config.type` lists \
                    those that are";
-    assert_eq!(lines[0], unknown);
+    assert_eq!(lines[1], unknown);
     let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 8, target_modules: '.*wq'}";
     assert_eq!(answers("finetune_glm.yaml", &[kind, adapters], false), [unknown]);
     let other = "--model.model_config.pet_config={pet_type: ptuning2, pre_seq_len: 128}";
@@ -162,10 +163,10 @@ fn what_is_not_built_is_one_line_each() {
     let empty = ["--pretrained_model_dir=''", "--as-single"];
     assert_eq!(answers("template_mcore.yaml", &empty, false), [none]);
     // A class around the data is an obstacle to it, as a missing loader is.
-    let task = message(BASE, &["--train_dataset_task.type=MultiTurnDataset"]);
+    let task = message(BASE, &["--train_dataset_task.type=TranslationDataset"]);
     assert_eq!(
         task,
-        "--train_dataset_task.type: `MultiTurnDataset` is not built; write `type: CausalLanguageModelDataset`"
+        "--train_dataset_task.type: `TranslationDataset` is not built; write `type: CausalLanguageModelDataset`"
     );
     let task = message(BASE, &["--train_dataset_task.type=CausalLanguageModelDataSet"]);
     assert!(task.ends_with("did you mean `CausalLanguageModelDataset`?"), "{task}");

@@ -1,23 +1,27 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
 use super::DatasetKeys;
-use super::paths::{Split, read_blend};
+use super::megatron::Megatron;
+use super::paths::read_blend;
+use super::records::{ChatNames, Handlers, data_files};
 use crate::data::{
-    CargoRegistryConfig, DocumentFormat, MegatronConfig, MindRecordConfig, Paths, TextConfig, TokenType,
-    TokensConfig,
+    CargoRegistryConfig, DocumentFormat, MegatronConfig, MindRecordConfig, PackStrategy, Paths, TextConfig,
+    TokenType, TokensConfig,
 };
 use crate::settings::engine::*;
 
 rows! {
     /// `data_loader` of a data set: the source of its tokens.
     pub struct Loader {
-        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord
-        /// files, or the Rust sources of this program's dependencies in the local cargo registry.
+        /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord files, or the Rust sources of
+        /// this program's dependencies in the local cargo registry. Or records that become samples, in JSON lines, JSON
+        /// arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token ids (HF), or conversations (SFT,
+        /// ToolAlpaca).
         kind "type": LoaderType = Host.required(),
         /// Folder, file or pattern to read.
-        dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("./data"),
+        dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("./data"),
         /// Files, folders and patterns to read; with `dataset_dir` one source.
-        dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(FILES).example("['./a', './b']"),
+        dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("['./a', './b']"),
         /// A blend instead: weights above 0 and paths in turns, each path a source of its own; or one path.
         data_path: Paths = Numbers.optional().read_by(read_blend).of(FILES).example("[0.3, ./a, 0.7, ./b]"),
         /// What a document is: a whole `file`, each `line`, or the lines between blank ones (`blank_line`).
@@ -34,63 +38,57 @@ rows! {
         dtype: Option<TokenType> = Host.optional().of("TokenDataLoader").example("uint32"),
         /// Samples to train, evaluate and test on; 0 takes what there is.
         sizes: Vec<u64> = Numbers.optional().of(MEGATRON).example("[100, 10, 0]"),
+        /// Names of the columns of prompt and answer, by default `content` and `summary`.
+        origin_columns: Vec<String> = Numbers.optional().of("ADGenDataLoader").example("[question, reply]"),
+        /// How a sample is formed: 3 as it stands, 2 with the prompt in ChatGLM2's `[Round 1]`. 1 is for GLM's prefix mask.
+        version: Option<u64> = Numbers.optional().of("ADGenDataLoader").example("2"),
+        /// `json` or `parquet`, of `data_files`; or a file, or a folder that starts with `.` or `/`. Nothing is downloaded.
+        path: String = Host.optional().of(HUB).example("./records"),
+        /// Files and patterns to read, or a section with those of each split.
+        data_files: Vec<String> = Host.optional().read_by(data_files).of(HUB).example("['./a.json']"),
+        /// Which of the splits of `data_files` to read; `train` by default.
+        split: Option<String> = Host.optional().of(HUB).example("train"),
+        /// What makes samples of the rows, in order: `AlpacaInstructDataHandler`; `PackingHandler`, whose `pack_strategy` is
+        /// `pack` or `truncate`; `take` with `n`; `rename_column`; `remove_columns`. Without the first, rows are ready
+        /// `input_ids`, with `labels` or without, or `text`.
+        handler: Handlers = Numbers.optional().read_by(Handlers::read).of(HUB).example("[{type: PackingHandler}]"),
+        /// Older name of a `PackingHandler` with this `pack_strategy`.
+        packing: Option<PackStrategy> = Numbers.optional().of(HUB).example("truncate"),
+        /// Names of a conversation's parts, where they are others than `messages` or `conversations`, `role` or `from`,
+        /// `content` or `value`, `user` or `human`, `assistant` or `gpt`: `data_field`, `from_keyword`, `value_keyword`,
+        /// `user_role_name` and `assistant_role_name`.
+        map_function_kwargs: ChatNames = Numbers.optional().read_by(ChatNames::read).of(CHAT).example("{data_field: talk}"),
+        /// A file with the chat template; by default `chat_template.jinja` beside the tokenizer, or the `chat_template` of
+        /// its `tokenizer_config.json`.
+        chat_template: Option<String> = Host.optional().of(CHAT).example("./chat_template.jinja"),
         /// Whether windows are dealt in a new random order every epoch.
         shuffle: bool = Numbers.default(true),
     }
     others [
         sections("config"),
         ignored(
-            "num_parallel_workers column_names columns_list schema num_shards shard_id shard_equal_rows stage phase version \
-                origin_columns python_multiprocessing padded_sample num_padded",
+            "num_parallel_workers column_names columns_list schema num_shards shard_id shard_equal_rows stage phase \
+                python_multiprocessing padded_sample num_padded create_attention_mask create_compressed_eod_mask \
+                compressed_eod_mask_length use_broadcast_data adaptor_config load_func tokenizer max_length file_format",
             "about MindSpore's data pipeline, or of loaders that are not built",
         ),
         refused("num_samples", Passes::Off, "set runner_config.stop_step, or max_bytes of a loader of text"),
-        refused("handler packing", Passes::Off, "prepare the data before the run"),
-        refused("datasets_type", Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`"),
-    ]
-}
-
-rows! {
-    /// `data_loader.config` of `BlendedMegatronDatasetDataLoader`.
-    pub struct Megatron {
-        /// Weights and paths in turns, or one path: those of a `.bin` and an `.idx` file without these endings.
-        data_path: Paths = Numbers.optional().read_by(read_blend).example("[0.3, ./a, 0.7, ./b]"),
-        /// Shares of the documents to train, evaluate and test on; only their proportions matter.
-        split: Split = Numbers.optional().read_by(Split::read).example("'0.9, 0.1, 0'"),
-        /// Seed of the order.
-        seed: Option<u64> = Numbers.optional().example("3"),
-        /// The same, under the loader's other name.
-        random_seed: Option<u64> = Numbers.optional().example("3"),
-        /// Tokens of a sample, which must be the model's `seq_length`.
-        seq_length: Option<u64> = Host.optional().read_by(seq_length),
-        /// Token that ends each document.
-        eod: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
-        /// Token that fills what a document leaves of a sample; it does not enter the loss.
-        pad: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
-        /// Whether positions restart at each document.
-        reset_position_ids: bool = Numbers.default(false),
-        /// Whether tokens attend only to their own document.
-        reset_attention_mask: bool = Numbers.default(false),
-        /// The same: how the original tells its attention of documents.
-        create_compressed_eod_mask: bool = Numbers.default(false),
-        /// Whether the token that ends a document is no target of the loss.
-        eod_mask_loss: bool = Numbers.default(false),
-    }
-    others [
-        ignored(
-            "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length create_attention_mask tokenizer",
-            "about how the original reads the files, which are mapped into memory here",
-        ),
         refused(
-            "add_extra_token_to_sequence",
-            Passes::On,
-            "write `True`: the target of a sample's last token is the token after it",
+            "dataset_name",
+            Passes::Words("multi-round-chat multi-round-chat-dyn"),
+            "write `multi-round-chat`, or `HFDataLoader` with the handler `AlpacaInstructDataHandler` for Alpaca's records",
         ),
+        refused("read_function map_function", Passes::Off, "prepare the data before the run"),
+        refused("datasets_type", Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`"),
     ]
 }
 
 const MEGATRON: &str = "BlendedMegatronDatasetDataLoader";
 const FILES: &str = "TextDataLoader JsonlDataLoader TokenDataLoader MindDataset";
+const NAMED: &str =
+    "TextDataLoader JsonlDataLoader TokenDataLoader MindDataset ADGenDataLoader HFDataLoader SFTDataLoader";
+const HUB: &str = "HFDataLoader";
+const CHAT: &str = "SFTDataLoader";
 const TEXT: &str = "TextDataLoader JsonlDataLoader CargoRegistryDataLoader";
 const DEFAULT_CARGO_BYTES: u64 = 8 << 20;
 const BYTE: Range = Range::new("a byte, 0 to 255", |byte| (0.0..=255.0).contains(&byte), 256.0);
@@ -109,6 +107,12 @@ words! {
         Megatron = "BlendedMegatronDatasetDataLoader",
         /// MindRecord files.
         MindRecord = "MindDataset",
+        /// Records of a prompt and an answer.
+        Prompts = "ADGenDataLoader",
+        /// Records of Hugging Face's kind.
+        Records = "HFDataLoader" "CommonDataLoader",
+        /// Conversations.
+        Chat = "SFTDataLoader" "ToolAlpacaDataLoader",
         /// Rust sources.
         CargoRegistry = "CargoRegistryDataLoader",
     }
@@ -126,9 +130,7 @@ impl Words for TokenType {
 }
 
 /// Loaders of the original whose data needs converting.
-const PLANNED: &str = "ADGenDataLoader HFDataLoader CommonDataLoader TFRecordDataset SFTDataLoader \
-    MultiTurnDataset ToolAlpacaDataLoader MultiSourceDataLoader BaseMultiModalDataLoader \
-    MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
+const PLANNED: &str = "TFRecordDataset MultiSourceDataLoader BaseMultiModalDataLoader MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
     SQuADDataLoader Flickr8kDataLoader Cifar100DataLoader ImageFolderDataset MnliDataset \
     GeneratorDataset";
 
@@ -158,8 +160,8 @@ pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>
 }
 
 impl Loader {
-    /// The loader as the data module needs it, of sections that were filled.
-    pub(super) fn config(&self, keys: &DatasetKeys, megatron: Option<&Megatron>) -> crate::data::Loader {
+    /// The loader as the data module needs it, of a section that was filled.
+    pub(super) fn config(&self, megatron: Option<&Megatron>, keys: &DatasetKeys) -> crate::data::Loader {
         let files = Paths { paths: self.dataset_files.clone(), weights: Vec::new() };
         let data_path = if self.data_path.paths.is_empty() { files } else { self.data_path.clone() };
         let eod_byte = self.eod_byte.map_or(0, |byte| byte as u8);
@@ -192,16 +194,14 @@ impl Loader {
                 let columns = keys.input_columns.clone().unwrap_or_default();
                 crate::data::Loader::MindRecord(MindRecordConfig { data_path, columns, pad })
             }
+            LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
+                crate::data::Loader::Records(self.records_config(keys))
+            }
             LoaderType::CargoRegistry => {
                 let max_bytes = self.max_bytes.unwrap_or(DEFAULT_CARGO_BYTES);
                 crate::data::Loader::CargoRegistry(CargoRegistryConfig { max_bytes, eod_byte })
             }
         }
-    }
-
-    /// Samples to train and to evaluate on; 0 where none is written.
-    fn sizes(&self) -> [u64; 2] {
-        [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
     }
 
     /// One form of the paths remains, and the defaults of the kind are filled in.
@@ -226,27 +226,21 @@ impl Loader {
             }
             LoaderType::Megatron => self.fill_megatron(reader, megatron),
             LoaderType::MindRecord => self.fill_paths(reader),
+            LoaderType::Prompts | LoaderType::Chat => {
+                self.fill_paths(reader);
+                self.fill_records(reader);
+            }
+            LoaderType::Records => {
+                self.dataset_files.splice(0..0, std::mem::take(&mut self.dataset_dir));
+                self.fill_records(reader);
+            }
             LoaderType::CargoRegistry => {
                 self.max_bytes.get_or_insert(DEFAULT_CARGO_BYTES);
             }
         }
-        if !matches!(self.kind, LoaderType::Tokens | LoaderType::Megatron | LoaderType::MindRecord) {
+        if matches!(self.kind, LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry) {
             self.eod_byte.get_or_insert(0);
         }
-    }
-
-    fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
-        let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
-        if !has_paths && reader.is_sound("config") {
-            let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
-            reader.fault("type", message);
-        }
-        if self.sizes.len() > 3 {
-            let found = self.sizes.len();
-            let message = format!("expected samples to train, evaluate and test on, found {found} numbers");
-            reader.fault("sizes", message);
-        }
-        self.sizes = [&self.sizes()[..], &[0]].concat();
     }
 
     /// `dataset_files` alone remains, or the blend of `data_path` where there are weights.
@@ -324,16 +318,4 @@ fn paths_in(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
         return None;
     }
     Some(paths)
-}
-
-/// The loader of the original cuts samples itself, so that it has a length of its own, which must be the model's.
-fn seq_length(reader: &Reader<'_>, key: &'static str) -> Option<Option<u64>> {
-    let own: u64 = reader.convert(key, reader.node(key)?)?;
-    let of_model = reader.source.node("model.model_config.seq_length").and_then(u64::from_node);
-    if let Some(model) = of_model.filter(|model| *model != own) {
-        let message =
-            format!("{own} differs from model.model_config.seq_length {model}; write the same, or remove it");
-        reader.fault(key, message);
-    }
-    Some(Some(own))
 }

@@ -206,7 +206,11 @@ rows! {
         differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
         differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
         differs("residual_dtype|res_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
-        differs("pad_token_id", Passes::Never, "is left out of the loss in rows of MindDataset; other loaders do not pad with it"),
+        differs(
+            "pad_token_id",
+            Passes::Never,
+            "is left out of the loss in rows of MindDataset; other loaders know padding by its place and not by an id",
+        ),
         differs(
             "checkpoint_name_or_path",
             Passes::Off,

@@ -1,0 +1,36 @@
+//! Alpaca's instructions, in the words of the original's `AlpacaInstructDataHandler`.
+
+use super::Formed;
+use crate::data::codec::Codec;
+use crate::data::records::Record;
+use crate::data::samples::NO_LABEL;
+use crate::error::Result;
+
+/// The text that each sample starts with.
+const SYSTEM: &str = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
+    detailed, and polite answers to the user's questions. ";
+
+/// Each part is encoded by itself, with the tokens that the tokenizer adds to a text, as in the original.
+pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
+    let instruction = record.text("instruction")?;
+    let output = record.text("output")?;
+    let prompt = match record.optional_text("input")? {
+        Some(input) => format!(
+            "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
+             response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n\
+             ### Response:"
+        ),
+        None => format!(
+            "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n\
+             ### Instruction:\n{instruction}\n\n### Response:"
+        ),
+    };
+    let mut tokens = codec.encode_special(SYSTEM)?.all();
+    tokens.append(&mut codec.encode_special(&format!("USER: {prompt} "))?.all());
+    let mut labels = vec![NO_LABEL; tokens.len()];
+    // The end is spelt in the text, so it is one token only where the tokenizer has `</s>`.
+    let answer = codec.encode_special(&format!("ASSISTANT: {output}</s>"))?.all();
+    tokens.extend_from_slice(&answer);
+    labels.extend(answer);
+    Ok(Formed::aligned(tokens, &labels))
+}

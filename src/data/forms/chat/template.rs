@@ -1,0 +1,229 @@
+//! Chat templates: Jinja, with the functions and the whitespace rules of `transformers`.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error as TemplateError, ErrorKind, Value as Template};
+use serde_json::Value;
+
+use super::conversation::{Conversation, Message};
+use crate::data::files;
+use crate::error::{Error, Result};
+
+/// What a template writes before and after what its `{% generation %}` block contains: characters that are none, and occur
+/// in no text.
+pub(super) const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
+
+/// A chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// `bos_token` and the like.
+    special_tokens: Vec<(String, String)>,
+    /// Whether it says by `{% generation %}` what the assistant writes.
+    pub(super) has_generation: bool,
+}
+
+const NAME: &str = "the chat template";
+
+impl ChatTemplate {
+    /// Loads the template `file`, or else that of `tokenizer`: `chat_template.jinja` beside it, or `chat_template` in its
+    /// `tokenizer_config.json`, which also says what `bos_token` and `eos_token` are.
+    ///
+    /// # Errors
+    /// If there is no template, or it is no Jinja.
+    pub fn load(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Self> {
+        let folder = tokenizer.map(|path| path.parent().unwrap_or(Path::new("")));
+        let config = folder.map(|folder| folder.join("tokenizer_config.json")).filter(|path| path.is_file());
+        let config = config.map(|path| read_config(&path).map(|config| (path, config))).transpose()?;
+        let beside = folder.map(|folder| folder.join("chat_template.jinja")).filter(|path| path.is_file());
+        let named = file.map(Path::to_path_buf).or(beside);
+        let (path, source) = match (named, &config) {
+            (Some(path), _) => {
+                let bytes = files::read(&path)?;
+                let source = String::from_utf8(bytes)
+                    .map_err(|error| files::not_utf8(&path, error.utf8_error().valid_up_to() as u64))?;
+                (path, source)
+            }
+            (None, Some((path, config))) => match source_in(config) {
+                Some(source) => (path.clone(), source),
+                None => return Err(none(path, "has no `chat_template`")),
+            },
+            (None, None) => {
+                let folder = folder.map_or(PathBuf::from("the tokenizer"), Path::to_path_buf);
+                return Err(none(&folder, "has no chat template"));
+            }
+        };
+        let special_tokens = config.map(|(_, config)| special_tokens(&config)).unwrap_or_default();
+        Self::parse(&source, special_tokens).map_err(|error| {
+            let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
+            Error::file(path, format!("{line}is no chat template ({}); correct it", one_line(&error)))
+        })
+    }
+
+    /// The template `source`, with the text of special tokens such as `bos_token`.
+    ///
+    /// # Errors
+    /// If it is no Jinja.
+    pub fn parse(
+        source: &str,
+        special_tokens: Vec<(String, String)>,
+    ) -> std::result::Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", to_json);
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> std::result::Result<String, TemplateError> {
+                Err(TemplateError::new(ErrorKind::InvalidOperation, message))
+            },
+        );
+        let marked = mark_generation(source);
+        let has_generation = marked != source;
+        environment.add_template_owned(NAME, marked)?;
+        Ok(Self { environment, special_tokens, has_generation })
+    }
+
+    /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation; the message says why.
+    pub(super) fn render(
+        &self,
+        conversation: &Conversation,
+        count: usize,
+        asks: bool,
+    ) -> std::result::Result<String, String> {
+        let messages: Vec<Template> =
+            conversation.messages[..count].iter().map(|Message { value, .. }| value.clone()).collect();
+        let fixed = [
+            ("messages", Template::from(messages)),
+            ("tools", conversation.tools.clone().unwrap_or(Template::from(()))),
+            ("add_generation_prompt", Template::from(asks)),
+        ];
+        let tokens =
+            self.special_tokens.iter().map(|(name, text)| (name.as_str(), Template::from(text.as_str())));
+        let context: Template = fixed.into_iter().chain(tokens).collect();
+        let rendered = self.environment.get_template(NAME).and_then(|template| template.render(context));
+        rendered.map_err(|error| {
+            let line = error.line().map_or(String::new(), |line| format!(" in its line {line}"));
+            format!(
+                "the chat template refuses it{line}: {}; correct the record or the template",
+                one_line(&error)
+            )
+        })
+    }
+}
+
+/// Replaces `{% generation %}`, which Jinja does not know, by a block that writes [`MARKS`], with the same whitespace rules.
+fn mark_generation(source: &str) -> String {
+    let mut marked = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(length) = rest[start..].find("%}") else { break };
+        let end = start + length + 2;
+        let inner = &rest[start + 2..end - 2];
+        let word = inner.trim_matches(['-', '+']).trim();
+        let left = if inner.starts_with('-') { "-" } else { "" };
+        let right = if inner.ends_with('-') { "-" } else { "" };
+        marked.push_str(&rest[..start]);
+        match word {
+            "generation" => {
+                marked.push_str(&format!("{{%{left} if true %}}{}{{% if true {right}%}}", MARKS[0]));
+            }
+            "endgeneration" => {
+                marked.push_str(&format!("{{%{left} endif %}}{}{{% endif {right}%}}", MARKS[1]));
+            }
+            _ => marked.push_str(&rest[start..end]),
+        }
+        rest = &rest[end..];
+    }
+    marked.push_str(rest);
+    marked
+}
+
+/// `json.dumps` with `ensure_ascii=False`: Python's separators, and no characters escaped for HTML.
+fn to_json(value: &Template, options: Kwargs) -> std::result::Result<Template, TemplateError> {
+    let indent: Option<usize> = options.get("indent")?;
+    let fails = |error: serde_json::Error| TemplateError::new(ErrorKind::BadSerialization, error.to_string());
+    let mut out = Vec::new();
+    match indent {
+        Some(indent) => {
+            let spaces = " ".repeat(indent);
+            let pretty = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
+            let mut serializer = serde_json::Serializer::with_formatter(&mut out, pretty);
+            serde::Serialize::serialize(value, &mut serializer).map_err(fails)?;
+        }
+        None => {
+            let mut serializer = serde_json::Serializer::with_formatter(&mut out, Spaced);
+            serde::Serialize::serialize(value, &mut serializer).map_err(fails)?;
+        }
+    }
+    Ok(Template::from_safe_string(String::from_utf8_lossy(&out).into_owned()))
+}
+
+/// JSON with a space after each comma and colon.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        is_first: bool,
+    ) -> std::io::Result<()> {
+        if is_first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        is_first: bool,
+    ) -> std::io::Result<()> {
+        if is_first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+fn none(path: &Path, what: &str) -> Error {
+    let remedy = "write `chat_template`, the path of a Jinja file, under the data_loader";
+    Error::file(path, format!("{what}, which conversations need; {remedy}"))
+}
+
+fn read_config(path: &Path) -> Result<Value> {
+    let bytes = files::read(path)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::file(path, format!("is not valid JSON ({error}); fetch it again")))
+}
+
+/// The template of a `tokenizer_config.json`: text, or the default one of several.
+fn source_in(config: &Value) -> Option<String> {
+    match config.get("chat_template")? {
+        Value::String(source) => Some(source.clone()),
+        Value::Array(templates) => {
+            let default = templates.iter().find(|template| template["name"] == "default")?;
+            default["template"].as_str().map(str::to_string)
+        }
+        _ => None,
+    }
+}
+
+/// `bos_token` and the like, which are text or an object with `content`.
+fn special_tokens(config: &Value) -> Vec<(String, String)> {
+    let entries = config.as_object().into_iter().flatten().filter(|(key, _)| key.ends_with("_token"));
+    entries
+        .filter_map(|(key, value)| {
+            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
+            Some((key.clone(), text.to_string()))
+        })
+        .collect()
+}
+
+fn one_line(error: &TemplateError) -> String {
+    let text = error.detail().map_or_else(|| error.kind().to_string(), str::to_string);
+    text.replace('\n', " ")
+}

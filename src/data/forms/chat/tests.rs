@@ -1,0 +1,182 @@
+//! Templates render as `transformers` renders them, and only what the assistant wrote is learned.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::*;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/samples/chat");
+/// What `rendered.py` wrote.
+const RENDERED: &str = include_str!("../../../../tests/data/samples/chat/rendered.json");
+const CONVERSATIONS: &str = include_str!("../../../../tests/data/samples/chat/conversations.jsonl");
+
+fn template(source: &str) -> ChatTemplate {
+    let tokens = [("bos_token", "<s>"), ("eos_token", "</s>")];
+    let tokens = tokens.map(|(name, text)| (name.to_string(), text.to_string())).to_vec();
+    ChatTemplate::parse(source, tokens).unwrap()
+}
+
+fn named(name: &str) -> ChatTemplate {
+    template(&std::fs::read_to_string(format!("{FOLDER}/{name}.jinja")).unwrap())
+}
+
+fn record(line: &str) -> Record {
+    let Value::Object(fields) = serde_json::from_str(line).unwrap() else { panic!("no object: {line}") };
+    Record {
+        fields,
+        text: line.to_string(),
+        path: Arc::from(Path::new("x.jsonl")),
+        place: "line 3".to_string(),
+    }
+}
+
+/// The text of a conversation, and the parts that are learned.
+fn learned(template: &ChatTemplate, line: &str) -> std::result::Result<(String, Vec<String>), String> {
+    let form = ChatForm::default();
+    let conversation = Conversation::read(&form, &record(line)).map_err(|error| error.to_string())?;
+    let (text, turns) = turns::render(&conversation, template)?;
+    let parts = turns.into_iter().map(|turn| text[turn].to_string()).collect();
+    Ok((text, parts))
+}
+
+#[test]
+fn templates_render_byte_by_byte_as_transformers_does() {
+    let rendered: Value = serde_json::from_str(RENDERED).unwrap();
+    for (name, conversations) in rendered.as_object().unwrap() {
+        let template = named(name);
+        for (line, expected) in CONVERSATIONS.lines().zip(conversations.as_array().unwrap()) {
+            let conversation = Conversation::read(&ChatForm::default(), &record(line)).unwrap();
+            for (asks, expected) in [false, true].into_iter().zip(expected.as_array().unwrap()) {
+                let got = template.render(&conversation, conversation.messages.len(), asks).unwrap();
+                let plain: String =
+                    got.chars().filter(|character| !template::MARKS.contains(character)).collect();
+                assert_eq!(plain, expected.as_str().unwrap(), "{name}: {line}");
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn generation_blocks_mask_the_tokens_that_transformers_masks() {
+    let file = Path::new(FOLDER).parent().unwrap().join("tokenizer.json");
+    let config = crate::data::TokenizerConfig { file, eos_token: "</s>".to_string() };
+    let codec = Codec::load(Some(&config), 0, usize::MAX).unwrap();
+    let rendered: Value = serde_json::from_str(RENDERED).unwrap();
+    for (line, expected) in CONVERSATIONS.lines().zip(rendered["generation"].as_array().unwrap()) {
+        let formed = ChatForm::default().form(&record(line), &named("generation"), &codec).unwrap();
+        let numbers = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
+        let (ids, mask) = (numbers(&expected[2][0]), numbers(&expected[2][1]));
+        let targets = ids.iter().zip(&mask).skip(1).map(|(id, is_learned)| match is_learned {
+            1 => *id,
+            _ => NO_LABEL,
+        });
+        assert_eq!(formed.tokens, ids);
+        assert_eq!(formed.targets, targets.chain([NO_LABEL]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn prefixes_tell_what_the_assistant_wrote() {
+    let lines: Vec<&str> = CONVERSATIONS.lines().collect();
+    for (name, line, parts) in [
+        ("llama3", lines[1], vec!["Yes: 2 < 3.<|eot|>", "你好！<|eot|>"]),
+        ("qwen2", lines[1], vec!["Yes: 2 < 3.<|im_end|>\n", "你好！<|im_end|>\n"]),
+        ("qwen2", lines[2], vec!["Rain.<|im_end|>\n"]),
+        ("mistral", lines[0], vec![" Hi there.</s>"]),
+        ("chatglm", lines[1], vec!["\n Yes: 2 < 3.", "\n 你好！"]),
+        ("generation", lines[1], vec!["Yes: 2 < 3.</s>", "你好！</s>"]),
+    ] {
+        assert_eq!(learned(&named(name), line).unwrap().1, parts, "{name}");
+    }
+}
+
+#[test]
+fn other_names_of_roles_and_turns_that_are_not_learned() {
+    let line = r#"{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "loss": false},
+        {"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}]}"#;
+    for name in ["qwen2", "generation"] {
+        let parts = learned(&named(name), line).unwrap().1;
+        assert_eq!(parts.len(), 1, "{name}");
+        assert!(parts[0].starts_with('d'), "{name}: {parts:?}");
+    }
+    let tool = r#"{"tools": ["t"], "conversations": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+        {"role": "tool", "name": "look", "parameters": {"q": "x", "n": 2}, "observation": "seen"},
+        {"role": "assistant", "content": "d"}]}"#;
+    let (text, parts) = learned(&named("chatglm"), tool).unwrap();
+    assert_eq!(parts, ["\n b", "look\n ```python\ntool_call(q='x', n=2)\n```", "\n d"]);
+    assert!(text.contains("<|observation|>\n seen"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let qwen = named("qwen2");
+    let no_prompt = template("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+    let last_only = template(
+        "{% for m in messages %}{{ m.role if loop.last }}{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}",
+    );
+    let turn = |role: &str, text: &str| format!(r#"{{"role": "{role}", "content": {text}}}"#);
+    let of = |turns: &[String]| format!(r#"{{"messages": [{}]}}"#, turns.join(", "));
+    let good = of(&[turn("user", "\"a\""), turn("assistant", "\"b\"")]);
+    for (template, line, message) in [
+        (&qwen, of(&[turn("user", "\"a\"")]), "x.jsonl: line 3: has no turn of the assistant"),
+        (&qwen, of(&[]), "x.jsonl: line 3: has no turn of the assistant"),
+        (&qwen, "{\"text\": 1}".to_string(), "x.jsonl: line 3: has no key `messages`, only `text`"),
+        (
+            &qwen,
+            "{\"messages\": 1}".to_string(),
+            "x.jsonl: line 3: expected a list under `messages`, found a number",
+        ),
+        (
+            &qwen,
+            "{\"messages\": [1]}".to_string(),
+            "x.jsonl: line 3: message 1 of `messages` has no text under `role`",
+        ),
+        (
+            &qwen,
+            of(&[turn("user", "\"a\""), turn("assistant", "\" \"")]),
+            "x.jsonl: line 3: message 2 of `messages` is the assistant's and has no text under `content`",
+        ),
+        (&no_prompt, good.clone(), "the chat template has no generation prompt before message 2"),
+        (&last_only, good.clone(), "the chat template writes message 2 differently"),
+        (
+            &named("mistral"),
+            of(&[turn("critic", "\"a\""), turn("assistant", "\"b\"")]),
+            "the chat template refuses it in its line 12: Only user, assistant and system roles are known, not critic",
+        ),
+    ] {
+        let error = learned(template, &line).unwrap_err();
+        assert!(error.starts_with(message) && !error.contains('\n'), "{error}\n{message}");
+    }
+}
+
+#[test]
+fn a_template_is_found_beside_the_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    let load = || ChatTemplate::load(None, Some(&tokenizer)).map_err(|error| error.to_string());
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    assert!(
+        load().unwrap_err().contains("has no chat template, which conversations need; write `chat_template`")
+    );
+    write("tokenizer_config.json", "{\"bos_token\": {\"content\": \"B\"}}");
+    assert!(load().unwrap_err().contains("tokenizer_config.json: has no `chat_template`"));
+    write(
+        "tokenizer_config.json",
+        r#"{"bos_token": {"content": "B"}, "chat_template": [{"name": "default", "template": "{{ bos_token }}"}]}"#,
+    );
+    let form = ChatForm::default();
+    let conversation = |line: &str| Conversation::read(&form, &record(line)).unwrap();
+    let hello = conversation(CONVERSATIONS.lines().next().unwrap());
+    assert_eq!(load().unwrap().render(&hello, 0, false).unwrap(), "B");
+    write("chat_template.jinja", "{{ bos_token }}!");
+    assert_eq!(load().unwrap().render(&hello, 0, false).unwrap(), "B!");
+    write("chat_template.jinja", "a\n{% if %}");
+    let error = load().unwrap_err();
+    assert!(
+        error.contains("chat_template.jinja: line 2: is no chat template (") && !error.contains('\n'),
+        "{error}"
+    );
+}

@@ -1,0 +1,137 @@
+//! The loaders of records: files of JSON or Parquet whose records become samples.
+
+use super::codec::Codec;
+use super::config::RecordsConfig;
+use super::forms::{Formed, Former, Packer};
+use super::plural::plural;
+use super::records;
+use super::sample_collector::SampleCollector;
+use super::samples::{NO_LABEL, Samples};
+use super::source::Loaded;
+use crate::error::{Error, Result};
+
+/// The source of a loader of records; samples are cut to `seq_length` tokens.
+pub(super) fn load(config: &RecordsConfig, codec: &Codec, seq_length: usize) -> Result<Vec<Loaded>> {
+    let former = Former::new(&config.form, codec)?;
+    let files = records::files(&config.files, &format!("correct {}", config.keys))?;
+    let mut taker = Taker::new(config, seq_length);
+    for file in &files {
+        records::for_each(&file.path, &mut |mut record| {
+            for (old, new) in &config.renamed {
+                let value = record.fields.remove(old).ok_or_else(|| record.missing(old))?;
+                record.fields.insert(new.clone(), value);
+                record.text.clear();
+            }
+            taker.push(former.form(&record)?);
+            Ok(!taker.is_full())
+        })?;
+    }
+    let name = config.files.join(", ");
+    let dropped = taker.dropped_words();
+    let (samples, sentence) = taker.finish(files.len());
+    if samples.is_empty() {
+        let message =
+            format!("no sample is left ({dropped}); raise model.model_config.seq_length, or name other data");
+        return Err(Error::file(name, message));
+    }
+    let eod = codec.eod().ok();
+    Ok(vec![Loaded { sentence, eod, ..Loaded::whole(samples, name) }])
+}
+
+/// Takes samples and counts what becomes of them.
+struct Taker {
+    rows: Rows,
+    seq_length: usize,
+    most: u64,
+    /// Records read.
+    records: u64,
+    /// Samples of which a part was cut off.
+    cut: u64,
+    /// Samples dropped because they have nothing to predict.
+    unlabelled: u64,
+    /// Tokens of the longest sample.
+    longest: usize,
+    /// Tokens of all samples, and those of them that are predicted.
+    tokens: [u64; 2],
+}
+
+enum Rows {
+    Single(SampleCollector),
+    Packed(Packer),
+}
+
+impl Taker {
+    fn new(config: &RecordsConfig, seq_length: usize) -> Self {
+        let rows = match config.packing {
+            None => Rows::Single(SampleCollector::default()),
+            Some(strategy) => Rows::Packed(Packer::new(strategy, seq_length)),
+        };
+        let most = config.most.unwrap_or(u64::MAX);
+        Self { rows, seq_length, most, records: 0, cut: 0, unlabelled: 0, longest: 0, tokens: [0; 2] }
+    }
+
+    fn is_full(&self) -> bool {
+        self.records >= self.most
+    }
+
+    fn push(&mut self, mut sample: Formed) {
+        self.records += 1;
+        self.longest = self.longest.max(sample.tokens.len());
+        if let Rows::Single(_) = self.rows {
+            sample.is_cut |= sample.tokens.len() > self.seq_length;
+            sample.tokens.truncate(self.seq_length);
+            sample.targets.truncate(self.seq_length);
+        }
+        let predicted = sample.targets.iter().filter(|target| **target != NO_LABEL).count();
+        if predicted == 0 {
+            self.unlabelled += 1;
+            return;
+        }
+        self.cut += u64::from(sample.is_cut);
+        self.tokens[0] += sample.tokens.len() as u64;
+        self.tokens[1] += predicted as u64;
+        match &mut self.rows {
+            Rows::Single(rows) => rows.push(&sample.tokens, &sample.targets),
+            Rows::Packed(packer) => packer.push(&sample),
+        }
+    }
+
+    /// What was dropped, in words.
+    fn dropped_words(&self) -> String {
+        let too_long = match &self.rows {
+            Rows::Single(_) => 0,
+            Rows::Packed(packer) => packer.dropped,
+        };
+        let words = [
+            (self.unlabelled, "dropped with nothing to predict within seq_length"),
+            (too_long, "dropped as longer than seq_length"),
+        ];
+        let said = words.iter().filter(|(count, _)| *count > 0);
+        said.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn finish(self, files: usize) -> (Samples, String) {
+        let [tokens, predicted] = self.tokens;
+        let mut notes = vec![self.dropped_words()];
+        if self.cut > 0 {
+            notes.push(format!("{} cut", self.cut));
+        }
+        let (longest, records) = (self.longest, self.records);
+        let (samples, packed) = match self.rows {
+            Rows::Single(rows) => (rows.finish(), String::new()),
+            Rows::Packed(packer) => {
+                let rows = packer.finish().finish();
+                let packed = format!(" packed into {}", plural(rows.len(), "row"));
+                (rows, packed)
+            }
+        };
+        notes.retain(|note| !note.is_empty());
+        let notes = if notes.is_empty() { String::new() } else { format!("; {}", notes.join(", ")) };
+        let sentence = format!(
+            "{} of {}{packed}: {tokens} tokens, {predicted} of them predicted, the longest sample has {longest}{notes}",
+            plural(records, "sample"),
+            plural(files as u64, "file")
+        );
+        (samples, sentence)
+    }
+}

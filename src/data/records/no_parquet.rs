@@ -1,0 +1,11 @@
+//! Parquet in a build without the feature `parquet`: an error that names the feature.
+
+use std::path::Path;
+
+use super::Record;
+use crate::error::{Error, Result};
+
+pub(super) fn for_each(path: &Path, _: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
+    let remedy = "build gristmill with the feature `parquet`, or convert the file to JSON lines";
+    Err(Error::file(path, format!("this build reads no Parquet; {remedy}")))
+}

@@ -1,0 +1,90 @@
+//! One record, and where it stands.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// A JSON object of a file.
+#[derive(Clone, Debug)]
+pub(in crate::data) struct Record {
+    /// Its values by key.
+    pub fields: Map<String, Value>,
+    /// The object as it is written, with its keys in order; empty where the file does not hold it as text.
+    pub text: String,
+    /// The file.
+    pub path: Arc<Path>,
+    /// Where it starts in the file, such as `line 3`.
+    pub place: String,
+}
+
+impl Record {
+    /// An error about this record.
+    pub fn error(&self, message: impl Display) -> Error {
+        Error::file(&self.path, format!("{}: {message}", self.place))
+    }
+
+    /// The text under `key`, which must not be blank.
+    ///
+    /// # Errors
+    /// If there is none, it is not text, or it is blank.
+    pub fn text(&self, key: &str) -> Result<&str> {
+        let text = match self.fields.get(key) {
+            Some(Value::String(text)) => text,
+            Some(other) => {
+                return Err(self.error(format!("expected text under `{key}`, found {}", kind(other))));
+            }
+            None => return Err(self.missing(key)),
+        };
+        match text.trim().is_empty() {
+            true => Err(self.error(format!("`{key}` is empty; fill it in, or remove the record"))),
+            false => Ok(text),
+        }
+    }
+
+    /// The text under `key`; none if it is absent, null or empty.
+    ///
+    /// # Errors
+    /// If it is not text.
+    pub fn optional_text(&self, key: &str) -> Result<Option<&str>> {
+        match self.fields.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+            Some(other) => Err(self.error(format!("expected text under `{key}`, found {}", kind(other)))),
+        }
+    }
+
+    /// The list under `key`.
+    ///
+    /// # Errors
+    /// If there is none, or it is no list.
+    pub fn list(&self, key: &str) -> Result<&[Value]> {
+        match self.fields.get(key) {
+            Some(Value::Array(items)) => Ok(items),
+            Some(other) => Err(self.error(format!("expected a list under `{key}`, found {}", kind(other)))),
+            None => Err(self.missing(key)),
+        }
+    }
+
+    /// The error about a key that is missing.
+    pub fn missing(&self, key: &str) -> Error {
+        let known: Vec<String> = self.fields.keys().map(|key| format!("`{key}`")).collect();
+        let has = if known.is_empty() { "nothing".to_string() } else { known.join(", ") };
+        self.error(format!("has no key `{key}`, only {has}; correct the record, or the names of its columns"))
+    }
+}
+
+/// What a value is, for messages.
+pub(in crate::data) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

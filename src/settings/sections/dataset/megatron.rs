@@ -1,0 +1,79 @@
+//! `data_loader.config` of Megatron's loader.
+
+use super::loader::Loader;
+use super::paths::{Split, read_blend};
+use crate::data::Paths;
+use crate::settings::engine::*;
+
+rows! {
+    /// `data_loader.config` of `BlendedMegatronDatasetDataLoader`.
+    pub struct Megatron {
+        /// Weights and paths in turns, or one path: those of a `.bin` and an `.idx` file without these endings.
+        data_path: Paths = Numbers.optional().read_by(read_blend).example("[0.3, ./a, 0.7, ./b]"),
+        /// Shares of the documents to train, evaluate and test on; only their proportions matter.
+        split: Split = Numbers.optional().read_by(Split::read).example("'0.9, 0.1, 0'"),
+        /// Seed of the order.
+        seed: Option<u64> = Numbers.optional().example("3"),
+        /// The same, under the loader's other name.
+        random_seed: Option<u64> = Numbers.optional().example("3"),
+        /// Tokens of a sample, which must be the model's `seq_length`.
+        seq_length: Option<u64> = Host.optional().read_by(seq_length),
+        /// Token that ends each document.
+        eod: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
+        /// Token that fills what a document leaves of a sample; it does not enter the loss.
+        pad: Option<i64> = Numbers.optional().within(TOKEN_ID).example("3"),
+        /// Whether positions restart at each document.
+        reset_position_ids: bool = Numbers.default(false),
+        /// Whether tokens attend only to their own document.
+        reset_attention_mask: bool = Numbers.default(false),
+        /// The same: how the original tells its attention of documents.
+        create_compressed_eod_mask: bool = Numbers.default(false),
+        /// Whether the token that ends a document is no target of the loss.
+        eod_mask_loss: bool = Numbers.default(false),
+    }
+    others [
+        ignored(
+            "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length create_attention_mask tokenizer",
+            "about how the original reads the files, which are mapped into memory here",
+        ),
+        refused(
+            "add_extra_token_to_sequence",
+            Passes::On,
+            "write `True`: the target of a sample's last token is the token after it",
+        ),
+    ]
+}
+
+impl Loader {
+    /// Samples to train and to evaluate on; 0 where none is written.
+    pub(super) fn sizes(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
+    }
+
+    /// Fills in the defaults of Megatron's loader, whose paths stand in its own section.
+    pub(super) fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
+        let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
+        if !has_paths && reader.is_sound("config") {
+            let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
+            reader.fault("type", message);
+        }
+        if self.sizes.len() > 3 {
+            let found = self.sizes.len();
+            let message = format!("expected samples to train, evaluate and test on, found {found} numbers");
+            reader.fault("sizes", message);
+        }
+        self.sizes = [&self.sizes()[..], &[0]].concat();
+    }
+}
+
+/// The loader of the original cuts samples itself, so that it has a length of its own, which must be the model's.
+fn seq_length(reader: &Reader<'_>, key: &'static str) -> Option<Option<u64>> {
+    let own: u64 = reader.convert(key, reader.node(key)?)?;
+    let of_model = reader.source.node("model.model_config.seq_length").and_then(u64::from_node);
+    if let Some(model) = of_model.filter(|model| *model != own) {
+        let message =
+            format!("{own} differs from model.model_config.seq_length {model}; write the same, or remove it");
+        reader.fault(key, message);
+    }
+    Some(Some(own))
+}
