@@ -12,10 +12,7 @@ pub(super) const PANGU: TypeEntry = TypeEntry {
         position. The last norm is before that layer, as in the published models and in the original on one stage; on several \
         stages the original has it after that layer, which is another model.",
     base: super::GPT2,
-    others: &[
-        ignored("dropout_rate", "without effect in the original, which reads one rate for each place"),
-        refused("use_moe", Passes::Off, "write `use_moe: False`; mixtures are built in Llama's layers"),
-    ],
+    others: &[ignored("dropout_rate", "without effect in the original, which reads one rate for each place")],
     prepare,
     family: Family::Pangu,
     finish,
