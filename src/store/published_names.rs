@@ -160,7 +160,7 @@ impl Published {
     /// The heads are not known, or do not fit.
     pub fn rows(&self, cut: Cut, total: usize, path: &Path) -> Result<Vec<Range<usize>>> {
         let projection = match cut {
-            Whole => return Ok(vec![0..total]),
+            Whole => return Ok(std::iter::once(0..total).collect()),
             Stacked(projection) | Grouped(projection) => projection,
         };
         let needed = "holds q, k and v as one tensor; put the model's config.json beside it, with `num_attention_heads` and \

@@ -164,7 +164,7 @@ impl WeightFiles {
     fn rows(&self, name: &str, total: usize) -> Result<Vec<Range<usize>>> {
         match (self.place(name), &self.published) {
             (Some((_, cut)), Some(published)) => published.rows(cut, total, &self.path),
-            _ => Ok(vec![0..total]),
+            _ => Ok(std::iter::once(0..total).collect()),
         }
     }
 

@@ -39,6 +39,15 @@ impl Bounds {
 /// Trains `steps` steps in f32 on the device and in f64 on the host, from the same initial weights and the same text, and
 /// compares every loss, every gradient norm and the final weights.
 pub fn follows_the_reference(setup: &Setup, steps: u64) {
+    follows_the_reference_on(setup, steps, reference_batch);
+}
+
+/// The same on micro-batches of `batch`, tokens and targets, which is given their numbers.
+pub fn follows_the_reference_on(
+    setup: &Setup,
+    steps: u64,
+    batch: impl Fn(&RunPlan, u64) -> (Vec<u32>, Vec<u32>),
+) {
     let trained = setup.train(steps);
     let plan = setup.plan();
     let bounds = Bounds::of(plan.model.compute);
@@ -50,7 +59,7 @@ pub fn follows_the_reference(setup: &Setup, steps: u64) {
     let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
     for step in 0..steps {
         let batches: Vec<(Vec<u32>, Vec<u32>)> =
-            (step * accumulation..(step + 1) * accumulation).map(|i| reference_batch(&plan, i)).collect();
+            (step * accumulation..(step + 1) * accumulation).map(|i| batch(&plan, i)).collect();
         let lr = length.schedule.lr_at(step);
         let rate = |group: usize| group.checked_sub(1).map(|i| length.group_schedules[i].lr_at(step));
         reference.rates =

@@ -28,6 +28,7 @@ mod recompute;
 mod resume;
 mod rotary_types;
 mod rounding;
+mod samples;
 mod segments;
 mod submissions;
 mod trainer;
