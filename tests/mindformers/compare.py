@@ -1,13 +1,14 @@
 """Compares ten steps of MindSpore Transformers with ten of ours, from the same weights, on the same tokens.
 
-    python -m venv original && original/bin/pip install mindspore==2.7.1 -r requirements.txt
+    python -m venv original && original/bin/pip install mindspore==2.7.1 "numpy<2" pyyaml safetensors transformers==4.51.3 \\
+        datasets==2.18.0 pyarrow sentencepiece ftfy regex tqdm jieba rouge-chinese nltk astunparse tensorboardX tiktoken mindpet
     original/bin/pip install --no-deps mindformers==1.3.2
     cargo build --release --example train_gpt
     original/bin/python tests/mindformers/compare.py [NAME ...]
 
 NAME is a file of tests/mindformers/models without `.yaml`; all of them by default. Prints the largest difference in loss and the
 largest relative difference in global norm, and exits with 1 if one is above 1e-4. Needs no NPU, and nothing needs it: what it
-found is in the table of CONTRIBUTING.md.
+found is in README.md's table of types.
 """
 
 import json

@@ -106,6 +106,29 @@ def bloom(weights, config):
     return out
 
 
+PANGU = {**GPT2, "self_attention.dense": "attn.out_proj"}
+
+
+def pangualpha(weights, config):
+    out = {
+        "transformer.wte.weight": weights["backbone.embedding.word_embedding.embedding_table"],
+        "transformer.wpe.weight": weights["backbone.embedding.position_embedding.embedding_table"],
+        "transformer.wqe.weight": weights["backbone.top_query_embedding.embedding_table"],
+        "transformer.ln_f.weight": weights["backbone.layernorm.gamma"],
+        "transformer.ln_f.bias": weights["backbone.layernorm.beta"],
+    }
+    top = "backbone.top_query_layer."
+    last = {name.removeprefix(top): value for name, value in weights.items() if name.startswith(top)}
+    for number, block in [*blocks(weights, "backbone."), (config["num_layers"] - 1, last)]:
+        for old, new in BLOCK.items():
+            layer, kind = new.rsplit(".", 1)
+            out[f"transformer.h.{number}.{PANGU[layer]}.{kind}"] = block[old].T
+        for kind in ("weight", "bias"):
+            for part, rows in zip("qkv", heads_of(block, kind)):
+                out[f"transformer.h.{number}.attn.{part}_proj.{kind}"] = rows
+    return out
+
+
 def chatglm2(weights, config):
     layer = {"self_attention.dense": "self_attn.o_proj", "mlp.dense_h_to_4h": "mlp.gate_up_proj", "mlp.dense_4h_to_h": "mlp.down_proj"}
     whole = {
@@ -132,5 +155,6 @@ CONVERTERS = {
     "LlamaForCausalLM": llama,
     "GPT2LMHeadModel": gpt2,
     "BloomLMHeadModel": bloom,
+    "PanguAlphaHeadModel": pangualpha,
     "ChatGLM2ForConditionalGeneration": chatglm2,
 }

@@ -61,6 +61,8 @@ def make_it_run(network):
         for key, value in [*getattr(cell, "_primitives", {}).items(), *cell.__dict__.items()]:
             if type(value).__name__ == "BatchMatMul":
                 replace(cell, key, product(value.transpose_a, value.transpose_b))
+            elif key == "mul_mask":  # ChatGLM2's mask is uint8, in which -10000 wraps around to 240
+                replace(cell, key, lambda mask, low: mask.astype(mindspore.float32) * low)
             elif key.startswith("zeros_op"):
                 replace(cell, key, lambda shape, dtype: ops.zeros(shape, dtype))
             elif "dtype" in key.lower() and value == mindspore.float16:

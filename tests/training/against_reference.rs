@@ -219,8 +219,8 @@ fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
 
 /// Whether the biases of some dimensions of keys have no effect.
 fn has_idle_key_biases(model: &ModelConfig) -> bool {
-    let rotates_a_part = model.rope().is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim);
-    model.qkv_bias && !model.qk_norm && (model.learns_positions() || rotates_a_part)
+    let rotates_all = model.rope().is_some_and(|rope| rope.rotary_dim as usize == model.head_dim);
+    model.qkv_bias && !model.qk_norm && !rotates_all
 }
 
 /// Takes the key biases of dimensions that do not rotate out of `weights`. Such a bias adds the same amount to all scores of a

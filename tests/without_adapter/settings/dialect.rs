@@ -140,10 +140,10 @@ fn what_is_not_built_is_one_line_each() {
     let kind = "--model.model_config.type=MambaConfig";
     let flags = [kind, "--model.arch.type=Other", "--model.arch.auto_register=a.B"];
     let lines = answers("finetune_glm.yaml", &flags, true);
-    assert!(lines.len() == 2 && lines[0] == tokenizer, "{lines:?}");
+    assert!(lines.len() == 2 && lines[1] == tokenizer, "{lines:?}");
     let unknown = "--model.model_config.type: `MambaConfig` is not built; `gristmill explain model.model_config.type` lists \
                    those that are";
-    assert_eq!(lines[1], unknown);
+    assert_eq!(lines[0], unknown);
     let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 8, target_modules: '.*wq'}";
     assert_eq!(answers("finetune_glm.yaml", &[kind, adapters], false), [unknown]);
     let other = "--model.model_config.pet_config={pet_type: ptuning2, pre_seq_len: 128}";
@@ -399,5 +399,5 @@ fn real_files_are_plans_or_precise_answers() {
     }
     println!("{plans} of {} files end in a plan", paths.len());
     // More, as types of models are built.
-    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 70);
+    assert!(!paths.is_empty() && plans * 100 >= paths.len() * 85);
 }
