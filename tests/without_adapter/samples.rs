@@ -244,6 +244,14 @@ fn what_is_wrong_with_the_keys_is_one_line() {
             "type: HFDataLoader, path: json, data_files: {test: a}",
             "data_files: has no files of the split `train`",
         ),
+        (
+            "type: HFDataLoader, path: json, data_files: a, split: test",
+            "split: files are the split `train`, unless `data_files` is a section with `test`",
+        ),
+        (
+            "type: HFDataLoader, path: ./a, handler: [{type: remove_columns, column_names: [b, labels]}]",
+            "handler: `remove_columns` takes `labels`, which makes the samples",
+        ),
         ("type: HFDataLoader, path: ./a, handler: [{type: filter}]", "handler: unknown type `filter`"),
         (
             "type: HFDataLoader, path: ./a, handler: [{type: take}]",

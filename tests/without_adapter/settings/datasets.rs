@@ -4,7 +4,7 @@ use super::{BASE, assert_reads_back, resolve};
 use gristmill::data::Loader;
 
 /// Data sets with every loader and every key about documents.
-const DATASETS: [&str; 10] = [
+const DATASETS: [&str; 11] = [
     "{data_loader: {type: TextDataLoader, documents: blank_line, dataset_dir: a, eod_byte: 3}, eod_reset: True}",
     "{data_loader: {type: TextDataLoader, data_path: [0.75, a, 2, 'b/*.txt'], max_bytes: 99}, tokenizer: t.json}",
     "{data_loader: {type: JsonlDataLoader, text_key: body, dataset_files: a}, seed: 4, eod_mask_loss: True, \
@@ -21,6 +21,7 @@ const DATASETS: [&str; 10] = [
     "{data_loader: {type: CommonDataLoader, path: json, split: train, data_files: {train: [a.json, b.json]}, packing: truncate, \
      handler: [{type: take, n: 20}, {type: rename_column, original_column_name: a, new_column_name: b}, \
      {type: AlpacaInstructDataHandler, seq_length: 32, padding: False, tokenizer: {trust_remote_code: True}}]}, tokenizer: t.json}",
+    "{data_loader: {type: CommonDataLoader, path: json, split: test, data_files: {train: a.json, test: b.json}}}",
     "{data_loader: {type: SFTDataLoader, dataset_dir: a.jsonl, dataset_name: multi-round-chat, chat_template: c.jinja, \
      map_function_kwargs: {data_field: talk, from_keyword: who, value_keyword: text, user_role_name: a, assistant_role_name: b}}}",
     "{data_loader: {type: ToolAlpacaDataLoader, dataset_dir: a.jsonl, shuffle: True}, max_seq_length: 2048, tokenizer: t.json}",

@@ -134,7 +134,15 @@ fn read_handler(reader: &Reader<'_>, key: &str, node: &Node) -> Result<Option<Ha
             ))
         }
         "rename_column" => Some(Handler::Rename(text("original_column_name")?, text("new_column_name")?)),
-        _ => None, // columns that nothing reads do no harm
+        _ => {
+            let columns = node.get("column_names").and_then(Vec::<String>::from_node).unwrap_or_default();
+            let read = columns.iter().find(|name| ["input_ids", "labels"].contains(&name.as_str()));
+            if let Some(read) = read {
+                let remedy = "give it another name by `rename_column`";
+                return Err(format!("`remove_columns` takes `{read}`, which makes the samples; {remedy}"));
+            }
+            None // columns that nothing reads do no harm
+        }
     })
 }
 
@@ -256,6 +264,16 @@ impl Loader {
             let message = format!(
                 "`{split}` is a part of a split; write a handler `{{type: take, n: ...}}` for its first rows"
             );
+            reader.fault("split", message);
+        }
+        if matches!(reader.node("data_files"), Some(Node::Map(_))) {
+            self.split = None; // of such a section, the files of the split are what was read
+        }
+        let is_of_files = is_sound && (has_files || !is_hub_name(&self.path));
+        let is_another = |split: &&str| is_of_files && *split != "train" && !split.contains('[');
+        if let Some(split) = self.split.as_deref().filter(is_another) {
+            let message =
+                format!("files are the split `train`, unless `data_files` is a section with `{split}`");
             reader.fault("split", message);
         }
         let handlers = &self.handler.0;
