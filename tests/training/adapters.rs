@@ -50,7 +50,7 @@ fn adapters_on_the_portable_tier_follow_the_reference() {
 }
 
 #[test]
-fn adapters_in_16_bits_follow_the_reference() {
+fn adapters_train_in_16_bits() {
     for compute in ["bfloat16", "float16"] {
         let model = format!("compute_dtype: {compute}, {}", adapters("target_modules: '.*wq|.*wo'"));
         let setup = Setup::new("half", &model);

@@ -1,6 +1,6 @@
 //! Chat templates: Jinja, with the functions and the whitespace rules of `transformers`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as TemplateError, ErrorKind, Value as Template};
@@ -50,8 +50,10 @@ impl ChatTemplate {
                 None => return Err(none(path, "has no `chat_template`")),
             },
             (None, None) => {
-                let folder = folder.map_or(PathBuf::from("the tokenizer"), Path::to_path_buf);
-                return Err(none(&folder, "has no chat template"));
+                return Err(match folder {
+                    Some(folder) => none(folder, "has no chat template"),
+                    None => none(Path::new("the data set"), "has no tokenizer and no chat template"),
+                });
             }
         };
         let special_tokens = config.map(|(_, config)| special_tokens(&config)).unwrap_or_default();

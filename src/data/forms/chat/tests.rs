@@ -161,6 +161,10 @@ fn a_template_is_found_beside_the_tokenizer() {
     assert!(
         load().unwrap_err().contains("has no chat template, which conversations need; write `chat_template`")
     );
+    let Err(absent) = ChatTemplate::load(None, None).map_err(|error| error.to_string()) else {
+        panic!("no error")
+    };
+    assert!(absent.starts_with("the data set: has no tokenizer and no chat template, "), "{absent}");
     write("tokenizer_config.json", "{\"bos_token\": {\"content\": \"B\"}}");
     assert!(load().unwrap_err().contains("tokenizer_config.json: has no `chat_template`"));
     write(
