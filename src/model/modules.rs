@@ -48,8 +48,8 @@ pub fn select_modules(
     let chosen: Vec<&Module> = (0..modules.len()).filter(is_chosen).map(|index| &modules[index]).collect();
     if let Some(unfit) = chosen.iter().find(|module| !module.can_adapt) {
         let message = format!(
-            "matches {}, but adapters of experts, routers and what fuses multi-token prediction are not built; match fewer, or \
-             exclude it by `exclude_layers`",
+            "matches {}, but adapters of experts, routers, the up-projections of latent attention and what fuses multi-token \
+             prediction are not built; match fewer, or exclude it by `exclude_layers`",
             unfit.name
         );
         return Err((ModuleList::Targets, message));
