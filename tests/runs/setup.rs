@@ -51,6 +51,24 @@ impl Setup {
         Self { file: Some(file), ..Self::new(name, "") }
     }
 
+    /// A file in the original's dialect, `tests/data/{file}`, shrunk by flags alone to 48 wide on a small text; `keys` are further
+    /// flags, without dashes.
+    pub fn shrunk(name: &'static str, file: &'static str, keys: &[&str]) -> Self {
+        let common = [
+            "--as-single",
+            "--parallel_config={}",
+            "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}}",
+            "--train_dataset_task={type: CausalLanguageModelDataset}",
+            "--runner_config.epochs=100",
+            "--lr_schedule.learning_rate=3.0e-3",
+            "--model.model_config.hidden_size=48",
+            "--model.model_config.seq_length=24",
+            "--model.model_config.compute_dtype=float32",
+        ];
+        let keys: Vec<String> = keys.iter().map(|key| format!("--{key}")).collect();
+        Self::of_file(name, file).with(&common).with(&keys.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     /// The same model with experts of an odd width; `routing` adds keys to `moe_config`.
     pub fn experts(name: &'static str, routing: &str, model: &str) -> Self {
         let moe_config = format!("--moe_config={{{routing}, moe_intermediate_size: 37}}");

@@ -7,25 +7,13 @@ use crate::runs::Setup;
 /// Ten steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose masks the
 /// reference does not draw.
 fn follows(name: &'static str, file: &'static str, keys: &[&str]) {
-    let mut flags: Vec<String> = [
-        "--as-single",
-        "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}}",
-        "--train_dataset_task={type: CausalLanguageModelDataset}",
-        "--runner_config.epochs=100",
-        "--lr_schedule.learning_rate=3.0e-3",
-        "--model.model_config.vocab_size=256",
-        "--model.model_config.hidden_size=48",
-        "--model.model_config.num_layers=2",
-        "--model.model_config.num_heads=4",
-        "--model.model_config.seq_length=24",
-        "--model.model_config.compute_dtype=float32",
-        "--model.model_config.initializer_range=0.1",
-    ]
-    .map(String::from)
-    .into();
-    flags.extend(keys.iter().map(|key| format!("--{key}")));
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    follows_the_reference(&Setup::of_file(name, file).with(&flags), 10);
+    let sizes = [
+        "model.model_config.vocab_size=256",
+        "model.model_config.num_layers=2",
+        "model.model_config.num_heads=4",
+        "model.model_config.initializer_range=0.1",
+    ];
+    follows_the_reference(&Setup::shrunk(name, file, &[&sizes, keys].concat()), 10);
 }
 
 #[test]

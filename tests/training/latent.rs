@@ -49,19 +49,8 @@ fn deepseek_v3_follows_the_reference() {
 /// A file in the original's dialect, shrunk by flags alone.
 #[test]
 fn a_file_of_deepseek_follows_the_reference() {
-    let flags = [
-        "--as-single",
-        "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True}}",
-        "--train_dataset_task={type: CausalLanguageModelDataset}",
-        "--runner_config.epochs=100",
-        "--lr_schedule.learning_rate=3.0e-3",
-        "--model.model_config.vocab_size=256",
-        "--model.model_config.hidden_size=48",
-        "--model.model_config.seq_length=24",
-        "--model.model_config.compute_dtype=float32",
-        "--model.model_config.initializer_range=0.1",
-    ];
-    follows(&Setup::of_file("deepseek v3 by file", "dialect/deepseek3.yaml").with(&flags));
+    let keys = ["model.model_config.vocab_size=256", "model.model_config.initializer_range=0.1"];
+    follows(&Setup::shrunk("deepseek v3 by file", "dialect/deepseek3.yaml", &keys));
 }
 
 #[test]
