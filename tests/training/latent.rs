@@ -51,6 +51,16 @@ fn deepseek_v3_follows_the_reference() {
 fn a_file_of_deepseek_follows_the_reference() {
     let keys = ["model.model_config.vocab_size=256", "model.model_config.initializer_range=0.1"];
     follows(&Setup::shrunk("deepseek v3 by file", "dialect/deepseek3.yaml", &keys));
+    let v2 = [
+        "model.model_config.type=DeepseekV2Config",
+        "model.model_config.scoring_func=softmax",
+        "model.model_config.norm_topk_prob=False",
+        "model.model_config.topk_method=group_limited_greedy",
+        "model.model_config.moe_router_enable_expert_bias=False",
+        "model.model_config.num_nextn_predict_layers=0",
+        "model.arch.type=None",
+    ];
+    follows(&Setup::shrunk("deepseek v2 by file", "dialect/deepseek3.yaml", &[&keys[..], &v2].concat()));
 }
 
 #[test]
