@@ -45,6 +45,9 @@ pub enum Error {
     /// The training ran, but its loss or gradients stopped being finite.
     #[error("{0}")]
     Diverged(String),
+    /// The ranks of the run cannot exchange: one has ended, or they do not run the same.
+    #[error("{0}")]
+    Ranks(String),
     /// The run is impossible as configured: a shape, a limit, a mismatch with the data.
     #[error("{0}")]
     Plan(String),

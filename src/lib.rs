@@ -21,6 +21,7 @@
 //!             model -> tape -> ops -> record -> kernels   what runs: recordings, which need no adapter
 //! generate -> model, device                      text generation with a KV cache
 //! train  -> device -> record, kernels            where it runs: adapter, memory pool, pipelines, replay
+//!        -> ranks                                the ranks of a run, and what carries bytes between them
 //!        -> report -> store                      what a run reports, and what it keeps on disk
 //! cli                                            the command lines, which may use every module
 //! reference                                      the same mathematics in f64, for tests and readers
@@ -80,6 +81,7 @@ pub mod kernels;
 pub mod model;
 pub mod ops;
 pub mod random;
+pub mod ranks;
 pub mod record;
 pub mod reference;
 pub mod report;

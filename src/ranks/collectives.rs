@@ -1,0 +1,250 @@
+//! Collectives over the members of a group, by messages from each member to each other one.
+//!
+//! Every member calls the same function with the same lengths, and is the rank whose transport it passes. Sums start with the
+//! group's first member and add the others in order, so they are equal on all members and in every run. Parts are byte ranges,
+//! one for each member, in order; they may be empty and need not cover everything.
+//!
+//! Each member sends (n - 1) / n of the data in a reduce-scatter or an all-gather of n members, which is the least; the number
+//! of messages grows with n², so the latency of small exchanges does as well.
+
+use super::{Group, Transport};
+use crate::error::Result;
+use std::ops::Range;
+
+/// The elements that are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sum {
+    /// f32.
+    F32,
+    /// u32, modulo 2^32.
+    U32,
+}
+
+/// Up to this many bytes an all-reduce is one exchange of everything instead of two exchanges of parts.
+const SMALL: usize = 16 << 10;
+
+/// Bytes that are summed over all members before the next: they stay in the first-level cache.
+const BLOCK: usize = 4 << 10;
+
+/// Writes into `own` the sum over the members of this member's part of `data`, which all members have in the same length.
+/// `scratch` grows to the others' copies of that part.
+///
+/// # Errors
+/// Those of [`Transport::exchange`].
+pub fn reduce_scatter(
+    transport: &mut dyn Transport,
+    group: &Group,
+    data: &[u8],
+    parts: &[Range<usize>],
+    scratch: &mut Vec<u8>,
+    own: &mut [u8],
+    sum: Sum,
+) -> Result<()> {
+    let place = place(transport, group, parts.len());
+    assert!(own.len().is_multiple_of(4), "sums are of whole elements of 4 bytes");
+    assert_eq!(own.len(), parts[place].len(), "the result of a reduce-scatter is as long as the own part");
+    let outgoing: Vec<&[u8]> = parts.iter().map(|part| &data[part.clone()]).collect();
+    let copies = to_each(transport, group, place, &outgoing, own.len(), scratch)?;
+    own.copy_from_slice(outgoing[place]);
+    add_in_order(own, place, copies, sum);
+    Ok(())
+}
+
+/// Completes `whole`, of which each member has filled in its own part.
+///
+/// # Errors
+/// Those of [`Transport::exchange`].
+pub fn all_gather(
+    transport: &mut dyn Transport,
+    group: &Group,
+    whole: &mut [u8],
+    parts: &[Range<usize>],
+) -> Result<()> {
+    let place = place(transport, group, parts.len());
+    let mut incoming = disjoint(whole, parts);
+    let own = std::mem::take(&mut incoming[place]);
+    let outgoing: Vec<(usize, &[u8])> = others(group, place).map(|(_, rank)| (rank, &*own)).collect();
+    transport.exchange(&outgoing, &mut from_others(group, place, incoming))
+}
+
+/// Replaces `data`, as long on all members, by its sum over them. `scratch` grows to at most the others' copies of it.
+///
+/// # Errors
+/// Those of [`Transport::exchange`].
+pub fn all_reduce(
+    transport: &mut dyn Transport,
+    group: &Group,
+    data: &mut [u8],
+    sum: Sum,
+    scratch: &mut Vec<u8>,
+) -> Result<()> {
+    let size = group.size();
+    if size == 1 {
+        return Ok(());
+    }
+    let place = place(transport, group, size);
+    if data.len() > SMALL {
+        let parts = equal_parts(data.len(), size);
+        let outgoing: Vec<&[u8]> = parts.iter().map(|part| &data[part.clone()]).collect();
+        let copies = to_each(transport, group, place, &outgoing, parts[place].len(), scratch)?;
+        add_in_order(&mut data[parts[place].clone()], place, copies, sum);
+        return all_gather(transport, group, data, &parts);
+    }
+    assert!(data.len().is_multiple_of(4), "sums are of whole elements of 4 bytes");
+    let copies = to_each(transport, group, place, &vec![&*data; size], data.len(), scratch)?;
+    add_in_order(data, place, copies, sum);
+    Ok(())
+}
+
+/// Sends each member its part of `send` and receives this member's part of each, in the order of the members: part i of
+/// `receive` is as long as part `place` of what member i sends.
+///
+/// # Errors
+/// Those of [`Transport::exchange`].
+pub fn all_to_all(
+    transport: &mut dyn Transport,
+    group: &Group,
+    send: &[u8],
+    send_parts: &[Range<usize>],
+    receive: &mut [u8],
+    receive_parts: &[Range<usize>],
+) -> Result<()> {
+    let place = place(transport, group, send_parts.len());
+    let mut incoming = disjoint(receive, receive_parts);
+    assert_eq!(incoming.len(), group.size(), "there is a part for each member");
+    incoming[place].copy_from_slice(&send[send_parts[place].clone()]);
+    let outgoing: Vec<(usize, &[u8])> =
+        others(group, place).map(|(member, rank)| (rank, &send[send_parts[member].clone()])).collect();
+    transport.exchange(&outgoing, &mut from_others(group, place, incoming))
+}
+
+/// Replaces `data`, as long on all members, by that of the member with rank `root`.
+///
+/// # Errors
+/// Those of [`Transport::exchange`].
+pub fn broadcast(transport: &mut dyn Transport, group: &Group, root: usize, data: &mut [u8]) -> Result<()> {
+    let place = place(transport, group, group.size());
+    assert!(group.place(root).is_some(), "the root of a broadcast is a member");
+    if transport.rank() != root {
+        return transport.exchange(&[], &mut [(root, data)]);
+    }
+    let outgoing: Vec<(usize, &[u8])> = others(group, place).map(|(_, rank)| (rank, &*data)).collect();
+    transport.exchange(&outgoing, &mut [])
+}
+
+/// Collects the members' `own` parts in `whole` on the member with rank `root`; on the others `whole` is not used and may be
+/// empty.
+///
+/// # Errors
+/// Those of [`Transport::exchange`].
+pub fn gather(
+    transport: &mut dyn Transport,
+    group: &Group,
+    root: usize,
+    own: &[u8],
+    whole: &mut [u8],
+    parts: &[Range<usize>],
+) -> Result<()> {
+    let place = place(transport, group, parts.len());
+    assert!(group.place(root).is_some(), "the root of a gather is a member");
+    if transport.rank() != root {
+        return transport.exchange(&[(root, own)], &mut []);
+    }
+    let mut incoming = disjoint(whole, parts);
+    incoming[place].copy_from_slice(own);
+    transport.exchange(&[], &mut from_others(group, place, incoming))
+}
+
+/// `length` bytes in `count` parts of whole elements of 4 bytes, the first ones longer by one element where they do not divide.
+pub fn equal_parts(length: usize, count: usize) -> Vec<Range<usize>> {
+    assert!(length.is_multiple_of(4), "sums are of whole elements of 4 bytes, not of {length} bytes");
+    let (each, longer) = (length / 4 / count, length / 4 % count);
+    let start = |part: usize| (part * each + part.min(longer)) * 4;
+    (0..count).map(|part| start(part)..start(part + 1)).collect()
+}
+
+/// This member's place in the group.
+fn place(transport: &dyn Transport, group: &Group, parts: usize) -> usize {
+    assert_eq!(parts, group.size(), "there is a part for each member");
+    group.place(transport.rank()).expect("only members of a group take part in its collectives")
+}
+
+/// The other members: place and rank.
+fn others(group: &Group, place: usize) -> impl Iterator<Item = (usize, usize)> {
+    group.ranks.iter().copied().enumerate().filter(move |(other, _)| *other != place)
+}
+
+/// The parts that are received: of all but the own one.
+fn from_others<'a>(group: &Group, place: usize, parts: Vec<&'a mut [u8]>) -> Vec<(usize, &'a mut [u8])> {
+    let all = group.ranks.iter().copied().zip(parts).enumerate();
+    all.filter(|(other, _)| *other != place).map(|(_, message)| message).collect()
+}
+
+/// Sends each other member its bytes of `outgoing` and receives `length` bytes from each, one after the other in `scratch`.
+fn to_each<'a>(
+    transport: &mut dyn Transport,
+    group: &Group,
+    place: usize,
+    outgoing: &[&[u8]],
+    length: usize,
+    scratch: &'a mut Vec<u8>,
+) -> Result<&'a mut [u8]> {
+    let needed = length * (group.size() - 1);
+    if scratch.len() < needed {
+        scratch.resize(needed, 0);
+    }
+    let outgoing: Vec<(usize, &[u8])> =
+        others(group, place).map(|(member, rank)| (rank, outgoing[member])).collect();
+    // `chunks_exact_mut` refuses a length of 0, of which there is nothing to receive.
+    let places = scratch[..needed].chunks_exact_mut(length.max(1));
+    let mut incoming: Vec<(usize, &mut [u8])> =
+        others(group, place).map(|(_, rank)| rank).zip(places).collect();
+    transport.exchange(&outgoing, &mut incoming)?;
+    Ok(&mut scratch[..needed])
+}
+
+/// Adds to `own`, the share of the member at `place`, those of the others, which `copies` holds one after the other: from the
+/// first member to the last. `copies` is overwritten.
+fn add_in_order(own: &mut [u8], place: usize, copies: &mut [u8], sum: Sum) {
+    let mut copies: Vec<_> = copies.chunks_exact_mut(own.len().max(1)).collect();
+    for start in (0..own.len()).step_by(BLOCK) {
+        let block = start..own.len().min(start + BLOCK);
+        let (before, after) = copies.split_at_mut(place);
+        if let Some((first, rest)) = before.split_first_mut() {
+            rest.iter().for_each(|copy| add(&mut first[block.clone()], &copy[block.clone()], sum));
+            add(&mut own[block.clone()], &first[block.clone()], sum);
+        }
+        after.iter().for_each(|copy| add(&mut own[block.clone()], &copy[block.clone()], sum));
+    }
+}
+
+/// Adds `more` to `to`, element by element.
+fn add(to: &mut [u8], more: &[u8], sum: Sum) {
+    let (to, _) = to.as_chunks_mut::<4>();
+    let (more, _) = more.as_chunks::<4>();
+    let pairs = to.iter_mut().zip(more);
+    match sum {
+        Sum::F32 => {
+            pairs.for_each(|(a, b)| *a = (f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b)).to_ne_bytes())
+        }
+        Sum::U32 => pairs.for_each(|(a, b)| {
+            *a = u32::from_ne_bytes(*a).wrapping_add(u32::from_ne_bytes(*b)).to_ne_bytes();
+        }),
+    }
+}
+
+/// The parts of `whole`, which are in order and do not overlap.
+fn disjoint<'a>(mut whole: &'a mut [u8], parts: &[Range<usize>]) -> Vec<&'a mut [u8]> {
+    let mut end = 0;
+    let each = parts.iter().map(|part| {
+        assert!(part.start >= end, "parts are in order and do not overlap: {parts:?}");
+        let rest = std::mem::take(&mut whole);
+        let (own, rest) = rest[part.start - end..].split_at_mut(part.len());
+        (whole, end) = (rest, part.end);
+        own
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests;

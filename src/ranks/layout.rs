@@ -1,0 +1,147 @@
+//! How the ranks of a run share its work.
+
+use super::Group;
+
+/// How the ranks of a run share its work, and which of them this is.
+///
+/// Ranks are numbered as in Megatron and in MindSpore Transformers: those of one model-parallel group are neighbours, then come
+/// context, data and pipeline: rank = ((pipeline · data + d) · context + c) · model + t, with places d, c and t within degrees.
+///
+/// Experts are spread over `expert` consecutive data ranks. So data rank d holds part d mod `expert` of the experts, and data
+/// ranks with the same part hold the same experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// This rank, below [`Layout::world`].
+    pub rank: usize,
+    /// How many replicas of the model share the batch.
+    pub data: usize,
+    /// Over how many data ranks the experts of a layer are spread; divides `data`.
+    pub expert: usize,
+    /// Over how many ranks the matrices of a layer are spread.
+    pub model: usize,
+    /// Over how many ranks the layers are spread.
+    pub pipeline: usize,
+    /// Over how many ranks a sequence is spread.
+    pub context: usize,
+}
+
+impl Layout {
+    /// The layout of a single rank.
+    pub fn one() -> Self {
+        Self { rank: 0, data: 1, expert: 1, model: 1, pipeline: 1, context: 1 }
+    }
+
+    /// The number of ranks.
+    pub fn world(&self) -> usize {
+        self.data * self.model * self.pipeline * self.context
+    }
+
+    /// Which replica of the model this rank belongs to, below `data`: it computes that part of the batch.
+    pub fn data_rank(&self) -> usize {
+        self.check();
+        self.rank / self.data_stride() % self.data
+    }
+
+    /// The ranks that have what this one has of the other replicas: the gradients of all but the experts are summed over them.
+    pub fn data_group(&self) -> Group {
+        self.replicas(|_| true)
+    }
+
+    /// Which part of the experts this rank holds, below `expert`.
+    pub fn expert_part(&self) -> usize {
+        self.data_rank() % self.expert
+    }
+
+    /// The ranks that together hold all experts, and exchange routed rows with this one.
+    pub fn expert_group(&self) -> Group {
+        let own = self.data_rank() / self.expert;
+        self.replicas(|data_rank| data_rank / self.expert == own)
+    }
+
+    /// The ranks that hold the same experts as this one: the gradients of these are summed over them.
+    pub fn expert_replicas(&self) -> Group {
+        let own = self.expert_part();
+        self.replicas(|data_rank| data_rank % self.expert == own)
+    }
+
+    /// The ranks at this one's place in every replica whose data rank is `chosen`.
+    fn replicas(&self, chosen: impl Fn(usize) -> bool) -> Group {
+        let (stride, own) = (self.data_stride(), self.data_rank());
+        let first = self.rank - own * stride;
+        Group::new((0..self.data).filter(|&d| chosen(d)).map(|d| first + d * stride).collect())
+    }
+
+    /// The distance between ranks of neighbouring replicas.
+    fn data_stride(&self) -> usize {
+        self.context * self.model
+    }
+
+    fn check(&self) {
+        assert!(self.rank < self.world(), "rank {} is below the number of ranks {}", self.rank, self.world());
+        assert!(
+            self.data.is_multiple_of(self.expert),
+            "the {} data ranks divide into expert groups of {}",
+            self.data,
+            self.expert
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+    use crate::ranks::Group;
+
+    fn group(ranks: &[usize]) -> Group {
+        Group::new(ranks.to_vec())
+    }
+
+    #[test]
+    fn one_rank_exchanges_with_nobody() {
+        let one = Layout::one();
+        assert_eq!((one.world(), one.data_rank(), one.expert_part()), (1, 0, 0));
+        for group in [one.data_group(), one.expert_group(), one.expert_replicas()] {
+            assert!(group.is_single());
+        }
+    }
+
+    #[test]
+    fn experts_are_spread_over_consecutive_data_ranks() {
+        let layout = Layout { rank: 5, data: 8, expert: 4, ..Layout::one() };
+        assert_eq!((layout.data_rank(), layout.expert_part()), (5, 1));
+        assert_eq!(layout.data_group(), Group::all(8));
+        assert_eq!(layout.expert_group(), group(&[4, 5, 6, 7]));
+        assert_eq!(layout.expert_replicas(), group(&[1, 5]));
+    }
+
+    #[test]
+    fn ranks_are_numbered_from_model_to_pipeline() {
+        // Rank 19 of 2 stages x 4 replicas x 2 parts of a sequence x 2 parts of matrices: stage 1, replica 0, part 1, part 1.
+        let layout = Layout { rank: 19, data: 4, expert: 2, model: 2, pipeline: 2, context: 2 };
+        assert_eq!((layout.world(), layout.data_rank()), (32, 0));
+        assert_eq!(layout.data_group(), group(&[19, 23, 27, 31]));
+        assert_eq!(layout.expert_group(), group(&[19, 23]));
+        assert_eq!(layout.expert_replicas(), group(&[19, 27]));
+    }
+
+    #[test]
+    fn every_rank_is_in_one_group_of_a_kind() {
+        let layouts =
+            (0..24).map(|rank| Layout { rank, data: 6, expert: 3, model: 2, pipeline: 2, context: 1 });
+        for (rank, layout) in layouts.enumerate() {
+            for kind in [Layout::data_group, Layout::expert_group, Layout::expert_replicas] {
+                let group = kind(&layout);
+                assert!(group.place(rank).is_some());
+                assert!(group.ranks.iter().all(|&rank| kind(&Layout { rank, ..layout }) == group));
+            }
+            assert_eq!(layout.expert_group().place(rank), Some(layout.expert_part()));
+            assert_eq!(layout.expert_group().size() * layout.expert_replicas().size(), layout.data);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "divide into expert groups")]
+    fn expert_groups_divide_the_data_ranks() {
+        Layout { data: 4, expert: 3, ..Layout::one() }.data_group();
+    }
+}
