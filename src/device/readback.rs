@@ -209,8 +209,17 @@ async fn staging(gpu: &Gpu, bytes: u64) -> Result<wgpu::Buffer> {
 }
 
 fn mapped_bytes(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {
-    let view = buffer.slice(..bytes).get_mapped_range();
-    let data = view.map_err(|e| Error::Device(format!("a readback buffer is not mapped: {e}")))?.to_vec();
-    buffer.unmap();
+    let mut data = vec![0; bytes as usize];
+    copy_mapped(buffer, &mut data)?;
     Ok(data)
+}
+
+/// Copies the first bytes of a mapped buffer, which is unmapped then.
+pub(super) fn copy_mapped(buffer: &wgpu::Buffer, to: &mut [u8]) -> Result<()> {
+    let view = buffer.slice(..to.len() as u64).get_mapped_range();
+    let view = view.map_err(|e| Error::Device(format!("a readback buffer is not mapped: {e}")))?;
+    to.copy_from_slice(&view);
+    drop(view);
+    buffer.unmap();
+    Ok(())
 }

@@ -28,6 +28,8 @@ pub struct RunPlan {
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
+    /// Whether the ranks share the optimizer's work.
+    pub shards_optimizer: bool,
     /// The model.
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
@@ -76,6 +78,7 @@ impl RunPlan {
         let plan = Self {
             rank: 0,
             world: 1,
+            shards_optimizer: false,
             model,
             tokens_per_step,
             optimizer: settings.optimizer.config(),

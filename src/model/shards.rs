@@ -1,0 +1,188 @@
+//! Which rank owns which part of the parameters, and in which portions gradients are exchanged.
+
+use super::arena::{ArenaLayout, Kind, Segment};
+use super::parameters::UpdateRule;
+use crate::ranks::{Group, Layout};
+use std::ops::Range;
+
+/// Bytes of f32 gradients that are exchanged at once: enough that latency does not matter, and few enough that the exchange of
+/// the last layers is over when the backward pass ends.
+const BUCKET_BYTES: u64 = 16 << 20;
+
+/// Ranges start at multiples of this many elements, so that they can be bound in any storage type.
+const UNIT: u64 = 128;
+
+/// A range of a segment whose gradients are exchanged at once, divided among the ranks of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Index of the segment.
+    pub segment: usize,
+    /// Its elements.
+    pub range: Range<u64>,
+    /// The elements of the segment that each rank of the group owns, in order; together they are the range.
+    pub parts: Vec<Range<u64>>,
+    /// The ranks that hold these parameters.
+    pub group: Group,
+}
+
+/// The buckets of all segments that are trained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// Segment by segment, in order.
+    pub buckets: Vec<Bucket>,
+    ranks: Layout,
+}
+
+impl Bucket {
+    /// What `rank` owns of it; nothing if the rank does not hold these parameters.
+    pub fn owned_by(&self, rank: usize) -> Range<u64> {
+        let nothing = self.range.start..self.range.start;
+        self.group.place(rank).map_or(nothing, |place| self.parts[place].clone())
+    }
+
+    /// The parts in bytes from the start of the bucket, where an element takes `element_bytes`.
+    pub fn parts_in_bytes(&self, element_bytes: u64) -> Vec<Range<u64>> {
+        let byte = |element: u64| (element - self.range.start) * element_bytes;
+        self.parts.iter().map(|part| byte(part.start)..byte(part.end)).collect()
+    }
+}
+
+impl Shards {
+    /// Divides the trained segments of `layout`.
+    pub fn new(layout: &ArenaLayout, ranks: &Layout) -> Self {
+        let group = ranks.data_group();
+        let segments = layout.segments.iter().enumerate().filter(|(_, segment)| !segment.kind.is_frozen);
+        let buckets = segments.flat_map(|(index, segment)| {
+            let starts = starts_of_parts(layout, index, segment);
+            let ends = ends_of_buckets(segment, &starts);
+            let mut start = 0;
+            let group = group.clone();
+            ends.into_iter().map(move |end| {
+                let range = std::mem::replace(&mut start, end)..end;
+                let parts = parts_of(&range, group.size(), segment.kind, &starts);
+                Bucket { segment: index, range, parts, group: group.clone() }
+            })
+        });
+        Self { buckets: buckets.collect(), ranks: *ranks }
+    }
+
+    /// The buckets of a segment.
+    pub fn of_segment(&self, segment: usize) -> impl Iterator<Item = &Bucket> {
+        self.buckets.iter().filter(move |bucket| bucket.segment == segment)
+    }
+
+    /// What this rank owns of a segment, ascending.
+    pub fn own(&self, segment: usize) -> Vec<Range<u64>> {
+        self.owned_by(self.ranks.rank, segment).collect()
+    }
+
+    /// For each rank, the lengths of all ranges that it owns, in the order of the segments.
+    pub fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
+        let lengths = |rank: usize| {
+            let owned = self.buckets.iter().map(move |bucket| bucket.owned_by(rank));
+            owned.map(|range| range.end - range.start).filter(|length| *length > 0).collect()
+        };
+        (0..self.ranks.world()).map(lengths).collect()
+    }
+
+    fn owned_by(&self, rank: usize, segment: usize) -> impl Iterator<Item = Range<u64>> {
+        self.of_segment(segment).map(move |bucket| bucket.owned_by(rank)).filter(|range| !range.is_empty())
+    }
+}
+
+/// Where the parts of parameters start in a segment, and its end.
+fn starts_of_parts(layout: &ArenaLayout, index: usize, segment: &Segment) -> Vec<u64> {
+    let parts = layout.parameters.iter().flat_map(|(_, parts)| parts);
+    let mut starts: Vec<u64> = parts.filter(|part| part.segment == index).map(|part| part.offset).collect();
+    starts.sort_unstable();
+    starts.push(segment.elements);
+    starts
+}
+
+/// Ends of buckets: at borders of parameters, so that few wait for several layers; a large one that is updated element by
+/// element is divided.
+fn ends_of_buckets(segment: &Segment, starts: &[u64]) -> Vec<u64> {
+    let most = BUCKET_BYTES / 4;
+    let mut ends = Vec::new();
+    let mut start = 0;
+    for border in starts.windows(2).map(|pair| pair[1]) {
+        while segment.kind.rule == UpdateRule::Elementwise && border - start > 2 * most {
+            start += most;
+            ends.push(start);
+        }
+        if border - start >= most || border == segment.elements {
+            ends.push(border);
+            start = border;
+        }
+    }
+    ends
+}
+
+/// Divides a bucket among `count` ranks as evenly as [`UNIT`] allows, or, where matrices are updated whole, between them.
+fn parts_of(range: &Range<u64>, count: usize, kind: Kind, starts: &[u64]) -> Vec<Range<u64>> {
+    let length = range.end - range.start;
+    let even = |number: usize| range.start + (length / UNIT * number as u64 / count as u64) * UNIT;
+    let border = |number: usize| match kind.rule {
+        _ if number == 0 => range.start,
+        _ if number == count => range.end,
+        UpdateRule::Elementwise => even(number),
+        UpdateRule::Matrix => {
+            let borders = starts.iter().filter(|start| (range.start..=range.end).contains(start));
+            borders.min_by_key(|start| start.abs_diff(even(number))).copied().unwrap_or(range.end)
+        }
+    };
+    (0..count).map(|number| border(number)..border(number + 1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element;
+
+    fn segment(elements: u64, rule: UpdateRule) -> Segment {
+        let kind = Kind { is_frozen: false, group: 0, rule, is_exempt: false, compute: Element::F32 };
+        Segment { elements, kind }
+    }
+
+    /// Borders of parameters from their lengths in units.
+    fn starts(lengths: &[u64]) -> Vec<u64> {
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += length * UNIT;
+            Some(*end)
+        });
+        [0].into_iter().chain(ends).collect()
+    }
+
+    #[test]
+    fn buckets_end_with_parameters() {
+        let most = BUCKET_BYTES / 4 / UNIT;
+        let ends = |rule, lengths: &[u64]| {
+            let starts = starts(lengths);
+            let ends = ends_of_buckets(&segment(*starts.last().unwrap(), rule), &starts);
+            ends.into_iter().map(|end| end / UNIT).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(UpdateRule::Elementwise, &[3, 4]), [7], "a small segment is one bucket");
+        assert_eq!(ends(UpdateRule::Elementwise, &[most - 1, 2, 5, 1]), [most + 1, most + 7]);
+        assert_eq!(ends(UpdateRule::Elementwise, &[3 * most, 2]), [most, 3 * most, 3 * most + 2]);
+        assert_eq!(ends(UpdateRule::Matrix, &[3 * most, 2]), [3 * most, 3 * most + 2], "matrices stay whole");
+    }
+
+    #[test]
+    fn parts_are_even_and_cover_the_bucket() {
+        let kind = |rule| segment(0, rule).kind;
+        let range = 2 * UNIT..13 * UNIT;
+        for count in 1..6 {
+            let parts = parts_of(&range, count, kind(UpdateRule::Elementwise), &[]);
+            assert_eq!((parts[0].start, parts[count - 1].end), (range.start, range.end));
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let units: Vec<u64> = parts.iter().map(|part| (part.end - part.start) / UNIT).collect();
+            assert!(units.iter().max().unwrap() - units.iter().min().unwrap() <= 1, "{units:?}");
+        }
+        let starts = starts(&[2, 5, 1, 5]);
+        let parts = parts_of(&range, 2, kind(UpdateRule::Matrix), &starts);
+        assert_eq!(parts, [2 * UNIT..8 * UNIT, 8 * UNIT..13 * UNIT]);
+        let parts = parts_of(&range, 4, kind(UpdateRule::Matrix), &starts);
+        assert!(parts.iter().all(|part| starts.contains(&part.start) && starts.contains(&part.end)));
+        assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+}

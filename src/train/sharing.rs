@@ -1,0 +1,102 @@
+//! How the ranks of a run share the gradients and the optimizer's work, as exchange points of its recordings.
+
+use crate::element::Element;
+use crate::model::ExpertState;
+use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::shards::{Bucket, Shards};
+use crate::ops::grad_norm::NormShares;
+use crate::ops::tally::TallyColumns;
+use crate::ranks::{Group, Layout};
+use crate::record::{Collective, Recorder, Span, Tensor};
+use std::ops::Range;
+
+/// How the ranks of a run share the work on its parameters.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// The ranks, and which of them this is.
+    pub ranks: Layout,
+    /// Whether each rank updates its own part of the parameters, instead of every rank all of them (ZeRO stage 1: Rajbhandari et
+    /// al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020).
+    pub shards_optimizer: bool,
+    /// Who owns what.
+    pub shards: Shards,
+}
+
+impl Sharing {
+    /// What this rank updates of a segment: ranges of its elements.
+    pub fn updated(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+        match self.shards_optimizer {
+            true => self.shards.own(segment),
+            false => vec![0..layout.segments[segment].elements],
+        }
+    }
+
+    /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
+    pub(super) fn norm_shares(&self) -> Option<NormShares> {
+        self.shards_optimizer.then(|| NormShares {
+            lengths: self.shards.lengths_by_rank(),
+            group: Group::all(self.ranks.world()),
+            place: self.ranks.rank,
+        })
+    }
+
+    /// Sums gradients over the ranks, bucket by bucket, each as soon as the last micro-batch has added to it. Where the
+    /// optimizer is sharded, each rank gets the sums that it updates by.
+    pub(super) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
+        for (number, bucket) in self.shards.buckets.iter().enumerate() {
+            let whole = span(gradients, bucket, bucket.range.clone());
+            let collective = match self.shards_optimizer {
+                false => Collective::sum(vec![whole]),
+                true => Collective::ReduceScatter {
+                    own: span(gradients, bucket, bucket.owned_by(self.ranks.rank)),
+                    whole,
+                    parts: bucket.parts_in_bytes(whole.element.bytes()),
+                },
+            };
+            rec.exchange_once_complete(&format!("gradients.{number}"), collective, &bucket.group);
+        }
+    }
+
+    /// Where the optimizer is sharded, gathers what each rank has updated of those segments of `arena` that it `holds` and all
+    /// ranks have whole.
+    pub(super) fn gather(
+        &self,
+        rec: &mut Recorder,
+        arena: &Arena,
+        label: &str,
+        holds: impl Fn(usize) -> bool,
+    ) {
+        let is_held = |segment: usize| arena.segments[segment].is_some() && holds(segment);
+        let buckets = self.shards.buckets.iter().enumerate().filter(|_| self.shards_optimizer);
+        for (number, bucket) in buckets.filter(|(_, bucket)| is_held(bucket.segment)) {
+            let whole = span(arena, bucket, bucket.range.clone());
+            let own = span(arena, bucket, bucket.owned_by(self.ranks.rank));
+            let parts = bucket.parts_in_bytes(whole.element.bytes());
+            let collective = Collective::AllGather { own, whole, parts };
+            rec.exchange(&format!("{label}.{number}"), collective, &bucket.group);
+        }
+    }
+
+    /// Sums what micro-batches have counted over the ranks: losses, and the tallies of routers.
+    pub(super) fn sum_counts(&self, rec: &mut Recorder, losses: &[Tensor], experts: Option<&ExpertState>) {
+        let losses = losses.iter().map(|state| {
+            let words = Span::of(state);
+            words.part(0, state.cols.into(), Element::F32)
+        });
+        let tallies = experts.into_iter().flat_map(|experts| {
+            let columns = TallyColumns::of(experts.experts());
+            experts.layers().flat_map(move |layer| {
+                let row = Span::of(&experts.tally(layer));
+                let counts = row.part(0, columns.expert_loss.into(), Element::U32);
+                let losses = u64::from(columns.z_loss + 1 - columns.expert_loss);
+                [counts, row.part(columns.expert_loss.into(), losses, Element::F32)]
+            })
+        });
+        let sums = losses.chain(tallies).collect();
+        rec.exchange("counts", Collective::sum(sums), &self.ranks.data_group());
+    }
+}
+
+fn span(arena: &Arena, bucket: &Bucket, range: Range<u64>) -> Span {
+    Span::of(&arena.range(bucket.segment, range))
+}
