@@ -30,6 +30,8 @@ pub struct RunPlan {
     pub world: usize,
     /// Whether the ranks share the optimizer's work.
     pub shards_optimizer: bool,
+    /// Over how many ranks experts are spread.
+    pub expert: usize,
     /// The model.
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
@@ -79,6 +81,7 @@ impl RunPlan {
             rank: 0,
             world: 1,
             shards_optimizer: false,
+            expert: 1,
             model,
             tokens_per_step,
             optimizer: settings.optimizer.config(),
