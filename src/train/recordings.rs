@@ -21,11 +21,10 @@ use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
-use crate::ranks::Layout;
 use crate::record::{
     BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
 };
-use crate::settings::{Adaptation, RunPlan};
+use crate::settings::{Adaptation, RunPlan, Sharded};
 use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
@@ -88,10 +87,10 @@ impl Recordings {
         let parameters = plan.grouping().apply(Gpt::describe(model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
-        let ranks = Layout { rank: plan.rank, data: plan.world, ..Layout::one() };
+        let ranks = plan.layout;
         let sharing = Sharing {
             ranks,
-            shards_optimizer: ranks.data > 1 && plan.shards_optimizer,
+            shards_optimizer: plan.sharding.what != Sharded::None,
             shards: Shards::new(&layout, &ranks),
         };
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
@@ -124,7 +123,7 @@ impl Recordings {
 
         let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
         // Every rank's micro-batches count, as if one rank had accumulated them all.
-        let accumulation = (plan.settings.runner.gradient_accumulation_steps * ranks.data) as u32;
+        let accumulation = plan.micro_batches_per_step() as u32;
         let context = |mode| ForwardContext { config: model, buffers, batch, mode };
         let is_per_token = plan.settings.wrapper.calculate_per_token_loss;
         let losses = LossTensors {
