@@ -21,11 +21,10 @@ use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
-use crate::ranks::Layout;
 use crate::record::{
     BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
 };
-use crate::settings::{Adaptation, RunPlan};
+use crate::settings::{Adaptation, RunPlan, Sharded};
 use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
@@ -85,7 +84,7 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
-        let ranks = Layout { rank: plan.rank, data: plan.world, expert: plan.expert, ..Layout::one() };
+        let ranks = plan.layout;
         let parameters = plan.grouping().apply(Gpt::describe(model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
         let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
@@ -93,7 +92,7 @@ impl Recordings {
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
         let sharing = Sharing {
             ranks,
-            shards_optimizer: ranks.data > 1 && plan.shards_optimizer,
+            shards_optimizer: plan.sharding.what != Sharded::None,
             shards: Shards::new(&layout, &ranks),
         };
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
@@ -126,7 +125,7 @@ impl Recordings {
 
         let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
         // Every rank's micro-batches count, as if one rank had accumulated them all.
-        let accumulation = (plan.settings.runner.gradient_accumulation_steps * ranks.data) as u32;
+        let accumulation = plan.micro_batches_per_step() as u32;
         let expert_ranks = sharing.expert_ranks();
         let expert_ranks = expert_ranks.as_ref();
         let context = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };

@@ -111,7 +111,7 @@ async fn train_on(
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
     if let Some(evaluation) = evaluation {
-        announce_entropy(evaluation.data, evaluation.batches);
+        announce_entropy(evaluation.data);
     }
 
     let metrics = MetricsWriter::open(&folder.metrics_path())?;
@@ -150,7 +150,7 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak
         start_step,
         epochs: runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
+        samples_per_step: (runner.batch_size * plan.micro_batches_per_step()) as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
         peak_flops: peak.flops(),
@@ -180,9 +180,11 @@ impl Run<'_> {
     async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
         while self.state.step < self.total_steps && !self.is_interrupted {
-            trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
+            // The state counts the micro-batches of all ranks, the trainer those of this one.
+            let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
+            trainer.step(self.state.step + 1, &self.data.train, first_micro_step).await?;
             self.state.step += 1;
-            self.state.micro_step += self.plan.settings.runner.gradient_accumulation_steps as u64;
+            self.state.micro_step += self.plan.micro_batches_per_step() as u64;
             let step = self.state.step;
             if let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.is_due_after(step)) {
                 let Evaluation { data, batches, .. } = evaluation;

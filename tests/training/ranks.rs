@@ -1,6 +1,8 @@
 //! Runs on several ranks against the run of one.
 
 use crate::runs::{Setup, Trained, Weights, relative_distance};
+use gristmill::ranks::Layout;
+use gristmill::settings::{Sharded, Sharding};
 
 /// Relative error allowed between a run on several ranks and that of one.
 const ALLOWED: f64 = 1e-6;
@@ -10,11 +12,15 @@ fn equals_one_rank(setup: &Setup, size: usize, expert: usize, shards: bool) {
     let plan = |rank| {
         let mut plan = setup.plan();
         plan.settings.runner.gradient_accumulation_steps = 4 / size;
-        (plan.rank, plan.world, plan.shards_optimizer, plan.expert) = (rank, size, shards, expert);
+        plan.layout = Layout { rank, data: size, expert, ..Layout::one() };
+        if shards {
+            plan.sharding = Sharding { what: Sharded::Optimizer, ranks: size, gathers_again: false };
+        }
         plan
     };
     let mut alone = plan(0);
-    (alone.world, alone.expert, alone.settings.runner.gradient_accumulation_steps) = (1, 1, 4);
+    (alone.layout, alone.sharding) = (Layout::one(), Sharding::NONE);
+    alone.settings.runner.gradient_accumulation_steps = 4;
     let one = setup.train_plan(&alone, None, 10);
     for (rank, of_rank) in setup.train_on_ranks(size, 10, plan).iter().enumerate() {
         compare(setup.name, rank, of_rank, &one);
