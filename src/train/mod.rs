@@ -6,6 +6,7 @@
 mod announce;
 pub mod arenas;
 pub mod batch_arrays;
+mod buckets;
 mod checkpoint;
 pub mod dump;
 mod evaluation;
