@@ -106,8 +106,8 @@ struct Loaded {
 
 impl Loaded {
     fn load(config: &Path, overrides: &[String], ranks: &Ranks) -> Result<Self> {
-        let mut config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
-        (config.plan.rank, config.plan.world) = (ranks.rank(), ranks.size());
+        let overrides = Override::parse_all(overrides)?;
+        let config = RunConfig::load_on_rank(config, &overrides, ranks.rank(), ranks.size())?;
         let plan = &config.plan;
         let data = plan.load_data()?;
         if let Some(sample) = &plan.settings.sample {
@@ -162,7 +162,7 @@ async fn train_on(
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
         if let Some(evaluation) = evaluation {
-            announce_entropy(evaluation.data, evaluation.batches);
+            announce_entropy(evaluation.data);
         }
         let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
         Ok(Outlets { metrics, progress, instruments })
@@ -222,7 +222,7 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak
         start_step,
         epochs: runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
+        samples_per_step: (runner.batch_size * plan.micro_batches_per_step()) as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
         peak_flops: peak.flops(),

@@ -44,7 +44,12 @@ impl TrainedRun {
             let message = "neither the folder of a run (output/tiny) nor a checkpoint in one (output/tiny/checkpoint/step_0000200)";
             return Err(Error::file(path, message));
         };
-        let plan = RunConfig::load(&config, &Override::parse_all(overrides)?)?.plan;
+        // As for a plan, the ranks of the run need not be there: its model is generated from on one.
+        let RunConfig { plan, obstacles, .. } =
+            RunConfig::outline(&config, &Override::parse_all(overrides)?)?;
+        if !obstacles.is_empty() {
+            return Err(Error::all(obstacles));
+        }
         let checkpoint = match is_run {
             false => Some(path.to_path_buf()),
             true => CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest),
@@ -88,9 +93,16 @@ impl<'gpu> TrainedModel<'gpu> {
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
         let model_buffers = ModelBuffers::new(config, sequences * config.seq_length as u32, &mut persistents);
         let gpt = layout.bind(config, &weights, None);
-        let recordings =
-            GenerateRecordings::new(&mut persistents, &gpt, config, model_buffers, sequences, capabilities)
-                .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
+        let recordings = GenerateRecordings::new(
+            &mut persistents,
+            &gpt,
+            config,
+            model_buffers,
+            None,
+            sequences,
+            capabilities,
+        )
+        .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(&[&recordings.prefill, &recordings.step], &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {

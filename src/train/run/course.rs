@@ -78,9 +78,11 @@ impl Course<'_> {
     pub async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
         while self.state.step < self.total_steps && !self.is_interrupted {
-            trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
+            // The state counts the micro-batches of all ranks, the trainer those of this one.
+            let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
+            trainer.step(self.state.step + 1, &self.data.train, first_micro_step).await?;
             self.state.step += 1;
-            self.state.micro_step += self.plan.settings.runner.gradient_accumulation_steps as u64;
+            self.state.micro_step += self.plan.micro_batches_per_step() as u64;
             let step = self.state.step;
             if let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.is_due_after(step)) {
                 let Evaluation { data, batches, .. } = evaluation;
