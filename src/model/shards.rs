@@ -41,12 +41,6 @@ pub struct Shards {
 }
 
 impl Bucket {
-    /// What the member number `place` of the group owns of it.
-    fn owned_by(&self, place: Option<usize>) -> Range<u64> {
-        let nothing = self.range.start..self.range.start;
-        place.map_or(nothing, |place| self.parts[place].clone())
-    }
-
     /// The parts in bytes from the start of the bucket, where an element takes `element_bytes`.
     pub fn parts_in_bytes(&self, element_bytes: u64) -> Vec<Range<u64>> {
         let byte = |element: u64| (element - self.range.start) * element_bytes;
@@ -81,6 +75,17 @@ impl Shards {
         block_of(&self.ranks, self.ranks.data_group(), self.block)
     }
 
+    /// The rank of the [`block`](Self::block) that owns the most elements; of equal ones the first.
+    pub fn fullest_rank(&self) -> usize {
+        let elements = |rank: &usize| {
+            let owned = self.buckets.iter().map(|bucket| self.owned_by(*rank, bucket));
+            owned.map(|range| range.end - range.start).sum::<u64>()
+        };
+        let ranks = self.block().ranks;
+        let most = ranks.iter().map(elements).max();
+        ranks.into_iter().find(|rank| Some(elements(rank)) == most).unwrap_or(self.ranks.rank)
+    }
+
     /// What this rank owns of a bucket.
     pub fn own_of(&self, bucket: &Bucket) -> Range<u64> {
         self.owned_by(self.ranks.rank, bucket)
@@ -103,8 +108,10 @@ impl Shards {
 
     /// What `rank` owns of its own bucket in this one's place: segments are as long on all ranks.
     fn owned_by(&self, rank: usize, bucket: &Bucket) -> Range<u64> {
-        let ranks = Layout { rank, ..self.ranks };
-        bucket.owned_by(owners(&ranks, bucket.is_spread, self.block).place(rank))
+        let data_rank = Layout { rank, ..self.ranks }.data_rank();
+        // Not looked up among the ranks of a group, of which there are as many as data ranks, for each of as many.
+        let place = if bucket.is_spread { data_rank / self.ranks.expert } else { data_rank };
+        bucket.parts[place % bucket.parts.len()].clone()
     }
 }
 

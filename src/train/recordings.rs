@@ -83,13 +83,7 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
-        let ranks = plan.layout;
-        let parameters = plan.grouping().apply(Gpt::describe(model));
-        let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
-        let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
-        let parameters = parameters.into_iter().map(held).collect();
-        let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
-        let sharing = Sharing::new(&layout, ranks, plan.sharding);
+        let (layout, sharing) = shared_layout(plan, &capabilities)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
         let state = StepState::tensor(&mut persistents, "step state");
         let adaptation = plan.settings.wrapper.scale_sense.adaptation();
@@ -188,6 +182,15 @@ impl Recordings {
         Ok(recordings)
     }
 
+    /// The rank that owns the most parameters, and so has the largest share of moments, of those that share the batch with the rank
+    /// of `plan`.
+    ///
+    /// # Errors
+    /// A tensor that no binding can hold.
+    pub fn fullest_rank(plan: &RunPlan, capabilities: Capabilities) -> Result<usize> {
+        Ok(shared_layout(plan, &capabilities)?.1.shards.fullest_rank())
+    }
+
     /// All recordings, in the order in which they are prepared.
     pub fn all(&self) -> Vec<&Recording> {
         let mut all = vec![&self.micro_step, &self.update, &self.eval];
@@ -249,6 +252,18 @@ impl Recordings {
 
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
+
+/// Where the parameters that a rank holds lie, and how the ranks share them.
+fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(ArenaLayout, Sharing)> {
+    let parameters = plan.grouping().apply(Gpt::describe(&plan.model));
+    let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
+    let ranks = plan.layout;
+    let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
+    let parameters = parameters.into_iter().map(held).collect();
+    let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
+    let sharing = Sharing::new(&layout, ranks, plan.sharding);
+    Ok((layout, sharing))
+}
 
 /// The tensors of a loss scale that adapts.
 fn scaler(adaptation: &Adaptation, persistents: &mut Persistents) -> LossScaler {
