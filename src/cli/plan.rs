@@ -55,8 +55,9 @@ pub fn after_help() -> String {
 /// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
 const STEPS_IF_UNKNOWN: u64 = 1000;
 
-/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model.
-const LARGE_BINDING: u64 = 4 << 30;
+/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model; the last for rows of experts
+/// that come from many ranks.
+const LARGE_BINDINGS: [u64; 2] = [4 << 30, 32 << 30];
 
 /// Prints parameters, work, memory and steps of a run; with `fit`, of one that fits. Needs no adapter, and no data: without it
 /// the number of steps stays open.
@@ -102,12 +103,11 @@ fn report(
     let new = |adapter| Report::new(plan, length, adapter, steps(length), machine);
     let report = new(adapter).or_else(|misfit| {
         // Too large to train is not too large to plan for.
-        let limits = Limits { binding_bytes: LARGE_BINDING, buffer_bytes: LARGE_BINDING };
-        let large = Capabilities { limits, ..adapter };
-        match new(large) {
-            Ok(report) if adapter.tier == Tier::Portable => Ok(Report { misfit: Some(misfit), ..report }),
-            _ => Err(misfit),
-        }
+        let large = LARGE_BINDINGS.into_iter().filter(|_| adapter.tier == Tier::Portable).find_map(|bytes| {
+            let limits = Limits { binding_bytes: bytes, buffer_bytes: bytes };
+            new(Capabilities { limits, ..adapter }).ok()
+        });
+        large.map(|report| Report { misfit: Some(misfit.clone()), ..report }).ok_or(misfit)
     })?;
     let _ = output::print(&report.to_string());
     Ok(())

@@ -9,7 +9,7 @@ mod work;
 
 pub use ranks::RankForecast;
 pub use step_time::{Machine, StepTime};
-pub use traffic::{Traffic, TrafficKind};
+pub use traffic::{Traffic, TrafficKind, traffic};
 
 use super::finished::StepReadback;
 use super::initial::start_bytes;

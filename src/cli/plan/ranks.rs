@@ -85,7 +85,7 @@ impl RankReport {
             vec![format!("exchange {} sent by a rank in a step, as much received", HumanBytes(sent))];
         lines.extend(traffic.iter().map(|one| {
             let formula = if is_formula(one.kind) { " (formula)" } else { "" };
-            let what = format!("{} in {}{formula}", one.kind, HumanCount(one.exchanges));
+            let what = format!("{} in {} exchanges{formula}", one.kind, HumanCount(one.exchanges));
             amount(one.bytes, "of", &what)
         }));
         lines

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::model::config::Operator;
 use crate::model::count;
-use crate::settings::RunPlan;
+use crate::ranks::Layout;
+use crate::settings::{RunPlan, Sharded, Sharding};
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
 use crate::train::recordings::Recordings;
@@ -71,7 +72,7 @@ impl<'a> Report<'a> {
                 continue; // one of the whole model
             }
             if recomputed != model.recomputed_layers || !model.recomputed_operators.is_empty() {
-                let mut plan = plan.clone();
+                let mut plan = with_few_ranks(plan);
                 plan.model.recomputed_layers = recomputed;
                 plan.model.recomputed_operators = Vec::new();
                 plan.settings.context.max_device_memory = None;
@@ -205,6 +206,16 @@ impl<'a> Report<'a> {
         lines.extend(misfit.as_ref().map(|misfit| format!("refused  by `train` as it stands: {misfit}")));
         lines
     }
+}
+
+/// `plan` with as few ranks as have its activations: each other one that shares the batch makes recording longer.
+fn with_few_ranks(plan: &RunPlan) -> RunPlan {
+    let mut few = plan.clone();
+    if plan.sharding.what < Sharded::Gradients && !plan.sharding.gathers_again {
+        few.layout = Layout { rank: 0, data: plan.layout.expert, ..plan.layout };
+        few.sharding = Sharding::NONE;
+    }
+    few
 }
 
 /// A line with an amount of memory.

@@ -6,7 +6,7 @@ use super::step_time::{Machine, StepTime};
 use super::traffic::{Traffic, TrafficKind, traffic};
 use crate::device::Exchanger;
 use crate::error::Result;
-use crate::kernels::Capabilities;
+use crate::kernels::{Capabilities, Limits};
 use crate::model::count;
 use crate::settings::RunPlan;
 use crate::train::fit::kept_bytes;
@@ -146,6 +146,9 @@ fn activations(
     if !spread.shares_tokens {
         return Ok(of(recordings, 1));
     }
+    // No adapter needs to hold whole matrices.
+    let limits = Limits { binding_bytes: u64::MAX >> 24, buffer_bytes: u64::MAX >> 24 };
+    let capabilities = Capabilities { limits, ..capabilities };
     let whole = Recordings::new(&share::with_whole_matrices(plan, stage), capabilities, steps)?;
     Ok(of(&whole, spread.model))
 }

@@ -185,3 +185,52 @@ fn with_layers(share: &ModelConfig, whole: &ModelConfig, layers: Range<usize>, i
 fn without_tables(model: ModelConfig) -> ModelConfig {
     ModelConfig { vocab_size: NO_VOCABULARY, head_epsilon: None, ..model }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::Sizes;
+
+    fn model() -> ModelConfig {
+        let sizes = Sizes {
+            vocab_size: 256,
+            hidden_size: 64,
+            num_layers: 5,
+            num_heads: 4,
+            intermediate_size: 96,
+            seq_length: 32,
+        };
+        ModelConfig { recomputed_layers: vec![1, 3, 4], num_kv_heads: 2, ..ModelConfig::llama(sizes) }
+    }
+
+    #[test]
+    fn a_stage_recomputes_its_own_layers() {
+        let (model, share) = (model(), narrowed(&model(), 4));
+        assert_eq!((share.num_heads, share.num_kv_heads, share.intermediate_size), (1, 1, 24));
+        assert_eq!((share.hidden_size, share.head_dim, share.vocab_size), (64, 16, 64));
+        let first = with_layers(&share, &model, 0..3, false);
+        assert_eq!((first.num_layers, first.recomputed_layers), (3, vec![1]));
+        let last = with_layers(&share, &model, 3..5, true);
+        assert_eq!((last.num_layers, last.recomputed_layers), (2, vec![0, 1]));
+    }
+
+    #[test]
+    fn earlier_stages_keep_more_micro_batches() {
+        let spread = |interleave| Spread { model: 1, pipeline: 4, interleave, shares_tokens: false };
+        let kept = |interleave, micro_batches| {
+            [0, 1, 3].map(|stage| spread(interleave).in_flight(stage, micro_batches))
+        };
+        assert_eq!(kept(1, 8), [4.0, 3.0, 1.0]);
+        assert_eq!(kept(1, 2), [2.0, 2.0, 1.0], "no more than there are");
+        assert_eq!(kept(2, 8), [5.5, 4.5, 2.5]);
+    }
+
+    #[test]
+    fn degrees_divide_heads_and_layers() {
+        let check = |model_parallel, pipeline| {
+            let spread = Spread { model: model_parallel, pipeline, interleave: 1, shares_tokens: false };
+            spread.check(&model()).is_ok()
+        };
+        assert!(check(2, 5) && check(4, 1) && !check(3, 1) && !check(8, 1) && !check(1, 6));
+    }
+}

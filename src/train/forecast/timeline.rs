@@ -107,3 +107,62 @@ impl Clock {
         down + exchanged + up
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element;
+    use crate::kernels::Kernel;
+    use crate::ranks::Group;
+    use crate::record::{BufferId, Dispatch, PersistentId, Span};
+
+    /// One byte a second, and nothing else takes time.
+    const MACHINE: Machine = Machine { flops: 1.0, link_bytes: 1.0, staging_bytes: 1e30, latency: 0.0 };
+
+    /// Four launches of a second each, with exchanges of (place, place where the result is needed, bytes).
+    fn replayed(exchanges: &[(usize, usize, u64)]) -> Replay {
+        let kernel = Kernel::new("add", "add", Element::F32);
+        let launch = Dispatch {
+            path: String::new(),
+            kernel,
+            bindings: Vec::new(),
+            params: Vec::new(),
+            fields: &[],
+            grid: [1; 3],
+            arguments: None,
+        };
+        let exchange = |&(at, needed, bytes): &(usize, usize, u64)| {
+            let span = |bytes| Span {
+                buffer: BufferId::Persistent(PersistentId(0)),
+                offset: 0,
+                bytes,
+                element: Element::F32,
+            };
+            let parts = vec![0..bytes, bytes..2 * bytes];
+            let collective = Collective::AllGather { own: span(bytes), whole: span(2 * bytes), parts };
+            let (path, group) = ("weights.0".to_string(), Group::all(2));
+            Exchange { path, collective, group, once_per_step: false, at, needed, after: None }
+        };
+        let recording = Recording {
+            name: "micro_step",
+            dispatches: vec![launch; 4],
+            exchanges: exchanges.iter().map(exchange).collect(),
+            transients: Vec::new(),
+        };
+        Replay::new(&recording, &[1.0; 4], 0, true, &MACHINE)
+    }
+
+    #[test]
+    fn exchanges_hide_behind_the_launches_before_their_results_are_needed() {
+        let waits = |exchanges: &[(usize, usize, u64)]| {
+            let replay = replayed(exchanges);
+            assert_eq!(replay.compute, 4.0);
+            replay.waits.iter().map(|(_, seconds)| seconds).sum::<f64>()
+        };
+        assert_eq!(waits(&[(1, 3, 2)]), 0.0, "two launches for two bytes");
+        assert_eq!(waits(&[(1, 3, 3)]), 1.0);
+        assert_eq!(waits(&[(4, 4, 3)]), 3.0, "at the end nothing follows");
+        assert_eq!(waits(&[(1, 4, 2), (1, 4, 2)]), 1.0, "one follows the other");
+        assert_eq!(waits(&[(0, 4, 1); 5]), 1.0, "the fifth waits until one of four has ended");
+    }
+}

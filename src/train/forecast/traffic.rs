@@ -58,14 +58,14 @@ impl fmt::Display for TrafficKind {
             Self::RowsFromExperts => "rows from experts",
             Self::Counts => "counts, losses and the norm",
             Self::PartsOfMatrices => "tensor parallel sums",
-            Self::Stages => "between stages",
+            Self::Stages => "rows between stages",
         })
     }
 }
 
 /// What a rank sends in a step of `accumulation` micro-batches by `recordings`, by kind; kinds of which it sends nothing are left
 /// out. Exact but for the rows of experts.
-pub(super) fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
+pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
     let rank = recordings.sharing.ranks.rank;
     let mut kinds: Vec<Traffic> = Vec::new();
     for (recording, replays) in replays(recordings, accumulation) {
