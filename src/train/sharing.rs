@@ -32,6 +32,12 @@ impl Sharing {
         }
     }
 
+    /// The same for another rank, whose parameters are those of `layout`.
+    pub(super) fn of_rank(&self, rank: usize, layout: &ArenaLayout) -> Self {
+        let ranks = Layout { rank, ..self.ranks };
+        Self { ranks, shards: Shards::new(layout, &ranks), ..*self }
+    }
+
     /// The ranks over which experts are spread; `None` if each holds all.
     pub(super) fn expert_ranks(&self) -> Option<ExpertRanks> {
         let place = self.ranks.expert_part();
