@@ -1,23 +1,13 @@
 //! Runs on several ranks from a configuration file to a run folder.
 
-use crate::runs::{FolderRun, Setup, metrics, on_ranks};
+use super::spread::{Spread, run_each};
+use crate::runs::{FolderRun, Setup, metrics};
 use gristmill::error::Result;
-use gristmill::train::run::{Summary, run_on_ranks};
-use pollster::block_on;
-use std::path::Path;
-use std::sync::Arc;
+use gristmill::train::run::Summary;
 
 /// A run of two layers, with few steps.
 fn small(overrides: &[&str]) -> FolderRun {
     FolderRun::new(Setup::new("ranked", "").with(overrides))
-}
-
-/// Runs `config` on as many ranks as there are lists of arguments.
-fn run_each(config: &Path, arguments: &[Vec<String>]) -> Vec<Result<Summary>> {
-    on_ranks(arguments.len(), |ranks| {
-        let of_rank = &arguments[ranks.rank()];
-        block_on(run_on_ranks(config, of_rank, Arc::default(), ranks))
-    })
 }
 
 fn lines(results: Vec<Result<Summary>>) -> Vec<String> {
@@ -28,7 +18,7 @@ fn lines(results: Vec<Result<Summary>>) -> Vec<String> {
 fn one_rank_writes_for_all() {
     let run = small(&[]);
     let config = run.setup.write(run.home.path());
-    let results = run_each(&config, &vec![run.arguments(3); 2]);
+    let results = run_each(&config, &vec![Spread::sharded(2).arguments(&run, 3); 2]);
     let summaries: Vec<Summary> = results.into_iter().map(|result| result.expect("a run")).collect();
     assert_eq!(summaries[0], summaries[1]);
     let steps: Vec<u64> = metrics(&run.folder()).iter().map(|line| line.step).collect();
@@ -39,7 +29,7 @@ fn one_rank_writes_for_all() {
 fn ranks_that_differ_end_with_one_line() {
     let run = small(&[]);
     let config = run.setup.write(run.home.path());
-    let mut arguments = vec![run.arguments(3); 3];
+    let mut arguments = vec![Spread { ranks: 3, ..Spread::ONE }.arguments(&run, 3); 3];
     arguments[1].push("--lr_schedule.learning_rate=1.e-4".into());
     let refused = lines(run_each(&config, &arguments));
     assert_eq!(
