@@ -213,6 +213,34 @@ fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
     );
 }
 
+/// Every word for the exchange of routed tokens is one exchange here, which one rank does not have.
+#[test]
+fn routed_tokens_go_by_all_to_all() {
+    let key = "moe_config.moe_token_dispatcher_type";
+    let experts = experts();
+    for word in ["alltoall", "alltoall_deredundency", "alltoall_zero_redundancy", "allgather", "flex"] {
+        let dispatcher = format!("--{key}={word}");
+        let spread = ["--parallel_config={data_parallel: 4, expert_parallel: 2}", &experts, &dispatcher];
+        let (plan, notices) = plan_on(&spread, 1, 4);
+        let note = format!("{key}: `{word}` is computed as `alltoall`, with the same results");
+        assert_eq!(notices.contains(&note), word != "alltoall", "{notices:?}");
+        assert_eq!(plan, plan_on(&spread[..2], 1, 4).0, "{word}");
+        let (_, alone) = resolve(BASE, &[&experts, &dispatcher]).unwrap();
+        assert!(alone.contains(&format!("without meaning here and ignored: {key}")), "{alone:?}");
+    }
+    let other =
+        answer(&[PARALLEL, "--parallel_config.data_parallel=4", &experts, &format!("--{key}=ring")], 4);
+    assert!(other.starts_with(&format!("--{key}: expected alltoall, alltoall_deredundency, ")), "{other}");
+    // What balances devices is left out, so that a step does not depend on how many there are.
+    let losses = "--moe_config.aux_loss_types=[device]";
+    let spread = ["--parallel_config={data_parallel: 4, expert_parallel: 2}", &experts, losses];
+    let (plan, notices) = plan_on(&[&spread[..], &["--moe_config.aux_loss_factors=[0.1]"]].concat(), 1, 4);
+    let left_out = "moe_config.aux_loss_types: `device` balances devices, and is left out: what a step computes does not depend on \
+                    their number";
+    assert!(notices.contains(&left_out.to_string()), "{notices:?}");
+    assert_eq!(plan.model.mixture.map(|mixture| mixture.losses), Some(Default::default()));
+}
+
 #[test]
 fn what_is_shared_out_follows_from_the_keys_of_the_optimizer() {
     let optimizer = Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false };
