@@ -52,6 +52,8 @@ pub struct Kind {
     pub is_exempt: bool,
     /// Storage type in which layers read them.
     pub compute: Element,
+    /// Whether ranks hold a part of them each.
+    pub is_spread: bool,
 }
 
 impl Kind {
@@ -62,6 +64,7 @@ impl Kind {
             rule: spec.rule,
             is_exempt: !spec.decays,
             compute: spec.compute,
+            is_spread: spec.share.is_some(),
         }
     }
 }
@@ -108,7 +111,7 @@ impl ArenaLayout {
 
     /// Path and number of elements of each parameter.
     pub fn sizes(&self) -> Vec<(String, usize)> {
-        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.rows * spec.cols)).collect()
+        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.whole_rows() * spec.cols)).collect()
     }
 
     /// Size of an arena in elements.
@@ -153,7 +156,7 @@ impl ArenaLayout {
                 panic!("the arenas do not hold {}", declared.path)
             };
             let is_alike =
-                (&spec.path, spec.rows, spec.cols) == (&declared.path, declared.rows, declared.cols);
+                (&spec.path, spec.whole_rows(), spec.cols) == (&declared.path, declared.rows, declared.cols);
             assert!(is_alike, "{} is not the model's {} in the arenas", spec.path, declared.path);
             parameter(spec, parts, weights, gradients)
         });

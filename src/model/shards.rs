@@ -21,6 +21,8 @@ pub struct Bucket {
     pub range: Range<u64>,
     /// The elements of the segment that each rank of the group owns, in order; together they are the range.
     pub parts: Vec<Range<u64>>,
+    /// Whether they are experts that are spread over ranks.
+    pub is_spread: bool,
     /// The ranks that hold these parameters.
     pub group: Group,
 }
@@ -34,10 +36,10 @@ pub struct Shards {
 }
 
 impl Bucket {
-    /// What `rank` owns of it; nothing if the rank does not hold these parameters.
-    pub fn owned_by(&self, rank: usize) -> Range<u64> {
+    /// What the member number `place` of the group owns of it.
+    fn owned_by(&self, place: Option<usize>) -> Range<u64> {
         let nothing = self.range.start..self.range.start;
-        self.group.place(rank).map_or(nothing, |place| self.parts[place].clone())
+        place.map_or(nothing, |place| self.parts[place].clone())
     }
 
     /// The parts in bytes from the start of the bucket, where an element takes `element_bytes`.
@@ -50,44 +52,58 @@ impl Bucket {
 impl Shards {
     /// Divides the trained segments of `layout`.
     pub fn new(layout: &ArenaLayout, ranks: &Layout) -> Self {
-        let group = ranks.data_group();
         let segments = layout.segments.iter().enumerate().filter(|(_, segment)| !segment.kind.is_frozen);
         let buckets = segments.flat_map(|(index, segment)| {
             let starts = starts_of_parts(layout, index, segment);
             let ends = ends_of_buckets(segment, &starts);
             let mut start = 0;
-            let group = group.clone();
+            let group = group_of(segment.kind, ranks);
             ends.into_iter().map(move |end| {
                 let range = std::mem::replace(&mut start, end)..end;
                 let parts = parts_of(&range, group.size(), segment.kind, &starts);
-                Bucket { segment: index, range, parts, group: group.clone() }
+                Bucket {
+                    segment: index,
+                    range,
+                    parts,
+                    is_spread: segment.kind.is_spread,
+                    group: group.clone(),
+                }
             })
         });
         Self { buckets: buckets.collect(), ranks: *ranks }
     }
 
-    /// The buckets of a segment.
-    pub fn of_segment(&self, segment: usize) -> impl Iterator<Item = &Bucket> {
-        self.buckets.iter().filter(move |bucket| bucket.segment == segment)
+    /// What this rank owns of a bucket.
+    pub fn own_of(&self, bucket: &Bucket) -> Range<u64> {
+        self.owned_by(self.ranks.rank, bucket)
     }
 
     /// What this rank owns of a segment, ascending.
     pub fn own(&self, segment: usize) -> Vec<Range<u64>> {
-        self.owned_by(self.ranks.rank, segment).collect()
+        let buckets = self.buckets.iter().filter(|bucket| bucket.segment == segment);
+        buckets.map(|bucket| self.own_of(bucket)).filter(|range| !range.is_empty()).collect()
     }
 
     /// For each rank, the lengths of all ranges that it owns, in the order of the segments.
     pub fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
         let lengths = |rank: usize| {
-            let owned = self.buckets.iter().map(move |bucket| bucket.owned_by(rank));
+            let owned = self.buckets.iter().map(move |bucket| self.owned_by(rank, bucket));
             owned.map(|range| range.end - range.start).filter(|length| *length > 0).collect()
         };
         (0..self.ranks.world()).map(lengths).collect()
     }
 
-    fn owned_by(&self, rank: usize, segment: usize) -> impl Iterator<Item = Range<u64>> {
-        self.of_segment(segment).map(move |bucket| bucket.owned_by(rank)).filter(|range| !range.is_empty())
+    /// What `rank` owns of its own bucket in this one's place: segments are as long on all ranks.
+    fn owned_by(&self, rank: usize, bucket: &Bucket) -> Range<u64> {
+        let ranks = Layout { rank, ..self.ranks };
+        let group = if bucket.is_spread { ranks.expert_replicas() } else { ranks.data_group() };
+        bucket.owned_by(group.place(rank))
     }
+}
+
+/// The ranks that hold the same parameters of a kind as this one.
+fn group_of(kind: Kind, ranks: &Layout) -> Group {
+    if kind.is_spread { ranks.expert_replicas() } else { ranks.data_group() }
 }
 
 /// Where the parts of parameters start in a segment, and its end.
@@ -140,7 +156,14 @@ mod tests {
     use crate::element::Element;
 
     fn segment(elements: u64, rule: UpdateRule) -> Segment {
-        let kind = Kind { is_frozen: false, group: 0, rule, is_exempt: false, compute: Element::F32 };
+        let kind = Kind {
+            is_frozen: false,
+            group: 0,
+            rule,
+            is_exempt: false,
+            compute: Element::F32,
+            is_spread: false,
+        };
         Segment { elements, kind }
     }
 

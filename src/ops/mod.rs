@@ -34,6 +34,7 @@ pub mod rounding;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;
+pub mod spread;
 pub mod step_state;
 pub mod swiglu;
 pub mod tally;

@@ -57,6 +57,23 @@ pub enum Collective {
         /// The part of each rank in `whole`, in bytes.
         parts: Vec<Range<u64>>,
     },
+    /// Rows that are sorted by expert go to the ranks that hold their experts, or return from there. The ranks hold the experts
+    /// evenly and in order; rows for one expert are in the order of the ranks that they come from.
+    Rows {
+        /// The offsets of all ranks, row by row: u32, the first row of each expert, and the end. How many rows move, the ranks
+        /// read here.
+        offsets: Span,
+        /// How many experts there are.
+        experts: u32,
+        /// The rows.
+        rows: Span,
+        /// Bytes of a row.
+        row_bytes: u64,
+        /// Receives rows, as many as come.
+        moved: Span,
+        /// Whether rows go to their experts.
+        to_experts: bool,
+    },
 }
 
 impl Collective {
@@ -66,32 +83,30 @@ impl Collective {
     }
 
     /// What is read when the exchange starts.
-    pub fn sources(&self) -> &[Span] {
+    pub fn sources(&self) -> Vec<Span> {
         match self {
-            Self::AllReduce { addends, .. } => addends,
-            Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => {
-                std::slice::from_ref(source)
-            }
+            Self::AllReduce { addends, .. } => addends.clone(),
+            Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => vec![*source],
+            Self::Rows { offsets, rows, .. } => vec![*offsets, *rows],
         }
     }
 
     /// What is written when it ends.
-    pub fn results(&self) -> &[Span] {
+    pub fn results(&self) -> Vec<Span> {
         match self {
-            Self::AllReduce { sums, .. } => sums,
-            Self::ReduceScatter { own: result, .. } | Self::AllGather { whole: result, .. } => {
-                std::slice::from_ref(result)
-            }
+            Self::AllReduce { sums, .. } => sums.clone(),
+            Self::ReduceScatter { own: result, .. }
+            | Self::AllGather { whole: result, .. }
+            | Self::Rows { moved: result, .. } => vec![*result],
         }
     }
 
     /// All that it reads or writes.
-    pub(super) fn spans_mut(&mut self) -> impl Iterator<Item = &mut Span> {
+    pub(super) fn spans_mut(&mut self) -> Vec<&mut Span> {
         match self {
-            Self::AllReduce { addends, sums } => addends.iter_mut().chain(sums.as_mut_slice()),
-            Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => {
-                std::slice::from_mut(own).iter_mut().chain(std::slice::from_mut(whole))
-            }
+            Self::AllReduce { addends, sums } => addends.iter_mut().chain(sums).collect(),
+            Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
+            Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
         }
     }
 
@@ -101,6 +116,8 @@ impl Collective {
             Self::AllReduce { .. } => "all_reduce",
             Self::ReduceScatter { .. } => "reduce_scatter",
             Self::AllGather { .. } => "all_gather",
+            Self::Rows { to_experts: true, .. } => "rows_to_experts",
+            Self::Rows { to_experts: false, .. } => "rows_from_experts",
         }
     }
 }
@@ -116,12 +133,16 @@ impl Exchange {
             Collective::ReduceScatter { whole, .. } | Collective::AllGather { whole, .. } => {
                 share(whole.bytes)
             }
+            // The rows of this rank's tokens, if all experts have as many.
+            Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
+            Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
         }
     }
 
     /// The buffers that it reads or writes.
     pub fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
-        self.collective.sources().iter().chain(self.collective.results()).map(|span| span.buffer)
+        let Self { collective, .. } = self;
+        collective.sources().into_iter().chain(collective.results()).map(|span| span.buffer)
     }
 
     /// Sets when its result is needed, and after which exchange it starts; `earlier` are those that are recorded before it.
@@ -132,7 +153,7 @@ impl Exchange {
         };
         let following = dispatches[self.at..].iter().position(touches);
         self.needed = following.map_or(dispatches.len(), |count| self.at + count);
-        let own: Vec<&Span> = self.collective.sources().iter().chain(results).collect();
+        let own: Vec<Span> = self.collective.sources().into_iter().chain(results).collect();
         let meets = |other: &Self| {
             other.collective.results().iter().any(|result| own.iter().any(|span| span.overlaps(result)))
         };

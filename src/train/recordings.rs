@@ -14,7 +14,7 @@ use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
-use crate::model::parameters::Gpt;
+use crate::model::parameters::{Gpt, Spec};
 use crate::model::shards::Shards;
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
 use crate::ops::dropout::DropoutState;
@@ -84,10 +84,12 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
+        let ranks = plan.layout;
         let parameters = plan.grouping().apply(Gpt::describe(model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
+        let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
+        let parameters = parameters.into_iter().map(held).collect();
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
-        let ranks = plan.layout;
         let sharing = Sharing {
             ranks,
             shards_optimizer: plan.sharding.what != Sharded::None,
@@ -101,7 +103,7 @@ impl Recordings {
         let local_norms = plan.settings.wrapper.local_norm.then(|| {
             let mut norms = |label| persistents.tensor(label, 1, parameters, Element::F32);
             let all = norms("local norms");
-            LocalNorms { all, own: if sharing.shards_optimizer { norms("own local norms") } else { all } }
+            LocalNorms { all, own: if sharing.shares_norm() { norms("own local norms") } else { all } }
         });
         let loss = LossState::tensor(&mut persistents, "loss state");
         let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
@@ -124,7 +126,9 @@ impl Recordings {
         let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
         // Every rank's micro-batches count, as if one rank had accumulated them all.
         let accumulation = plan.micro_batches_per_step() as u32;
-        let context = |mode| ForwardContext { config: model, buffers, batch, mode };
+        let expert_ranks = sharing.expert_ranks();
+        let expert_ranks = expert_ranks.as_ref();
+        let context = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };
         let is_per_token = plan.settings.wrapper.calculate_per_token_loss;
         let losses = LossTensors {
             step: state,
@@ -156,7 +160,7 @@ impl Recordings {
         let copy = copies(&layout, &arenas, &sharing, capabilities)?;
         let sum_evaluation = sum_evaluation(eval_loss, &sharing, capabilities)?;
         let sample = plan.settings.sample.as_ref().map(|_| {
-            GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
+            GenerateRecordings::new(&mut persistents, &gpt, model, buffers, expert_ranks, 1, capabilities)
                 .map_err(|e| misfit(&e))
         });
         let sample = sample.transpose()?;

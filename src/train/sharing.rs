@@ -5,6 +5,7 @@ use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::shards::{Bucket, Shards};
 use crate::ops::grad_norm::NormShares;
+use crate::ops::spread::ExpertRanks;
 use crate::ops::tally::TallyColumns;
 use crate::ranks::{Group, Layout};
 use crate::record::{Collective, Recorder, Span, Tensor};
@@ -31,9 +32,29 @@ impl Sharing {
         }
     }
 
+    /// The ranks over which experts are spread; `None` if each holds all.
+    pub(super) fn expert_ranks(&self) -> Option<ExpertRanks> {
+        let place = self.ranks.expert_part();
+        (self.ranks.expert > 1).then(|| ExpertRanks { group: self.ranks.expert_group(), place })
+    }
+
+    /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
+    pub(super) fn shares_norm(&self) -> bool {
+        self.shards_optimizer || self.ranks.expert > 1
+    }
+
+    /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
+    /// gradients, each once.
+    pub(super) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+        match self.shares_norm() {
+            true => self.shards.own(segment),
+            false => vec![0..layout.segments[segment].elements],
+        }
+    }
+
     /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
     pub(super) fn norm_shares(&self) -> Option<NormShares> {
-        self.shards_optimizer.then(|| NormShares {
+        self.shares_norm().then(|| NormShares {
             lengths: self.shards.lengths_by_rank(),
             group: Group::all(self.ranks.world()),
             place: self.ranks.rank,
@@ -48,7 +69,7 @@ impl Sharing {
             let collective = match self.shards_optimizer {
                 false => Collective::sum(vec![whole]),
                 true => Collective::ReduceScatter {
-                    own: span(gradients, bucket, bucket.owned_by(self.ranks.rank)),
+                    own: span(gradients, bucket, self.shards.own_of(bucket)),
                     whole,
                     parts: bucket.parts_in_bytes(whole.element.bytes()),
                 },
@@ -70,7 +91,7 @@ impl Sharing {
         let buckets = self.shards.buckets.iter().enumerate().filter(|_| self.shards_optimizer);
         for (number, bucket) in buckets.filter(|(_, bucket)| is_held(bucket.segment)) {
             let whole = span(arena, bucket, bucket.range.clone());
-            let own = span(arena, bucket, bucket.owned_by(self.ranks.rank));
+            let own = span(arena, bucket, self.shards.own_of(bucket));
             let parts = bucket.parts_in_bytes(whole.element.bytes());
             let collective = Collective::AllGather { own, whole, parts };
             rec.exchange(&format!("{label}.{number}"), collective, &bucket.group);

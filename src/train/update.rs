@@ -53,13 +53,12 @@ impl Update<'_> {
         let losses: Vec<Tensor> = [self.tensors.loss].into_iter().chain(self.ahead_loss).collect();
         self.sharing.sum_counts(&mut rec, &losses, self.experts.as_ref());
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
-        let updated = trained.flat_map(|i| {
+        let updated = trained.clone().flat_map(|i| {
             let ranges = self.sharing.updated(self.layout, i);
             ranges.into_iter().enumerate().map(move |(number, range)| Updated { segment: i, number, range })
         });
         let updated: Vec<Updated> = updated.collect();
-        let gradients = updated.iter().map(|part| part.of(&self.arenas.gradients));
-        let gradients: Vec<Tensor> = gradients.collect();
+        let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
         rec.scope("grad_norm", |rec| match self.sharing.norm_shares() {
             None => grad_norm(rec, &gradients, &self.tensors, &self.rules),
             Some(shares) => grad_norm_of_shares(rec, &gradients, &self.tensors, &self.rules, &shares),
@@ -109,11 +108,17 @@ impl Update<'_> {
         }
     }
 
-    /// What this rank has of a part's gradients, if another rank does not.
+    /// The gradients of a segment in this rank's share of the norm.
+    fn normed_gradients(&self, segment: usize) -> Vec<Tensor> {
+        let ranges = self.sharing.normed(self.layout, segment).into_iter();
+        ranges.map(|range| self.arenas.gradients.range(segment, range)).collect()
+    }
+
+    /// What of a part's gradients is in this rank's share of the norm.
     fn gradients_of(&self, spec: &Spec, part: &Part) -> Vec<Tensor> {
         let own = part.offset..part.offset + part.elements(spec);
-        let updated = self.sharing.updated(self.layout, part.segment).into_iter();
-        let shared = updated.map(|range| range.start.max(own.start)..range.end.min(own.end));
+        let normed = self.sharing.normed(self.layout, part.segment).into_iter();
+        let shared = normed.map(|range| range.start.max(own.start)..range.end.min(own.end));
         let shared = shared.filter(|range| !range.is_empty());
         shared.map(|range| self.arenas.gradients.range(part.segment, range)).collect()
     }

@@ -1,6 +1,6 @@
 //! Runs on several ranks against the run of one.
 
-use crate::runs::{Setup, Trained, relative_distance};
+use crate::runs::{Setup, Trained, Weights, relative_distance};
 use gristmill::ranks::Layout;
 use gristmill::settings::{Sharded, Sharding};
 
@@ -8,11 +8,11 @@ use gristmill::settings::{Sharded, Sharding};
 const ALLOWED: f64 = 1e-6;
 
 /// Trains ten steps on `size` ranks and on one, which accumulates the micro-batches of all.
-fn equals_one_rank(setup: &Setup, size: usize, shards: bool) {
+fn equals_one_rank(setup: &Setup, size: usize, expert: usize, shards: bool) {
     let plan = |rank| {
         let mut plan = setup.plan();
         plan.settings.runner.gradient_accumulation_steps = 4 / size;
-        plan.layout = Layout { rank, data: size, ..Layout::one() };
+        plan.layout = Layout { rank, data: size, expert, ..Layout::one() };
         if shards {
             plan.sharding = Sharding { what: Sharded::Optimizer, ranks: size, gathers_again: false };
         }
@@ -40,18 +40,30 @@ fn compare(name: &str, rank: usize, got: &Trained, want: &Trained) {
             "{name}, rank {rank}, step {step}: {loss:e}, {norm:e}"
         );
     }
-    let distance = relative_distance(&got.weights, &want.weights);
+    let held = got.weights.keys();
+    let want: Weights = held.map(|name| (name.clone(), want.weights[name].clone())).collect();
+    let distance = relative_distance(&got.weights, &want);
     println!("{name}, rank {rank}: weights {distance:.1e} apart");
     assert!(distance <= 10.0 * ALLOWED, "{name}, rank {rank}: the weights differ by {distance:e}");
 }
 
 #[test]
 fn data_parallel_equals_one_rank() {
-    equals_one_rank(&Setup::new("llama", ""), 2, false);
-    equals_one_rank(&Setup::new("llama", ""), 4, false);
+    equals_one_rank(&Setup::new("llama", ""), 2, 1, false);
+    equals_one_rank(&Setup::new("llama", ""), 4, 1, false);
 }
 
 #[test]
 fn sharded_optimizer_equals_one_rank() {
-    equals_one_rank(&Setup::new("llama", ""), 2, true);
+    equals_one_rank(&Setup::new("llama", ""), 2, 1, true);
+}
+
+#[test]
+fn spread_experts_equal_one_rank() {
+    let dropless = Setup::experts("dropless", "expert_num: 4, num_experts_chosen: 2, use_gmm: True", "");
+    equals_one_rank(&dropless, 2, 2, false);
+    equals_one_rank(&dropless, 4, 2, true);
+    let capacity = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0, shared_expert_num: 1, \
+                    aux_loss_types: [expert], aux_loss_factors: [0.01]";
+    equals_one_rank(&Setup::experts("capacity", capacity, ""), 4, 4, false);
 }

@@ -6,6 +6,7 @@
 //! meanwhile. Buffers and host memory are allocated once.
 
 mod point;
+mod rows;
 
 pub(super) use point::ExchangePoint;
 
@@ -180,8 +181,9 @@ impl Exchanger {
                 mapping.arrived(gpu).await?;
             }
             let mut bytes = std::mem::take(&mut exchange.slot.bytes);
-            copy_mapped(&exchange.slot.down, &mut bytes.sources)?;
             let work = program.points[exchange.index].work.clone();
+            let rank = self.ranks.rank();
+            copy_mapped(&exchange.slot.down, &mut bytes.sources, work.head(), |head| work.used(rank, head))?;
             let exchanged = self.ranks.run(move |transport| {
                 work.run(transport, &mut bytes)?;
                 Ok(bytes)
@@ -233,8 +235,9 @@ impl Slot {
         self.is_mapped = false;
         let mut at = 0;
         for range in results {
-            encoder.copy(&self.up, at, &range.buffer, range.start, range.bytes);
-            at += range.bytes;
+            let bytes = range.bytes.min(result.len() as u64 - at); // rows may be fewer than there is room for
+            encoder.copy(&self.up, at, &range.buffer, range.start, bytes);
+            at += bytes;
         }
         Ok(())
     }

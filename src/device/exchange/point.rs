@@ -1,5 +1,6 @@
 //! Exchange points of prepared programs: which ranges are copied to the host and back, and what the ranks do in between.
 
+use super::rows::RowMap;
 use crate::device::launch::Places;
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -47,6 +48,8 @@ enum Kind {
     ReduceScatter(Vec<Range<usize>>, Sum),
     /// Gathers the parts.
     AllGather(Vec<Range<usize>>),
+    /// Moves rows; the sources are the offsets, so many bytes, and the rows.
+    Rows { offsets_bytes: usize, experts: usize, row_bytes: usize, to_experts: bool },
 }
 
 /// Bytes of an exchange on the host. They are allocated once.
@@ -79,8 +82,8 @@ impl ExchangePoint {
             needed: exchange.needed,
             after: exchange.after,
             once_per_step: exchange.once_per_step,
-            sources: ranges(collective.sources())?,
-            results: ranges(collective.results())?,
+            sources: ranges(&collective.sources())?,
+            results: ranges(&collective.results())?,
             work: Arc::new(Work { group: group.clone(), kind }),
         })
     }
@@ -114,7 +117,38 @@ impl Work {
                 results[parts[own].clone()].copy_from_slice(sources);
                 all_gather(transport, &self.group, results, parts)
             }
+            Kind::Rows { offsets_bytes, to_experts, .. } => {
+                let Some(map) = self.row_map(transport.rank(), sources) else { return Ok(()) };
+                let rows = &sources[*offsets_bytes..];
+                match to_experts {
+                    true => map.to_experts(transport, &self.group, rows, results, received),
+                    false => map.from_experts(transport, &self.group, rows, results, received),
+                }
+            }
         }
+    }
+}
+
+impl Work {
+    /// How many of the bytes that were copied from the device count; `start` are the first of them, at least
+    /// [`head`](Self::head).
+    pub fn used(&self, rank: usize, start: &[u8]) -> Option<usize> {
+        let Kind::Rows { offsets_bytes, to_experts, .. } = self.kind else { return None };
+        Some(offsets_bytes + self.row_map(rank, start)?.used(to_experts))
+    }
+
+    /// Bytes at the start that say how many of the others count; 0 if all do.
+    pub fn head(&self) -> usize {
+        match self.kind {
+            Kind::Rows { offsets_bytes, .. } => offsets_bytes,
+            _ => 0,
+        }
+    }
+
+    fn row_map(&self, rank: usize, sources: &[u8]) -> Option<RowMap> {
+        let Kind::Rows { offsets_bytes, experts, row_bytes, .. } = self.kind else { return None };
+        let place = self.group.place(rank)?;
+        Some(RowMap::read(&sources[..offsets_bytes], experts, self.group.size(), place, row_bytes))
     }
 }
 
@@ -142,6 +176,12 @@ impl Kind {
                 Self::ReduceScatter(in_host(parts), sum_of(whole.element)?)
             }
             Collective::AllGather { parts, .. } => Self::AllGather(in_host(parts)),
+            Collective::Rows { offsets, experts, row_bytes, to_experts, .. } => Self::Rows {
+                offsets_bytes: offsets.bytes as usize,
+                experts: *experts as usize,
+                row_bytes: *row_bytes as usize,
+                to_experts: *to_experts,
+            },
         })
     }
 }

@@ -11,10 +11,17 @@ impl Recorder {
         self.add_exchange(label, collective, group, self.dispatches.len(), false);
     }
 
+    /// The same, directly after the last dispatch that uses its sources, so that what was recorded since runs meanwhile. Its
+    /// results are new tensors.
+    pub fn exchange_early(&mut self, label: &str, collective: Collective, group: &Group) {
+        let at = self.after_last_use(&collective.sources());
+        self.add_exchange(label, collective, group, at, false);
+    }
+
     /// Adds an exchange of the last micro-batch of a step, directly after the last dispatch so far that uses its sources.
     /// Nothing if the group has one rank.
     pub fn exchange_once_complete(&mut self, label: &str, collective: Collective, group: &Group) {
-        let at = self.after_last_use(collective.sources());
+        let at = self.after_last_use(&collective.sources());
         self.add_exchange(label, collective, group, at, true);
     }
 
@@ -49,6 +56,8 @@ impl Recorder {
     fn after_last_use(&self, spans: &[Span]) -> usize {
         let uses = |span: Span| spans.iter().any(|own| own.overlaps(&span));
         let last = self.dispatches.iter().rposition(|dispatch| dispatch.spans().any(uses));
-        last.map_or(0, |index| index + 1)
+        let is_result = |exchange: &&Exchange| exchange.collective.results().into_iter().any(uses);
+        let exchanged = self.exchanges.iter().filter(is_result).map(|exchange| exchange.at).max();
+        last.map_or(0, |index| index + 1).max(exchanged.unwrap_or(0))
     }
 }

@@ -63,7 +63,7 @@ impl Recorder {
                 let mut exchange = self.exchanges[exchanges].clone();
                 exchange.path = repeated(&exchange.path, suffix);
                 exchange.at = self.dispatches.len();
-                exchange.collective.spans_mut().for_each(|span| buffer(&mut span.buffer));
+                exchange.collective.spans_mut().into_iter().for_each(|span| buffer(&mut span.buffer));
                 self.exchanges.push(exchange);
                 exchanges += 1;
             }
