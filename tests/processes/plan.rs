@@ -18,6 +18,21 @@ fn plan_needs_no_adapter() {
     }
 }
 
+/// As many ranks as the file asks for, and what of it cannot be trained.
+#[test]
+fn plan_takes_the_ranks_from_the_file() {
+    let spread = ["plan", "configs/tiny.yaml", "--batch_size=4", "--use_parallel=True"];
+    let planned = |flags: &[&str]| run(without_adapter(gristmill(spread).args(flags))).succeeded();
+    let four = planned(&["--parallel_config.data_parallel=4", "--gradient_accumulation_steps=2"]);
+    let step = "8 x 4 windows of 128 tokens: 4,096 tokens";
+    assert!(four.stdout.contains(step) && four.stdout.contains(", shared by 4 ranks\n"), "{}", four.stdout);
+    assert!(!four.stdout.contains("not built") && !four.stderr.contains("not built"), "{}", four.stderr);
+    let stages = planned(&["--parallel_config.pipeline_stage=2", "--parallel_config.micro_batch_num=8"]);
+    let remark = "This plan cannot be trained yet: --parallel_config.pipeline_stage: `2` is not built yet";
+    assert!([&stages.stdout, &stages.stderr].iter().any(|text| text.contains(remark)), "{}", stages.stdout);
+    assert!(stages.stdout.contains("8 x 4 windows"), "{}", stages.stdout);
+}
+
 /// Both ways, so that the difference can be weighed.
 #[test]
 fn plan_says_what_recomputation_saves() {
