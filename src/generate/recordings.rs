@@ -9,7 +9,6 @@ use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expe
 use crate::ops::embedding::embedding;
 use crate::ops::l2_norm::unit_rows;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
-use crate::ops::spread::ExpertRanks;
 use crate::record::{Persistents, Recorder, Recording, Tensor};
 use crate::tape::{Parameter, Tape};
 
@@ -64,7 +63,6 @@ impl GenerateRecordings {
         gpt: &Gpt<Parameter>,
         config: &ModelConfig,
         buffers: ModelBuffers,
-        expert_ranks: Option<&ExpertRanks>,
         sequences: u32,
         capabilities: Capabilities,
     ) -> Result<Self> {
@@ -83,7 +81,7 @@ impl GenerateRecordings {
         let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
 
         let hidden = |rec: &mut Recorder, batch, mode| {
-            let context = ForwardContext { config, buffers, batch, expert_ranks, mode };
+            let context = ForwardContext { config, buffers, batch, expert_ranks: None, mode };
             gpt.hidden(&mut Tape::forward_only(rec), &context).tensor
         };
         let prefill = {

@@ -149,7 +149,12 @@ impl ArenaLayout {
 
     /// The parameters of the model of `config`, which the layout was made for, on two arenas.
     #[track_caller]
-    pub fn bind(&self, config: &ModelConfig, weights: &Arena, gradients: Option<&Arena>) -> Gpt<Parameter> {
+    pub fn bind(
+        &self,
+        config: &ModelConfig,
+        weights: &dyn Holds,
+        gradients: Option<&dyn Holds>,
+    ) -> Gpt<Parameter> {
         let mut parameters = self.parameters.iter();
         let gpt = Gpt::declare(config, &mut |declared| {
             let Some((spec, parts)) = parameters.next() else {
@@ -168,7 +173,7 @@ impl ArenaLayout {
     #[track_caller]
     pub fn parameter(&self, path: &str, weights: &Arena, gradients: Option<&Arena>) -> Parameter {
         let (spec, parts) = self.find(path);
-        parameter(spec, parts, weights, gradients)
+        parameter(spec, parts, weights, gradients.map(|arena| arena as &dyn Holds))
     }
 
     /// A parameter and its parts.
@@ -178,6 +183,12 @@ impl ArenaLayout {
         let Some(found) = found else { panic!("the arenas hold no parameter {path}") };
         found
     }
+}
+
+/// What holds parts of parameters.
+pub trait Holds {
+    /// The tensor of a part of a parameter.
+    fn part(&self, spec: &Spec, part: &Part) -> Tensor;
 }
 
 /// One arena: a persistent buffer for each segment that it holds.
@@ -238,12 +249,25 @@ impl Arena {
         Tensor::new(id, offset, part.rows as u32, spec.cols as u32, buffer.element)
     }
 
+    /// The storage type of a segment.
+    #[track_caller]
+    pub fn element(&self, segment: usize) -> Element {
+        self.buffer(segment).element
+    }
+
     #[track_caller]
     fn buffer(&self, segment: usize) -> &ArenaBuffer {
         let Some(buffer) = &self.segments[segment] else {
             panic!("this arena does not hold segment {segment}")
         };
         buffer
+    }
+}
+
+impl Holds for Arena {
+    #[track_caller]
+    fn part(&self, spec: &Spec, part: &Part) -> Tensor {
+        self.part(spec, part)
     }
 }
 
@@ -271,8 +295,8 @@ impl Part {
 
 /// A parameter on two arenas.
 #[track_caller]
-fn parameter(spec: &Spec, parts: &[Part], weights: &Arena, gradients: Option<&Arena>) -> Parameter {
-    let on = |arena: &Arena| parts.iter().map(|part| arena.part(spec, part)).collect();
+fn parameter(spec: &Spec, parts: &[Part], weights: &dyn Holds, gradients: Option<&dyn Holds>) -> Parameter {
+    let on = |arena: &dyn Holds| parts.iter().map(|part| arena.part(spec, part)).collect();
     Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
 }
 

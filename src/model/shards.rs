@@ -19,12 +19,16 @@ pub struct Bucket {
     pub segment: usize,
     /// Its elements.
     pub range: Range<u64>,
-    /// The elements of the segment that each rank of the group owns, in order; together they are the range.
+    /// The elements of the segment that each of the owners owns, in order; together they are the range.
     pub parts: Vec<Range<u64>>,
     /// Whether they are experts that are spread over ranks.
     pub is_spread: bool,
-    /// The ranks that hold these parameters.
-    pub group: Group,
+    /// The ranks that hold these parameters, and whose gradients of them are summed.
+    pub replicas: Group,
+    /// Those of them that own the range together with this one: all, unless they are divided into blocks.
+    pub owners: Group,
+    /// Those of them that own the same part as this one: one in each block.
+    pub copies: Group,
 }
 
 /// The buckets of all segments that are trained.
@@ -33,6 +37,7 @@ pub struct Shards {
     /// Segment by segment, in order.
     pub buckets: Vec<Bucket>,
     ranks: Layout,
+    block: usize,
 }
 
 impl Bucket {
@@ -50,27 +55,30 @@ impl Bucket {
 }
 
 impl Shards {
-    /// Divides the trained segments of `layout`.
-    pub fn new(layout: &ArenaLayout, ranks: &Layout) -> Self {
+    /// Divides the trained segments of `layout` among `block` neighbours of the data ranks, who own everything together. Large
+    /// parameters are divided into several buckets if `divides` says so.
+    pub fn new(layout: &ArenaLayout, ranks: &Layout, block: usize, divides: bool) -> Self {
         let segments = layout.segments.iter().enumerate().filter(|(_, segment)| !segment.kind.is_frozen);
         let buckets = segments.flat_map(|(index, segment)| {
             let starts = starts_of_parts(layout, index, segment);
-            let ends = ends_of_buckets(segment, &starts);
+            let ends = ends_of_buckets(segment, &starts, divides);
             let mut start = 0;
-            let group = group_of(segment.kind, ranks);
+            let is_spread = segment.kind.is_spread;
+            let (replicas, owners) = (replicas(ranks, is_spread), owners(ranks, is_spread, block));
+            let copies = copies(ranks, is_spread, block);
             ends.into_iter().map(move |end| {
                 let range = std::mem::replace(&mut start, end)..end;
-                let parts = parts_of(&range, group.size(), segment.kind, &starts);
-                Bucket {
-                    segment: index,
-                    range,
-                    parts,
-                    is_spread: segment.kind.is_spread,
-                    group: group.clone(),
-                }
+                let parts = parts_of(&range, owners.size(), segment.kind, &starts);
+                let (replicas, owners, copies) = (replicas.clone(), owners.clone(), copies.clone());
+                Bucket { segment: index, range, parts, is_spread, replicas, owners, copies }
             })
         });
-        Self { buckets: buckets.collect(), ranks: *ranks }
+        Self { buckets: buckets.collect(), ranks: *ranks, block }
+    }
+
+    /// The data ranks that own everything together with this one.
+    pub fn block(&self) -> Group {
+        block_of(&self.ranks, self.ranks.data_group(), self.block)
     }
 
     /// What this rank owns of a bucket.
@@ -84,26 +92,44 @@ impl Shards {
         buckets.map(|bucket| self.own_of(bucket)).filter(|range| !range.is_empty()).collect()
     }
 
-    /// For each rank, the lengths of all ranges that it owns, in the order of the segments.
+    /// For each rank of the [`block`](Self::block), the lengths of all ranges that it owns, in the order of the segments.
     pub fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
-        let lengths = |rank: usize| {
-            let owned = self.buckets.iter().map(move |bucket| self.owned_by(rank, bucket));
+        let lengths = |rank: &usize| {
+            let owned = self.buckets.iter().map(|bucket| self.owned_by(*rank, bucket));
             owned.map(|range| range.end - range.start).filter(|length| *length > 0).collect()
         };
-        (0..self.ranks.world()).map(lengths).collect()
+        self.block().ranks.iter().map(lengths).collect()
     }
 
     /// What `rank` owns of its own bucket in this one's place: segments are as long on all ranks.
     fn owned_by(&self, rank: usize, bucket: &Bucket) -> Range<u64> {
         let ranks = Layout { rank, ..self.ranks };
-        let group = if bucket.is_spread { ranks.expert_replicas() } else { ranks.data_group() };
-        bucket.owned_by(group.place(rank))
+        bucket.owned_by(owners(&ranks, bucket.is_spread, self.block).place(rank))
     }
 }
 
-/// The ranks that hold the same parameters of a kind as this one.
-fn group_of(kind: Kind, ranks: &Layout) -> Group {
-    if kind.is_spread { ranks.expert_replicas() } else { ranks.data_group() }
+/// The ranks that hold the same parameters as this one.
+fn replicas(ranks: &Layout, is_spread: bool) -> Group {
+    if is_spread { ranks.expert_replicas() } else { ranks.data_group() }
+}
+
+/// Those of them that are in this one's block.
+fn owners(ranks: &Layout, is_spread: bool, block: usize) -> Group {
+    let size = if is_spread { block / ranks.expert } else { block };
+    block_of(ranks, replicas(ranks, is_spread), size)
+}
+
+/// Those of them that have this one's place in their block.
+fn copies(ranks: &Layout, is_spread: bool, block: usize) -> Group {
+    let (replicas, owners) = (replicas(ranks, is_spread), owners(ranks, is_spread, block));
+    let place = owners.place(ranks.rank).unwrap_or(0);
+    Group::new(replicas.ranks.chunks(owners.size()).map(|block| block[place]).collect())
+}
+
+/// The members of `group` in blocks of `size`: the block of this rank.
+fn block_of(ranks: &Layout, group: Group, size: usize) -> Group {
+    let place = group.place(ranks.rank).unwrap_or(0);
+    Group::new(group.ranks[place / size * size..][..size].to_vec())
 }
 
 /// Where the parts of parameters start in a segment, and its end.
@@ -117,12 +143,12 @@ fn starts_of_parts(layout: &ArenaLayout, index: usize, segment: &Segment) -> Vec
 
 /// Ends of buckets: at borders of parameters, so that few wait for several layers; a large one that is updated element by
 /// element is divided.
-fn ends_of_buckets(segment: &Segment, starts: &[u64]) -> Vec<u64> {
+fn ends_of_buckets(segment: &Segment, starts: &[u64], divides: bool) -> Vec<u64> {
     let most = BUCKET_BYTES / 4;
     let mut ends = Vec::new();
     let mut start = 0;
     for border in starts.windows(2).map(|pair| pair[1]) {
-        while segment.kind.rule == UpdateRule::Elementwise && border - start > 2 * most {
+        while divides && segment.kind.rule == UpdateRule::Elementwise && border - start > 2 * most {
             start += most;
             ends.push(start);
         }
@@ -181,7 +207,7 @@ mod tests {
         let most = BUCKET_BYTES / 4 / UNIT;
         let ends = |rule, lengths: &[u64]| {
             let starts = starts(lengths);
-            let ends = ends_of_buckets(&segment(*starts.last().unwrap(), rule), &starts);
+            let ends = ends_of_buckets(&segment(*starts.last().unwrap(), rule), &starts, true);
             ends.into_iter().map(|end| end / UNIT).collect::<Vec<_>>()
         };
         assert_eq!(ends(UpdateRule::Elementwise, &[3, 4]), [7], "a small segment is one bucket");

@@ -40,6 +40,7 @@ pub mod swiglu;
 pub mod tally;
 pub mod unfused;
 pub mod work_list;
+pub mod zero;
 
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Tier};

@@ -7,6 +7,7 @@
 //!
 //! Knows no devices, no tensors and no settings: it moves bytes.
 
+mod agreement;
 pub mod collectives;
 mod group;
 pub mod in_process;
@@ -14,6 +15,7 @@ mod layout;
 mod thread;
 mod transport;
 
+pub use agreement::gather_at_first;
 pub use group::Group;
 pub use layout::Layout;
 pub use thread::{Pending, Ranks};

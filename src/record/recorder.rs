@@ -2,6 +2,7 @@
 
 mod exchange;
 mod repeat;
+mod rewrite;
 
 use super::exchange::Exchange;
 use super::params::Params;

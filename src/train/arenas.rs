@@ -39,13 +39,19 @@ impl Arenas {
             true => vec![0..layout.segments[index].elements],
             false => sharing.updated(layout, index),
         };
-        // Layers read weights without copies, so every rank has all of those.
-        let weights = layout.arena_of(persistents, "weights", |index, Segment { elements, kind }| {
-            let held = if copied(*kind).is_some() { updated(index, *kind) } else { vec![0..*elements] };
+        // What layers read every rank has whole, unless it gathers it each time.
+        let read = |index: usize, kind: Kind| match sharing.shards_weights() {
+            true => updated(index, kind),
+            false => vec![0..layout.segments[index].elements],
+        };
+        let weights = layout.arena_of(persistents, "weights", |index, Segment { kind, .. }| {
+            let held = if copied(*kind).is_some() { updated(index, *kind) } else { read(index, *kind) };
             Some((stored(*kind), held))
         });
-        let gradients =
-            layout.arena(persistents, "gradients", |kind| (!kind.is_frozen).then_some(Element::F32));
+        let gradients = layout.arena_of(persistents, "gradients", |index, Segment { elements, kind }| {
+            let held = if sharing.shards_gradients() { updated(index, *kind) } else { vec![0..*elements] };
+            (!kind.is_frozen).then_some((Element::F32, held))
+        });
         let mut arena = |name, count| {
             layout.arena_of(persistents, name, |index, Segment { kind, .. }| {
                 (moments(*kind) > count).then(|| (Element::F32, updated(index, *kind)))
@@ -56,7 +62,9 @@ impl Arenas {
             gradients,
             first_moments: arena("first moments", 0),
             second_moments: arena("second moments", 1),
-            copies: layout.arena(persistents, "weight copies", copied),
+            copies: layout.arena_of(persistents, "weight copies", |index, Segment { kind, .. }| {
+                Some((copied(*kind)?, read(index, *kind)))
+            }),
         }
     }
 

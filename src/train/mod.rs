@@ -6,6 +6,7 @@
 mod announce;
 pub mod arenas;
 pub mod batch_arrays;
+mod buckets;
 mod checkpoint;
 pub mod dump;
 mod evaluation;
@@ -24,17 +25,19 @@ pub mod recordings;
 mod replay;
 mod reporter;
 mod resume;
+mod roll_call;
 pub mod run;
 pub mod sample;
 pub mod schedule;
 pub mod schedule_table;
 mod sharing;
 mod shortage;
+mod step_clock;
 pub mod trained;
 pub mod trainer;
 mod update;
 
 pub use dump::dump_wgsl;
 pub use finished::{FinishedEvaluation, FinishedStep};
-pub use run::run;
+pub use run::{run, run_on_ranks};
 pub use trainer::Trainer;

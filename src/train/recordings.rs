@@ -3,7 +3,7 @@
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_binding, check_memory, misfit};
-use super::passes::{copies, eval, micro_step, sum_evaluation};
+use super::passes::{Passes, copies, sum_evaluation};
 use super::schedule_table::schedule_columns;
 use super::sharing::Sharing;
 use super::update::{LocalNorms, Update};
@@ -15,7 +15,6 @@ use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::parameters::{Gpt, Spec};
-use crate::model::shards::Shards;
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
 use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
@@ -24,7 +23,7 @@ use crate::ops::step_state::{LossState, StepState};
 use crate::record::{
     BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
 };
-use crate::settings::{Adaptation, RunPlan, Sharded};
+use crate::settings::{Adaptation, RunPlan};
 use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
@@ -90,11 +89,7 @@ impl Recordings {
         let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
         let parameters = parameters.into_iter().map(held).collect();
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
-        let sharing = Sharing {
-            ranks,
-            shards_optimizer: plan.sharding.what != Sharded::None,
-            shards: Shards::new(&layout, &ranks),
-        };
+        let sharing = Sharing::new(&layout, ranks, plan.sharding);
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
         let state = StepState::tensor(&mut persistents, "step state");
         let adaptation = plan.settings.wrapper.scale_sense.adaptation();
@@ -123,7 +118,7 @@ impl Recordings {
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), &capabilities, what, remedy)?;
 
-        let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
+        let passes = Passes { layout: &layout, arenas: &arenas, sharing: &sharing, capabilities };
         // Every rank's micro-batches count, as if one rank had accumulated them all.
         let accumulation = plan.micro_batches_per_step() as u32;
         let expert_ranks = sharing.expert_ranks();
@@ -138,10 +133,9 @@ impl Recordings {
             multi_token: ahead_loss,
         };
         let training = context(Mode::Training(Training { step: state, accumulation, masks }));
-        let micro_step = micro_step(&gpt, &training, &losses, &sharing, &arenas, capabilities);
-        let micro_step = micro_step.map_err(|e| misfit(&e))?;
+        let micro_step = passes.micro_step(&training, &losses).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
-        let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities).map_err(|e| misfit(&e))?;
+        let eval = passes.eval(&context(Mode::Evaluation), &losses).map_err(|e| misfit(&e))?;
         let update = Update {
             optimizer: &plan.optimizer,
             seed: plan.settings.run.seed,
@@ -159,8 +153,10 @@ impl Recordings {
         let update = update.record(capabilities)?;
         let copy = copies(&layout, &arenas, &sharing, capabilities)?;
         let sum_evaluation = sum_evaluation(eval_loss, &sharing, capabilities)?;
-        let sample = plan.settings.sample.as_ref().map(|_| {
-            GenerateRecordings::new(&mut persistents, &gpt, model, buffers, expert_ranks, 1, capabilities)
+        let read = arenas.read();
+        let sample = plan.settings.sample.as_ref().filter(|_| sharing.holds_all_weights()).map(|_| {
+            let gpt = layout.bind(model, &read, None);
+            GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
                 .map_err(|e| misfit(&e))
         });
         let sample = sample.transpose()?;

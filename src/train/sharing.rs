@@ -7,8 +7,9 @@ use crate::model::shards::{Bucket, Shards};
 use crate::ops::grad_norm::NormShares;
 use crate::ops::spread::ExpertRanks;
 use crate::ops::tally::TallyColumns;
-use crate::ranks::{Group, Layout};
+use crate::ranks::Layout;
 use crate::record::{Collective, Recorder, Span, Tensor};
+use crate::settings::{Sharded, Sharding};
 use std::ops::Range;
 
 /// How the ranks of a run share the work on its parameters.
@@ -16,20 +17,48 @@ use std::ops::Range;
 pub struct Sharing {
     /// The ranks, and which of them this is.
     pub ranks: Layout,
-    /// Whether each rank updates its own part of the parameters, instead of every rank all of them (ZeRO stage 1: Rajbhandari et
-    /// al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020).
-    pub shards_optimizer: bool,
+    /// What each rank holds a part of (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+    /// 2020): with the optimizer's state (stage 1) it updates its own part of the parameters.
+    pub sharding: Sharding,
     /// Who owns what.
     pub shards: Shards,
 }
 
 impl Sharing {
+    /// The sharing of parameters in `layout`.
+    pub(super) fn new(layout: &ArenaLayout, ranks: Layout, sharding: Sharding) -> Self {
+        // Every rank has all gradients but those of the experts of others, of which it does not sum the squares.
+        let block = if sharding.what == Sharded::None { ranks.expert } else { sharding.ranks };
+        let divides = sharding.what != Sharded::Gradients && !sharding.gathers_again;
+        Self { ranks, sharding, shards: Shards::new(layout, &ranks, block, divides) }
+    }
+
+    /// Whether each rank updates its own part of the parameters.
+    pub(super) fn shards_optimizer(&self) -> bool {
+        self.sharding.what != Sharded::None
+    }
+
+    /// Whether each rank accumulates the gradients of its own part alone.
+    pub(super) fn shards_gradients(&self) -> bool {
+        self.sharding.what == Sharded::Gradients
+    }
+
+    /// Whether each rank keeps its own part of the weights alone, and gathers the others where layers read them.
+    pub(super) fn shards_weights(&self) -> bool {
+        self.shards_optimizer() && self.sharding.gathers_again
+    }
+
     /// What this rank updates of a segment: ranges of its elements.
     pub fn updated(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
-        match self.shards_optimizer {
+        match self.shards_optimizer() {
             true => self.shards.own(segment),
             false => vec![0..layout.segments[segment].elements],
         }
+    }
+
+    /// Whether this rank has all weights, and can compute the model alone.
+    pub(super) fn holds_all_weights(&self) -> bool {
+        !self.shards_weights() && self.ranks.expert == 1
     }
 
     /// The ranks over which experts are spread; `None` if each holds all.
@@ -40,7 +69,7 @@ impl Sharing {
 
     /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
     pub(super) fn shares_norm(&self) -> bool {
-        self.shards_optimizer || self.ranks.expert > 1
+        self.shards_optimizer() || self.ranks.expert > 1
     }
 
     /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
@@ -54,10 +83,10 @@ impl Sharing {
 
     /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
     pub(super) fn norm_shares(&self) -> Option<NormShares> {
-        self.shares_norm().then(|| NormShares {
-            lengths: self.shards.lengths_by_rank(),
-            group: Group::all(self.ranks.world()),
-            place: self.ranks.rank,
+        self.shares_norm().then(|| {
+            let group = self.shards.block();
+            let place = group.place(self.ranks.rank).unwrap_or(0);
+            NormShares { lengths: self.shards.lengths_by_rank(), group, place }
         })
     }
 
@@ -66,20 +95,24 @@ impl Sharing {
     pub(super) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
         for (number, bucket) in self.shards.buckets.iter().enumerate() {
             let whole = span(gradients, bucket, bucket.range.clone());
-            let collective = match self.shards_optimizer {
-                false => Collective::sum(vec![whole]),
-                true => Collective::ReduceScatter {
-                    own: span(gradients, bucket, self.shards.own_of(bucket)),
-                    whole,
-                    parts: bucket.parts_in_bytes(whole.element.bytes()),
-                },
-            };
-            rec.exchange_once_complete(&format!("gradients.{number}"), collective, &bucket.group);
+            let label = format!("gradients.{number}");
+            if !self.shards_optimizer() {
+                rec.exchange_once_complete(&label, Collective::sum(vec![whole]), &bucket.replicas);
+                continue;
+            }
+            let own = span(gradients, bucket, self.shards.own_of(bucket));
+            let parts = bucket.parts_in_bytes(whole.element.bytes());
+            rec.exchange_once_complete(
+                &label,
+                Collective::ReduceScatter { own, whole, parts },
+                &bucket.owners,
+            );
+            rec.exchange_once_complete(&label, Collective::sum(vec![own]), &bucket.copies);
         }
     }
 
-    /// Where the optimizer is sharded, gathers what each rank has updated of those segments of `arena` that it `holds` and all
-    /// ranks have whole.
+    /// Where the optimizer is sharded, and weights are not, gathers what each rank has updated of those segments of `arena` that it
+    /// `holds` and all ranks have whole.
     pub(super) fn gather(
         &self,
         rec: &mut Recorder,
@@ -88,13 +121,18 @@ impl Sharing {
         holds: impl Fn(usize) -> bool,
     ) {
         let is_held = |segment: usize| arena.segments[segment].is_some() && holds(segment);
-        let buckets = self.shards.buckets.iter().enumerate().filter(|_| self.shards_optimizer);
+        let buckets = self
+            .shards
+            .buckets
+            .iter()
+            .enumerate()
+            .filter(|_| self.shards_optimizer() && !self.shards_weights());
         for (number, bucket) in buckets.filter(|(_, bucket)| is_held(bucket.segment)) {
             let whole = span(arena, bucket, bucket.range.clone());
             let own = span(arena, bucket, self.shards.own_of(bucket));
             let parts = bucket.parts_in_bytes(whole.element.bytes());
             let collective = Collective::AllGather { own, whole, parts };
-            rec.exchange(&format!("{label}.{number}"), collective, &bucket.group);
+            rec.exchange(&format!("{label}.{number}"), collective, &bucket.owners);
         }
     }
 

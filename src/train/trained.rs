@@ -93,16 +93,9 @@ impl<'gpu> TrainedModel<'gpu> {
         check_binding(bytes, &capabilities, what, FEWER_PROMPTS)?;
         let model_buffers = ModelBuffers::new(config, sequences * config.seq_length as u32, &mut persistents);
         let gpt = layout.bind(config, &weights, None);
-        let recordings = GenerateRecordings::new(
-            &mut persistents,
-            &gpt,
-            config,
-            model_buffers,
-            None,
-            sequences,
-            capabilities,
-        )
-        .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
+        let recordings =
+            GenerateRecordings::new(&mut persistents, &gpt, config, model_buffers, sequences, capabilities)
+                .map_err(|error| Error::Plan(format!("{error}; {FEWER_PROMPTS}")))?;
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(&[&recordings.prefill, &recordings.step], &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {

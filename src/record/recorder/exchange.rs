@@ -18,6 +18,11 @@ impl Recorder {
         self.add_exchange(label, collective, group, at, false);
     }
 
+    /// Adds an exchange in every micro-batch before the dispatch number `at`.
+    pub fn exchange_at(&mut self, label: &str, collective: Collective, group: &Group, at: usize) {
+        self.add_exchange(label, collective, group, at, false);
+    }
+
     /// Adds an exchange of the last micro-batch of a step, directly after the last dispatch so far that uses its sources.
     /// Nothing if the group has one rank.
     pub fn exchange_once_complete(&mut self, label: &str, collective: Collective, group: &Group) {

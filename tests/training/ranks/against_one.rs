@@ -8,14 +8,12 @@ use gristmill::settings::{Sharded, Sharding};
 const ALLOWED: f64 = 1e-6;
 
 /// Trains ten steps on `size` ranks and on one, which accumulates the micro-batches of all.
-fn equals_one_rank(setup: &Setup, size: usize, expert: usize, shards: bool) {
+fn equals_one_rank(setup: &Setup, size: usize, expert: usize, sharding: Sharding) {
     let plan = |rank| {
         let mut plan = setup.plan();
         plan.settings.runner.gradient_accumulation_steps = 4 / size;
         plan.layout = Layout { rank, data: size, expert, ..Layout::one() };
-        if shards {
-            plan.sharding = Sharding { what: Sharded::Optimizer, ranks: size, gathers_again: false };
-        }
+        plan.sharding = sharding;
         plan
     };
     let mut alone = plan(0);
@@ -47,23 +45,50 @@ fn compare(name: &str, rank: usize, got: &Trained, want: &Trained) {
     assert!(distance <= 10.0 * ALLOWED, "{name}, rank {rank}: the weights differ by {distance:e}");
 }
 
-#[test]
-fn data_parallel_equals_one_rank() {
-    equals_one_rank(&Setup::new("llama", ""), 2, 1, false);
-    equals_one_rank(&Setup::new("llama", ""), 4, 1, false);
+/// Moments and master weights on `ranks` ranks (ZeRO-1).
+fn optimizer(ranks: usize) -> Sharding {
+    Sharding { what: Sharded::Optimizer, ranks, gathers_again: false }
+}
+
+/// The gradients of a step too (ZeRO-2).
+fn gradients(ranks: usize) -> Sharding {
+    Sharding { what: Sharded::Gradients, ..optimizer(ranks) }
+}
+
+/// And the weights.
+fn weights(ranks: usize) -> Sharding {
+    Sharding { gathers_again: true, ..gradients(ranks) }
 }
 
 #[test]
-fn sharded_optimizer_equals_one_rank() {
-    equals_one_rank(&Setup::new("llama", ""), 2, 1, true);
+fn data_parallel_equals_one_rank() {
+    equals_one_rank(&Setup::new("llama", ""), 2, 1, Sharding::NONE);
+    equals_one_rank(&Setup::new("llama", ""), 4, 1, Sharding::NONE);
+}
+
+#[test]
+fn a_sharded_optimizer_equals_one_rank() {
+    equals_one_rank(&Setup::new("llama", ""), 2, 1, optimizer(2));
+    equals_one_rank(&Setup::new("llama", ""), 4, 1, optimizer(2));
+}
+
+#[test]
+fn sharded_gradients_equal_one_rank() {
+    equals_one_rank(&Setup::new("llama", ""), 2, 1, gradients(2));
+    equals_one_rank(&Setup::new("llama", ""), 4, 1, gradients(2));
+}
+
+#[test]
+fn weights_gathered_again_equal_one_rank() {
+    equals_one_rank(&Setup::new("llama", ""), 2, 1, weights(2));
 }
 
 #[test]
 fn spread_experts_equal_one_rank() {
     let dropless = Setup::experts("dropless", "expert_num: 4, num_experts_chosen: 2, use_gmm: True", "");
-    equals_one_rank(&dropless, 2, 2, false);
-    equals_one_rank(&dropless, 4, 2, true);
+    equals_one_rank(&dropless, 2, 2, Sharding::NONE);
+    equals_one_rank(&dropless, 4, 2, optimizer(4));
     let capacity = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.0, shared_expert_num: 1, \
                     aux_loss_types: [expert], aux_loss_factors: [0.01]";
-    equals_one_rank(&Setup::experts("capacity", capacity, ""), 4, 4, false);
+    equals_one_rank(&Setup::experts("capacity", capacity, ""), 4, 4, Sharding::NONE);
 }
