@@ -232,16 +232,26 @@ fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
             assert!(planned.contains(text), "`{text}` is missing:\n{planned}");
         }
     }
-    let refused = |arguments: &[&str]| {
+    let refused_in = |lines: usize, arguments: &[&str]| {
         let ended = run(without_adapter(&mut gristmill(arguments)));
-        assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+        assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), lines), "{}", ended.stderr);
         ended.stderr
     };
+    let refused = |arguments: &[&str]| refused_in(1, arguments);
     let answer =
         refused(&["train", "--config", file, "--as-single", "--train_dataset.data_loader.dataset_dir=''"]);
     assert!(answer.contains("train_dataset.data_loader.type: needs `dataset_dir`"), "{answer}");
-    let answer = refused(&["plan", "--config", file]);
-    assert!(answer.contains("parallel_config: asks for 16 devices"), "{answer}");
+    let answer = refused_in(3, &["train", "--config", file]);
+    assert!(answer.contains("model_parallel: `4` is not built yet: "), "{answer}");
+    let shared = ["--parallel_config.model_parallel=1", "--parallel_config.pipeline_stage=1"];
+    let answer = refused(&[&["train", file], &shared[..]].concat());
+    assert!(
+        answer.contains("parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started"),
+        "{answer}"
+    );
+    let planned = run(without_adapter(&mut gristmill(["plan", "--config", file]))).succeeded().stdout;
+    assert!(planned.contains("32 x 3 windows of 64 tokens"), "{planned}");
+    assert!(planned.contains(", shared by 2 ranks\n"), "{planned}");
     let answer = refused(&["plan", file, "--config", file]);
     assert!(answer.contains("--config: the configuration is named twice; name it once"), "{answer}");
 }

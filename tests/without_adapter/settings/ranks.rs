@@ -79,7 +79,7 @@ fn a_plan_of_several_ranks_reads_back_as_itself_on_them() {
         "--parallel_config.data_parallel=4",
         "--parallel.enable_parallel_optimizer=True",
         "--parallel.parallel_optimizer_config.optimizer_level=level2",
-        "--parallel.optimizer_weight_shard_size=-1",
+        "--parallel.optimizer_weight_shard_size=2",
         "--gradient_accumulation_steps=3",
     ];
     let experts = experts();
@@ -259,6 +259,8 @@ fn what_is_shared_out_follows_from_the_keys_of_the_optimizer() {
         (vec![shards("optimizer_level: level3")], again),
         (vec![shards("optimizer_weight_shard_size: 0"), recompute.to_string()], again),
         (vec![context("optimizer_weight_shard_size: 8")], optimizer),
+        (vec![context("optimizer_weight_shard_size: 4")], Sharding { ranks: 4, ..optimizer }),
+        (vec![shards("optimizer_weight_shard_size: 2")], Sharding { ranks: 2, ..optimizer }),
         (vec![recompute.to_string()], Sharding::NONE),
     ] {
         let flags: Vec<&str> = ["--parallel_config.data_parallel=8"]
@@ -279,9 +281,12 @@ fn keys_of_the_optimizer_that_do_not_fit_are_said() {
     let on = |flags: &[&str]| answer(&[&[PARALLEL, "--parallel_config.data_parallel=8"], flags].concat(), 8);
     let enabled = "--parallel.enable_parallel_optimizer=True";
     let size = "--parallel.parallel_optimizer_config.optimizer_weight_shard_size";
+    let experts = experts();
     assert_eq!(
-        on(&[enabled, &format!("{size}=4")]),
-        format!("{size}: `4` of 8 ranks is not built yet; write -1, which is all of them")
+        on(&[enabled, &format!("{size}=2"), &experts, "--parallel_config.expert_parallel=4"]),
+        format!(
+            "{size}: 2 ranks cannot hold experts that 4 share; write a multiple of `expert_parallel`, or -1, which is all ranks"
+        )
     );
     assert_eq!(
         on(&[enabled, &format!("{size}=4"), "--parallel.optimizer_weight_shard_size=2"]),
@@ -359,8 +364,4 @@ fn a_plan_takes_the_degrees_from_the_file() {
     assert_eq!(config.plan.layout, Layout { data: 8, ..Layout::one() });
     assert_eq!(config.plan.sharding, Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false });
     assert!(config.unbuilt.is_empty());
-    // Part of the ranks that share one copy is planned for, too.
-    let half = ["--parallel.enable_parallel_optimizer=True", "--parallel.optimizer_weight_shard_size=2"];
-    let config = outline(&[&["--parallel_config.data_parallel=8"], &half[..]].concat());
-    assert_eq!((config.plan.sharding.ranks, config.unbuilt.len()), (2, 1));
 }
