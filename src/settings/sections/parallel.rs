@@ -1,6 +1,6 @@
 //! `parallel_config` and `parallel`: how a run is spread over ranks.
 
-mod asked;
+mod degrees;
 mod mode;
 mod rows;
 mod sharding;
@@ -84,7 +84,7 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
     let uses_parallel = run.use_parallel == Some(true);
     let counts =
         uses_parallel && matches!(asked.context.parallel_mode, ParallelMode::SemiAuto | ParallelMode::Auto);
-    let layout = asked::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
+    let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
     if layout.model == 1 {
         degrees.ignore(&["use_seq_parallel"]);
     }
@@ -94,7 +94,7 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
 impl Distribution {
     /// Checks that the experts of `moe` can be spread as asked, and settles how tokens get to them; a dense model has none.
     pub fn fit_experts(&mut self, moe: Option<&mut Moe>, source: &Source<'_>) {
-        asked::fit_experts(&mut self.layout, moe.as_deref(), source);
+        degrees::fit_experts(&mut self.layout, moe.as_deref(), source);
         if let Some(moe) = moe {
             moe::settle_dispatcher(moe, self.layout.expert, source);
         }

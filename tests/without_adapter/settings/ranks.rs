@@ -88,7 +88,9 @@ fn a_plan_of_several_ranks_reads_back_as_itself_on_them() {
         &experts,
         "--micro_batch_interleave_num=2",
     ];
-    for flags in [&of_optimizer[..], &of_experts, &["--parallel.parallel_mode=0"]] {
+    let of_weights =
+        [&of_optimizer[..], &["--parallel.parallel_optimizer_config.optimizer_level=level3"]].concat();
+    for flags in [&of_optimizer[..], &of_weights, &of_experts, &["--parallel.parallel_mode=0"]] {
         for rank in [0, 3] {
             let (plan, _) = plan_on(flags, rank, 4);
             let text = plan.to_yaml();
@@ -356,6 +358,60 @@ fn degrees_that_are_not_built_are_planned() {
         "--parallel_config: `4` is not built: a sequence stays on one rank; write `context_parallel: 1`, and \
          `recompute_config.recompute: True` where memory is short"
     );
+}
+
+/// Whatever the degrees, the mode and the number of ranks: a plan for these ranks, or lines of which none is about another.
+#[test]
+fn every_combination_is_a_plan_or_one_line_each() {
+    let (mut plans, mut refusals) = (0, 0);
+    let uses = ["", "use_parallel: False\n", "use_parallel: True\n", "use_parallel: True\nas_single: True\n"];
+    let mut check = |text: &str, rank: usize, size: usize| match started(text, &[], rank, size) {
+        Ok(RunConfig { plan, unbuilt, .. }) => {
+            plans += 1;
+            let Layout { data, expert, .. } = plan.layout;
+            assert_eq!(
+                (plan.layout.world(), plan.layout.rank, data, unbuilt.len()),
+                (size, rank, size, 0),
+                "{text}"
+            );
+            assert!(data.is_multiple_of(expert) && 4usize.is_multiple_of(expert), "{text}");
+            assert_eq!(
+                plan.tokens_per_step,
+                size * plan.settings.runner.gradient_accumulation_steps * 4 * 32,
+                "{text}"
+            );
+            let again =
+                started(&plan.to_yaml(), &[], rank, size).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!(again.plan, plan, "{text}");
+        }
+        Err(error) => {
+            refusals += 1;
+            let lines = error.to_string();
+            assert!(
+                lines.lines().count() <= 2 && lines.lines().all(|line| line.starts_with("x.yaml:")),
+                "{lines}\n{text}"
+            );
+            assert!(
+                lines.lines().all(|line| line.contains("; write ")
+                    || line.contains("; start ")
+                    || line.contains("; remove it")),
+                "{lines}"
+            );
+        }
+    };
+    for (used, mode) in uses.into_iter().flat_map(|used| [0, 1, 3].map(|mode| (used, mode))) {
+        for (data, expert, model) in [1, 2, 4].into_iter().flat_map(|data| {
+            [1, 2, 3].into_iter().flat_map(move |expert| [1, 2].map(|model| (data, expert, model)))
+        }) {
+            let text = format!(
+                "{BASE}{used}parallel: {{parallel_mode: {mode}, enable_parallel_optimizer: True}}\nparallel_config: \
+                 {{data_parallel: {data}, expert_parallel: {expert}, model_parallel: {model}}}\nmoe_config: {{expert_num: 4, \
+                 num_experts_chosen: 2}}\n"
+            );
+            [(0, 1), (1, 2), (3, 4)].into_iter().for_each(|(rank, size)| check(&text, rank, size));
+        }
+    }
+    assert!(plans > 100 && refusals > 100, "{plans} plans, {refusals} refusals");
 }
 
 #[test]
