@@ -283,11 +283,13 @@ fn keys_of_the_optimizer_that_do_not_fit_are_said() {
     let on = |flags: &[&str]| answer(&[&[PARALLEL, "--parallel_config.data_parallel=8"], flags].concat(), 8);
     let enabled = "--parallel.enable_parallel_optimizer=True";
     let size = "--parallel.parallel_optimizer_config.optimizer_weight_shard_size";
-    let experts = experts();
+    assert_eq!(on(&[enabled, &format!("{size}=4")]), "accepted []");
+    let spread = ["--moe_config.expert_num=8", "--parallel_config.expert_parallel=4"];
+    assert_eq!(on(&[&spread[..], &[enabled, &format!("{size}=4")]].concat()), "accepted []");
     assert_eq!(
-        on(&[enabled, &format!("{size}=2"), &experts, "--parallel_config.expert_parallel=4"]),
+        on(&[&spread[..], &[enabled, &format!("{size}=2")]].concat()),
         format!(
-            "{size}: 2 ranks cannot hold experts that 4 share; write a multiple of `expert_parallel`, or -1, which is all ranks"
+            "{size}: `2` ranks hold no copy of experts that are spread over 4; write a multiple, or -1, which is all ranks"
         )
     );
     assert_eq!(
@@ -420,4 +422,8 @@ fn a_plan_takes_the_degrees_from_the_file() {
     assert_eq!(config.plan.layout, Layout { data: 8, ..Layout::one() });
     assert_eq!(config.plan.sharding, Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false });
     assert!(config.unbuilt.is_empty());
+    // Part of the ranks that share one copy is planned for, too.
+    let half = ["--parallel.enable_parallel_optimizer=True", "--parallel.optimizer_weight_shard_size=2"];
+    let config = outline(&[&["--parallel_config.data_parallel=8"], &half[..]].concat());
+    assert_eq!((config.plan.sharding.ranks, config.unbuilt.len()), (2, 0));
 }

@@ -91,12 +91,15 @@ fn ranks(written: i64, layout: &Layout, source: &Source<'_>) -> usize {
     match usize::try_from(written) {
         Err(_) | Ok(0) => data,
         Ok(size) if size == data => data,
+        Ok(size) if size > 1 && data.is_multiple_of(size) && size.is_multiple_of(expert) => size,
         Ok(size) if size > 1 && data.is_multiple_of(size) => {
-            if !size.is_multiple_of(expert) && source.is_sound(path) {
-                let remedy = "write a multiple of `expert_parallel`, or -1, which is all ranks";
-                source.fault(path, format!("{size} ranks cannot hold experts that {expert} share; {remedy}"));
+            let text = format!(
+                "`{size}` ranks hold no copy of experts that are spread over {expert}; write a multiple, or -1, which is all ranks"
+            );
+            if source.is_sound(path) {
+                source.fault(path, text);
             }
-            size
+            data
         }
         // As in MindSpore, which takes no group of one and none that leaves ranks over.
         Ok(size) => {
