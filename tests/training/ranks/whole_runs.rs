@@ -5,9 +5,10 @@ use crate::runs::{FolderRun, Setup, metrics};
 use gristmill::error::Result;
 use gristmill::train::run::Summary;
 
-/// A run of two layers, with few steps.
+/// A run of two layers, with few steps, in which all ranks share the batch.
 fn small(overrides: &[&str]) -> FolderRun {
-    FolderRun::new(Setup::new("ranked", "").with(overrides))
+    let shared = ["--use_parallel=True", "--parallel.parallel_mode=0"];
+    FolderRun::new(Setup::new("ranked", "").with(&shared).with(overrides))
 }
 
 fn lines(results: Vec<Result<Summary>>) -> Vec<String> {
@@ -23,6 +24,30 @@ fn one_rank_writes_for_all() {
     assert_eq!(summaries[0], summaries[1]);
     let steps: Vec<u64> = metrics(&run.folder()).iter().map(|line| line.step).collect();
     assert_eq!(steps, [1, 2, 3]);
+}
+
+/// Three micro-batches cannot be shared evenly, and all are counted once. The allowed error is that of losses in data parallel.
+#[test]
+fn an_evaluation_is_that_of_one_rank() {
+    let evaluated = |size: usize| {
+        let accumulation = format!("--gradient_accumulation_steps={}", 4 / size);
+        let eval = ["--do_eval", "--train_dataset.eval_fraction=0.3", "--eval_batches=3"];
+        let run = small(&eval);
+        let run = FolderRun::new(run.setup.with(&[&accumulation]));
+        let config = run.setup.write(run.home.path());
+        let results = run_each(&config, &vec![run.arguments(2); size]);
+        let summary = results.into_iter().next().expect("a rank").expect("a run");
+        [summary.loss, summary.eval_loss.expect("an evaluation")].map(f64::from)
+    };
+    let one = evaluated(1);
+    for size in [2, 4] {
+        let several = evaluated(size);
+        for (got, want) in several.into_iter().zip(one) {
+            let apart = (got - want).abs() / want;
+            println!("{size} ranks: {got} where one has {want}, {apart:.1e} apart");
+            assert!(apart <= 1e-6, "{size} ranks: {got} where one has {want}");
+        }
+    }
 }
 
 #[test]
