@@ -33,5 +33,5 @@ mod update;
 
 pub use dump::dump_wgsl;
 pub use finished::{FinishedEvaluation, FinishedStep};
-pub use run::run;
+pub use run::{run, run_on_ranks};
 pub use trainer::Trainer;

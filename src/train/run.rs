@@ -12,8 +12,9 @@ use super::sample::{check_sample, sample};
 use super::trainer::Trainer;
 use crate::data::{BackgroundCheck, Dataset};
 use crate::device::{Gpu, GpuOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::count;
+use crate::ranks::Ranks;
 use crate::report::instruments::ExpertInstruments;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
@@ -48,9 +49,25 @@ pub struct Summary {
 /// One line that names the culprit and the remedy: configuration, data, adapter, run folder, disk; steps whose gradients or
 /// losses are not finite, 20 in a row or at the end, or whose norm spikes, while checkpoints from before them are kept.
 pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>) -> Result<Summary> {
+    run_on_ranks(config, overrides, interrupt, Ranks::alone()).await
+}
+
+/// The same as one of the ranks of a run. All of them call it with the same file and overrides.
+///
+/// # Errors
+/// Those of [`run`], and a rank that has ended.
+pub async fn run_on_ranks(
+    config: &Path,
+    overrides: &[String],
+    interrupt: Arc<AtomicBool>,
+    ranks: Ranks,
+) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     let log = Log::start();
     let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
+    if ranks.size() > 1 {
+        return Err(Error::Plan("several ranks are not built yet; start a single one".into()));
+    }
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let data = plan.load_data()?;
     if let Some(sample) = &settings.sample {

@@ -2,4 +2,5 @@
 
 mod collectives;
 mod ends;
+mod program;
 mod transports;
