@@ -74,17 +74,18 @@ pub async fn run_on_ranks(
         check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
     }
     let length = RunLength::new(plan, data.train.steps_per_epoch());
-    let gpu = open_device(plan).await?;
+    let gpu = open_device(plan, ranks.local_rank()).await?;
     let peak = Peak::of(&gpu).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = Trainer::new(&gpu, plan, &length).await?;
     let trained = train_on(&mut trainer, &config, &data, &length, &log, peak, interrupt).await;
     trained.map_err(|error| trainer.explain(error))
 }
 
-/// Opens the device that `plan` asks for.
-pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
-    let Context { device_name, tier, .. } = plan.settings.context.clone();
-    open_device_with(&GpuOptions { device_name, tier, ..GpuOptions::default() }, plan).await
+/// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
+pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
+    let Context { device_name, device_id, tier, .. } = plan.settings.context.clone();
+    let options = GpuOptions { device_name, device_id, local_rank, tier, ..GpuOptions::default() };
+    open_device_with(&options, plan).await
 }
 
 /// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise.
