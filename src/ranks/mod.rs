@@ -7,6 +7,7 @@
 //!
 //! Knows no devices, no tensors and no settings: it moves bytes.
 
+mod agree;
 pub mod collectives;
 mod group;
 pub mod in_process;

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a wait yields the core between two questions before it sleeps between them.
+/// How long a wait only yields its core between two questions.
 const EAGER: Duration = Duration::from_micros(200);
 
-/// Between two questions, once it sleeps.
-const NAP: Duration = Duration::from_micros(50);
+/// The shortest and the longest sleep between two questions.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 
-/// A wait that asks often at first, and later sleeps so that others can use the core.
+/// A wait that asks often at first and then ever less often: it takes next to nothing of a core that others compute on, and is
+/// at most a tenth longer for it.
 pub(super) struct Patience {
     since: Instant,
 }
@@ -25,6 +26,11 @@ impl Patience {
 
     /// Nothing arrived.
     pub fn wait(&self) {
-        if self.since.elapsed() < EAGER { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        let waited = self.since.elapsed();
+        if waited < EAGER {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep((waited / 10).clamp(NAPS[0], NAPS[1]));
+        }
     }
 }
