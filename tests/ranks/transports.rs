@@ -27,7 +27,8 @@ pub fn on_every_transport(test: &str, body: fn(&Ranks)) {
         for size in [2, 4] {
             let ended = run_processes(size, test);
             let passed = ended.stdout.matches("test result: ok. 1 passed").count();
-            assert_eq!(passed, size, "{test} on {size} processes: {}\n{}", ended.stdout, ended.stderr);
+            let output = format!("{}\n{}", ended.stdout, ended.stderr);
+            assert_eq!((passed, ended.exit_code), (size, Some(0)), "{test} on {size} processes: {output}");
         }
     }
 }
