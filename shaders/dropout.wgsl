@@ -2,7 +2,8 @@
 //
 //   dropout            x, residual, y (rows, cols)
 //   random_words       words (rows, cols) u32: the words that dropout compares with its threshold; for tests
-//   count_micro_step   one invocation, launched at the start of each micro-batch: advances DropoutState
+//   count_micro_step   one invocation, launched at the start of each micro-batch: advances DropoutState; ranks take the
+//                      micro-batches of a step in turns
 //
 // The backward pass is the same kernel applied to the gradient: the mask is redrawn from seed, op, step, micro-batch
 // and element index. No mask is stored, and a resumed run draws the same masks.
@@ -27,6 +28,8 @@ struct Params {
     seed_high: u32,
     threshold: u32, // 2^32 p
     factor: f32, // 1 / (1 - p)
+    first: u32, // count_micro_step: this rank's first micro-batch of a step
+    ranks: u32, // and how many ranks take turns
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -71,8 +74,8 @@ fn words_of(index: u32) -> vec4<u32> {
 
 @compute @workgroup_size(1)
 fn count_micro_step() {
-    // Steps are numbered from 1 here, so a zero-filled state matches no step; a new step restarts the count at 0.
+    // Steps are numbered from 1 here, so a zero-filled state matches no step; a new step restarts the count.
     let number = step.step + 1u;
-    state_out.micro_step = select(0u, state_out.micro_step + 1u, state_out.step == number);
+    state_out.micro_step = select(params.first, state_out.micro_step + params.ranks, state_out.step == number);
     state_out.step = number;
 }

@@ -40,6 +40,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     let config = RunConfig::outline(config, &Override::parse_all(overrides)?)?;
     let plan = &config.plan;
     config.notices.iter().for_each(|notice| say!("{notice}"));
+    config.unbuilt.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
     let data = config.obstacles.first().map_or_else(|| plan.load_data(), |obstacle| Err(obstacle.clone()));
     let length = match data {
         Ok(data) => {

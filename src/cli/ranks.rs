@@ -5,7 +5,6 @@ use crate::ranks::{Ranks, Transport, in_process, launcher, mpi};
 use std::process::exit;
 use std::thread::{Builder, ScopedJoinHandle, scope, sleep};
 use std::time::Duration;
-use tracing::subscriber::{NoSubscriber, set_default, set_global_default};
 
 /// How long the other processes leave the first one to print what they would print too: launchers end all processes when one
 /// ends with an error.
@@ -14,8 +13,7 @@ const FIRST_SPEAKS: Duration = Duration::from_secs(2);
 /// How long a process waits for its own end after it has aborted the others.
 const ABORT: Duration = Duration::from_secs(10);
 
-/// Runs `run` on each rank: on `threads` threads, as one of the processes of `mpirun`, or without either on a single rank. The
-/// others than the first log nothing.
+/// Runs `run` on each rank: on `threads` threads, as one of the processes of `mpirun`, or without either on a single rank.
 ///
 /// # Errors
 /// That of the first rank that failed by itself. Among processes the first prints it, and all exit with code 2.
@@ -33,10 +31,7 @@ pub fn on_ranks(threads: Option<usize>, run: impl Fn(Ranks) -> Result<()> + Sync
 
 /// Runs `run` on `count` threads. The others end when one ends with an error or panics.
 fn on_threads(count: usize, run: impl Fn(Ranks) -> Result<()> + Sync) -> Result<()> {
-    let run = |end: in_process::InProcess| {
-        let _silent = (end.rank() > 0).then(|| set_default(NoSubscriber::default()));
-        run(Ranks::start(|| Ok(Box::new(end) as Box<dyn Transport>))?)
-    };
+    let run = |end: in_process::InProcess| run(Ranks::start(|| Ok(Box::new(end) as Box<dyn Transport>))?);
     let results = scope(|scope| {
         let spawn = |end: in_process::InProcess| {
             let thread = Builder::new().name(format!("rank {}", end.rank()));
@@ -68,10 +63,6 @@ fn first_cause(results: Vec<Result<()>>) -> Option<(usize, Error)> {
 /// Runs `run` as one of several processes.
 fn as_process(run: impl Fn(Ranks) -> Result<()>) -> Result<()> {
     let ranks = Ranks::start(mpi::connect).map_err(of_all)?;
-    if ranks.rank() > 0 {
-        // The only error is that there is a subscriber already.
-        let _ = set_global_default(NoSubscriber::default());
-    }
     let Err(error) = run(ranks.clone()) else { return Ok(()) };
     let line = match ranks.rank() {
         0 => error,
@@ -153,18 +144,6 @@ mod tests {
             })
         });
         panics.expect_err("the panic of the rank");
-    }
-
-    #[test]
-    fn only_the_first_rank_logs() {
-        let run = |ranks: Ranks| {
-            let logs = !tracing::dispatcher::get_default(|to| to.is::<tracing::subscriber::NoSubscriber>());
-            if ranks.rank() > 0 && logs {
-                return Err(Error::Plan("logs".into()));
-            }
-            Ok(())
-        };
-        on_threads(2, run).expect("only the first rank logs");
     }
 
     #[test]

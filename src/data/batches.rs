@@ -1,4 +1,7 @@
 //! Windows of token streams and samples as rows of micro-batches, each a pure function of its number.
+//!
+//! Micro-batches are numbered as one rank takes them. Where several share a step they are dealt in turns, so what a step learns
+//! from does not depend on how many ranks there are.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,15 +16,15 @@ use super::stream::TokenStream;
 use crate::error::{Error, Result};
 use crate::random::{Permutation, SHUFFLE_STREAM};
 
-/// The shape of batches, and which part of each step this rank takes. No size may be 0.
+/// The shape of batches, and which of them this rank takes. No size may be 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchSpec {
     /// Tokens of a row that the model reads.
     pub seq_length: usize,
     /// Rows in a micro-batch of one rank.
     pub batch_size: usize,
-    /// Micro-batches in a step.
-    pub gradient_accumulation_steps: usize,
+    /// Micro-batches in a step, those of all ranks together.
+    pub micro_batches: usize,
     /// Size of the model's vocabulary: every token id must be below it.
     pub vocab_size: usize,
     /// Token id of targets that the loss skips.
@@ -30,9 +33,9 @@ pub struct BatchSpec {
     pub sorts_positions: bool,
     /// Depth of multi-token prediction: how many tokens beyond the next are predicted; 0 for none.
     pub ahead: usize,
-    /// Number of this rank, from 0.
+    /// Which of the ranks that share the data this is, from 0: it takes the micro-batches whose number leaves this remainder.
     pub rank: usize,
-    /// Number of ranks.
+    /// How many ranks share the data.
     pub world: usize,
 }
 
@@ -48,6 +51,8 @@ pub struct Batches {
     rules: DocumentRules,
     rows_per_epoch: u64,
     steps_per_epoch: u64,
+    /// The micro-batches that are taken, if not all.
+    end: Option<u64>,
     /// Which source each row comes from; `None` if there is one source and no wanted number of samples.
     blend: Option<Blend>,
     /// Seed of the order of rows; `None`: the order of the files.
@@ -92,7 +97,7 @@ impl Batches {
         shuffle: Option<u64>,
         samples: Option<u64>,
     ) -> Result<Self> {
-        let sizes = [spec.seq_length, spec.batch_size, spec.gradient_accumulation_steps, spec.world];
+        let sizes = [spec.seq_length, spec.batch_size, spec.micro_batches, spec.world];
         assert!(!sizes.contains(&0), "no size of a batch may be 0: {spec:?}");
         let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
         let is_one = sources.len() == 1;
@@ -103,7 +108,7 @@ impl Batches {
         let sources: Vec<Rows> = sources.into_iter().map(rows_of).collect::<Result<_>>()?;
         let all = sources.iter().fold(0u64, |sum, rows| sum.saturating_add(rows.count));
         let rows_per_epoch = samples.unwrap_or(all);
-        let per_step = sizes[1..].iter().fold(1u64, |product, size| product.saturating_mul(*size as u64));
+        let per_step = (spec.batch_size as u64).saturating_mul(spec.micro_batches as u64);
         let steps_per_epoch = rows_per_epoch / per_step;
         if steps_per_epoch == 0 {
             let has = if samples.is_some() { "`sizes` asks for" } else { "the data has" };
@@ -120,13 +125,20 @@ impl Batches {
         }
         let blend = (!is_one || samples.is_some()).then(|| Blend::new(&weights));
         let rules = DocumentRules::default();
-        Ok(Self { sources, spec, rules, rows_per_epoch, steps_per_epoch, blend, shuffle })
+        Ok(Self { sources, spec, rules, rows_per_epoch, steps_per_epoch, end: None, blend, shuffle })
     }
 
     /// The same batches with documents treated by `rules`.
     #[must_use]
     pub fn with_rules(self, rules: DocumentRules) -> Self {
         Self { rules, ..self }
+    }
+
+    /// The first `count` micro-batches of the first epoch alone, or all that it has, which is what an evaluation takes.
+    #[must_use]
+    pub fn first(self, count: u64) -> Self {
+        let end = Some(count.min(self.micro_steps_per_epoch()));
+        Self { end, ..self }
     }
 
     /// The shape of the batches.
@@ -149,9 +161,16 @@ impl Batches {
         self.steps_per_epoch
     }
 
-    /// Number of micro-batches in an epoch: its steps times `gradient_accumulation_steps`.
+    /// Number of micro-batches in an epoch, those of all ranks together: its steps times `micro_batches`, or as many as are
+    /// taken of the [`first`](Self::first).
     pub fn micro_steps_per_epoch(&self) -> u64 {
-        self.steps_per_epoch * self.spec.gradient_accumulation_steps as u64
+        self.end.unwrap_or(self.steps_per_epoch * self.spec.micro_batches as u64)
+    }
+
+    /// How many of these each rank takes. It is the same number for all: where the [`first`](Self::first) cannot be shared
+    /// evenly, some ranks end with a micro-batch in which no target counts.
+    pub fn micro_steps_of_rank(&self) -> u64 {
+        self.micro_steps_per_epoch().div_ceil(self.spec.world as u64)
     }
 
     /// The part of each source that these batches come from, in tokens or in samples.
@@ -159,9 +178,9 @@ impl Batches {
         self.sources.iter().map(|rows| rows.source.range.clone()).collect()
     }
 
-    /// Unigram entropy, in nats, of the targets of an epoch, or of its first `batches` micro-batches if there are more.
-    pub fn unigram_entropy(&self, batches: u64) -> f64 {
-        let rows = batches.min(self.micro_steps_per_epoch()) * self.rows_per_batch();
+    /// Unigram entropy, in nats, of the targets of an epoch.
+    pub fn unigram_entropy(&self) -> f64 {
+        let rows = self.micro_steps_per_epoch() * self.spec.batch_size as u64;
         let wanted = self.blend.as_ref().map_or_else(|| vec![rows], |blend| blend.counts(rows));
         let mut counts = TokenCounts::default();
         self.sources.iter().zip(wanted).for_each(|(rows, wanted)| rows.count_targets(wanted, &mut counts));
@@ -187,7 +206,8 @@ impl Batches {
         hash
     }
 
-    /// The micro-batch with the number `micro_step`, counted from 0 at the start of training, through all epochs.
+    /// This rank's micro-batch number `micro_step`, counted from 0 at the start of training, through all epochs. Among those of all
+    /// ranks it is number `micro_step * world + rank`.
     ///
     /// # Errors
     /// If it holds a token outside the vocabulary.
@@ -203,15 +223,20 @@ impl Batches {
     /// If it holds a token outside the vocabulary.
     pub fn fill(&self, micro_step: u64, batch: &mut Batch) -> Result<()> {
         let (seq_length, vocab_size, pad) = (self.spec.seq_length, self.spec.vocab_size, self.rules.pad);
+        let wanted = micro_step * self.spec.world as u64 + self.spec.rank as u64;
+        let number = self.end.map_or(wanted, |end| wanted.min(end - 1));
         batch.resize(self.spec.batch_size * seq_length, self.spec.sorts_positions);
         let rows = batch.tokens.chunks_mut(seq_length).zip(batch.targets.chunks_mut(seq_length));
         for (index, (tokens, targets)) in rows.enumerate() {
-            let (rows, row) = self.locate(micro_step, index);
+            let (rows, row) = self.locate(number, index);
             rows.read(row, tokens, targets, vocab_size, pad)?;
         }
         batch.derive(seq_length, &self.rules, self.spec.ignore_id);
+        if number != wanted {
+            batch.targets.fill(self.spec.ignore_id);
+        }
         for index in 0..self.spec.batch_size {
-            let (rows, row) = self.locate(micro_step, index);
+            let (rows, row) = self.locate(number, index);
             let first = index * seq_length;
             rows.for_each_document(row, |part| {
                 batch.isolate(first + part.start..first + part.end, seq_length)
@@ -222,18 +247,17 @@ impl Batches {
         Ok(())
     }
 
-    /// The source of a row of a micro-batch, and the number of that row there.
-    fn locate(&self, micro_step: u64, index: usize) -> (&Rows, u64) {
-        // Ranks take turns, so that the rows of a step do not depend on the number of ranks.
-        let turn = (index * self.spec.world + self.spec.rank) as u64;
+    /// The source of a row of micro-batch `number` among those of all ranks, and the number of that row there.
+    fn locate(&self, number: u64, index: usize) -> (&Rows, u64) {
+        let (rows_per_batch, row) = (self.spec.batch_size as u64, index as u64);
         let (index, epoch, sample) = match &self.blend {
             None => {
                 let (epoch, within) =
-                    (micro_step / self.micro_steps_per_epoch(), micro_step % self.micro_steps_per_epoch());
-                (0, epoch, within * self.rows_per_batch() + turn)
+                    (number / self.micro_steps_per_epoch(), number % self.micro_steps_per_epoch());
+                (0, epoch, within * rows_per_batch + row)
             }
             Some(blend) => {
-                let (index, sample) = blend.at(micro_step * self.rows_per_batch() + turn);
+                let (index, sample) = blend.at(number * rows_per_batch + row);
                 let count = self.sources[index].count;
                 (index, sample / count, sample % count)
             }
@@ -242,11 +266,6 @@ impl Batches {
         let stream = SHUFFLE_STREAM + index as u64 * SOURCE_STREAMS + epoch;
         let shuffled = |seed| Permutation::new(rows.count, seed, stream).at(sample);
         (rows, self.shuffle.map_or(sample, shuffled))
-    }
-
-    /// Rows that one micro-batch takes on all ranks together.
-    fn rows_per_batch(&self) -> u64 {
-        (self.spec.batch_size * self.spec.world) as u64
     }
 }
 

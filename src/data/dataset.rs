@@ -108,7 +108,7 @@ impl EvalData {
 
     /// Its batches, in the order of the files, for steps of one micro-batch.
     fn batches(self, spec: &BatchSpec) -> Result<Batches> {
-        let spec = BatchSpec { gradient_accumulation_steps: 1, ..spec.clone() };
+        let spec = BatchSpec { micro_batches: 1, ..spec.clone() };
         let batches = Batches::of_sources(self.sources, spec, None, self.samples);
         let in_evaluation = |error| {
             Error::Plan(format!(
@@ -228,7 +228,7 @@ mod tests {
         BatchSpec {
             seq_length: 8,
             batch_size: 2,
-            gradient_accumulation_steps: 2,
+            micro_batches: 2,
             vocab_size: 256,
             ignore_id: u32::MAX,
             sorts_positions: false,
@@ -266,7 +266,7 @@ mod tests {
         ));
         std::fs::write(&path, "x".repeat(10_000)).unwrap();
         let kept = DataConfig { eval_fraction: 0.1, ..text(&path) };
-        let spec = BatchSpec { batch_size: 1, gradient_accumulation_steps: 1, ..spec };
+        let spec = BatchSpec { batch_size: 1, micro_batches: 1, ..spec };
         let error = Dataset::load(&kept, None, &spec, 0).unwrap_err().to_string();
         assert!(error.starts_with("evaluation data: seq_length 4096 is longer than the data"), "{error}");
     }

@@ -1,11 +1,12 @@
 //! Encodes submissions: uploads, program replays, readbacks.
 
 use super::buffers::Buffers;
+use super::exchange::{Exchanger, Exchanges};
 use super::gpu::Gpu;
 use super::launch::Launch;
 use super::prepare::Program;
 use super::slices::cut;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::record::PersistentId;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -22,30 +23,68 @@ impl<'gpu> Encoder<'gpu> {
         Self { gpu, commands: commands(gpu), ops: None }
     }
 
-    /// Adds every dispatch of `program`. If it takes longer than one submission may, it is split into several, all but
-    /// the last of which are submitted here. Its first replay on a GPU measures each dispatch for that purpose.
+    /// Adds every dispatch of `program`, which has no exchanges. If it takes longer than one submission may, it is split into
+    /// several, all but the last of which are submitted here. Its first replay on a GPU measures each dispatch for that
+    /// purpose.
     ///
     /// # Errors
     /// A device failure.
     pub async fn replay(&mut self, program: &Program) -> Result<()> {
-        let Some(budget) = self.gpu.submission_time() else {
-            self.encode(program, 0..program.launches.len());
-            return Ok(());
-        };
+        if !program.points.is_empty() {
+            let why = "exchanges with other ranks, and is replayed without a connection to them";
+            return Err(Error::Device(format!("{} {why}", program.name)));
+        }
+        let times = self.replay_range(program, 0..program.launches.len()).await?;
+        self.note(program, times);
+        Ok(())
+    }
+
+    /// The same for a program with exchanges, of which those of `which` are made. What was added before is submitted where the
+    /// first of them starts.
+    ///
+    /// # Errors
+    /// A device failure; a rank that has ended.
+    pub async fn replay_exchanging(
+        &mut self,
+        program: &Program,
+        exchanger: &mut Exchanger,
+        which: Exchanges,
+    ) -> Result<()> {
+        let (mut start, mut times) = (0, Vec::new());
+        for stop in Exchanger::stops(program, which) {
+            times.extend(self.replay_range(program, start..stop).await?);
+            exchanger.stop(self, program, which, stop).await?;
+            start = stop;
+        }
+        times.extend(self.replay_range(program, start..program.launches.len()).await?);
+        self.note(program, times);
+        Ok(())
+    }
+
+    /// Adds the launches of `range`; on the first replay on a GPU returns how long each took.
+    async fn replay_range(&mut self, program: &Program, range: Range<usize>) -> Result<Vec<Duration>> {
+        if self.gpu.submission_time().is_none() {
+            self.encode(program, range);
+            return Ok(Vec::new());
+        }
         let Some(ends) = program.slices.get() else {
-            let times = self.replay_measured(program).await?;
-            program.slices.get_or_init(|| cut(&times, budget));
-            return Ok(());
+            return self.replay_measured(program, range).await;
         };
-        let mut start = 0;
-        for &end in ends {
-            if start > 0 {
-                self.flush().await?;
-            }
+        let mut start = range.start;
+        for end in ends.iter().copied().filter(|end| range.contains(end) && *end > range.start) {
             self.encode(program, start..end);
+            self.flush().await?;
             start = end;
         }
-        Ok(())
+        self.encode(program, start..range.end);
+        Ok(Vec::new())
+    }
+
+    /// Splits later replays by the times of the first one.
+    fn note(&self, program: &Program, times: Vec<Duration>) {
+        if let Some(budget) = self.gpu.submission_time() {
+            program.slices.get_or_init(|| cut(&times, budget));
+        }
     }
 
     /// Fills a persistent buffer with zeros. For an application's buffer without the usage `COPY_DST`, the submission
@@ -72,7 +111,7 @@ impl<'gpu> Encoder<'gpu> {
     }
 
     /// Submits the commands so far and starts a new encoder.
-    async fn flush(&mut self) -> Result<()> {
+    pub(super) async fn flush(&mut self) -> Result<()> {
         let ops = self.ops.take().map_or_else(|| "a copy".to_string(), |(a, b)| format!("{a} .. {b}"));
         let finished = std::mem::replace(&mut self.commands, commands(self.gpu)).finish();
         let index = self.gpu.queue.submit([finished]);
@@ -81,7 +120,15 @@ impl<'gpu> Encoder<'gpu> {
         self.gpu.check()
     }
 
+    /// The device that it encodes for.
+    pub(super) fn gpu(&self) -> &'gpu Gpu {
+        self.gpu
+    }
+
     fn encode(&mut self, program: &Program, launches: Range<usize>) {
+        if launches.is_empty() {
+            return;
+        }
         program.encode_launches(&mut self.commands, launches.clone());
         let path = |launch: &Launch| format!("{}/{}", program.name, launch.path);
         let launches = &program.launches[launches];
@@ -91,12 +138,12 @@ impl<'gpu> Encoder<'gpu> {
         }
     }
 
-    /// Replays the launches one by one, and returns how long each took, submission included.
-    async fn replay_measured(&mut self, program: &Program) -> Result<Vec<Duration>> {
+    /// Replays the launches of `range` one by one, and returns how long each took, submission included.
+    async fn replay_measured(&mut self, program: &Program, range: Range<usize>) -> Result<Vec<Duration>> {
         self.flush().await?;
         self.gpu.wait().await?;
-        let mut times = Vec::with_capacity(program.launches.len());
-        for (index, launch) in program.launches.iter().enumerate() {
+        let mut times = Vec::with_capacity(range.len());
+        for (index, launch) in range.clone().zip(&program.launches[range]) {
             let start = Instant::now();
             self.encode(program, index..index + 1);
             self.flush().await?;

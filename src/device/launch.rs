@@ -114,7 +114,8 @@ impl<'p> Places<'p> {
         Ok(Grid::Indirect(buffer.clone(), start + arguments.offset))
     }
 
-    fn place(&self, buffer: BufferId) -> Option<(&'p wgpu::Buffer, u64)> {
+    /// Where a buffer is: its pool buffer or persistent one, and the byte at which it starts.
+    pub fn place(&self, buffer: BufferId) -> Option<(&'p wgpu::Buffer, u64)> {
         match buffer {
             BufferId::Persistent(id) => Some((&self.buffers.range(id).buffer, self.buffers.range(id).start)),
             transient => self.prepared.place(self.index, transient),

@@ -41,6 +41,15 @@ impl Mapping {
         gpu.wait().await?; // reports a device that hangs or is lost
         self.0.await.map_err(|_| failed())?.map_err(|_| failed()).map(drop)
     }
+
+    /// Completes when the buffer is mapped, whatever was submitted after its last use.
+    ///
+    /// # Errors
+    /// A device failure.
+    pub async fn arrived(&mut self, gpu: &Gpu) -> Result<()> {
+        let arrival = gpu.submissions.unless_failed(&mut self.0).await?;
+        arrival.map_err(|_| failed())?.map_err(|_| failed()).map(drop)
+    }
 }
 
 fn failed() -> Error {

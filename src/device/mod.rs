@@ -8,6 +8,7 @@
 mod adapter;
 mod buffers;
 mod encoder;
+mod exchange;
 mod gpu;
 mod half;
 mod job;
@@ -25,6 +26,7 @@ mod upload;
 pub use adapter::{AdapterReport, list_adapters};
 pub use buffers::Buffers;
 pub use encoder::Encoder;
+pub use exchange::{Exchanger, Exchanges};
 pub use gpu::{Gpu, GpuCounters, GpuOptions};
 pub use half::NativeF16;
 pub use job::{Job, Outputs, PreparedJob, Words};

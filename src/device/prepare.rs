@@ -1,6 +1,7 @@
 //! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
 use super::buffers::Buffers;
+use super::exchange::ExchangePoint;
 use super::gpu::{Gpu, one_line};
 use super::launch::{Launch, Places};
 use super::pipelines::Pipeline;
@@ -15,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 pub struct Program {
     pub(super) name: &'static str,
     pub(super) launches: Vec<Launch>,
+    pub(super) points: Vec<ExchangePoint>,
     /// End of each submission, as launch indices, once the first replay has been measured.
     pub(super) slices: OnceLock<Vec<usize>>,
 }
@@ -153,7 +155,9 @@ impl Gpu {
             let (name, error) = (recording.name, one_line(&error.to_string()));
             return Err(Error::Device(format!("{} refuses {name}: {error}", self.report().name)));
         }
-        Ok(Program { name: recording.name, launches, slices: OnceLock::new() })
+        let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &places));
+        let points = points.collect::<Result<_>>()?;
+        Ok(Program { name: recording.name, launches, points, slices: OnceLock::new() })
     }
 
     /// One uniform buffer with all params structs of a recording.

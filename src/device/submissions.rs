@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
@@ -113,6 +114,26 @@ impl Submissions {
     pub async fn all(&self) -> Result<()> {
         let number = self.request(Request::FinishAll, None);
         self.completion(number).await
+    }
+
+    /// The output of `future`, which a callback of the device completes.
+    ///
+    /// # Errors
+    /// The device fails before that.
+    pub async fn unless_failed<T>(&self, future: impl Future<Output = T> + Unpin) -> Result<T> {
+        let mut future = future;
+        poll_fn(|context| {
+            if let Poll::Ready(output) = Pin::new(&mut future).poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            let mut state = lock(&self.state);
+            if let Some(failure) = &state.failure {
+                return Poll::Ready(Err(failure.clone()));
+            }
+            state.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Runs callbacks that are ready, for example of a mapping requested after its submission has finished, unless the

@@ -13,6 +13,7 @@ use crate::kernels::Limits;
 use crate::record::{BufferId, PersistentId, Persistents, Tensor};
 use crate::tape::Parameter;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 const ALIGNMENT: u64 = 128;
 
@@ -51,6 +52,8 @@ pub struct Kind {
     pub is_exempt: bool,
     /// Storage type in which layers read them.
     pub compute: Element,
+    /// Whether ranks hold a part of them each.
+    pub is_spread: bool,
 }
 
 impl Kind {
@@ -61,6 +64,7 @@ impl Kind {
             rule: spec.rule,
             is_exempt: !spec.decays,
             compute: spec.compute,
+            is_spread: spec.share.is_some(),
         }
     }
 }
@@ -89,15 +93,15 @@ impl ArenaLayout {
             let mut open: Option<usize> = None; // the segment being filled; kinds do not share one
             for (spec, parts) in parameters.iter_mut().filter(|(spec, _)| Kind::of(spec) == kind) {
                 for (first_row, rows) in row_ranges(spec, segment_elements)? {
-                    let needed =
-                        (rows as u64 * stride_of(spec.cols as u32) as u64).next_multiple_of(ALIGNMENT);
+                    let part = Part { segment: 0, offset: 0, first_row, rows };
+                    let needed = part.elements(spec).next_multiple_of(ALIGNMENT);
                     let fits = |&s: &usize| segments[s].elements + needed <= segment_elements;
                     let segment = open.filter(fits).unwrap_or_else(|| {
                         segments.push(Segment { elements: 0, kind });
                         segments.len() - 1
                     });
                     open = Some(segment);
-                    parts.push(Part { segment, offset: segments[segment].elements, first_row, rows });
+                    parts.push(Part { segment, offset: segments[segment].elements, ..part });
                     segments[segment].elements += needed;
                 }
             }
@@ -107,7 +111,7 @@ impl ArenaLayout {
 
     /// Path and number of elements of each parameter.
     pub fn sizes(&self) -> Vec<(String, usize)> {
-        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.rows * spec.cols)).collect()
+        self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.whole_rows() * spec.cols)).collect()
     }
 
     /// Size of an arena in elements.
@@ -122,23 +126,42 @@ impl ArenaLayout {
         name: &str,
         element: impl Fn(Kind) -> Option<Element>,
     ) -> Arena {
-        let buffer = |(i, s): (usize, &Segment)| {
-            let element = element(s.kind)?;
-            Some((persistents.add(format!("{name} {i}"), element.bytes() * s.elements), element))
+        self.arena_of(persistents, name, |_, segment| {
+            Some((element(segment.kind)?, vec![0..segment.elements]))
+        })
+    }
+
+    /// The same with parts of segments: `held` gives a storage type, and which elements of the segment there are, ascending.
+    pub fn arena_of(
+        &self,
+        persistents: &mut Persistents,
+        name: &str,
+        held: impl Fn(usize, &Segment) -> Option<(Element, Vec<Range<u64>>)>,
+    ) -> Arena {
+        let buffer = |(i, segment): (usize, &Segment)| {
+            let (element, held) = held(i, segment)?;
+            let count: u64 = held.iter().map(|range| range.end - range.start).sum();
+            let id = persistents.add(format!("{name} {i}"), element.bytes() * count);
+            Some(ArenaBuffer { id, element, held })
         };
         Arena { segments: self.segments.iter().enumerate().map(buffer).collect() }
     }
 
     /// The parameters of the model of `config`, which the layout was made for, on two arenas.
     #[track_caller]
-    pub fn bind(&self, config: &ModelConfig, weights: &Arena, gradients: Option<&Arena>) -> Gpt<Parameter> {
+    pub fn bind(
+        &self,
+        config: &ModelConfig,
+        weights: &dyn Holds,
+        gradients: Option<&dyn Holds>,
+    ) -> Gpt<Parameter> {
         let mut parameters = self.parameters.iter();
         let gpt = Gpt::declare(config, &mut |declared| {
             let Some((spec, parts)) = parameters.next() else {
                 panic!("the arenas do not hold {}", declared.path)
             };
             let is_alike =
-                (&spec.path, spec.rows, spec.cols) == (&declared.path, declared.rows, declared.cols);
+                (&spec.path, spec.whole_rows(), spec.cols) == (&declared.path, declared.rows, declared.cols);
             assert!(is_alike, "{} is not the model's {} in the arenas", spec.path, declared.path);
             parameter(spec, parts, weights, gradients)
         });
@@ -150,7 +173,7 @@ impl ArenaLayout {
     #[track_caller]
     pub fn parameter(&self, path: &str, weights: &Arena, gradients: Option<&Arena>) -> Parameter {
         let (spec, parts) = self.find(path);
-        parameter(spec, parts, weights, gradients)
+        parameter(spec, parts, weights, gradients.map(|arena| arena as &dyn Holds))
     }
 
     /// A parameter and its parts.
@@ -162,23 +185,40 @@ impl ArenaLayout {
     }
 }
 
+/// What holds parts of parameters.
+pub trait Holds {
+    /// The tensor of a part of a parameter.
+    fn part(&self, spec: &Spec, part: &Part) -> Tensor;
+}
+
 /// One arena: a persistent buffer for each segment that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// The buffer of each segment, and its storage type.
-    pub segments: Vec<Option<(PersistentId, Element)>>,
+    /// The buffer of each segment.
+    pub segments: Vec<Option<ArenaBuffer>>,
+}
+
+/// What an arena holds of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArenaBuffer {
+    /// The buffer.
+    pub id: PersistentId,
+    /// Its storage type.
+    pub element: Element,
+    /// Which elements of the segment it holds, one range after the other: all, or those that this rank owns.
+    pub held: Vec<Range<u64>>,
 }
 
 impl Arena {
     /// All buffers.
     pub fn buffers(&self) -> impl Iterator<Item = PersistentId> + '_ {
-        self.segments.iter().flatten().map(|(buffer, _)| *buffer)
+        self.segments.iter().flatten().map(|buffer| buffer.id)
     }
 
     /// The segments of this arena and, where it has none, of `other`.
     pub fn or(&self, other: &Self) -> Self {
         let pairs = self.segments.iter().zip(&other.segments);
-        Self { segments: pairs.map(|(own, other)| own.or(*other)).collect() }
+        Self { segments: pairs.map(|(own, other)| own.as_ref().or(other.as_ref()).cloned()).collect() }
     }
 
     /// Whether the arena holds the parameter with these parts.
@@ -189,31 +229,74 @@ impl Arena {
     /// A whole segment as one flat row.
     #[track_caller]
     pub fn segment(&self, layout: &ArenaLayout, index: usize) -> Tensor {
-        let elements = layout.segments[index].elements as u32;
-        let (buffer, element) = self.buffer(index);
-        Tensor::new(buffer, 0, 1, elements, element)
+        self.range(index, 0..layout.segments[index].elements)
+    }
+
+    /// A range of a segment's elements as one flat row.
+    #[track_caller]
+    pub fn range(&self, segment: usize, range: Range<u64>) -> Tensor {
+        let buffer = self.buffer(segment);
+        let elements = (range.end - range.start) as u32;
+        Tensor::new(BufferId::Persistent(buffer.id), buffer.offset(&range), 1, elements, buffer.element)
     }
 
     /// A part of a parameter.
     #[track_caller]
     pub fn part(&self, spec: &Spec, part: &Part) -> Tensor {
-        let (buffer, element) = self.buffer(part.segment);
-        Tensor::new(buffer, element.bytes() * part.offset, part.rows as u32, spec.cols as u32, element)
+        let buffer = self.buffer(part.segment);
+        let offset = buffer.offset(&(part.offset..part.offset + part.elements(spec)));
+        let id = BufferId::Persistent(buffer.id);
+        Tensor::new(id, offset, part.rows as u32, spec.cols as u32, buffer.element)
+    }
+
+    /// The storage type of a segment.
+    #[track_caller]
+    pub fn element(&self, segment: usize) -> Element {
+        self.buffer(segment).element
     }
 
     #[track_caller]
-    fn buffer(&self, segment: usize) -> (BufferId, Element) {
-        let Some((id, element)) = self.segments[segment] else {
+    fn buffer(&self, segment: usize) -> &ArenaBuffer {
+        let Some(buffer) = &self.segments[segment] else {
             panic!("this arena does not hold segment {segment}")
         };
-        (BufferId::Persistent(id), element)
+        buffer
+    }
+}
+
+impl Holds for Arena {
+    #[track_caller]
+    fn part(&self, spec: &Spec, part: &Part) -> Tensor {
+        self.part(spec, part)
+    }
+}
+
+impl ArenaBuffer {
+    /// The byte at which a range of the segment's elements starts.
+    #[track_caller]
+    fn offset(&self, range: &Range<u64>) -> u64 {
+        let mut before = 0;
+        for held in &self.held {
+            if held.start <= range.start && range.end <= held.end {
+                return self.element.bytes() * (before + range.start - held.start);
+            }
+            before += held.end - held.start;
+        }
+        panic!("elements {range:?} of a segment of which {:?} are held", self.held)
+    }
+}
+
+impl Part {
+    /// Elements that it takes of its segment, the padding of rows included.
+    pub fn elements(&self, spec: &Spec) -> u64 {
+        self.rows as u64 * u64::from(stride_of(spec.cols as u32))
     }
 }
 
 /// A parameter on two arenas.
 #[track_caller]
-fn parameter(spec: &Spec, parts: &[Part], weights: &Arena, gradients: Option<&Arena>) -> Parameter {
-    let on = |arena: &Arena| parts.iter().map(|part| arena.part(spec, part)).collect();
+fn parameter(spec: &Spec, parts: &[Part], weights: &dyn Holds, gradients: Option<&dyn Holds>) -> Parameter {
+    let on = |arena: &dyn Holds| parts.iter().map(|part| arena.part(spec, part)).collect();
     Parameter { weight: on(weights), gradient: gradients.filter(|_| spec.trains).map(on) }
 }
 

@@ -5,6 +5,7 @@ use super::buffers::ModelBuffers;
 use super::config::ModelConfig;
 use crate::ops::dropout::Dropout;
 use crate::ops::rope::Rope;
+use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
 
 /// What a forward pass reads besides parameters: it is the same for all layers.
@@ -16,6 +17,8 @@ pub struct ForwardContext<'c> {
     pub buffers: ModelBuffers,
     /// The tokens.
     pub batch: BatchTensors,
+    /// The ranks over which experts are spread; `None` if this one holds all.
+    pub expert_ranks: Option<&'c ExpertRanks>,
     /// What the pass is for.
     pub mode: Mode<'c>,
 }

@@ -9,6 +9,7 @@ use super::expert_state::ExpertState;
 use super::parameters::{Mixture, Shared};
 use crate::ops::balance::Balance;
 use crate::ops::permute::place;
+use crate::ops::spread::{Direction, SpreadRows};
 use crate::ops::work_list::WorkList;
 use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
@@ -28,26 +29,35 @@ impl Mixture<Parameter> {
         // Without dropout the last kernel of the layer adds x.
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
         let residual = dropout.is_none().then_some(x);
-        let mut y = self.routed(tape, ctx, (config, state), layer, h, residual); // (N, D)
-        if let (Some(shared), Some(sizes)) = (&self.shared, config.shared) {
-            let inner = sizes.intermediate_size as u32;
-            y = tape.scope("shared", |tape| shared.forward(tape, inner, h, y)); // (N, D)
-        }
+        let shared = self.shared.as_ref().zip(config.shared).map(|(shared, sizes)| {
+            move |tape: &mut Tape<'_, 'p>, y| {
+                let inner = sizes.intermediate_size as u32;
+                tape.scope("shared", |tape| shared.forward(tape, inner, h, y)) // (N, D)
+            }
+        });
+        let routed = Routed { config, state, layer, h };
+        let y = match (shared, ctx.expert_ranks) {
+            (None, _) => self.routed(tape, ctx, routed, |_| residual),
+            // It runs while the rows of other experts are on their way back.
+            (Some(shared), Some(_)) => self.routed(tape, ctx, routed, |tape| Some(shared(tape, residual))),
+            (Some(shared), None) => {
+                let y = self.routed(tape, ctx, routed, |_| residual);
+                shared(tape, Some(y))
+            }
+        }; // (N, D)
         match dropout {
             None => y,
             Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
         }
     }
 
-    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D).
+    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D). The residual is recorded after the experts.
     fn routed<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
-        (config, state): (&MixtureConfig, &ExpertState),
-        layer: usize,
-        h: Var, // (N, D)
-        residual: Option<Var>,
+        Routed { config, state, layer, h }: Routed<'_>,
+        residual: impl FnOnce(&mut Tape<'_, 'p>) -> Option<Var>,
     ) -> Var {
         let losses = ctx.training().map(|training| router_losses(ctx.config, config, state, layer, training));
         let is_dropless = ctx.is_generation();
@@ -59,28 +69,49 @@ impl Mixture<Parameter> {
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
         // What was decided once is not decided again, and not counted again.
-        let (placement, work) = tape.keeping(|tape| {
+        let (placement, spread, work) = tape.keeping(|tape| {
             let placement = tape.scope("place", |tape| place(tape.rec, &rows, output.ids, capacities));
             if let Some(losses) = losses {
                 let capacities = state.capacities(layer);
                 tape.scope("tally", |tape| tape.tally(placement.counts, capacities, losses.tally));
             }
-            let offsets = placement.offsets;
-            (placement, tape.scope("work_list", |tape| WorkList::new(tape.rec, offsets, rows.rows())))
+            let spread = ctx.expert_ranks.map(|ranks| {
+                tape.scope("spread", |tape| SpreadRows::new(tape.rec, &rows, placement.offsets, ranks))
+            });
+            let (offsets, count) = match &spread {
+                None => (placement.offsets, rows.rows()),
+                Some(spread) => (spread.local_offsets, spread.received),
+            };
+            (placement, spread, tape.scope("work_list", |tape| WorkList::new(tape.rec, offsets, count)))
         });
         let gates = match config.renormalised_sum().filter(|_| !is_dropless) {
             None => gates,
             Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)), // (N, k)
         };
+        let exchange = |tape: &mut Tape<'_, 'p>, rows, direction| match &spread {
+            None => rows,
+            Some(spread) => tape.scope("spread", |tape| tape.exchange_rows(rows, spread, direction)),
+        };
         let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
+        let x = exchange(tape, x, Direction::ToExperts);
         let y = tape.scope("experts", |tape| {
             let inner = config.intermediate_size as u32;
             let x = tape.scope("w_gate_up", |tape| tape.grouped_linear(x, &self.w_gate_up, &work)); // (R, 2 F)
             let x = tape.scope("mul", |tape| tape.swiglu(x, inner)); // (R, F)
             tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, &work)) // (R, D)
         });
+        let y = exchange(tape, y, Direction::FromExperts);
+        let residual = residual(tape);
         tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
     }
+}
+
+/// What the routed experts of a layer work on.
+struct Routed<'r> {
+    config: &'r MixtureConfig,
+    state: &'r ExpertState,
+    layer: usize,
+    h: Var, // (N, D)
 }
 
 impl Shared<Parameter> {
@@ -89,17 +120,17 @@ impl Shared<Parameter> {
         &'p self,
         tape: &mut Tape<'_, 'p>,
         inner: u32,
-        h: Var, // (N, D)
-        y: Var, // (N, D)
+        h: Var,         // (N, D)
+        y: Option<Var>, // (N, D)
     ) -> Var {
         let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &self.w_gate_up, None, None)); // (N, 2 S)
         let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner)); // (N, S)
         let Some(gate) = &self.gate else {
-            return tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, Some(y))); // (N, D)
+            return tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, y)); // (N, D)
         };
         let out = tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, None)); // (N, D)
         let logit = tape.scope("gate", |tape| tape.scores(h, gate)); // (N, 1)
-        tape.scope("gated", |tape| tape.row_gate(out, logit, Some(y))) // (N, D)
+        tape.scope("gated", |tape| tape.row_gate(out, logit, y)) // (N, D)
     }
 }
 

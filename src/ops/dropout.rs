@@ -18,6 +18,8 @@ crate::params! {
         seed_high: u32,
         threshold: u32,
         factor: f32,
+        first: u32,
+        ranks: u32,
     }
 }
 
@@ -109,13 +111,15 @@ pub fn random_words(rec: &mut Recorder, words: Tensor, dropout: &Dropout) {
 }
 
 /// Advances `state` ([`DropoutState`]), zeros at first, to the micro-batch that begins. The step's number comes from
-/// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one.
+/// `step` ([`StepState`]), so a resumed run draws the masks of an uninterrupted one. Of several ranks, which take the
+/// micro-batches of a step in turns, this is number `rank` of `ranks`.
 #[track_caller]
-pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor) {
+pub fn count_micro_step(rec: &mut Recorder, step: Tensor, state: Tensor, rank: u32, ranks: u32) {
     let kernel = Kernel::new("dropout", "count_micro_step", Element::F32).constant("LANES", 1);
     let bindings = [StepState::bind("step", step), DropoutState::bind("state_out", state)];
     let none = Dropout { probability: 0.0, seed: 0, site: 0, state };
-    rec.dispatch(kernel, &bindings, &params(state, None, state, &none), [1, 1, 1]);
+    let params = Params { first: rank, ranks, ..params(state, None, state, &none) };
+    rec.dispatch(kernel, &bindings, &params, [1, 1, 1]);
 }
 
 fn elements(entry: &'static str, element: Element, x: Tensor) -> (Kernel, [u32; 3]) {
@@ -138,5 +142,7 @@ fn params(x: Tensor, residual: Option<Tensor>, y: Tensor, dropout: &Dropout) -> 
         seed_high,
         threshold: dropout.threshold(),
         factor: dropout.factor(),
+        first: 0,
+        ranks: 1,
     }
 }

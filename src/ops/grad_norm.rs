@@ -3,7 +3,9 @@
 use super::step_state::{LossState, StepState};
 use super::{fold, per_row};
 use crate::element::Element;
-use crate::record::{Recorder, State, Tensor};
+use crate::ranks::Group;
+use crate::record::{Collective, Recorder, Span, State, Tensor};
+use std::ops::Range;
 
 /// Groups of 4 gradients that are summed in one go in the first pass.
 const BLOCK: u32 = 256;
@@ -41,6 +43,17 @@ pub struct StepRules {
     pub tokens: Option<f32>,
 }
 
+/// What each rank of a group has of the gradients, where none has all. The ranks gather their partial sums.
+#[derive(Clone, Debug)]
+pub struct NormShares {
+    /// For each rank, the elements of its gradients, tensor by tensor, padding included.
+    pub lengths: Vec<Vec<u64>>,
+    /// The ranks.
+    pub group: Group,
+    /// This rank's place among them.
+    pub place: usize,
+}
+
 /// The tensors that the decisions of a step are read from and written to.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTensors {
@@ -63,6 +76,25 @@ pub const fn rate_column(group: usize) -> u32 {
 #[track_caller]
 pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, rules: &StepRules) {
     let (partials, rows) = square_sums(rec, gradients, tensors, rules);
+    finish_step(rec, partials, rows, tensors, rules);
+}
+
+/// [`grad_norm`] where no rank has all gradients: `gradients` are this rank's share, and the state of every rank has the norm
+/// and the overflow flag of the whole.
+#[track_caller]
+pub fn grad_norm_of_shares(
+    rec: &mut Recorder,
+    gradients: &[Tensor],
+    tensors: &StepTensors,
+    rules: &StepRules,
+    shares: &NormShares,
+) {
+    let (partials, rows) = gathered_sums(rec, gradients, tensors, rules, shares);
+    finish_step(rec, partials, rows, tensors, rules);
+}
+
+#[track_caller]
+fn finish_step(rec: &mut Recorder, partials: Tensor, rows: u32, tensors: &StepTensors, rules: &StepRules) {
     let StepTensors { state, loss, schedule } = tensors;
     let kernel = fold("grad_norm", "finish_step", Element::F32).constant("BLOCK", BLOCK);
     let bindings = [
@@ -82,15 +114,55 @@ pub(super) fn square_sums(
     tensors: &StepTensors,
     rules: &StepRules,
 ) -> (Tensor, u32) {
-    let groups = |segment: &Tensor| segment.stride4() * segment.rows;
-    let blocks: u64 = gradients.iter().map(|segment| u64::from(groups(segment).div_ceil(BLOCK))).sum();
-    let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK);
-    let rows = |segment: &Tensor| groups(segment).div_ceil(BLOCK * blocks);
-    let total: u32 = gradients.iter().map(rows).sum();
+    let lengths: Vec<u64> = gradients.iter().map(length).collect();
+    let total = Rows::of(&lengths).total();
     let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
-    let mut params = Params { blocks, ..params(tensors, rules) };
-    for segment in gradients {
-        params = Params { count4: groups(segment), rows: rows(segment), ..params };
+    record_sums(rec, gradients, tensors, rules, partials, 0);
+    (partials, total)
+}
+
+/// The same for the shares of all ranks, of which this one sums its own.
+fn gathered_sums(
+    rec: &mut Recorder,
+    gradients: &[Tensor],
+    tensors: &StepTensors,
+    rules: &StepRules,
+    shares: &NormShares,
+) -> (Tensor, u32) {
+    let lengths: Vec<u64> = gradients.iter().map(length).collect();
+    assert!(lengths == shares.lengths[shares.place], "the gradients are the share of this rank");
+    let mut total = 0;
+    let rows = shares.lengths.iter().map(|lengths| {
+        let first = total;
+        total += Rows::of(lengths).total();
+        first..total
+    });
+    let rows: Vec<Range<u32>> = rows.collect();
+    let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
+    record_sums(rec, gradients, tensors, rules, partials, rows[shares.place].start);
+    let byte = |row: u32| 8 * u64::from(row);
+    let parts: Vec<_> = rows.iter().map(|rows| byte(rows.start)..byte(rows.end)).collect();
+    let whole = Span::of(&partials).part(0, 2 * u64::from(total), Element::F32);
+    let Range { start, end } = rows[shares.place];
+    let own = whole.part(2 * u64::from(start), 2 * u64::from(end - start), Element::F32);
+    rec.exchange("partials", Collective::AllGather { own, whole, parts }, &shares.group);
+    (partials, total)
+}
+
+/// Records the partial sums of `gradients` from row `first_partial` on.
+fn record_sums(
+    rec: &mut Recorder,
+    gradients: &[Tensor],
+    tensors: &StepTensors,
+    rules: &StepRules,
+    partials: Tensor,
+    first_partial: u32,
+) {
+    let lengths: Vec<u64> = gradients.iter().map(length).collect();
+    let rows = Rows::of(&lengths);
+    let mut params = Params { blocks: rows.blocks, first_partial, ..params(tensors, rules) };
+    for (segment, count) in gradients.iter().zip(rows.counts) {
+        params = Params { count4: groups(length(segment)), rows: count, ..params };
         let (kernel, grid) = per_row(rec, "grad_norm", "square_sum", Element::F32, params.rows);
         let bindings = [
             segment.bind("gradients", Element::F32),
@@ -101,7 +173,38 @@ pub(super) fn square_sums(
         rec.dispatch(kernel.constant("BLOCK", BLOCK), &bindings, &params, grid);
         params.first_partial += params.rows;
     }
-    (partials, total)
+}
+
+/// Rows of the first pass.
+struct Rows {
+    /// Blocks of a row.
+    blocks: u32,
+    /// Rows of each tensor.
+    counts: Vec<u32>,
+}
+
+impl Rows {
+    /// The rows of tensors with so many elements.
+    fn of(lengths: &[u64]) -> Self {
+        let blocks: u64 = lengths.iter().map(|length| u64::from(groups(*length).div_ceil(BLOCK))).sum();
+        let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK).max(1);
+        let counts = lengths.iter().map(|length| groups(*length).div_ceil(BLOCK * blocks)).collect();
+        Self { blocks, counts }
+    }
+
+    fn total(&self) -> u32 {
+        self.counts.iter().sum()
+    }
+}
+
+/// Elements of a tensor, padding included.
+fn length(tensor: &Tensor) -> u64 {
+    u64::from(tensor.stride) * u64::from(tensor.rows)
+}
+
+/// Groups of 4 among so many elements.
+fn groups(length: u64) -> u32 {
+    (length / 4) as u32
 }
 
 fn params(tensors: &StepTensors, rules: &StepRules) -> Params {

@@ -34,11 +34,13 @@ pub mod rounding;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;
+pub mod spread;
 pub mod step_state;
 pub mod swiglu;
 pub mod tally;
 pub mod unfused;
 pub mod work_list;
+pub mod zero;
 
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Tier};

@@ -141,7 +141,7 @@ mod tests {
             .iter()
             .map(|&(bytes, first, last)| Transient { label: String::new(), bytes, first, last })
             .collect();
-        Recording { name: "test", dispatches: Vec::new(), transients }
+        Recording { name: "test", dispatches: Vec::new(), exchanges: Vec::new(), transients }
     }
 
     #[test]

@@ -4,20 +4,24 @@
 //! and the byte and dispatch counts work on it. The device prepares it once (pipelines, pool, bind groups); a replay
 //! only encodes.
 
+mod exchange;
 mod fields;
 mod memory;
 mod params;
 mod persistent;
 mod recorder;
 mod recording;
+mod span;
 mod state;
 mod tensor;
 
+pub use exchange::{Collective, Exchange};
 pub use fields::{Field, FieldType, Scalar};
 pub use memory::{Consumer, LARGEST, MemoryPlan};
 pub use params::Params;
 pub use persistent::Persistents;
-pub use recorder::{Recorder, fold_grid};
+pub use recorder::{Position, Recorder, fold_grid};
 pub use recording::{Binding, Dispatch, GridArguments, Recording, Transient};
+pub use span::Span;
 pub use state::State;
 pub use tensor::{BINDING_ALIGNMENT, BufferId, PersistentId, Tensor, TransientId};

@@ -1,7 +1,10 @@
 //! Builds a recording, op by op.
 
+mod exchange;
 mod repeat;
+mod rewrite;
 
+use super::exchange::Exchange;
 use super::params::Params;
 use super::recording::{Binding, Dispatch, GridArguments, Recording, Transient};
 use super::tensor::{BufferId, Tensor, TransientId};
@@ -10,12 +13,15 @@ use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Kernel};
 use std::collections::HashSet;
 
+pub use repeat::Position;
+
 /// Builder of a [`Recording`].
 pub struct Recorder {
     name: &'static str,
     capabilities: Capabilities,
     scopes: Vec<String>,
     dispatches: Vec<Dispatch>,
+    exchanges: Vec<Exchange>,
     labels: Vec<(String, u64)>,
     kept: HashSet<TransientId>,
     /// The first tensor, binding or grid that is too large, in words.
@@ -25,8 +31,8 @@ pub struct Recorder {
 impl Recorder {
     /// An empty recording for adapters with at least `capabilities`.
     pub fn new(name: &'static str, capabilities: Capabilities) -> Self {
-        let (scopes, dispatches, labels, kept) = Default::default();
-        Self { name, capabilities, scopes, dispatches, labels, kept, misfit: None }
+        let (scopes, dispatches, exchanges, labels, kept) = Default::default();
+        Self { name, capabilities, scopes, dispatches, exchanges, labels, kept, misfit: None }
     }
 
     /// The capabilities that kernel planning may rely on.
@@ -185,26 +191,19 @@ impl Recorder {
     ///
     /// # Errors
     /// A tensor or a binding over the limit of the capabilities, or a grid over WebGPU's: the first of them, by its path.
-    pub fn try_finish(self) -> Result<Recording> {
-        if let Some(misfit) = self.misfit {
+    pub fn try_finish(mut self) -> Result<Recording> {
+        if let Some(misfit) = self.misfit.take() {
             return Err(Error::Plan(misfit));
         }
-        let mut uses = vec![(usize::MAX, 0); self.labels.len()];
-        for (index, dispatch) in self.dispatches.iter().enumerate() {
-            for buffer in dispatch.buffers() {
-                if let BufferId::Transient(id) = buffer {
-                    let (first, last) = &mut uses[id.0 as usize];
-                    *first = (*first).min(index);
-                    *last = index;
-                }
-            }
-        }
+        let exchanges = self.settled_exchanges();
+        let uses = lifetimes(self.labels.len(), &self.dispatches, &exchanges);
         let transients = self.labels.into_iter().zip(uses).enumerate();
         let transients = transients.map(|(id, ((label, bytes), (first, last)))| {
             let last = if self.kept.contains(&TransientId(id as u32)) { usize::MAX } else { last };
             Transient { label, bytes, first, last }
         });
-        Ok(Recording { name: self.name, dispatches: self.dispatches, transients: transients.collect() })
+        let transients = transients.collect();
+        Ok(Recording { name: self.name, dispatches: self.dispatches, exchanges, transients })
     }
 
     /// Keeps the first thing that does not fit. The ops that follow are recorded all the same: none of them can return an
@@ -212,6 +211,29 @@ impl Recorder {
     fn refuse(&mut self, misfit: String) {
         self.misfit.get_or_insert(misfit);
     }
+}
+
+/// The first and the last dispatch that may use each of `count` transient buffers; `usize::MAX` if none does.
+fn lifetimes(count: usize, dispatches: &[Dispatch], exchanges: &[Exchange]) -> Vec<(usize, usize)> {
+    let mut uses = vec![(usize::MAX, 0); count];
+    let mut lives = |buffer: BufferId, from: usize, to: usize| {
+        if let BufferId::Transient(id) = buffer {
+            let (first, last) = &mut uses[id.0 as usize];
+            *first = (*first).min(from);
+            *last = (*last).max(to);
+        }
+    };
+    for (index, dispatch) in dispatches.iter().enumerate() {
+        dispatch.buffers().for_each(|buffer| lives(buffer, index, index));
+    }
+    for exchange in exchanges {
+        // Sources are copied before dispatch `at`; a result may arrive at any time from then on.
+        let Exchange { at, needed, collective, .. } = exchange;
+        let before = at.saturating_sub(1);
+        collective.sources().iter().for_each(|span| lives(span.buffer, before, before));
+        collective.results().iter().for_each(|span| lives(span.buffer, *at, *needed));
+    }
+    uses
 }
 
 /// Largest dimension of a grid: WebGPU's default, which no adapter exceeds.

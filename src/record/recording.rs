@@ -1,6 +1,8 @@
 //! A finished recording, as plain data.
 
+use super::exchange::Exchange;
 use super::fields::Field;
+use super::span::Span;
 use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -54,6 +56,21 @@ impl Dispatch {
     pub fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
         let bound = self.bindings.iter().map(|binding| binding.buffer);
         bound.chain(self.arguments.map(|arguments| arguments.buffer))
+    }
+
+    /// The ranges of buffers that it binds or reads its grid from.
+    pub fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        let bound = self.bindings.iter().map(|binding| {
+            let Binding { element, buffer, offset, bytes, .. } = *binding;
+            Span { buffer, offset, bytes, element }
+        });
+        let grid = self.arguments.map(|GridArguments { buffer, offset }| Span {
+            buffer,
+            offset,
+            bytes: 12,
+            element: Element::U32,
+        });
+        bound.chain(grid)
     }
 
     /// Bytes that the params struct occupies in the recording's uniform buffer, where each struct starts at a multiple
@@ -122,13 +139,15 @@ pub struct Transient {
     pub last: usize,
 }
 
-/// Dispatches in order, and their transient buffers.
+/// Dispatches in order, the exchanges between them, and their transient buffers.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// `micro_step`, `update`, `eval`, `prefill`, `decode`.
     pub name: &'static str,
     /// The dispatches, in order.
     pub dispatches: Vec<Dispatch>,
+    /// The exchanges with other ranks, in order; none if the run has one.
+    pub exchanges: Vec<Exchange>,
     /// The transient buffers, indexed by [`TransientId`].
     pub transients: Vec<Transient>,
 }
@@ -139,10 +158,20 @@ impl Recording {
         &self.transients[id.0 as usize]
     }
 
-    /// One line per dispatch: path, kernel variant and grid. Golden files hold this text.
+    /// One line per dispatch: path, kernel variant and grid; and one per exchange: path, kind, bytes sent and ranks. Golden
+    /// files hold this text.
     pub fn listing(&self) -> String {
         let bound = |d: &Dispatch| if d.arguments.is_some() { "at most " } else { "" };
-        let line = |d: &Dispatch| format!("{}: {} {}{:?}\n", d.path, d.kernel, bound(d), d.grid);
-        self.dispatches.iter().map(line).collect()
+        let mut exchanges = self.exchanges.iter().peekable();
+        let mut lines = String::new();
+        for index in 0..=self.dispatches.len() {
+            while let Some(exchange) = exchanges.next_if(|exchange| exchange.at == index) {
+                lines += &format!("{exchange}\n");
+            }
+            if let Some(d) = self.dispatches.get(index) {
+                lines += &format!("{}: {} {}{:?}\n", d.path, d.kernel, bound(d), d.grid);
+            }
+        }
+        lines
     }
 }

@@ -43,6 +43,7 @@ pub mod route;
 pub mod row_gate;
 pub mod sgd;
 pub mod softmax;
+pub mod spread;
 pub mod storage;
 pub mod swiglu;
 pub mod trainer;

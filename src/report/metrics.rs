@@ -42,6 +42,12 @@ pub struct StepMetrics {
     /// Wall-clock time of this step in milliseconds.
     #[serde(serialize_with = "to_thousandths", deserialize_with = "number")]
     pub step_ms: f64,
+    /// How long the step took on each rank in milliseconds, by rank, if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub rank_step_ms: Option<Vec<f32>>,
+    /// Device memory of each rank in MiB, by rank, if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
+    pub rank_memory_mib: Option<Vec<f32>>,
     /// Mean loss on the evaluation data in nats per token, if an evaluation followed this step.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_loss: Option<f32>,

@@ -1,8 +1,9 @@
 //! A configuration file, read and decided.
 
-use super::engine::{Document, Override, Setting, Source, name_flags};
+use super::engine::{Document, Fault, Override, Setting, Source, name_flags};
 use super::plan::RunPlan;
 use super::sections;
+use super::sections::parallel::Started;
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -15,26 +16,37 @@ pub struct RunConfig {
     pub notices: Vec<String>,
     /// Why the data cannot be loaded, where the configuration says so already; only [`RunConfig::outline`] allows that.
     pub obstacles: Vec<Error>,
-    /// Whether `use_parallel` is on, so that `as_single` multiplies what the configuration accumulates.
+    /// What can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
+    pub unbuilt: Vec<Error>,
+    /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file accumulates.
     pub uses_parallel: bool,
 }
 
 impl RunConfig {
-    /// Reads the file at `path` with `overrides` laid over it.
+    /// Reads the file at `path` with `overrides` laid over it, for a run of one rank.
     ///
     /// # Errors
     /// If the file is missing or no YAML; otherwise everything that is wrong in it, a line each.
     pub fn load(path: &Path, overrides: &[Override]) -> Result<Self> {
-        Self::parse(&text_of(path)?, path, overrides)
+        Self::load_on_rank(path, overrides, 0, 1)
     }
 
-    /// Like [`RunConfig::load`], for a run whose data is not needed yet: what keeps it from being loaded, such as a loader of
-    /// the original that is not built, is no error but one of the `obstacles`.
+    /// Like [`RunConfig::load`], for rank number `rank` of the `size` that were started.
+    ///
+    /// # Errors
+    /// Those of [`RunConfig::load`]; the file asks for another number of ranks.
+    pub fn load_on_rank(path: &Path, overrides: &[Override], rank: usize, size: usize) -> Result<Self> {
+        resolve(&text_of(path)?, path, overrides, Purpose::Run(Started { rank, size }))
+    }
+
+    /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader of the original that is not
+    /// built, is no error but one of the `obstacles`; what cannot be trained yet, such as a pipeline, is one of the `unbuilt`. The
+    /// plan is that of the first of as many ranks as the file asks for.
     ///
     /// # Errors
     /// The others of [`RunConfig::load`].
     pub fn outline(path: &Path, overrides: &[Override]) -> Result<Self> {
-        resolve(&text_of(path)?, path, overrides, Needs::Plan)
+        resolve(&text_of(path)?, path, overrides, Purpose::Plan)
     }
 
     /// Like [`RunConfig::load`] for text that was read from `file`.
@@ -42,15 +54,31 @@ impl RunConfig {
     /// # Errors
     /// If it is no YAML; otherwise everything that is wrong in it, a line each.
     pub fn parse(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
-        resolve(text, file, overrides, Needs::Data)
+        Self::parse_on_rank(text, file, overrides, 0, 1)
+    }
+
+    /// Like [`RunConfig::load_on_rank`] for text that was read from `file`.
+    ///
+    /// # Errors
+    /// If it is no YAML; otherwise everything that is wrong in it, a line each.
+    pub fn parse_on_rank(
+        text: &str,
+        file: &Path,
+        overrides: &[Override],
+        rank: usize,
+        size: usize,
+    ) -> Result<Self> {
+        resolve(text, file, overrides, Purpose::Run(Started { rank, size }))
     }
 }
 
 /// What a configuration is read for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// A plan, which needs no data and no ranks.
     Plan,
-    Data,
+    /// A run on these ranks.
+    Run(Started),
 }
 
 fn text_of(path: &Path) -> Result<String> {
@@ -62,8 +90,8 @@ fn text_of(path: &Path) -> Result<String> {
     })
 }
 
-fn resolve(text: &str, file: &Path, overrides: &[Override], needs: Needs) -> Result<RunConfig> {
-    let read = |overrides: &[Override]| read(text, file, overrides, needs);
+fn resolve(text: &str, file: &Path, overrides: &[Override], purpose: Purpose) -> Result<RunConfig> {
+    let read = |overrides: &[Override]| read(text, file, overrides, purpose);
     read(overrides).map_err(|errors| {
         let again = |overrides: &[Override]| read(overrides).err().unwrap_or_default();
         Error::all(name_flags(errors, file, overrides, again))
@@ -74,23 +102,30 @@ fn read(
     text: &str,
     file: &Path,
     overrides: &[Override],
-    needs: Needs,
+    purpose: Purpose,
 ) -> std::result::Result<RunConfig, Vec<Error>> {
     let document = Document::parse(text, file, overrides, sections::names(), sections::run::BASES)
         .map_err(|error| vec![error])?;
     let source = Source::new(&document, sections::tables());
-    let plan = RunPlan::read(&source);
-    let uses_parallel = source.node("use_parallel").and_then(bool::from_node) == Some(true);
+    let started = match purpose {
+        Purpose::Plan => None,
+        Purpose::Run(started) => Some(started),
+    };
+    let plan = RunPlan::read(&source, started);
+    let is_one = plan.as_ref().is_some_and(|plan| plan.layout.world() == 1);
+    let uses_parallel = is_one && source.node("use_parallel").and_then(bool::from_node) == Some(true);
     let mut faults = source.into_faults();
-    if needs == Needs::Data {
+    if started.is_some() {
         faults.list.append(&mut faults.obstacles);
+        faults.list.append(&mut faults.unbuilt);
     }
     faults.list.sort_by_key(|fault| fault.line);
     match plan {
         Some(plan) if faults.list.is_empty() => {
             let notices = faults.notices();
-            let obstacles = faults.obstacles.into_iter().map(|fault| fault.error).collect();
-            Ok(RunConfig { plan, notices, obstacles, uses_parallel })
+            let errors = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.error).collect();
+            let (obstacles, unbuilt) = (errors(faults.obstacles), errors(faults.unbuilt));
+            Ok(RunConfig { plan, notices, obstacles, unbuilt, uses_parallel })
         }
         _ => Err(faults.list.into_iter().map(|fault| fault.error).collect()),
     }

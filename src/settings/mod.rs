@@ -52,6 +52,10 @@ pub use sections::model::{Model, Pet, PetType, Scaling};
 pub use sections::moe::Moe;
 pub use sections::monitor::Monitor;
 pub use sections::optimizer::*;
+pub use sections::parallel::{
+    OptimizerLevel, OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig,
+    Sharded, Sharding,
+};
 pub use sections::recompute::{Amount, Count, Offset, Operators, Recompute, Row, SELECTIONS, Selection};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;

@@ -5,6 +5,7 @@ use super::instruments;
 use super::model_config::model_config;
 use super::sections::model::{Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
+use super::sections::parallel::{Sharding, Started};
 use super::sections::schedule::ScheduleConfig;
 use super::single;
 use super::values::Settings;
@@ -15,6 +16,7 @@ use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
 use crate::model::parameters::Gpt;
+use crate::ranks::Layout;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -24,10 +26,10 @@ use std::collections::BTreeMap;
 pub struct RunPlan {
     /// Every setting, filled.
     pub settings: Settings,
-    /// This rank.
-    pub rank: usize,
-    /// Number of ranks.
-    pub world: usize,
+    /// How the ranks share the work, and which of them this is.
+    pub layout: Layout,
+    /// What each of the ranks that share a batch holds a part of.
+    pub sharding: Sharding,
     /// The model.
     pub model: ModelConfig,
     /// Tokens that all ranks together learn from in a step.
@@ -44,19 +46,27 @@ pub struct RunPlan {
     pub eval_dataset: Option<DataConfig>,
 }
 
+/// The key under which a checkpoint has the micro-batches of a step.
+const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
+
 /// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it too.
 const HOT_STEP: &str =
     "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
 
 impl RunPlan {
-    /// Reads `source` and decides every number that does not depend on the data; `None` after a fault.
-    pub(super) fn read(source: &Source<'_>) -> Option<Self> {
-        let (mut settings, distribution) = Settings::read(source);
+    /// Reads `source` and decides every number that does not depend on the data, on the ranks that were `started`; `None` after
+    /// a fault.
+    pub(super) fn read(source: &Source<'_>, started: Option<Started>) -> Option<Self> {
+        let (mut settings, distribution) = Settings::read(source, started);
         if source.is_faultless() {
             instruments::check_claims(&settings, source);
         }
         single::settle(&mut settings, &distribution, source);
-        let tokens_per_step = tokens_per_step(&settings, source);
+        let layout = distribution.layout;
+        let gathers_again = settings.recompute.parallel_optimizer_comm_recompute;
+        let sharding = distribution.sharding(gathers_again, source);
+        settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
+        let tokens_per_step = tokens_per_step(&settings, layout.data, source);
         instruments::settle(&mut settings);
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
@@ -74,8 +84,8 @@ impl RunPlan {
         check_token_weights(&settings, &model, source);
         check_stored_weights(&mut settings, source);
         let plan = Self {
-            rank: 0,
-            world: 1,
+            layout,
+            sharding,
             model,
             tokens_per_step,
             optimizer: settings.optimizer.config(),
@@ -116,18 +126,23 @@ impl RunPlan {
         self.settings.context.native_f16 && self.model.compute == Element::F16
     }
 
+    /// Micro-batches of a step, those of all ranks together: one rank would accumulate as many.
+    pub fn micro_batches_per_step(&self) -> usize {
+        self.settings.runner.gradient_accumulation_steps * self.layout.data
+    }
+
     /// How the data is dealt into batches.
     pub fn batch_spec(&self) -> BatchSpec {
         BatchSpec {
             seq_length: self.model.seq_length,
             batch_size: self.settings.runner.batch_size,
-            gradient_accumulation_steps: self.settings.runner.gradient_accumulation_steps,
+            micro_batches: self.micro_batches_per_step(),
             vocab_size: self.model.vocab_size,
             ignore_id: self.model.ignore_id,
             sorts_positions: self.model.learns_positions(),
             ahead: self.model.multi_token.map_or(0, |multi_token| multi_token.depth),
-            rank: self.rank,
-            world: self.world,
+            rank: self.layout.data_rank(),
+            world: self.layout.data,
         }
     }
 
@@ -137,13 +152,16 @@ impl RunPlan {
         datasets.into_iter().flatten().any(DataConfig::isolates_documents)
     }
 
-    /// Loads the data of the run.
+    /// Loads the data of the run; of that of evaluation, what an evaluation takes.
     ///
     /// # Errors
     /// If a file is missing or broken, there is too little data for one step, or a token is outside the vocabulary.
     pub fn load_data(&self) -> Result<Dataset> {
         let seed = self.settings.run.seed;
-        Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), seed)
+        let mut data =
+            Dataset::load(&self.train_dataset, self.eval_dataset.as_ref(), &self.batch_spec(), seed)?;
+        data.eval = data.eval.map(|eval| eval.first(self.settings.run.eval_batches));
+        Ok(data)
     }
 
     /// Whether it is known what its tokens mean: text was encoded, a tokenizer is named, or tokens can only be bytes.
@@ -169,9 +187,11 @@ impl RunPlan {
         self.settings.to_yaml()
     }
 
-    /// What decides the numbers of a run, by the path of each key; what follows from the data is not there.
+    /// What decides the numbers of a run, by the path of each key; what follows from the data is not there. How many ranks there
+    /// are decides none: what counts is how many micro-batches a step has on all of them.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
+        decisions.insert(ACCUMULATION.to_string(), self.micro_batches_per_step().into());
         if let Some(step) = self.hot_step() {
             decisions.insert(HOT_STEP.to_string(), step.into());
         }
@@ -259,11 +279,12 @@ fn is_of_possible_size(model: &ModelConfig, source: &Source<'_>) -> bool {
     false
 }
 
-/// Tokens in a step; windows that no buffer holds are a fault.
-fn tokens_per_step(settings: &Settings, source: &Source<'_>) -> usize {
+/// Tokens in a step of `data` ranks that share a batch; windows that no buffer holds are a fault.
+fn tokens_per_step(settings: &Settings, data: usize, source: &Source<'_>) -> usize {
     let (runner, length) = (&settings.runner, settings.model.seq_length);
     let of_batch = runner.batch_size.saturating_mul(length);
-    let tokens = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);
+    let of_rank = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);
+    let tokens = of_rank.and_then(|tokens| tokens.checked_mul(data));
     let keys = ["runner_config.batch_size", "model.model_config.seq_length"];
     if tokens.is_none() && keys.iter().all(|path| source.is_sound(path)) {
         let message = format!("{} windows of {length} tokens are too many; lower it", runner.batch_size);

@@ -1,19 +1,20 @@
-//! What the original does on several devices, done on one: `as_single`.
+//! The micro-batches of a step: those that a rank accumulates, and `as_single`, which does the work of several devices on one.
 
 use super::engine::{MAX_SIZE, Source};
-use super::sections::parallel::{self, Distribution, Parallel};
+use super::sections::parallel::{self, Distribution};
 use super::values::Settings;
 
-/// Turns the batches of several devices into accumulated ones where `as_single` asks for it.
+/// Settles how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
 pub(super) fn settle(settings: &mut Settings, distribution: &Distribution, source: &Source<'_>) {
     let interleave = settings.run.micro_batch_interleave_num.take().unwrap_or(1);
     let is_single = std::mem::take(&mut settings.run.as_single);
-    settings.run.use_parallel = None;
+    let is_spread = distribution.layout.world() > 1;
+    settings.run.use_parallel = is_spread.then_some(true);
     if is_single {
         drop_memory_cap(settings, source);
     }
-    if is_single && distribution.counts {
-        accumulate(settings, &distribution.degrees, interleave, source);
+    if distribution.counts && (is_single || is_spread) {
+        accumulate(settings, distribution, interleave, is_single, source);
     } else if interleave > 1 {
         source.note(format!(
             "micro_batch_interleave_num `{interleave}` is taken as 1: a step sees batch_size x gradient_accumulation_steps windows"
@@ -30,28 +31,38 @@ fn drop_memory_cap(settings: &mut Settings, source: &Source<'_>) {
     }
 }
 
-/// Keeps the windows of a step. With one pipeline stage the original ignores `micro_batch_num`, with several
-/// `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its base trainer).
-fn accumulate(settings: &mut Settings, degrees: &Parallel, interleave: u64, source: &Source<'_>) {
-    let runner = &mut settings.runner;
+/// Keeps the windows of a step, on one rank or on those that share them. With one pipeline stage the original ignores
+/// `micro_batch_num`, with several `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its base
+/// trainer).
+fn accumulate(
+    settings: &mut Settings,
+    distribution: &Distribution,
+    interleave: u64,
+    is_single: bool,
+    source: &Source<'_>,
+) {
+    let (runner, degrees) = (&mut settings.runner, &distribution.asked.degrees);
     let written = runner.gradient_accumulation_steps as u64;
     let has_stages = degrees.pipeline_stage > 1;
     let micro_batches = match has_stages {
         true => ("parallel_config.micro_batch_num", degrees.micro_batch_num),
         false => ("runner_config.gradient_accumulation_steps", written),
     };
-    if has_stages && written > 1 {
+    if has_stages && written > 1 && written != degrees.micro_batch_num {
         source.note(format!(
             "runner_config.gradient_accumulation_steps: `{written}` does not count beside pipeline stages, as in the original"
         ));
     }
+    let data = degrees.data_parallel;
     let factors = [
         micro_batches,
-        ("parallel_config.data_parallel", degrees.data_parallel),
+        ("parallel_config.data_parallel", if is_single { data } else { 1 }),
         ("micro_batch_interleave_num", interleave),
     ];
-    let steps = factors.iter().try_fold(1u64, |product, (_, factor)| product.checked_mul(*factor));
-    let Some(steps) = steps.filter(|steps| *steps <= MAX_SIZE as u64) else {
+    let product =
+        |first: u64| factors.iter().try_fold(first, |product, (_, factor)| product.checked_mul(*factor));
+    let in_all = product(if is_single { 1 } else { data });
+    let (Some(steps), true) = (product(1), in_all.is_some_and(|steps| steps <= MAX_SIZE as u64)) else {
         source.fault(
             parallel::PATH,
             "makes more micro-batches a step than can be accumulated; lower its degrees",
@@ -65,9 +76,10 @@ fn accumulate(settings: &mut Settings, degrees: &Parallel, interleave: u64, sour
             .map(|(key, factor)| format!("{key} {factor}"))
             .collect();
         let shown = if shown.is_empty() { "nothing to accumulate".to_string() } else { shown.join(" x ") };
+        let windows = steps.saturating_mul(runner.batch_size as u64);
+        let whose = if is_single { "" } else { " on each rank" };
         source.note(format!(
-            "runner_config.gradient_accumulation_steps: {steps} keeps the {} windows of a step ({shown})",
-            steps.saturating_mul(runner.batch_size as u64)
+            "runner_config.gradient_accumulation_steps: {steps} keeps the {windows} windows of a step{whose} ({shown})"
         ));
     }
     runner.gradient_accumulation_steps = steps as usize;

@@ -8,7 +8,7 @@ use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
 use super::sections::monitor::{self, Monitor};
 use super::sections::optimizer::{self, Optimizer};
-use super::sections::parallel::{self, Distribution};
+use super::sections::parallel::{self, Distribution, Parallelism, Started};
 use super::sections::recompute::{self, Recompute};
 use super::sections::run::{self, Run};
 use super::sections::runner::Runner;
@@ -53,11 +53,14 @@ pub struct Settings {
     pub sample: Option<Sample>,
     /// `context`.
     pub context: Context,
+    /// `parallel_config` and `parallel`; a run of one rank has none.
+    pub parallel: Option<Parallelism>,
 }
 
 impl Settings {
-    /// Reads every section of `source`, which afterwards knows what is wrong; with what the original would distribute.
-    pub(super) fn read(source: &Source<'_>) -> (Self, Distribution) {
+    /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that were
+    /// `started`, whose section is still to be settled.
+    pub(super) fn read(source: &Source<'_>, started: Option<Started>) -> (Self, Distribution) {
         let shared = wrapper::shared_table();
         let (top, run) = run::read(source, &shared);
         let (of_model, mut model) = model::read(source, &Moe::table());
@@ -75,7 +78,8 @@ impl Settings {
         callbacks.note_idle(source, moe.as_ref());
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
         let context = Context::read_at(source, "context");
-        let distribution = parallel::read(source, &run);
+        let mut distribution = parallel::read(source, &run, started);
+        distribution.fit_experts(moe.as_ref(), source);
         let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
         (model.offset, model.pp_interleave_num) = (None, None);
         // Said by the data sets and by the schedule now.
@@ -97,6 +101,7 @@ impl Settings {
             callbacks,
             sample,
             context,
+            parallel: None,
         };
         (settings, distribution)
     }
@@ -129,6 +134,7 @@ impl Settings {
             callbacks,
             sample,
             context,
+            parallel,
         } = self;
         let mut placed = vec![run.placed(""), model.placed(model::PATH)];
         placed.extend(moe.as_ref().map(|moe| moe.placed(moe::PATH)));
@@ -143,6 +149,7 @@ impl Settings {
         placed.extend(callbacks.placed());
         placed.extend(sample.as_ref().map(|sample| sample.placed("sample")));
         placed.push(context.placed("context"));
+        placed.extend(parallel.iter().flat_map(Parallelism::placed));
         placed
     }
 }

@@ -16,6 +16,7 @@ pub mod npy;
 mod published_names;
 mod router_tensors;
 pub mod run_folder;
+pub(crate) mod shared_folder;
 pub mod tensor_file;
 pub mod trainer_state;
 mod weight_files;

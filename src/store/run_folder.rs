@@ -23,7 +23,7 @@ const METRICS: &str = "metrics.jsonl";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
 
 /// What a run expects in its folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Start {
     /// Nothing of another run.
     New,
@@ -40,7 +40,7 @@ pub struct RunFolder {
     config_yaml: String,
     resume_point: Option<(u64, PathBuf)>,
     /// Only held: the operating system releases the lock when the file closes, also after a kill, so it is never stale.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl RunFolder {
@@ -69,7 +69,8 @@ impl RunFolder {
         }
         OUTPUT_DIR.create_folder(&path)?;
         let lock = lock(&path)?;
-        let mut folder = Self { path, config_yaml: config_yaml.to_owned(), resume_point: None, _lock: lock };
+        let mut folder =
+            Self { path, config_yaml: config_yaml.to_owned(), resume_point: None, _lock: Some(lock) };
         // From here on the lock excludes a process that was just about to write.
         match start {
             Start::Resume => {
@@ -83,6 +84,14 @@ impl RunFolder {
         }
         OUTPUT_DIR.write(&folder.config_path(), folder.config_yaml.as_bytes())?;
         Ok(folder)
+    }
+
+    /// The folder at `output_dir`, which another rank of the run has created and keeps locked; `resume_point` is what it found there,
+    /// by step and name.
+    pub fn of_first_rank(output_dir: &Path, resume_point: Option<(u64, String)>) -> Self {
+        let path = output_dir.to_path_buf();
+        let resume_point = resume_point.map(|(step, name)| (step, path.join(CHECKPOINTS).join(name)));
+        Self { path, config_yaml: String::new(), resume_point, _lock: None }
     }
 
     /// To be called once the configuration and data of a resumed run are known to match the checkpoint: rewrites

@@ -24,7 +24,7 @@ pub struct TrainerState {
     pub step: u64,
     /// Optimizer updates done: the row of the schedule that comes next.
     pub global_step: u64,
-    /// Micro-batches consumed: where the data goes on.
+    /// Micro-batches consumed by all ranks together: where the data goes on.
     pub micro_step: u64,
     /// The loss scale of the next step.
     pub loss_scale: f64,

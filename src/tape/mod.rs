@@ -15,6 +15,7 @@ mod parts;
 mod permute;
 mod recompute;
 mod route;
+mod spread;
 #[cfg(test)]
 mod tests;
 

@@ -7,7 +7,7 @@
 //! created meanwhile. An op in place makes none: it belongs to the op that made the buffer it writes.
 
 use super::{Tape, Var};
-use crate::record::{BufferId, Recorder, Tensor, TransientId};
+use crate::record::{BufferId, Position, Recorder, Tensor, TransientId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
@@ -16,8 +16,8 @@ use std::ops::Range;
 pub(super) struct Recomputation<'p> {
     /// Which results are dropped at present; `None`: none.
     rule: Option<Rule<'p>>,
-    /// Dispatches before the op that is being recorded.
-    dispatches: usize,
+    /// Where the op that is being recorded starts.
+    start: Position,
     /// Transient buffers before it.
     transients: u32,
     /// The ops whose results were dropped.
@@ -39,8 +39,8 @@ struct Rule<'p> {
 /// An op whose results were dropped.
 #[derive(Clone, Default)]
 struct Dropped {
-    /// Its dispatches, followed by those of ops that wrote its results in place.
-    dispatches: Vec<Range<usize>>,
+    /// What was recorded for it, followed by that of ops that wrote its results in place.
+    recorded: Vec<Range<Position>>,
     /// The transient buffers that it made.
     made: Vec<BufferId>,
 }
@@ -48,9 +48,9 @@ struct Dropped {
 impl Recomputation<'_> {
     /// Nothing was dropped.
     pub fn new(rec: &Recorder) -> Self {
-        let (dispatches, transients) = (rec.dispatch_count(), rec.transient_count());
+        let (start, transients) = (rec.position(), rec.transient_count());
         let (dropped, makers, again) = Default::default();
-        Self { rule: None, dispatches, transients, dropped, makers, again }
+        Self { rule: None, start, transients, dropped, makers, again }
     }
 }
 
@@ -95,15 +95,15 @@ impl<'p> Tape<'_, 'p> {
 
     /// What is recorded from here on is the next op.
     fn begin_op(&mut self) {
-        self.recomputation.dispatches = self.rec.dispatch_count();
+        self.recomputation.start = self.rec.position();
         self.recomputation.transients = self.rec.transient_count();
     }
 
     /// Ends the op that is being recorded, if any, at its border to the next one. It may have a `result`.
     pub(super) fn end_op(&mut self, result: Option<Tensor>) {
-        let dispatches = self.recomputation.dispatches..self.rec.dispatch_count();
+        let recorded = self.recomputation.start..self.rec.position();
         let transients = self.recomputation.transients..self.rec.transient_count();
-        if !self.is_recording || dispatches.is_empty() {
+        if !self.is_recording || recorded.start == recorded.end {
             return;
         }
         self.begin_op();
@@ -120,7 +120,7 @@ impl<'p> Tape<'_, 'p> {
             dropped.push(Dropped::default());
         }
         makers.extend(made.iter().map(|buffer| (*buffer, op)));
-        dropped[op].dispatches.push(dispatches);
+        dropped[op].recorded.push(recorded);
         dropped[op].made.extend(made);
     }
 
@@ -140,18 +140,18 @@ impl<'p> Tape<'_, 'p> {
     }
 
     fn record_again(&mut self, op: usize) {
-        let Dropped { dispatches, made } = self.recomputation.dropped[op].clone();
+        let Dropped { recorded, made } = self.recomputation.dropped[op].clone();
         let mut buffers: HashMap<BufferId, BufferId> =
             made.into_iter().map(|buffer| (buffer, self.rec.another(buffer))).collect();
         self.recomputation.again.extend(&buffers);
-        for range in &dispatches {
+        for range in &recorded {
             for buffer in self.rec.buffers_of(range.clone()) {
                 if let Entry::Vacant(input) = buffers.entry(buffer) {
                     input.insert(self.present(buffer));
                 }
             }
         }
-        for range in dispatches {
+        for range in recorded {
             self.rec.repeat(range, "recomputed", &buffers);
         }
     }

@@ -58,9 +58,9 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak
     tracing::info!("MFU is the share of {peak}");
 }
 
-/// Logs the loss that a model without context could reach on the first `batches` micro-batches of `data`.
-pub(super) fn announce_entropy(data: &Batches, batches: u64) {
-    let nats = data.unigram_entropy(batches);
+/// Logs the loss that a model without context could reach on `data`, that of an evaluation.
+pub(super) fn announce_entropy(data: &Batches) {
+    let nats = data.unigram_entropy();
     tracing::info!(
         "the evaluation tokens have a unigram entropy of {nats:.3} nats: no model that ignores context does better"
     );

@@ -1,7 +1,8 @@
 //! The arenas of a run: weights, their copies, gradients and moments, in the same layout.
 
+use super::sharing::Sharing;
 use crate::element::Element;
-use crate::model::arena::{Arena, ArenaLayout, Kind};
+use crate::model::arena::{Arena, ArenaLayout, Kind, Segment};
 use crate::record::Persistents;
 use crate::settings::OptimizerConfig;
 
@@ -27,22 +28,42 @@ impl Arenas {
         layout: &ArenaLayout,
         persistents: &mut Persistents,
         optimizer: &OptimizerConfig,
+        sharing: &Sharing,
     ) -> Self {
         let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
         let stored = |kind: Kind| {
             if kind.is_frozen || optimizer.stochastic_rounding { kind.compute } else { Element::F32 }
         };
-        let weights = layout.arena(persistents, "weights", |kind| Some(stored(kind)));
-        let mut arena = |name, holds: &dyn Fn(Kind) -> bool| {
-            layout.arena(persistents, name, |kind| holds(kind).then_some(Element::F32))
+        let copied = |kind: Kind| Some(kind.compute).filter(|element| *element != stored(kind));
+        let updated = |index: usize, kind: Kind| match kind.is_frozen {
+            true => vec![0..layout.segments[index].elements],
+            false => sharing.updated(layout, index),
+        };
+        // What layers read every rank has whole, unless it gathers it each time.
+        let read = |index: usize, kind: Kind| match sharing.shards_weights() {
+            true => updated(index, kind),
+            false => vec![0..layout.segments[index].elements],
+        };
+        let weights = layout.arena_of(persistents, "weights", |index, Segment { kind, .. }| {
+            let held = if copied(*kind).is_some() { updated(index, *kind) } else { read(index, *kind) };
+            Some((stored(*kind), held))
+        });
+        let gradients = layout.arena_of(persistents, "gradients", |index, Segment { elements, kind }| {
+            let held = if sharing.shards_gradients() { updated(index, *kind) } else { vec![0..*elements] };
+            (!kind.is_frozen).then_some((Element::F32, held))
+        });
+        let mut arena = |name, count| {
+            layout.arena_of(persistents, name, |index, Segment { kind, .. }| {
+                (moments(*kind) > count).then(|| (Element::F32, updated(index, *kind)))
+            })
         };
         Self {
             weights,
-            gradients: arena("gradients", &|kind| !kind.is_frozen),
-            first_moments: arena("first moments", &|kind| moments(kind) > 0),
-            second_moments: arena("second moments", &|kind| moments(kind) > 1),
-            copies: layout.arena(persistents, "weight copies", |kind| {
-                Some(kind.compute).filter(|element| *element != stored(kind))
+            gradients,
+            first_moments: arena("first moments", 0),
+            second_moments: arena("second moments", 1),
+            copies: layout.arena_of(persistents, "weight copies", |index, Segment { kind, .. }| {
+                Some((copied(*kind)?, read(index, *kind)))
             }),
         }
     }

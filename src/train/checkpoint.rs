@@ -9,9 +9,9 @@ use crate::record::Tensor;
 use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
-use crate::store::checkpoint_folder::PendingCheckpoint;
+use crate::store::checkpoint_folder::{CheckpointFolder, PendingCheckpoint};
 use crate::store::trainer_state::TrainerState;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 impl Trainer<'_> {
@@ -23,6 +23,30 @@ impl Trainer<'_> {
         self.wait().await?;
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
         checkpoint::save(self.tensors_in_training(), &self.recordings.model, state, pending, read).await
+    }
+
+    /// Writes a checkpoint of `state` with all other ranks, and returns its folder. Either it is whole or there is none.
+    ///
+    /// # Errors
+    /// A disk or device that fails on any rank; a rank that has ended.
+    pub(super) async fn save_on_ranks(
+        &self,
+        state: &TrainerState,
+        checkpoints: &CheckpointFolder,
+    ) -> Result<PathBuf> {
+        let ranks = self.exchanger.ranks();
+        let saved = match ranks.is_first() {
+            true => self.save_whole(state, checkpoints).await,
+            false => Ok(()),
+        };
+        ranks.agree(saved).await?;
+        Ok(PathBuf::new())
+    }
+
+    async fn save_whole(&self, state: &TrainerState, checkpoints: &CheckpointFolder) -> Result<()> {
+        let pending = checkpoints.begin(state.step)?;
+        self.save(state, &pending).await?;
+        pending.commit().map(drop)
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match

@@ -7,7 +7,7 @@ use crate::settings::Run;
 #[derive(Clone, Copy)]
 pub(super) struct Evaluation<'a> {
     pub data: &'a Batches,
-    /// Micro-batches of an evaluation, always the same ones.
+    /// Micro-batches of an evaluation on this rank, always the same ones.
     pub batches: u64,
     every_steps: u64,
     last_step: u64,
@@ -16,7 +16,7 @@ pub(super) struct Evaluation<'a> {
 impl<'a> Evaluation<'a> {
     /// Evaluations on `data` as `run` asks for, if it does, the last one after `last_step`.
     pub fn new(run: &Run, data: &'a Batches, last_step: u64) -> Option<Self> {
-        let batches = run.eval_batches.min(data.micro_steps_per_epoch());
+        let batches = data.micro_steps_of_rank();
         run.eval_interval().map(|every_steps| Self { data, batches, every_steps, last_step })
     }
 

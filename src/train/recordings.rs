@@ -3,8 +3,10 @@
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_binding, check_memory, misfit};
+use super::passes::{Passes, copies, sum_evaluation};
 use super::schedule_table::schedule_columns;
-use super::update::Update;
+use super::sharing::Sharing;
+use super::update::{LocalNorms, Update};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
@@ -12,18 +14,16 @@ use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
-use crate::model::parameters::Gpt;
+use crate::model::parameters::{Gpt, Spec};
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
-use crate::ops::cast::cast;
-use crate::ops::dropout::{DropoutState, count_micro_step};
+use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
 use crate::record::{
-    BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recorder, Recording, State, Tensor,
+    BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
 };
 use crate::settings::{Adaptation, RunPlan};
-use crate::tape::{Parameter, Tape};
 use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
@@ -36,6 +36,8 @@ pub struct Recordings {
     pub layout: ArenaLayout,
     /// The arenas.
     pub arenas: Arenas,
+    /// How the ranks share the work on parameters.
+    pub sharing: Sharing,
     /// `StepState`.
     pub state: Tensor,
     /// What the loss scale adapts by, if it does.
@@ -64,6 +66,8 @@ pub struct Recordings {
     pub update: Recording,
     /// Forward and loss of one micro-batch.
     pub eval: Recording,
+    /// The sum of an evaluation's losses over the ranks; `None` with one.
+    pub sum_evaluation: Option<Recording>,
     /// Copies of the weights in the storage type of layers, after each change; `None` where that is f32.
     pub copy: Option<Recording>,
     /// Generation of the sample at the end, if the run asks for one.
@@ -79,16 +83,23 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
+        let ranks = plan.layout;
         let parameters = plan.grouping().apply(Gpt::describe(model));
         let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
+        let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
+        let parameters = parameters.into_iter().map(held).collect();
         let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
-        let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer);
+        let sharing = Sharing::new(&layout, ranks, plan.sharding);
+        let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
         let state = StepState::tensor(&mut persistents, "step state");
         let adaptation = plan.settings.wrapper.scale_sense.adaptation();
         let scaler = adaptation.map(|adaptation| scaler(&adaptation, &mut persistents));
         let parameters = layout.parameters.len() as u32;
-        let local_norms = plan.settings.wrapper.local_norm;
-        let local_norms = local_norms.then(|| persistents.tensor("local norms", 1, parameters, Element::F32));
+        let local_norms = plan.settings.wrapper.local_norm.then(|| {
+            let mut norms = |label| persistents.tensor(label, 1, parameters, Element::F32);
+            let all = norms("local norms");
+            LocalNorms { all, own: if sharing.shares_norm() { norms("own local norms") } else { all } }
+        });
         let loss = LossState::tensor(&mut persistents, "loss state");
         let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
@@ -107,9 +118,12 @@ impl Recordings {
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), &capabilities, what, remedy)?;
 
-        let gpt = layout.bind(model, &arenas.read(), Some(&arenas.gradients));
-        let accumulation = plan.settings.runner.gradient_accumulation_steps as u32;
-        let context = |mode| ForwardContext { config: model, buffers, batch, mode };
+        let passes = Passes { layout: &layout, arenas: &arenas, sharing: &sharing, capabilities };
+        // Every rank's micro-batches count, as if one rank had accumulated them all.
+        let accumulation = plan.micro_batches_per_step() as u32;
+        let expert_ranks = sharing.expert_ranks();
+        let expert_ranks = expert_ranks.as_ref();
+        let context = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };
         let is_per_token = plan.settings.wrapper.calculate_per_token_loss;
         let losses = LossTensors {
             step: state,
@@ -119,9 +133,9 @@ impl Recordings {
             multi_token: ahead_loss,
         };
         let training = context(Mode::Training(Training { step: state, accumulation, masks }));
-        let micro_step = micro_step(&gpt, &training, &losses, capabilities).map_err(|e| misfit(&e))?;
+        let micro_step = passes.micro_step(&training, &losses).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
-        let eval = eval(&gpt, &context(Mode::Evaluation), &losses, capabilities).map_err(|e| misfit(&e))?;
+        let eval = passes.eval(&context(Mode::Evaluation), &losses).map_err(|e| misfit(&e))?;
         let update = Update {
             optimizer: &plan.optimizer,
             seed: plan.settings.run.seed,
@@ -129,14 +143,19 @@ impl Recordings {
             rules: step_rules(plan),
             scaler,
             local_norms,
+            sharing: &sharing,
             layout: &layout,
             arenas: &arenas,
             tensors: StepTensors { state, loss, schedule },
+            ahead_loss,
             experts: buffers.experts,
         };
         let update = update.record(capabilities)?;
-        let copy = copies(&layout, &arenas, capabilities)?;
-        let sample = plan.settings.sample.as_ref().map(|_| {
+        let copy = copies(&layout, &arenas, &sharing, capabilities)?;
+        let sum_evaluation = sum_evaluation(eval_loss, &sharing, capabilities)?;
+        let read = arenas.read();
+        let sample = plan.settings.sample.as_ref().filter(|_| sharing.holds_all_weights()).map(|_| {
+            let gpt = layout.bind(model, &read, None);
             GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
                 .map_err(|e| misfit(&e))
         });
@@ -146,9 +165,10 @@ impl Recordings {
             persistents,
             layout,
             arenas,
+            sharing,
             state,
             scaler,
-            local_norms,
+            local_norms: local_norms.map(|norms| norms.all),
             loss,
             eval_loss,
             ahead_loss,
@@ -160,6 +180,7 @@ impl Recordings {
             micro_step,
             update,
             eval,
+            sum_evaluation,
             copy,
             sample,
         };
@@ -171,8 +192,15 @@ impl Recordings {
     pub fn all(&self) -> Vec<&Recording> {
         let mut all = vec![&self.micro_step, &self.update, &self.eval];
         all.extend(self.sample.iter().flat_map(|sample| [&sample.prefill, &sample.step]));
+        all.extend(&self.sum_evaluation);
         all.extend(&self.copy);
         all
+    }
+
+    /// The place of one of them in [`all`](Self::all).
+    pub(super) fn index_of(&self, recording: Option<&Recording>) -> Option<usize> {
+        let recording = recording?;
+        self.all().into_iter().position(|other| std::ptr::eq(other, recording))
     }
 
     /// The kernels of all recordings, each once.
@@ -240,47 +268,6 @@ fn step_rules(plan: &RunPlan) -> StepRules {
         halts_on_nan: plan.settings.run.check_for_nan_in_loss_and_grad,
         tokens: wrapper.calculate_per_token_loss.then_some(plan.tokens_per_step as f32),
     }
-}
-
-/// Forward, loss and backward: gradients are added to their arena.
-fn micro_step(
-    gpt: &Gpt<Parameter>,
-    training: &ForwardContext<'_>,
-    losses: &LossTensors,
-    capabilities: Capabilities,
-) -> Result<Recording> {
-    let mut rec = Recorder::new("micro_step", capabilities);
-    if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
-        rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state));
-    }
-    let mut tape = Tape::new(&mut rec);
-    gpt.loss(&mut tape, training, losses);
-    tape.backward();
-    rec.try_finish()
-}
-
-/// Forward and loss alone.
-fn eval(
-    gpt: &Gpt<Parameter>,
-    evaluation: &ForwardContext<'_>,
-    losses: &LossTensors,
-    capabilities: Capabilities,
-) -> Result<Recording> {
-    let mut rec = Recorder::new("eval", capabilities);
-    gpt.loss(&mut Tape::forward_only(&mut rec), evaluation, losses);
-    rec.try_finish()
-}
-
-/// Rounds the weights that layers read in 16 bits, segment by segment.
-fn copies(layout: &ArenaLayout, arenas: &Arenas, capabilities: Capabilities) -> Result<Option<Recording>> {
-    let mut rec = Recorder::new("copy", capabilities);
-    let copied = arenas.copies.segments.iter().enumerate().filter(|(_, copy)| copy.is_some());
-    for (i, _) in copied.clone() {
-        let [weights, copies] = [&arenas.weights, &arenas.copies].map(|arena| arena.segment(layout, i));
-        rec.scope(format!("weights.{i}"), |rec| cast(rec, weights, copies));
-    }
-    let recording = rec.try_finish()?;
-    Ok((copied.count() > 0).then_some(recording))
 }
 
 /// What recordings are written for where no adapter is opened: llvmpipe for the software tier, a GPU for the portable one.

@@ -2,6 +2,7 @@
 
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
+use super::step_clock::TimedStep;
 use crate::error::Result;
 use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
@@ -10,24 +11,28 @@ use crate::report::loss_monitor::{local_norm_lines, skip_line};
 use crate::report::metrics::{MetricsWriter, StepMetrics};
 use crate::report::progress::Progress;
 use std::collections::VecDeque;
-use std::time::Instant;
 
-/// Turns finished steps into log lines, metrics and files.
+/// Turns finished steps into log lines, metrics and files, on the first rank. The others only keep the losses.
 pub(super) struct Reporter<'a> {
-    metrics: MetricsWriter,
-    progress: Progress,
-    instruments: Option<ExpertInstruments>,
-    evaluation: Option<Evaluation<'a>>,
-    tokens_per_step: usize,
+    pub outlets: Option<Outlets>,
+    pub evaluation: Option<Evaluation<'a>>,
+    pub tokens_per_step: usize,
     /// Steps with this gradient norm or more are skipped, if there is such a bound.
-    spike_norm: Option<f64>,
+    pub spike_norm: Option<f64>,
     /// Path and number of elements of each parameter.
-    parameters: Vec<(String, usize)>,
+    pub parameters: Vec<(String, usize)>,
+    /// Device memory of each rank in MiB, if the metrics of every rank are asked for.
+    pub memory_by_rank: Option<Vec<f32>>,
     /// Steps that wait for the loss of their evaluation, and the load of their experts.
-    waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
-    /// When the device finished the last step or evaluation: the next step's time starts here.
-    last_arrival: Instant,
-    losses: Losses,
+    pub waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
+    pub losses: Losses,
+}
+
+/// Where reports go.
+pub(super) struct Outlets {
+    pub metrics: MetricsWriter,
+    pub progress: Progress,
+    pub instruments: Option<ExpertInstruments>,
 }
 
 /// The losses at the end of a run, in nats per token.
@@ -39,42 +44,27 @@ pub(super) struct Losses {
     pub eval: Option<f32>,
 }
 
-impl<'a> Reporter<'a> {
-    /// Starts the clock of the first step.
-    pub fn new(
-        metrics: MetricsWriter,
-        progress: Progress,
-        instruments: Option<ExpertInstruments>,
-        evaluation: Option<Evaluation<'a>>,
-        tokens_per_step: usize,
-        spike_norm: Option<f64>,
-        parameters: Vec<(String, usize)>,
-    ) -> Self {
-        Self {
-            metrics,
-            progress,
-            instruments,
-            evaluation,
-            tokens_per_step,
-            spike_norm,
-            parameters,
-            waiting: VecDeque::new(),
-            last_arrival: Instant::now(),
-            losses: Losses::default(),
-        }
-    }
-
-    /// Takes in results that have arrived and reports the steps that are complete.
+impl Reporter<'_> {
+    /// Takes in results that have arrived and reports the steps that are complete. `by_rank` says how many milliseconds a step
+    /// took on each rank.
     ///
     /// # Errors
     /// The metrics or a file about experts cannot be written.
-    pub fn take_in(&mut self, steps: Vec<FinishedStep>, evaluations: &[FinishedEvaluation]) -> Result<()> {
-        for step in steps {
-            let metrics = self.measure(&step, evaluations);
-            self.waiting.push_back((metrics, step.mixture));
+    pub fn take_in(
+        &mut self,
+        steps: Vec<TimedStep>,
+        evaluations: &[FinishedEvaluation],
+        by_rank: impl Fn(u64) -> Vec<f32>,
+    ) -> Result<()> {
+        for timed in steps {
+            let mut metrics = self.measure(&timed);
+            if self.memory_by_rank.is_some() {
+                metrics.rank_step_ms = Some(by_rank(metrics.step));
+                metrics.rank_memory_mib = self.memory_by_rank.clone();
+            }
+            self.waiting.push_back((metrics, timed.finished.mixture));
         }
-        for &FinishedEvaluation { tag: step, loss, at } in evaluations {
-            self.last_arrival = self.last_arrival.max(at);
+        for &FinishedEvaluation { tag: step, loss, .. } in evaluations {
             let of_step = self.waiting.iter_mut().filter(|(metrics, _)| metrics.step == step);
             of_step.for_each(|(metrics, _)| metrics.eval_loss = Some(loss));
             self.losses.eval = Some(loss);
@@ -86,25 +76,14 @@ impl<'a> Reporter<'a> {
         Ok(())
     }
 
-    /// Excludes the time since the last arrival from the next step's: the run was saving.
-    pub fn skip_pause(&mut self) {
-        self.last_arrival = Instant::now();
-    }
-
     /// Ends the progress bar and returns the last losses.
     pub fn finish(self) -> Losses {
-        self.progress.finish();
+        self.outlets.into_iter().for_each(|outlets| outlets.progress.finish());
         self.losses
     }
 
-    /// The metrics of a step, whose time ends with its arrival. `evaluations` are those that arrived with it.
-    fn measure(&mut self, finished: &FinishedStep, evaluations: &[FinishedEvaluation]) -> StepMetrics {
-        let &FinishedStep { step, state, at, .. } = finished;
-        // The device did nothing else since the last step, or since the evaluation that followed it.
-        let evaluated = evaluations.iter().filter(|evaluation| evaluation.tag < step).map(|e| e.at).max();
-        let start = self.last_arrival.max(evaluated.unwrap_or(self.last_arrival));
-        let step_ms = 1e3 * at.saturating_duration_since(start).as_secs_f64().max(1e-6);
-        self.last_arrival = at;
+    fn measure(&self, TimedStep { finished, step_ms }: &TimedStep) -> StepMetrics {
+        let &FinishedStep { step, state, .. } = finished;
         let mut metrics = StepMetrics {
             step,
             global_step: state.global_step as u64,
@@ -116,11 +95,12 @@ impl<'a> Reporter<'a> {
             local_norm: finished.local_norms.clone(),
             is_skip: self.spike_norm.map(|_| state.halt == SKIPPED),
             tokens_per_second: self.tokens_per_step as f64 * 1e3 / step_ms,
-            step_ms,
+            step_ms: *step_ms,
             mtp_loss: finished.ahead_loss,
             ..StepMetrics::default()
         };
-        if let (Some(instruments), Some(report)) = (&self.instruments, &finished.mixture) {
+        let instruments = self.outlets.as_ref().and_then(|outlets| outlets.instruments.as_ref());
+        if let (Some(instruments), Some(report)) = (instruments, &finished.mixture) {
             instruments.measure(report, &mut metrics);
         }
         metrics
@@ -132,18 +112,21 @@ impl<'a> Reporter<'a> {
     }
 
     fn report(&mut self, metrics: &StepMetrics, mixture: Option<&MixtureReport>) -> Result<()> {
-        self.progress.step(metrics);
-        if let Some(norms) = &metrics.local_norm {
-            tracing::info!("{}", local_norm_lines(&self.parameters, norms));
+        let losses = Losses { train: metrics.loss, ..self.losses };
+        if let Some(outlets) = &mut self.outlets {
+            outlets.progress.step(metrics);
+            if let Some(norms) = &metrics.local_norm {
+                tracing::info!("{}", local_norm_lines(&self.parameters, norms));
+            }
+            if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
+                tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
+            }
+            if let (Some(instruments), Some(report)) = (&outlets.instruments, mixture) {
+                instruments.show(report, metrics.step)?;
+            }
+            outlets.metrics.write(metrics)?;
         }
-        if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
-            tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
-        }
-        if let (Some(instruments), Some(report)) = (&self.instruments, mixture) {
-            instruments.show(report, metrics.step)?;
-        }
-        self.metrics.write(metrics)?;
-        self.losses.train = metrics.loss;
+        self.losses = losses;
         Ok(())
     }
 }

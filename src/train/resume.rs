@@ -6,9 +6,11 @@ use crate::data::{Batches, DocumentRules};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
+use crate::ranks::Ranks;
 use crate::settings::{Resume, Run, RunPlan};
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{CHECKPOINTS, RunFolder, Start};
+use crate::store::shared_folder::unseen;
 use crate::store::trainer_state::{FORMAT_VERSION, ScalerState, TrainerState};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -43,19 +45,36 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) ->
     }
 }
 
-/// Loads the checkpoint that `folder` resumes from onto the device and returns its state; for a new run, returns
+/// The folder of the run of `plan`. The first rank makes or opens it, and the others hear where the run goes on.
+///
+/// # Errors
+/// Those of [`RunFolder::create`].
+pub(super) async fn open_folder(ranks: &Ranks, plan: &RunPlan, start: Start) -> Result<RunFolder> {
+    let path = plan.settings.run.folder();
+    let mut made = None;
+    let resume_point = ranks.from_first(|| {
+        let folder = made.insert(RunFolder::create(&path, &plan.to_yaml(), start)?);
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(folder.resume_point().map(|(step, path)| (step, name(path))))
+    });
+    let resume_point = resume_point.await?;
+    Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
+}
+
+/// Loads the checkpoint that `folder` resumes from onto the devices of all ranks and returns its state; for a new run, returns
 /// `fresh`.
 ///
 /// # Errors
-/// A checkpoint that is damaged, is of another run, or is not the one that `resume` names.
-pub(super) fn restore(
+/// A checkpoint that is damaged, is of another run, or is not the one that the run names; a rank that does not see it.
+pub(super) async fn restore(
     trainer: &Trainer<'_>,
+    ranks: &Ranks,
     folder: &RunFolder,
-    resume: &Resume,
+    plan: &RunPlan,
     fresh: TrainerState,
 ) -> Result<TrainerState> {
     let Some((_, newest)) = folder.resume_point() else { return Ok(fresh) };
-    if let Resume::Named(name) = resume
+    if let Resume::Named(name) = &plan.settings.run.resume_training
         && !newest.ends_with(name)
     {
         let message = format!(
@@ -63,8 +82,8 @@ pub(super) fn restore(
         );
         return Err(Error::file(newest, message));
     }
-    let state = trainer.load(newest, &fresh)?;
-    folder.accept_resume()?;
+    let state = ranks.agree(load(trainer, newest, &fresh)).await?;
+    ranks.from_first(|| folder.accept_resume().map(drop)).await?;
     trainer.set_state(&StepState {
         loss_scale: state.loss_scale as f32,
         global_step: state.global_step as u32,
@@ -72,10 +91,19 @@ pub(super) fn restore(
         ..StepState::default()
     });
     if let Some(scaler) = &state.scaler {
-        check_scaler(trainer, scaler, newest)?;
         let loss_scale = state.loss_scale as f32;
         trainer.set_scaler(&LossScaleState { loss_scale, used: loss_scale, ..on_device(scaler) });
     }
+    Ok(state)
+}
+
+/// Loads `checkpoint` and returns its state, which must match that of the run.
+fn load(trainer: &Trainer<'_>, checkpoint: &Path, fresh: &TrainerState) -> Result<TrainerState> {
+    if !checkpoint.is_dir() {
+        return Err(unseen(checkpoint));
+    }
+    let state = trainer.load(checkpoint, fresh)?;
+    state.scaler.iter().try_for_each(|scaler| check_scaler(trainer, scaler, checkpoint))?;
     Ok(state)
 }
 

@@ -1,18 +1,24 @@
 //! A whole training run: from a configuration file to a trained model in its run folder.
 
+mod alike;
+mod course;
+
+use self::alike::{check_division, check_run};
+use self::course::{Course, Results};
 use super::announce::{announce, announce_entropy};
 use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::expert_instruments;
 use super::length::RunLength;
 use super::peak::Peak;
-use super::reporter::{Losses, Reporter};
-use super::resume::{fresh_state, in_file, restore, start_of};
-use super::sample::{check_sample, sample};
+use super::reporter::{Losses, Outlets, Reporter};
+use super::resume::{fresh_state, open_folder, restore, start_of};
+use super::roll_call::RollCall;
+use super::sample::check_sample;
 use super::trainer::Trainer;
-use crate::data::{BackgroundCheck, Dataset};
+use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::count;
 use crate::ranks::Ranks;
 use crate::report::instruments::ExpertInstruments;
@@ -20,12 +26,13 @@ use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
 use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
-use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::run_folder::{RunFolder, Start};
-use crate::store::trainer_state::TrainerState;
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
 
 /// What a finished run reports.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,10 +59,11 @@ pub async fn run(config: &Path, overrides: &[String], interrupt: Arc<AtomicBool>
     run_on_ranks(config, overrides, interrupt, Ranks::alone()).await
 }
 
-/// The same as one of the ranks of a run. All of them call it with the same file and overrides.
+/// The same as one of the ranks of a run: all call it with the same file and overrides, and an `interrupt` of any ends all after the
+/// same step. The first one writes the run folder and the log; the others log nothing.
 ///
 /// # Errors
-/// Those of [`run`], and a rank that has ended.
+/// Those of [`run`], which are one line, the same on all ranks; a rank that has ended; ranks that were not started alike.
 pub async fn run_on_ranks(
     config: &Path,
     overrides: &[String],
@@ -63,22 +71,51 @@ pub async fn run_on_ranks(
     ranks: Ranks,
 ) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
-    let log = Log::start();
-    let config = RunConfig::load(config, &Override::parse_all(overrides)?)?;
-    if ranks.size() > 1 {
-        return Err(Error::Plan("several ranks are not built yet; start a single one".into()));
+    if ranks.is_first() {
+        let log = Log::start();
+        return train(config, overrides, interrupt, ranks, Some(&log)).await;
     }
-    let (plan, settings) = (&config.plan, &config.plan.settings);
-    let data = plan.load_data()?;
-    if let Some(sample) = &settings.sample {
-        check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
-    }
-    let length = RunLength::new(plan, data.train.steps_per_epoch());
-    let gpu = open_device(plan, ranks.local_rank()).await?;
-    let peak = Peak::of(&gpu).await?; // before the trainer, so that a probe's tensors do not lie beside it
-    let mut trainer = Trainer::new(&gpu, plan, &length).await?;
-    let trained = train_on(&mut trainer, &config, &data, &length, &log, peak, interrupt).await;
+    train(config, overrides, interrupt, ranks, None).with_subscriber(NoSubscriber::default()).await
+}
+
+async fn train(
+    config: &Path,
+    overrides: &[String],
+    interrupt: Arc<AtomicBool>,
+    ranks: Ranks,
+    log: Option<&Log>,
+) -> Result<Summary> {
+    let loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
+    let Loaded { config, data, length } = &loaded;
+    let plan = &config.plan;
+    check_run(&ranks, plan, data).await?;
+    let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
+    let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
+    let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
+    check_division(&ranks, trainer.recordings()).await?;
+    let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks).await;
     trained.map_err(|error| trainer.explain(error))
+}
+
+/// What a run needs to know before it opens a device.
+struct Loaded {
+    config: RunConfig,
+    data: Dataset,
+    length: RunLength,
+}
+
+impl Loaded {
+    fn load(config: &Path, overrides: &[String], ranks: &Ranks) -> Result<Self> {
+        let overrides = Override::parse_all(overrides)?;
+        let config = RunConfig::load_on_rank(config, &overrides, ranks.rank(), ranks.size())?;
+        let plan = &config.plan;
+        let data = plan.load_data()?;
+        if let Some(sample) = &plan.settings.sample {
+            check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
+        }
+        let length = RunLength::new(plan, data.train.steps_per_epoch());
+        Ok(Self { config, data, length })
+    }
 }
 
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
@@ -103,62 +140,80 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
 /// The run on a trainer before its first step, from its folder to its summary.
 async fn train_on(
     trainer: &mut Trainer<'_>,
-    config: &RunConfig,
-    data: &Dataset,
-    length: &RunLength,
-    log: &Log,
+    loaded: &Loaded,
+    log: Option<&Log>,
     peak: Peak,
     interrupt: Arc<AtomicBool>,
+    ranks: Ranks,
 ) -> Result<Summary> {
+    let Loaded { config, data, length } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
-    let start = start_of(&settings.run)?;
+    let start = ranks.from_first(|| start_of(&settings.run)).await?;
     if start != Start::Resume {
-        settings.run.weights().map_or(Ok(()), |path| trainer.load_weights(path))?;
-        let adapter = settings.model.pet_config.as_ref().and_then(Pet::adapter);
-        adapter.map_or(Ok(()), |path| trainer.load_adapters(path))?;
+        ranks.agree(load_weights(trainer, plan)).await?;
     }
     let instruments = expert_instruments(&plan.model, settings);
-    instruments.iter().try_for_each(ExpertInstruments::prepare)?;
+    ranks.from_first(|| instruments.iter().try_for_each(ExpertInstruments::prepare)).await?;
 
-    let folder = RunFolder::create(&settings.run.folder(), &plan.to_yaml(), start)?;
-    let resume = &settings.run.resume_training;
-    let state = restore(trainer, &folder, resume, fresh_state(plan, length, &data.train))?;
-    log.attach(&folder.log_path())?;
-    config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
-    announce(trainer, plan.tokens_per_step, peak);
+    let folder = open_folder(&ranks, plan, start).await?;
+    let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
-    if let Some(evaluation) = evaluation {
-        announce_entropy(evaluation.data, evaluation.batches);
-    }
-
-    let metrics = MetricsWriter::open(&folder.metrics_path())?;
-    let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
+    let outlets = log.map(|log| {
+        let metrics = open_log(log, &folder, config, data)?;
+        announce(trainer, plan.tokens_per_step, peak);
+        if let Some(evaluation) = evaluation {
+            announce_entropy(evaluation.data);
+        }
+        let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
+        Ok(Outlets { metrics, progress, instruments })
+    });
+    let outlets = ranks.agree(outlets.transpose()).await?;
     let checkpoint = settings.callbacks.checkpoint.as_ref();
-    let mut run = Run {
-        reporter: Reporter::new(
-            metrics,
-            progress,
-            instruments,
+    let mut course = Course {
+        reporter: Reporter {
+            outlets,
             evaluation,
-            plan.tokens_per_step,
-            settings.wrapper.spike_norm(),
-            trainer.recordings().layout.sizes(),
-        ),
+            tokens_per_step: plan.tokens_per_step,
+            spike_norm: settings.wrapper.spike_norm(),
+            parameters: trainer.recordings().layout.sizes(),
+            memory_by_rank: None,
+            waiting: VecDeque::new(),
+            losses: Losses::default(),
+        },
+        results: Results::new(),
+        roll_call: RollCall::new(ranks.clone()),
         checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
         is_interrupted: false,
         health: Health::new(settings.monitor.global_norm_spike_count_threshold),
         is_save_due: false,
+        saved: folder.resume_point().map(|(step, _)| step),
         plan,
         total_steps: length.total_steps,
         data,
-        data_check: data.check_in_background(),
+        // Ranks of one machine read the same files.
+        data_check: (ranks.local_rank() == 0).then(|| data.check_in_background()),
         evaluation,
         interrupt,
         state,
+        ranks,
     };
-    run.train(trainer).await?;
-    run.finish(trainer).await
+    course.train(trainer).await?;
+    course.finish(trainer).await
+}
+
+/// Loads the weights and adapters that `plan` starts from, if it names some.
+fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> {
+    plan.settings.run.weights().map_or(Ok(()), |path| trainer.load_weights(path))?;
+    let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
+    adapter.map_or(Ok(()), |path| trainer.load_adapters(path))
+}
+
+/// Lets `log` go on in the folder, with what is known of the configuration and the data, and opens the metrics there.
+fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -> Result<MetricsWriter> {
+    log.attach(&folder.log_path())?;
+    config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
+    MetricsWriter::open(&folder.metrics_path())
 }
 
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
@@ -168,134 +223,10 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak
         start_step,
         epochs: runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
+        samples_per_step: (runner.batch_size * plan.micro_batches_per_step()) as u64,
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model),
         peak_flops: peak.flops(),
         log_every: plan.settings.callbacks.loss.per_print_times,
-    }
-}
-
-/// A run under way.
-struct Run<'a> {
-    plan: &'a RunPlan,
-    total_steps: u64,
-    data: &'a Dataset,
-    data_check: BackgroundCheck,
-    evaluation: Option<Evaluation<'a>>,
-    checkpoints: CheckpointFolder,
-    reporter: Reporter<'a>,
-    interrupt: Arc<AtomicBool>,
-    is_interrupted: bool,
-    health: Health,
-    /// Whether a checkpoint is to be written. While steps fail none is, since it might replace the last good one.
-    is_save_due: bool,
-    /// The host's counters, as the next checkpoint will save them.
-    state: TrainerState,
-}
-
-impl Run<'_> {
-    async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
-        while self.state.step < self.total_steps && !self.is_interrupted {
-            trainer.step(self.state.step + 1, &self.data.train, self.state.micro_step).await?;
-            self.state.step += 1;
-            self.state.micro_step += self.plan.settings.runner.gradient_accumulation_steps as u64;
-            let step = self.state.step;
-            if let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.is_due_after(step)) {
-                let Evaluation { data, batches, .. } = evaluation;
-                trainer.evaluate(step, data, batches, |trainer| self.collect(trainer)).await?;
-            }
-            self.collect(trainer)?;
-            self.is_interrupted = self.interrupt.load(Ordering::Relaxed);
-            if let Some(fault) = self.data_check.fault().cloned() {
-                // As after a signal: the work so far is good.
-                self.save_unless_failing(trainer).await?;
-                return Err(fault);
-            }
-            self.is_save_due |=
-                checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
-            if self.is_save_due && !self.health.is_failing() {
-                self.save_unless_failing(trainer).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reports the last results, saves the last checkpoint, writes the sample.
-    async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
-        self.settle(trainer).await?;
-        if !self.is_interrupted {
-            self.health.check_end(|| self.newest_checkpoint())?;
-        }
-        // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
-        let wants_checkpoint = self.plan.settings.callbacks.checkpoint.is_some() || self.is_interrupted;
-        let is_lost = self.health.is_lost();
-        if wants_checkpoint && !self.is_saved() && !is_lost {
-            self.save(trainer).await?;
-        }
-        let Losses { train: loss, eval: eval_loss } = self.reporter.finish();
-        let (steps, is_interrupted) = (self.state.step, self.is_interrupted);
-        let mut summary = Summary { steps, loss, eval_loss, is_interrupted, sample: None };
-        if is_interrupted && is_lost {
-            tracing::warn!(
-                "interrupted after step {steps} without a checkpoint of it, since that step failed"
-            );
-        } else if is_interrupted {
-            tracing::info!("interrupted after step {steps}: continue with --resume_training=True");
-        } else if let Some(config) = &self.plan.settings.sample {
-            let text = sample(trainer, config, &self.data.codec, self.plan.settings.run.seed).await?;
-            tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
-            summary.sample = Some(text);
-        }
-        Ok(summary)
-    }
-
-    /// Takes in the results that have arrived, without waiting.
-    fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        let (steps, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
-        if let Some(last) = steps.last() {
-            self.state.global_step = last.state.global_step as u64;
-            if let Some(scaler) = &last.scaler {
-                self.state.loss_scale = scaler.loss_scale.into();
-                self.state.scaler = Some(in_file(scaler));
-            }
-        }
-        steps.iter().for_each(|finished| self.health.note(finished));
-        self.reporter.take_in(steps, &evaluations)?;
-        self.health.check(|| self.newest_checkpoint())
-    }
-
-    /// Waits until everything submitted has finished and is reported.
-    async fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        trainer.wait().await?;
-        self.collect(trainer)
-    }
-
-    /// Saves, unless the last step turns out to have failed: then a later step does.
-    async fn save_unless_failing(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        self.settle(trainer).await?;
-        if self.health.is_failing() { Ok(()) } else { self.save(trainer).await }
-    }
-
-    async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        self.settle(trainer).await?;
-        self.is_save_due = false;
-        let pending = self.checkpoints.begin(self.state.step)?;
-        trainer.save(&self.state, &pending).await?;
-        let path = pending.commit()?;
-        tracing::debug!("saved {}", path.display());
-        self.reporter.skip_pause();
-        Ok(())
-    }
-
-    /// Whether there is a checkpoint of the last step.
-    fn is_saved(&self) -> bool {
-        self.newest_checkpoint() == Some(self.state.step)
-    }
-
-    /// The step of the newest checkpoint.
-    fn newest_checkpoint(&self) -> Option<u64> {
-        self.checkpoints.latest().ok().flatten().map(|(step, _)| step)
     }
 }

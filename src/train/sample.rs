@@ -11,9 +11,9 @@ use std::ops::ControlFlow;
 ///
 /// # Errors
 /// The tokenizer cannot encode the prompt; a device that fails.
-pub async fn sample(trainer: &Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
-    let Some(recordings) = &trainer.recordings.sample else { return Ok(String::new()) };
+pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     trainer.refresh_copies().await?;
+    let Some(recordings) = &trainer.recordings.sample else { return Ok(String::new()) };
     let generator = Generator {
         gpu: trainer.gpu,
         buffers: &trainer.buffers,

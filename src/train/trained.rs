@@ -44,7 +44,12 @@ impl TrainedRun {
             let message = "neither the folder of a run (output/tiny) nor a checkpoint in one (output/tiny/checkpoint/step_0000200)";
             return Err(Error::file(path, message));
         };
-        let plan = RunConfig::load(&config, &Override::parse_all(overrides)?)?.plan;
+        // As for a plan, the ranks of the run need not be there: its model is generated from on one.
+        let RunConfig { plan, obstacles, .. } =
+            RunConfig::outline(&config, &Override::parse_all(overrides)?)?;
+        if !obstacles.is_empty() {
+            return Err(Error::all(obstacles));
+        }
         let checkpoint = match is_run {
             false => Some(path.to_path_buf()),
             true => CheckpointFolder::new(path.join(CHECKPOINTS), 0).latest()?.map(|(_, newest)| newest),

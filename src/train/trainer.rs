@@ -1,25 +1,25 @@
 //! The device side of a run: steps and evaluations.
 
-use super::batch_arrays::batch_stride;
 use super::finished::{FinishedEvaluation, FinishedStep, StepReadback};
 use super::length::RunLength;
 use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
 use super::shortage::Shortage;
 use crate::data::{Batch, Batches};
-use crate::device::{Buffers, Encoder, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
+use crate::device::{Buffers, Exchanger, Exchanges, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::{LossState, StepState};
+use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
 
-/// Indices of the prepared programs, in the order of [`Recordings::all`]; that of the copies of weights comes last.
+/// Indices of the prepared programs, in the order of [`Recordings::all`]; those that not every run has come last.
 const MICRO_STEP: usize = 0;
 const UPDATE: usize = 1;
 const EVAL: usize = 2;
@@ -36,15 +36,16 @@ pub struct Trainer<'gpu> {
     pub(super) recordings: Recordings,
     pub(super) buffers: Buffers,
     pub(super) prepared: Prepared,
+    pub(super) exchanger: Exchanger,
     pub(super) reader: Reader,
-    uploads: UploadRing,
+    pub(super) uploads: UploadRing,
     steps: ReadbackRing,
     evaluations: ReadbackRing,
     readback: StepReadback,
-    ids: Ids,
+    pub(super) ids: Ids,
     gradient_accumulation_steps: u64,
-    batch: Batch,
-    staged: Vec<u8>,
+    pub(super) batch: Batch,
+    pub(super) staged: Vec<u8>,
     /// Whether weights were written since their copies were made.
     pub(super) has_stale_copies: AtomicBool,
     /// How long compiling the kernels and binding their buffers took.
@@ -52,11 +53,11 @@ pub struct Trainer<'gpu> {
 }
 
 /// The persistent buffers that steps clear and fill.
-struct Ids {
+pub(super) struct Ids {
     gradients: Vec<PersistentId>,
     loss: PersistentId,
     eval_loss: PersistentId,
-    batch: PersistentId,
+    pub(super) batch: PersistentId,
 }
 
 impl<'gpu> Trainer<'gpu> {
@@ -66,9 +67,17 @@ impl<'gpu> Trainer<'gpu> {
     /// A tensor or pool that is too large for the adapter or the configured cap; a device that fails or has too little
     /// memory.
     pub async fn new(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength) -> Result<Self> {
+        Self::on_rank(gpu, plan, length, Ranks::alone()).await
+    }
+
+    /// The same for one of several ranks, as `plan` lays them out. All of them make the same calls in the same order.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new); a rank that has ended.
+    pub async fn on_rank(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength, ranks: Ranks) -> Result<Self> {
         let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
         let shortage = Shortage::of(&recordings);
-        Self::prepare(gpu, plan, length, recordings).await.map_err(|error| shortage.explain(error))
+        Self::prepare(gpu, plan, length, recordings, ranks).await.map_err(|error| shortage.explain(error))
     }
 
     async fn prepare(
@@ -76,6 +85,7 @@ impl<'gpu> Trainer<'gpu> {
         plan: &RunPlan,
         length: &RunLength,
         recordings: Recordings,
+        ranks: Ranks,
     ) -> Result<Self> {
         let buffers = gpu.make_persistent(&recordings.persistents).await?;
         let begin = Instant::now();
@@ -95,6 +105,7 @@ impl<'gpu> Trainer<'gpu> {
         let evaluated = [(ids.eval_loss, size_of::<LossState>() as u64)];
         let batch_bytes = recordings.batch_bytes();
         let trainer = Self {
+            exchanger: Exchanger::new(gpu, ranks, &prepared).await?,
             uploads: UploadRing::new(gpu, batch_bytes, RING).await?,
             steps: ReadbackRing::new(gpu, &readback.sources(), RING + 1).await?,
             evaluations: ReadbackRing::new(gpu, &evaluated, RING + 1).await?,
@@ -147,23 +158,22 @@ impl<'gpu> Trainer<'gpu> {
         }
     }
 
-    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on.
+    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this rank.
     ///
     /// # Errors
-    /// A token outside the vocabulary; a device that fails.
+    /// A token outside the vocabulary; a device that fails; a rank that has ended.
     pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
         self.micro_steps(data, first_micro_step).await?;
-        // The exchange: with several ranks, their gradients would be summed here and nowhere else.
         self.update(step).await
     }
 
     /// The other half of step number `step`: norm, loss scale and optimizer, on the gradients in the arena.
     ///
     /// # Errors
-    /// A device that fails.
+    /// A device that fails; a rank that has ended.
     pub async fn update(&mut self, step: u64) -> Result<()> {
         let mut encoder = self.gpu.encoder();
-        encoder.replay(&self.prepared.programs[UPDATE]).await?;
+        self.replay(&mut encoder, UPDATE, Exchanges::All).await?;
         self.copy_weights(&mut encoder).await?;
         self.steps.copy(&mut encoder, step, &self.buffers)?;
         encoder.submit().await?;
@@ -180,7 +190,9 @@ impl<'gpu> Trainer<'gpu> {
                 encoder.clear(&self.buffers, self.ids.loss);
                 self.readback.cleared().for_each(|id| encoder.clear(&self.buffers, id));
             }
-            self.replay_on(&mut encoder, MICRO_STEP, data, first_micro_step + micro_step).await?;
+            let is_last = micro_step + 1 == self.gradient_accumulation_steps;
+            let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
+            self.replay_on(&mut encoder, MICRO_STEP, exchanges, data, first_micro_step + micro_step).await?;
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
         }
@@ -204,9 +216,12 @@ impl<'gpu> Trainer<'gpu> {
             if micro_step == 0 {
                 encoder.clear(&self.buffers, self.ids.eval_loss);
             }
-            self.replay_on(&mut encoder, EVAL, data, micro_step).await?;
+            self.replay_on(&mut encoder, EVAL, Exchanges::All, data, micro_step).await?;
             let is_last = micro_step + 1 == batches;
             if is_last {
+                if let Some(sum) = self.recordings.index_of(self.recordings.sum_evaluation.as_ref()) {
+                    self.replay(&mut encoder, sum, Exchanges::All).await?;
+                }
                 self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
             }
             encoder.submit().await?;
@@ -281,46 +296,5 @@ impl<'gpu> Trainer<'gpu> {
         let mut times = self.gpu.profile(&self.prepared.programs[MICRO_STEP]).await?;
         times.extend(self.gpu.profile(&self.prepared.programs[UPDATE]).await?);
         Ok(times)
-    }
-
-    /// Makes the copies of weights that layers read, if weights were written since.
-    pub(super) async fn refresh_copies(&self) -> Result<()> {
-        let mut encoder = self.gpu.encoder();
-        self.refresh_on(&mut encoder).await?;
-        encoder.submit().await.map(drop)
-    }
-
-    async fn refresh_on(&self, encoder: &mut Encoder<'_>) -> Result<()> {
-        match self.has_stale_copies.swap(false, Ordering::Relaxed) {
-            true => self.copy_weights(encoder).await,
-            false => Ok(()),
-        }
-    }
-
-    /// Makes the copies of weights that layers read, if there are any.
-    async fn copy_weights(&self, encoder: &mut Encoder<'_>) -> Result<()> {
-        match self.recordings.copy {
-            Some(_) => encoder.replay(&self.prepared.programs[self.prepared.programs.len() - 1]).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffer, and replays `program`.
-    async fn replay_on(
-        &mut self,
-        encoder: &mut Encoder<'_>,
-        program: usize,
-        data: &Batches,
-        micro_step: u64,
-    ) -> Result<()> {
-        data.fill(micro_step, &mut self.batch)?;
-        let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
-        let arrays = self.recordings.batch_arrays.list(&self.batch);
-        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(arrays) {
-            slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
-        }
-        self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, self.ids.batch).await?;
-        self.refresh_on(encoder).await?;
-        encoder.replay(&self.prepared.programs[program]).await
     }
 }

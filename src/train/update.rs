@@ -1,13 +1,14 @@
 //! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment.
 
 use super::arenas::Arenas;
+use super::sharing::Sharing;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
-use crate::model::arena::{ArenaLayout, Kind, Part};
+use crate::model::arena::{Arena, ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::adamw::{self, AdamW};
-use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, rate_column};
+use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, grad_norm_of_shares, rate_column};
 use crate::ops::hot_experts::hot_experts;
 use crate::ops::local_norm::local_norm;
 use crate::ops::loss_scale::{LossScaler, loss_scale};
@@ -15,8 +16,9 @@ use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::rounding::Rounding;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
-use crate::record::{Recorder, Recording, Tensor};
+use crate::record::{Collective, Recorder, Recording, Span, Tensor};
 use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
+use std::ops::Range;
 
 /// What the recording of an update depends on.
 pub(super) struct Update<'a> {
@@ -30,10 +32,14 @@ pub(super) struct Update<'a> {
     /// What the loss scale adapts by, if it does.
     pub scaler: Option<LossScaler>,
     /// Receives the sum of squares of each parameter's gradients, if it is asked for.
-    pub local_norms: Option<Tensor>,
+    pub local_norms: Option<LocalNorms>,
+    /// Which part of the parameters this rank updates.
+    pub sharing: &'a Sharing,
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
     pub tensors: StepTensors,
+    /// `LossState` of multi-token prediction, for a model that has it.
+    pub ahead_loss: Option<Tensor>,
     pub experts: Option<ExpertState>,
 }
 
@@ -44,23 +50,33 @@ impl Update<'_> {
     /// A matrix under Muon that lies in several bindings; a launch over WebGPU's limits.
     pub fn record(&self, capabilities: Capabilities) -> Result<Recording> {
         let mut rec = Recorder::new("update", capabilities);
+        let losses: Vec<Tensor> = [self.tensors.loss].into_iter().chain(self.ahead_loss).collect();
+        self.sharing.sum_counts(&mut rec, &losses, self.experts.as_ref());
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
-        let gradients: Vec<Tensor> =
-            trained.clone().map(|i| self.arenas.gradients.segment(self.layout, i)).collect();
-        rec.scope("grad_norm", |rec| grad_norm(rec, &gradients, &self.tensors, &self.rules));
-        if let Some(norms) = self.local_norms {
+        let updated = trained.clone().flat_map(|i| {
+            let ranges = self.sharing.updated(self.layout, i);
+            ranges.into_iter().enumerate().map(move |(number, range)| Updated { segment: i, number, range })
+        });
+        let updated: Vec<Updated> = updated.collect();
+        let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
+        rec.scope("grad_norm", |rec| match self.sharing.norm_shares() {
+            None => grad_norm(rec, &gradients, &self.tensors, &self.rules),
+            Some(shares) => grad_norm_of_shares(rec, &gradients, &self.tensors, &self.rules, &shares),
+        });
+        if let Some(norms) = &self.local_norms {
             rec.scope("local_norm", |rec| self.local_norms(rec, norms));
         }
         if let Some(scaler) = &self.scaler {
             rec.scope("loss_scale", |rec| loss_scale(rec, scaler, self.tensors.state));
         }
-        for i in trained.filter(|&i| self.layout.segments[i].kind.rule == UpdateRule::Elementwise) {
+        let elementwise = |part: &&Updated| self.kind_of(part).rule == UpdateRule::Elementwise;
+        for part in updated.iter().filter(elementwise) {
             match self.optimizer.kind {
                 OptimizerKind::AdamW(adamw) | OptimizerKind::Muon(MuonConfig { adamw, .. }) => {
-                    rec.scope(format!("adamw.{i}"), |rec| self.adamw_segment(rec, i, &adamw));
+                    rec.scope(part.label("adamw"), |rec| self.adamw(rec, part, &adamw));
                 }
                 OptimizerKind::Sgd(config) => {
-                    rec.scope(format!("sgd.{i}"), |rec| self.sgd_segment(rec, i, &config));
+                    rec.scope(part.label("sgd"), |rec| self.sgd(rec, part, &config));
                 }
             }
         }
@@ -70,28 +86,52 @@ impl Update<'_> {
         if let Some(experts) = self.experts {
             experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, self.tensors.state));
         }
+        // Of the others the copies are gathered.
+        let copies = &self.arenas.copies.segments;
+        self.sharing.gather(&mut rec, &self.arenas.weights, "weights", |segment| copies[segment].is_none());
         rec.try_finish()
     }
 
     /// The sum of squares of each trained parameter's gradients.
-    fn local_norms(&self, rec: &mut Recorder, norms: Tensor) {
+    fn local_norms(&self, rec: &mut Recorder, norms: &LocalNorms) {
         let trained = (0..).zip(&self.layout.parameters).filter(|(_, (spec, _))| spec.trains);
         for (index, (spec, parts)) in trained {
-            let parts: Vec<Tensor> =
-                parts.iter().map(|part| self.arenas.gradients.part(spec, part)).collect();
-            local_norm(rec, &parts, &self.tensors, &self.rules, norms, index);
+            let gradients: Vec<Tensor> =
+                parts.iter().flat_map(|part| self.gradients_of(spec, part)).collect();
+            if !gradients.is_empty() {
+                local_norm(rec, &gradients, &self.tensors, &self.rules, norms.own, index);
+            }
+        }
+        if norms.own != norms.all {
+            let [addends, sums] = [norms.own, norms.all].map(|norms| vec![Span::of(&norms)]);
+            rec.exchange("norms", Collective::AllReduce { addends, sums }, &self.sharing.ranks.data_group());
         }
     }
 
-    /// AdamW on all parameters of segment number `i` at once.
-    fn adamw_segment(&self, rec: &mut Recorder, i: usize, config: &AdamWConfig) {
+    /// The gradients of a segment in this rank's share of the norm.
+    fn normed_gradients(&self, segment: usize) -> Vec<Tensor> {
+        let ranges = self.sharing.normed(self.layout, segment).into_iter();
+        ranges.map(|range| self.arenas.gradients.range(segment, range)).collect()
+    }
+
+    /// What of a part's gradients is in this rank's share of the norm.
+    fn gradients_of(&self, spec: &Spec, part: &Part) -> Vec<Tensor> {
+        let own = part.offset..part.offset + part.elements(spec);
+        let normed = self.sharing.normed(self.layout, part.segment).into_iter();
+        let shared = normed.map(|range| range.start.max(own.start)..range.end.min(own.end));
+        let shared = shared.filter(|range| !range.is_empty());
+        shared.map(|range| self.arenas.gradients.range(part.segment, range)).collect()
+    }
+
+    /// AdamW on all parameters of a part at once.
+    fn adamw(&self, rec: &mut Recorder, part: &Updated, config: &AdamWConfig) {
         let segment = adamw::AdamWTensors {
-            weights: self.arenas.weights.segment(self.layout, i),
-            gradients: self.arenas.gradients.segment(self.layout, i),
-            first_moments: self.arenas.first_moments.segment(self.layout, i),
-            second_moments: self.arenas.second_moments.segment(self.layout, i),
+            weights: part.of(&self.arenas.weights),
+            gradients: part.of(&self.arenas.gradients),
+            first_moments: part.of(&self.arenas.first_moments),
+            second_moments: part.of(&self.arenas.second_moments),
         };
-        let kind = self.layout.segments[i].kind;
+        let kind = self.kind_of(part);
         let settings = AdamW {
             decay: self.decay_of(kind),
             beta1: config.beta1 as f32,
@@ -99,33 +139,36 @@ impl Update<'_> {
             epsilon: config.eps as f32,
             corrects_epsilon: config.correction == Correction::WithEps,
             rate_column: rate_column(kind.group),
-            rounding: self.rounding(i),
+            rounding: self.rounding(part.segment, part.range.start),
         };
         adamw::adamw(rec, &segment, &self.tensors, &settings);
     }
 
-    /// SGD on all parameters of segment number `i` at once.
-    fn sgd_segment(&self, rec: &mut Recorder, i: usize, config: &SgdConfig) {
+    /// SGD on all parameters of a part at once.
+    fn sgd(&self, rec: &mut Recorder, part: &Updated, config: &SgdConfig) {
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
-        let [weights, gradients, moments] =
-            [weights, gradients, first_moments].map(|arena| arena.segment(self.layout, i));
-        let kind = self.layout.segments[i].kind;
+        let [weights, gradients, moments] = [weights, gradients, first_moments].map(|arena| part.of(arena));
+        let kind = self.kind_of(part);
         let settings = Sgd {
             decay: self.decay_of(kind),
             momentum: config.momentum as f32,
             dampening: config.dampening as f32,
             is_nesterov: config.nesterov,
             rate_column: rate_column(kind.group),
-            rounding: self.rounding(i),
+            rounding: self.rounding(part.segment, part.range.start),
         };
         sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors, &settings);
     }
 
-    /// The bits for the weights of segment number `i`.
-    fn rounding(&self, i: usize) -> Rounding {
-        let before: u64 = self.layout.segments[..i].iter().map(|segment| segment.elements).sum();
+    /// The bits for the weights of a segment from element `first` on.
+    fn rounding(&self, segment: usize, first: u64) -> Rounding {
+        let before: u64 = self.layout.segments[..segment].iter().map(|segment| segment.elements).sum();
         // Weights that are 2^34 places apart share their bits.
-        Rounding { seed: self.seed, first4: (before / 4) as u32 }
+        Rounding { seed: self.seed, first4: ((before + first) / 4) as u32 }
+    }
+
+    fn kind_of(&self, part: &Updated) -> Kind {
+        self.layout.segments[part.segment].kind
     }
 
     /// The weight decay of a segment's parameters.
@@ -140,6 +183,13 @@ impl Update<'_> {
         for (spec, parts) in
             parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Matrix)
         {
+            let is_ours = |part: &Part| {
+                let ranges = self.sharing.updated(self.layout, part.segment);
+                ranges.iter().any(|range| range.contains(&part.offset))
+            };
+            if !parts.iter().any(is_ours) {
+                continue; // another rank updates it
+            }
             let &[part] = parts.as_slice() else {
                 return Err(Error::Plan(format!(
                     "{} does not fit one binding of this adapter, and Muon needs a matrix whole; write `type: AdamW` under \
@@ -160,7 +210,7 @@ impl Update<'_> {
             rms: config.matched_adamw_rms as f32,
             decay: if spec.decays { self.decays[spec.group] as f32 } else { 0.0 },
             rate_column: rate_column(spec.group),
-            rounding: self.rounding(part.segment),
+            rounding: self.rounding(part.segment, 0),
         };
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
         for piece in &spec.pieces {
@@ -168,6 +218,37 @@ impl Update<'_> {
                 .map(|arena| arena.part(spec, part).rows(piece.first_row as u32, piece.rows as u32));
             let matrix = Matrix { weights, gradients, moments };
             rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors, &settings));
+        }
+    }
+}
+
+/// Where the sum of squares of each parameter's gradients goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalNorms {
+    /// The sums over what this rank has of the gradients. It is cleared at the start and keeps 0 where it has nothing.
+    pub own: Tensor,
+    /// Those over all ranks; the same tensor if every rank has all gradients.
+    pub all: Tensor,
+}
+
+/// A part of a segment that this rank updates.
+struct Updated {
+    segment: usize,
+    /// Its number among those of the segment.
+    number: usize,
+    /// Its elements.
+    range: Range<u64>,
+}
+
+impl Updated {
+    fn of(&self, arena: &Arena) -> Tensor {
+        arena.range(self.segment, self.range.clone())
+    }
+
+    fn label(&self, name: &str) -> String {
+        match self.number {
+            0 => format!("{name}.{}", self.segment),
+            number => format!("{name}.{}.{number}", self.segment),
         }
     }
 }

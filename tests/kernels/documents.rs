@@ -86,7 +86,10 @@ fn run(
     // The pool reuses its memory within a recording, so the states are copied to an output of their own.
     let states = case.output(ids.len() as u32, config.hidden_size as u32, F32);
     let mut tape = Tape::new(&mut case.rec);
-    let h = gpt.hidden(&mut tape, &ForwardContext { config, buffers, batch, mode: Mode::Evaluation });
+    let h = gpt.hidden(
+        &mut tape,
+        &ForwardContext { config, buffers, batch, expert_ranks: None, mode: Mode::Evaluation },
+    );
     add(tape.rec, h.tensor, states, 1.0, false);
     tape.give(h, dy);
     tape.backward();

@@ -85,7 +85,7 @@ fn micro_batches_are_counted() {
         for (step, number, micro_step) in
             [(sixth, 6, 0), (sixth, 6, 1), (sixth, 6, 2), (seventh, 7, 0), (seventh, 7, 1)]
         {
-            count_micro_step(&mut case.rec, step, state);
+            count_micro_step(&mut case.rec, step, state, 0, 1);
             let words = case.output(1, 4, U32);
             random_words(&mut case.rec, words, &place);
             let want = words_of(&place, number, micro_step).at(0, 0);

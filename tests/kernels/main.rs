@@ -33,5 +33,6 @@ mod placement;
 mod rounding;
 mod route;
 mod row_gate;
+mod spread;
 mod tape;
 mod unfused;

@@ -1,11 +1,12 @@
 //! What a run in this process leaves.
 
-use super::{Setup, Weights, new_trainer, tensors};
+use super::{Setup, Weights, tensors};
 use gristmill::ops::step_state::StepState;
+use gristmill::ranks::Ranks;
 use gristmill::report::expert_load::MixtureReport;
 use gristmill::settings::RunPlan;
-use gristmill::train::FinishedStep;
 use gristmill::train::length::RunLength;
+use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use std::path::Path;
 
@@ -35,10 +36,16 @@ impl Setup {
     /// Trains `steps` steps of `plan`, which may differ from this setup's own, from the weights in the file `load` where one
     /// is given.
     pub fn train_plan(&self, plan: &RunPlan, load: Option<&Path>, steps: u64) -> Trained {
+        self.train_plan_on(plan, load, steps, Ranks::alone())
+    }
+
+    /// The same as one of `ranks`.
+    pub fn train_plan_on(&self, plan: &RunPlan, load: Option<&Path>, steps: u64, ranks: Ranks) -> Trained {
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
         let length = RunLength::new(plan, data.train.steps_per_epoch());
         let gpu = self.gpu();
-        let mut trainer = new_trainer(&gpu, plan, &length);
+        let trainer = block_on(Trainer::on_rank(&gpu, plan, &length, ranks));
+        let mut trainer = trainer.unwrap_or_else(|e| panic!("{e}"));
         if let Some(path) = load {
             trainer.load_weights(path).unwrap_or_else(|e| panic!("{e}"));
         }

@@ -50,7 +50,7 @@ fn assert_same_weights(name: &str, one: &Step, other: &Step) {
 }
 
 /// Shuffling stays on: `Batches` gives a step the same windows in one micro-batch and in four, as its own test
-/// `accumulation_and_ranks_split_the_same_step` shows.
+/// `accumulation_splits_the_same_step` shows.
 #[test]
 fn four_micro_batches_of_two_are_one_batch_of_eight() {
     let shapes = [

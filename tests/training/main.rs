@@ -24,6 +24,7 @@ mod mixtures;
 mod portions;
 mod published;
 mod published_names;
+mod ranks;
 mod recompute;
 mod resume;
 mod rotary_types;

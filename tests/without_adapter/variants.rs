@@ -12,6 +12,7 @@ use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
+use gristmill::ops::spread::local_offsets;
 use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
@@ -95,9 +96,11 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Grouped products of small and large groups.
+/// Grouped products of small and large groups, and the offsets of groups that come from several ranks.
 pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("grouped products", capabilities);
+    let offsets_of_ranks = rec.tensor("offsets", 2, 5, U32);
+    local_offsets(&mut rec, offsets_of_ranks, 1);
     for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
         let offsets = rec.tensor("offsets", 1, 3, U32);
         let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));

@@ -37,8 +37,14 @@ pub fn keys(config: &RunConfig, best: &Candidate) -> String {
     if !recompute.is_empty() {
         sections.push(("recompute_config", recompute));
     }
-    // The accumulation is that of all devices already, which `as_single` would count once more.
-    let single = config.uses_parallel.then_some("use_parallel: False\n");
+    // The accumulation is that of all devices already, which `as_single` would count once more, or of the interleaved
+    // micro-batches of a rank.
+    let is_spread = config.plan.layout.world() > 1;
+    let counted = match (config.uses_parallel, is_spread) {
+        (true, _) => Some(("use_parallel", "False")),
+        (_, true) => Some(("micro_batch_interleave_num", "1")),
+        _ => None,
+    };
     let yaml = sections.iter().map(|(section, keys)| {
         let keys: String = keys.iter().map(|(key, value)| format!("  {key}: {value}\n")).collect();
         format!("{section}:\n{keys}")
@@ -49,9 +55,9 @@ pub fn keys(config: &RunConfig, best: &Candidate) -> String {
             false => format!("--{section}.{key}={value}"),
         })
     });
-    let flags = config.uses_parallel.then(|| "--use_parallel=False".to_string()).into_iter().chain(flags);
-    let (yaml, flags): (String, Vec<String>) =
-        (single.map(str::to_string).into_iter().chain(yaml).collect(), flags.collect());
+    let flags = counted.map(|(key, value)| format!("--{key}={value}")).into_iter().chain(flags);
+    let counted = counted.map(|(key, value)| format!("{key}: {value}\n"));
+    let (yaml, flags): (String, Vec<String>) = (counted.into_iter().chain(yaml).collect(), flags.collect());
     format!("write\n{yaml}or give\n{}\n{}", flags.join(" "), caution(&config.plan, best))
 }
 

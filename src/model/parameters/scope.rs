@@ -168,8 +168,22 @@ impl<'a, P> Scope<'a, P> {
         let stream = self.streams.take(is_adapter);
         // Scores decide which experts are chosen, so their rounding would change more than their last digits.
         let compute = if role == Role::Router { Element::F32 } else { self.config.compute };
-        let spec =
-            Spec { path, role, rows, cols, init, stream, pieces, trains, decays, group, rule, compute };
+        let share = None;
+        let spec = Spec {
+            path,
+            role,
+            rows,
+            cols,
+            init,
+            stream,
+            pieces,
+            trains,
+            decays,
+            group,
+            rule,
+            compute,
+            share,
+        };
         (self.make)(spec)
     }
 }

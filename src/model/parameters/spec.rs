@@ -32,6 +32,17 @@ pub struct Spec {
     pub rule: UpdateRule,
     /// Storage type in which layers read it. The optimizer updates it in f32.
     pub compute: Element,
+    /// Which rows these are, where ranks hold a part of them each.
+    pub share: Option<Share>,
+}
+
+/// The rows of a parameter that one of several ranks holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The first of them among those of the whole parameter.
+    pub first_row: usize,
+    /// Rows of the whole parameter.
+    pub whole_rows: usize,
 }
 
 /// What a parameter is used as.
@@ -122,6 +133,36 @@ pub struct InterleavedHeads {
 }
 
 impl Spec {
+    /// What rank `place` of `count` holds of it: of a stack of experts the rows of some, of every other parameter all.
+    #[must_use]
+    #[track_caller]
+    pub fn of_expert_rank(self, place: usize, count: usize) -> Self {
+        let Role::ExpertStack { experts } = self.role else { return self };
+        assert!(
+            experts.is_multiple_of(count),
+            "{experts} experts cannot be spread evenly over {count} ranks"
+        );
+        if count == 1 {
+            return self;
+        }
+        let (whole_rows, rows) = (self.rows, self.rows / count);
+        let first_row = place * rows;
+        let is_held = |piece: &Piece| (first_row..first_row + rows).contains(&piece.first_row);
+        let pieces = self.pieces.into_iter().filter(is_held);
+        Self {
+            pieces: pieces.map(|piece| Piece { first_row: piece.first_row - first_row, ..piece }).collect(),
+            role: Role::ExpertStack { experts: experts / count },
+            rows,
+            share: Some(Share { first_row, whole_rows }),
+            ..self
+        }
+    }
+
+    /// Rows of the whole parameter, on all ranks.
+    pub fn whole_rows(&self) -> usize {
+        self.share.map_or(self.rows, |share| share.whole_rows)
+    }
+
     /// Where the parameter may be split if it exceeds one binding: at multiples of this many rows. `None`: nowhere.
     ///
     /// Tables split at multiples of 4 rows, which aligns the logits of each part; expert stacks between experts, so

@@ -1,15 +1,23 @@
-//! Recording dispatches again, on other buffers.
+//! Recording dispatches and exchanges again, on other buffers.
 
 use super::Recorder;
+use crate::record::exchange::Exchange;
 use crate::record::recording::{Binding, Dispatch, GridArguments};
 use crate::record::tensor::{BufferId, TransientId};
 use std::collections::HashMap;
 use std::ops::Range;
 
+/// A place in what was recorded so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    dispatches: usize,
+    exchanges: usize,
+}
+
 impl Recorder {
-    /// Number of dispatches so far.
-    pub fn dispatch_count(&self) -> usize {
-        self.dispatches.len()
+    /// The end of what was recorded so far.
+    pub fn position(&self) -> Position {
+        Position { dispatches: self.dispatches.len(), exchanges: self.exchanges.len() }
     }
 
     /// Number of transient buffers so far; ids count up.
@@ -17,9 +25,12 @@ impl Recorder {
         self.labels.len() as u32
     }
 
-    /// The buffers that the dispatches of `range` use, some of them several times.
-    pub fn buffers_of(&self, range: Range<usize>) -> Vec<BufferId> {
-        self.dispatches[range].iter().flat_map(Dispatch::buffers).collect()
+    /// The buffers that what was recorded in `range` uses, some of them several times.
+    pub fn buffers_of(&self, range: Range<Position>) -> Vec<BufferId> {
+        let Range { start, end } = range;
+        let dispatches = self.dispatches[start.dispatches..end.dispatches].iter();
+        let exchanges = self.exchanges[start.exchanges..end.exchanges].iter();
+        dispatches.flat_map(Dispatch::buffers).chain(exchanges.flat_map(Exchange::buffers)).collect()
     }
 
     /// A new transient buffer with the size and the label of `buffer`, another one. Its contents are undefined until a
@@ -36,21 +47,39 @@ impl Recorder {
         BufferId::Transient(TransientId(self.labels.len() as u32 - 1))
     }
 
-    /// Appends the dispatches of `range` again, under their paths followed by `suffix`, with the values of `substitutes` in
+    /// Appends what was recorded in `range` again, under its paths followed by `suffix`, with the values of `substitutes` in
     /// place of the buffers that are its keys.
-    pub fn repeat(&mut self, range: Range<usize>, suffix: &str, substitutes: &HashMap<BufferId, BufferId>) {
-        let buffer = |old: BufferId| substitutes.get(&old).copied().unwrap_or(old);
-        for index in range {
+    pub fn repeat(
+        &mut self,
+        range: Range<Position>,
+        suffix: &str,
+        substitutes: &HashMap<BufferId, BufferId>,
+    ) {
+        let buffer = |old: &mut BufferId| *old = substitutes.get(old).copied().unwrap_or(*old);
+        let Range { start, end } = range;
+        let mut exchanges = start.exchanges;
+        for index in start.dispatches..=end.dispatches {
+            while exchanges < end.exchanges && self.exchanges[exchanges].at <= index {
+                let mut exchange = self.exchanges[exchanges].clone();
+                exchange.path = repeated(&exchange.path, suffix);
+                exchange.at = self.dispatches.len();
+                exchange.collective.spans_mut().into_iter().for_each(|span| buffer(&mut span.buffer));
+                self.exchanges.push(exchange);
+                exchanges += 1;
+            }
+            if index == end.dispatches {
+                break;
+            }
             let mut dispatch = self.dispatches[index].clone();
-            let dot = if dispatch.path.is_empty() { "" } else { "." };
-            dispatch.path = format!("{}{dot}{suffix}", dispatch.path);
-            for Binding { buffer: old, .. } in &mut dispatch.bindings {
-                *old = buffer(*old);
-            }
-            if let Some(GridArguments { buffer: old, .. }) = &mut dispatch.arguments {
-                *old = buffer(*old);
-            }
+            dispatch.path = repeated(&dispatch.path, suffix);
+            dispatch.bindings.iter_mut().for_each(|Binding { buffer: old, .. }| buffer(old));
+            dispatch.arguments.iter_mut().for_each(|GridArguments { buffer: old, .. }| buffer(old));
             self.dispatches.push(dispatch);
         }
     }
+}
+
+fn repeated(path: &str, suffix: &str) -> String {
+    let dot = if path.is_empty() { "" } else { "." };
+    format!("{path}{dot}{suffix}")
 }

@@ -20,6 +20,8 @@ pub(crate) struct Faults {
     pub list: Vec<Fault>,
     /// What keeps the data from being loaded, and nothing else.
     pub obstacles: Vec<Fault>,
+    /// What can be planned for and not be trained yet.
+    pub unbuilt: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,
     /// Keys that do something else than in the original, and what.

@@ -24,6 +24,7 @@ mod yaml;
 
 pub(crate) use culprits::name_flags;
 pub(crate) use document::Document;
+pub(crate) use faults::Fault;
 pub(crate) use names::Names;
 pub use node::Node;
 pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections, words};

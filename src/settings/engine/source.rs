@@ -58,6 +58,12 @@ impl<'a> Source<'a> {
         self.faults.borrow_mut().obstacles.push(fault);
     }
 
+    /// Reports what at `path` can be planned for and not be trained yet.
+    pub fn unbuilt(&self, path: &str, message: impl std::fmt::Display) {
+        let fault = self.fault_at(path, self.document.error(path, message));
+        self.faults.borrow_mut().unbuilt.push(fault);
+    }
+
     /// Says that `path` has no value to rely on, though the fault that explains it is reported elsewhere.
     pub fn distrust(&self, path: &str) {
         self.faults.borrow_mut().distrusted.push(self.canonical(path));

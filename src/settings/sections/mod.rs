@@ -50,10 +50,8 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("train_dataset_task", dataset::task_table()),
             ("sample", sample::Sample::table()),
             ("context", context::Context::table()),
-            (parallel::PATH, parallel::Parallel::table()),
-            ("parallel", parallel::ParallelContext::table()),
-            ("parallel.pipeline_config", parallel::PipelineConfig::table()),
         ]);
+        tables.extend(parallel::tables());
         tables.extend(callbacks::tables());
         tables.extend(unused::tables());
         tables

@@ -17,7 +17,8 @@ pub use stages::Offset;
 
 use super::model::{self, Model};
 use super::moe::Moe;
-use super::parallel::Distribution;
+use super::parallel::{Distribution, Parallelism};
+use crate::ranks::Layout;
 use crate::settings::engine::*;
 use choice::{Choice, Parts};
 use selection::{Selected, remove_excluded};
@@ -46,7 +47,7 @@ pub(crate) fn read(
 ) -> Recompute {
     let reader = Reader::open(source, PATH, &[&Recompute::table()]);
     let mut recompute = Recompute::read(&reader);
-    note_communication(&reader, &recompute);
+    note_communication(&reader, &recompute, parallel);
     let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];
     let is_sound = shape.iter().all(|key| source.is_sound(&format!("{}.{key}", model::PATH)));
     if is_sound && ["model.arch", "parallel_config", PATH].iter().all(|path| source.is_sound(path)) {
@@ -101,13 +102,14 @@ fn stages(
     parallel: &Distribution,
 ) -> Option<Stages> {
     let source = reader.source;
-    let Distribution { degrees, is_interleaved, .. } = parallel;
+    let Parallelism { degrees, pipeline, .. } = &parallel.asked;
+    let is_interleaved = pipeline.pipeline_interleave;
     let interleaves = model.pp_interleave_num.unwrap_or(degrees.pp_interleave_num);
-    if counts_stages && interleaves > 1 && !*is_interleaved {
+    if counts_stages && interleaves > 1 && !is_interleaved {
         let switch = "parallel.pipeline_config.pipeline_interleave";
         source.note(format!("pp_interleave_num: `{interleaves}` is taken as 1 without `{switch}: True`"));
     }
-    let interleaves = if *is_interleaved { interleaves } else { 1 };
+    let interleaves = if is_interleaved { interleaves } else { 1 };
     let [stages, interleaves] =
         [degrees.pipeline_stage, interleaves].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     match Stages::new(layers, stages, interleaves, model.offset.as_ref()) {
@@ -180,18 +182,29 @@ fn acting(selected: &[(String, Chunks)], stages: &Stages, full: &[usize]) -> Vec
     layers
 }
 
-/// The switches of what several devices would do.
-fn note_communication(reader: &Reader<'_>, recompute: &Recompute) {
+/// Says which switches of what ranks exchange have nothing to switch.
+fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Distribution) {
     let Recompute {
         parallel_optimizer_comm_recompute, mp_comm_recompute, recompute_slice_activation, ..
     } = *recompute;
+    let Layout { data, model, .. } = parallel.layout;
+    let shares_optimizer = data > 1 && parallel.asked.context.enable_parallel_optimizer;
+    let (of_optimizer, of_matrices) = ("parallel.enable_parallel_optimizer: True", "model_parallel");
     let switches = [
-        ("parallel_optimizer_comm_recompute", parallel_optimizer_comm_recompute),
-        ("mp_comm_recompute", !mp_comm_recompute),
-        ("recompute_slice_activation", recompute_slice_activation),
+        (
+            "parallel_optimizer_comm_recompute",
+            parallel_optimizer_comm_recompute,
+            shares_optimizer,
+            of_optimizer,
+        ),
+        ("mp_comm_recompute", !mp_comm_recompute, model > 1, of_matrices),
+        ("recompute_slice_activation", recompute_slice_activation, model > 1, of_matrices),
     ];
-    for (key, _) in switches.into_iter().filter(|(_, differs)| *differs) {
-        reader.note(key, "no effect on one device");
+    for (key, _, _, needed) in switches.into_iter().filter(|(_, differs, counts, _)| *differs && !counts) {
+        match parallel.layout.world() {
+            1 => reader.note(key, "no effect on one device"),
+            _ => reader.note(key, format!("no effect without `{needed}`")),
+        }
     }
 }
 

@@ -63,9 +63,10 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
              model.model_config.{batch_size, bos_token_id, eos_token_id, repetition_penalty, max_decode_length, top_k, top_p}, \
              moe_config.{capacity_factor, aux_loss_factor, num_experts_chosen}, trainer.model_name, runner_config.{sink_mode, sink_size}, \
              train_dataset.{num_parallel_workers, batch_size, prefetch_size}, callbacks.ObsMonitor, \
-             context.{device_target, max_call_depth}, parallel_config.{use_seq_parallel, optimizer_shard, vocab_emb_dp, \
-             gradient_aggregation_group}, parallel.{full_batch, search_mode, enable_parallel_optimizer, strategy_ckpt_config, \
-             parallel_optimizer_config}, parallel.pipeline_config.pipeline_scheduler",
+             context.{device_target, max_call_depth}, parallel_config.{optimizer_shard, vocab_emb_dp, \
+             gradient_aggregation_group, use_seq_parallel}, parallel.{full_batch, search_mode, strategy_ckpt_config, \
+             enable_parallel_optimizer}, parallel.parallel_optimizer_config.parallel_optimizer_threshold, \
+             parallel.pipeline_config.pipeline_scheduler",
         ]
     );
     assert!(config.obstacles.is_empty());
@@ -107,9 +108,21 @@ fn a_file_of_deepseek_becomes_a_plan() {
 
 #[test]
 fn several_devices_need_a_word() {
-    let needed = "parallel_config: asks for 16 devices (data_parallel 2, model_parallel 4, pipeline_stage 2), and a run here has \
-                  one; add `--as-single` to do their work on it";
-    assert_eq!(answers("pretrain_llama.yaml", &[], false), [needed]);
+    let needed = [
+        "parallel_config.model_parallel: `4` is not built yet: each matrix is on one rank; write `model_parallel: 1` and a larger \
+         data_parallel, or \
+         add `--as-single`",
+        "parallel_config.pipeline_stage: `2` is not built yet: each rank has all layers; write `pipeline_stage: 1` and a larger \
+         data_parallel, or \
+         add `--as-single`",
+        "parallel_config.use_seq_parallel: `True` is not built yet: the ranks of model_parallel would share tokens; write \
+         `use_seq_parallel: False`",
+    ];
+    assert_eq!(answers("pretrain_llama.yaml", &[], true), needed);
+    let shared = ["--parallel_config.model_parallel=1", "--parallel_config.pipeline_stage=1"];
+    let needed = "--parallel_config.pipeline_stage: parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started; start 2 (`mpirun -n 2 gristmill train ...` \
+                  or `--ranks 2`), change the degrees, or start one with `--as-single`, which does the work of all";
+    assert_eq!(answers("pretrain_llama.yaml", &shared, true), [needed]);
     // In its other modes the original takes every degree as 1 itself.
     for flag in ["--use_parallel=False", "--parallel.parallel_mode=0", "--parallel.parallel_mode=STAND_ALONE"]
     {

@@ -12,6 +12,7 @@ mod mixture_errors;
 mod model;
 mod optimizer;
 mod overrides;
+mod ranks;
 mod recompute;
 mod reference;
 mod rope_scaling;

@@ -1,0 +1,237 @@
+//! Which rank owns which part of the parameters, and in which portions gradients are exchanged.
+
+use super::arena::{ArenaLayout, Kind, Segment};
+use super::parameters::UpdateRule;
+use crate::ranks::{Group, Layout};
+use std::ops::Range;
+
+/// Bytes of f32 gradients that are exchanged at once: enough that latency does not matter, and few enough that the exchange of
+/// the last layers is over when the backward pass ends.
+const BUCKET_BYTES: u64 = 16 << 20;
+
+/// Ranges start at multiples of this many elements, so that they can be bound in any storage type.
+const UNIT: u64 = 128;
+
+/// A range of a segment whose gradients are exchanged at once, divided among the ranks of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Index of the segment.
+    pub segment: usize,
+    /// Its elements.
+    pub range: Range<u64>,
+    /// The elements of the segment that each of the owners owns, in order; together they are the range.
+    pub parts: Vec<Range<u64>>,
+    /// Whether they are experts that are spread over ranks.
+    pub is_spread: bool,
+    /// The ranks that hold these parameters, and whose gradients of them are summed.
+    pub replicas: Group,
+    /// Those of them that own the range together with this one: all, unless they are divided into blocks.
+    pub owners: Group,
+    /// Those of them that own the same part as this one: one in each block.
+    pub copies: Group,
+}
+
+/// The buckets of all segments that are trained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// Segment by segment, in order.
+    pub buckets: Vec<Bucket>,
+    ranks: Layout,
+    block: usize,
+}
+
+impl Bucket {
+    /// What the member number `place` of the group owns of it.
+    fn owned_by(&self, place: Option<usize>) -> Range<u64> {
+        let nothing = self.range.start..self.range.start;
+        place.map_or(nothing, |place| self.parts[place].clone())
+    }
+
+    /// The parts in bytes from the start of the bucket, where an element takes `element_bytes`.
+    pub fn parts_in_bytes(&self, element_bytes: u64) -> Vec<Range<u64>> {
+        let byte = |element: u64| (element - self.range.start) * element_bytes;
+        self.parts.iter().map(|part| byte(part.start)..byte(part.end)).collect()
+    }
+}
+
+impl Shards {
+    /// Divides the trained segments of `layout` among `block` neighbours of the data ranks, who own everything together. Large
+    /// parameters are divided into several buckets if `divides` says so.
+    pub fn new(layout: &ArenaLayout, ranks: &Layout, block: usize, divides: bool) -> Self {
+        let segments = layout.segments.iter().enumerate().filter(|(_, segment)| !segment.kind.is_frozen);
+        let buckets = segments.flat_map(|(index, segment)| {
+            let starts = starts_of_parts(layout, index, segment);
+            let ends = ends_of_buckets(segment, &starts, divides);
+            let mut start = 0;
+            let is_spread = segment.kind.is_spread;
+            let (replicas, owners) = (replicas(ranks, is_spread), owners(ranks, is_spread, block));
+            let copies = copies(ranks, is_spread, block);
+            ends.into_iter().map(move |end| {
+                let range = std::mem::replace(&mut start, end)..end;
+                let parts = parts_of(&range, owners.size(), segment.kind, &starts);
+                let (replicas, owners, copies) = (replicas.clone(), owners.clone(), copies.clone());
+                Bucket { segment: index, range, parts, is_spread, replicas, owners, copies }
+            })
+        });
+        Self { buckets: buckets.collect(), ranks: *ranks, block }
+    }
+
+    /// The data ranks that own everything together with this one.
+    pub fn block(&self) -> Group {
+        block_of(&self.ranks, self.ranks.data_group(), self.block)
+    }
+
+    /// What this rank owns of a bucket.
+    pub fn own_of(&self, bucket: &Bucket) -> Range<u64> {
+        self.owned_by(self.ranks.rank, bucket)
+    }
+
+    /// What this rank owns of a segment, ascending.
+    pub fn own(&self, segment: usize) -> Vec<Range<u64>> {
+        let buckets = self.buckets.iter().filter(|bucket| bucket.segment == segment);
+        buckets.map(|bucket| self.own_of(bucket)).filter(|range| !range.is_empty()).collect()
+    }
+
+    /// For each rank of the [`block`](Self::block), the lengths of all ranges that it owns, in the order of the segments.
+    pub fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
+        let lengths = |rank: &usize| {
+            let owned = self.buckets.iter().map(|bucket| self.owned_by(*rank, bucket));
+            owned.map(|range| range.end - range.start).filter(|length| *length > 0).collect()
+        };
+        self.block().ranks.iter().map(lengths).collect()
+    }
+
+    /// What `rank` owns of its own bucket in this one's place: segments are as long on all ranks.
+    fn owned_by(&self, rank: usize, bucket: &Bucket) -> Range<u64> {
+        let ranks = Layout { rank, ..self.ranks };
+        bucket.owned_by(owners(&ranks, bucket.is_spread, self.block).place(rank))
+    }
+}
+
+/// The ranks that hold the same parameters as this one.
+fn replicas(ranks: &Layout, is_spread: bool) -> Group {
+    if is_spread { ranks.expert_replicas() } else { ranks.data_group() }
+}
+
+/// Those of them that are in this one's block.
+fn owners(ranks: &Layout, is_spread: bool, block: usize) -> Group {
+    let size = if is_spread { block / ranks.expert } else { block };
+    block_of(ranks, replicas(ranks, is_spread), size)
+}
+
+/// Those of them that have this one's place in their block.
+fn copies(ranks: &Layout, is_spread: bool, block: usize) -> Group {
+    let (replicas, owners) = (replicas(ranks, is_spread), owners(ranks, is_spread, block));
+    let place = owners.place(ranks.rank).unwrap_or(0);
+    Group::new(replicas.ranks.chunks(owners.size()).map(|block| block[place]).collect())
+}
+
+/// The members of `group` in blocks of `size`: the block of this rank.
+fn block_of(ranks: &Layout, group: Group, size: usize) -> Group {
+    let place = group.place(ranks.rank).unwrap_or(0);
+    Group::new(group.ranks[place / size * size..][..size].to_vec())
+}
+
+/// Where the parts of parameters start in a segment, and its end.
+fn starts_of_parts(layout: &ArenaLayout, index: usize, segment: &Segment) -> Vec<u64> {
+    let parts = layout.parameters.iter().flat_map(|(_, parts)| parts);
+    let mut starts: Vec<u64> = parts.filter(|part| part.segment == index).map(|part| part.offset).collect();
+    starts.sort_unstable();
+    starts.push(segment.elements);
+    starts
+}
+
+/// Ends of buckets: at borders of parameters, so that few wait for several layers; a large one that is updated element by
+/// element is divided.
+fn ends_of_buckets(segment: &Segment, starts: &[u64], divides: bool) -> Vec<u64> {
+    let most = BUCKET_BYTES / 4;
+    let mut ends = Vec::new();
+    let mut start = 0;
+    for border in starts.windows(2).map(|pair| pair[1]) {
+        while divides && segment.kind.rule == UpdateRule::Elementwise && border - start > 2 * most {
+            start += most;
+            ends.push(start);
+        }
+        if border - start >= most || border == segment.elements {
+            ends.push(border);
+            start = border;
+        }
+    }
+    ends
+}
+
+/// Divides a bucket among `count` ranks as evenly as [`UNIT`] allows, or, where matrices are updated whole, between them.
+fn parts_of(range: &Range<u64>, count: usize, kind: Kind, starts: &[u64]) -> Vec<Range<u64>> {
+    let length = range.end - range.start;
+    let even = |number: usize| range.start + (length / UNIT * number as u64 / count as u64) * UNIT;
+    let border = |number: usize| match kind.rule {
+        _ if number == 0 => range.start,
+        _ if number == count => range.end,
+        UpdateRule::Elementwise => even(number),
+        UpdateRule::Matrix => {
+            let borders = starts.iter().filter(|start| (range.start..=range.end).contains(start));
+            borders.min_by_key(|start| start.abs_diff(even(number))).copied().unwrap_or(range.end)
+        }
+    };
+    (0..count).map(|number| border(number)..border(number + 1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element;
+
+    fn segment(elements: u64, rule: UpdateRule) -> Segment {
+        let kind = Kind {
+            is_frozen: false,
+            group: 0,
+            rule,
+            is_exempt: false,
+            compute: Element::F32,
+            is_spread: false,
+        };
+        Segment { elements, kind }
+    }
+
+    /// Borders of parameters from their lengths in units.
+    fn starts(lengths: &[u64]) -> Vec<u64> {
+        let ends = lengths.iter().scan(0, |end, length| {
+            *end += length * UNIT;
+            Some(*end)
+        });
+        [0].into_iter().chain(ends).collect()
+    }
+
+    #[test]
+    fn buckets_end_with_parameters() {
+        let most = BUCKET_BYTES / 4 / UNIT;
+        let ends = |rule, lengths: &[u64]| {
+            let starts = starts(lengths);
+            let ends = ends_of_buckets(&segment(*starts.last().unwrap(), rule), &starts, true);
+            ends.into_iter().map(|end| end / UNIT).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(UpdateRule::Elementwise, &[3, 4]), [7], "a small segment is one bucket");
+        assert_eq!(ends(UpdateRule::Elementwise, &[most - 1, 2, 5, 1]), [most + 1, most + 7]);
+        assert_eq!(ends(UpdateRule::Elementwise, &[3 * most, 2]), [most, 3 * most, 3 * most + 2]);
+        assert_eq!(ends(UpdateRule::Matrix, &[3 * most, 2]), [3 * most, 3 * most + 2], "matrices stay whole");
+    }
+
+    #[test]
+    fn parts_are_even_and_cover_the_bucket() {
+        let kind = |rule| segment(0, rule).kind;
+        let range = 2 * UNIT..13 * UNIT;
+        for count in 1..6 {
+            let parts = parts_of(&range, count, kind(UpdateRule::Elementwise), &[]);
+            assert_eq!((parts[0].start, parts[count - 1].end), (range.start, range.end));
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let units: Vec<u64> = parts.iter().map(|part| (part.end - part.start) / UNIT).collect();
+            assert!(units.iter().max().unwrap() - units.iter().min().unwrap() <= 1, "{units:?}");
+        }
+        let starts = starts(&[2, 5, 1, 5]);
+        let parts = parts_of(&range, 2, kind(UpdateRule::Matrix), &starts);
+        assert_eq!(parts, [2 * UNIT..8 * UNIT, 8 * UNIT..13 * UNIT]);
+        let parts = parts_of(&range, 4, kind(UpdateRule::Matrix), &starts);
+        assert!(parts.iter().all(|part| starts.contains(&part.start) && starts.contains(&part.end)));
+        assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+}

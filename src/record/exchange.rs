@@ -1,0 +1,169 @@
+//! Exchange points: places between the dispatches of a recording where ranks exchange what buffers hold.
+//!
+//! A recording says what is exchanged, how and with whom; the device cuts its replay there. Between the place where an exchange
+//! starts and the first dispatch that needs its result, other dispatches run meanwhile.
+
+use super::recording::Dispatch;
+use super::span::Span;
+use super::tensor::BufferId;
+use crate::ranks::Group;
+use std::fmt;
+use std::ops::Range;
+
+/// One exchange among the ranks of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// Path of what is exchanged: `gradients.0.3`.
+    pub path: String,
+    /// What is exchanged, and how.
+    pub collective: Collective,
+    /// With whom. All of its ranks have this exchange at the same place.
+    pub group: Group,
+    /// Whether only the last micro-batch of a step has it.
+    pub once_per_step: bool,
+    /// It starts before the dispatch with this index.
+    pub at: usize,
+    /// Its result is there before the dispatch with this index; the number of dispatches if none needs it.
+    pub needed: usize,
+    /// The last earlier exchange, by its index, that must have ended before this one starts.
+    pub after: Option<usize>,
+}
+
+/// How ranks exchange spans of their buffers. Sums are added in the order of the ranks, so every rank has the same bits in every run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// The sum of each span over the ranks.
+    AllReduce {
+        /// What is added.
+        addends: Vec<Span>,
+        /// Receives the sums, one for each; they may be the addends.
+        sums: Vec<Span>,
+    },
+    /// `own` becomes this rank's part of the sum of `whole` over the ranks.
+    ReduceScatter {
+        /// The addends of all parts.
+        whole: Span,
+        /// The sum of this rank's part; it may be that range of `whole`.
+        own: Span,
+        /// The part of each rank in `whole`, in bytes.
+        parts: Vec<Range<u64>>,
+    },
+    /// `whole` receives the parts of all ranks.
+    AllGather {
+        /// This rank's part; it may be that range of `whole`.
+        own: Span,
+        /// Receives all parts.
+        whole: Span,
+        /// The part of each rank in `whole`, in bytes.
+        parts: Vec<Range<u64>>,
+    },
+    /// Rows that are sorted by expert go to the ranks that hold their experts, or return from there. The ranks hold the experts
+    /// evenly and in order; rows for one expert are in the order of the ranks that they come from.
+    Rows {
+        /// The offsets of all ranks, row by row: u32, the first row of each expert, and the end. How many rows move, the ranks
+        /// read here.
+        offsets: Span,
+        /// How many experts there are.
+        experts: u32,
+        /// The rows.
+        rows: Span,
+        /// Bytes of a row.
+        row_bytes: u64,
+        /// Receives rows, as many as come.
+        moved: Span,
+        /// Whether rows go to their experts.
+        to_experts: bool,
+    },
+}
+
+impl Collective {
+    /// The sum of each of `spans` over the ranks, in place.
+    pub fn sum(spans: Vec<Span>) -> Self {
+        Self::AllReduce { addends: spans.clone(), sums: spans }
+    }
+
+    /// What is read when the exchange starts.
+    pub fn sources(&self) -> Vec<Span> {
+        match self {
+            Self::AllReduce { addends, .. } => addends.clone(),
+            Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => vec![*source],
+            Self::Rows { offsets, rows, .. } => vec![*offsets, *rows],
+        }
+    }
+
+    /// What is written when it ends.
+    pub fn results(&self) -> Vec<Span> {
+        match self {
+            Self::AllReduce { sums, .. } => sums.clone(),
+            Self::ReduceScatter { own: result, .. }
+            | Self::AllGather { whole: result, .. }
+            | Self::Rows { moved: result, .. } => vec![*result],
+        }
+    }
+
+    /// All that it reads or writes.
+    pub(super) fn spans_mut(&mut self) -> Vec<&mut Span> {
+        match self {
+            Self::AllReduce { addends, sums } => addends.iter_mut().chain(sums).collect(),
+            Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
+            Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
+        }
+    }
+
+    /// The word for it in listings.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::AllReduce { .. } => "all_reduce",
+            Self::ReduceScatter { .. } => "reduce_scatter",
+            Self::AllGather { .. } => "all_gather",
+            Self::Rows { to_experts: true, .. } => "rows_to_experts",
+            Self::Rows { to_experts: false, .. } => "rows_from_experts",
+        }
+    }
+}
+
+impl Exchange {
+    /// Bytes that a rank of the group sends, on the average: an all-reduce is a reduce-scatter and an all-gather.
+    pub fn sent_bytes(&self) -> u64 {
+        let bytes = |spans: &[Span]| spans.iter().map(|span| span.bytes).sum::<u64>();
+        let size = self.group.ranks.len() as u64;
+        let share = |bytes: u64| bytes * (size - 1) / size;
+        match &self.collective {
+            Collective::AllReduce { addends, .. } => 2 * share(bytes(addends)),
+            Collective::ReduceScatter { whole, .. } | Collective::AllGather { whole, .. } => {
+                share(whole.bytes)
+            }
+            // The rows of this rank's tokens, if all experts have as many.
+            Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
+            Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
+        }
+    }
+
+    /// The buffers that it reads or writes.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
+        let Self { collective, .. } = self;
+        collective.sources().into_iter().chain(collective.results()).map(|span| span.buffer)
+    }
+
+    /// Sets when its result is needed, and after which exchange it starts; `earlier` are those that are recorded before it.
+    pub(super) fn settle(&mut self, dispatches: &[Dispatch], earlier: &[Self]) {
+        let results = self.collective.results();
+        let touches = |dispatch: &Dispatch| {
+            dispatch.spans().any(|span| results.iter().any(|result| result.overlaps(&span)))
+        };
+        let following = dispatches[self.at..].iter().position(touches);
+        self.needed = following.map_or(dispatches.len(), |count| self.at + count);
+        let own: Vec<Span> = self.collective.sources().into_iter().chain(results).collect();
+        let meets = |other: &Self| {
+            other.collective.results().iter().any(|result| own.iter().any(|span| span.overlaps(result)))
+        };
+        self.after = earlier.iter().rposition(meets);
+    }
+}
+
+impl fmt::Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, bytes, ranks) = (self.collective.name(), self.sent_bytes(), &self.group.ranks);
+        write!(f, "{}: {name} of {bytes} bytes among {ranks:?}", self.path)
+    }
+}

@@ -1,0 +1,200 @@
+//! Over which ranks a run is spread: what the file asks for, held against the ranks that were started.
+
+use super::rows::Parallel;
+use super::{PATH, ParallelMode, Parallelism, Started};
+use crate::ranks::Layout;
+use crate::settings::engine::*;
+use crate::settings::sections::moe::{self, Moe};
+use crate::settings::sections::run::Run;
+
+/// The layout of a run of `asked`; `None` after a fault. With nothing `started` it is the one that the file asks for.
+pub(super) fn layout(
+    source: &Source<'_>,
+    run: &Run,
+    asked: &Parallelism,
+    started: Option<Started>,
+) -> Option<Layout> {
+    let Started { rank, size } = started.unwrap_or(Started::ALONE);
+    let degrees = &asked.degrees;
+    if run.as_single {
+        note_ones(source, degrees);
+        return alone(source, "as_single", size, "`as_single` does the work of all on one; remove it");
+    }
+    let uses_parallel = run.use_parallel == Some(true);
+    match asked.context.parallel_mode {
+        ParallelMode::SemiAuto | ParallelMode::Auto if uses_parallel => spread(source, degrees, started),
+        ParallelMode::Data if uses_parallel => {
+            note_data_mode(source, degrees, size);
+            Some(Layout { rank, data: size, ..Layout::one() })
+        }
+        _ if uses_parallel => {
+            note_ones(source, degrees);
+            let remedy =
+                "this mode is for one; write `parallel_mode: 1` and the degrees of `parallel_config`";
+            alone(source, "parallel.parallel_mode", size, remedy)
+        }
+        _ => {
+            note_ones(source, degrees);
+            let data = format!("`parallel_config: {{data_parallel: {size}}}`");
+            let remedy = format!("the file is for one; write `use_parallel: True` and {data}, for example");
+            alone(source, "use_parallel", size, &remedy)
+        }
+    }
+}
+
+/// Spreads the experts of `moe` as `layout` says, if they can be.
+pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Source<'_>) {
+    let (expert, key) = (layout.expert, format!("{PATH}.expert_parallel"));
+    if expert == 1 || !source.is_sound(moe::PATH) {
+        return;
+    }
+    let Some(moe) = moe else {
+        layout.expert = 1;
+        source.note(format!("{key}: no effect, as the model has no experts"));
+        return;
+    };
+    let experts = moe.expert_num;
+    if !experts.is_multiple_of(expert) {
+        let remedy = "write an `expert_parallel` that divides their number";
+        source.fault(&key, format!("{expert} ranks cannot share {experts} experts evenly; {remedy}"));
+    }
+}
+
+/// The layout of one rank; that several were started is a fault of `path`, with its `reason` and remedy.
+fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str) -> Option<Layout> {
+    if size > 1 {
+        source.fault(path, format!("{size} ranks were started, and {reason}, or start one"));
+        return None;
+    }
+    Some(Layout::one())
+}
+
+/// The layout of `degrees`, which count.
+fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> Option<Layout> {
+    let keys = ["data_parallel", "model_parallel", "pipeline_stage", "context_parallel", "expert_parallel"];
+    if !keys.iter().all(|key| source.is_sound(&format!("{PATH}.{key}"))) {
+        return None;
+    }
+    if degrees.context_parallel > 1 {
+        let found = format!("`{}` is not built: a sequence stays on one rank", degrees.context_parallel);
+        let remedy =
+            "write `context_parallel: 1`, and `recompute_config.recompute: True` where memory is short";
+        source.fault(&format!("{PATH}.context_parallel"), format!("{found}; {remedy}"));
+        return None;
+    }
+    let ranks = degrees.ranks();
+    if ranks > MAX_SIZE as u64 {
+        source.fault(
+            PATH,
+            format!("asks for {ranks} ranks or more, {MAX_SIZE} are the most; lower its degrees"),
+        );
+        return None;
+    }
+    if !report_unbuilt(source, degrees) {
+        check_number(source, degrees, started)?;
+    }
+    let Parallel { data_parallel: data, expert_parallel: expert, model_parallel: model, .. } = *degrees;
+    if !data.is_multiple_of(expert) {
+        let original = if model > 1 { " (the original: times model_parallel)" } else { "" };
+        let message = format!(
+            "{expert} does not divide data_parallel {data}{original}; write an `expert_parallel` that does"
+        );
+        source.fault(&format!("{PATH}.expert_parallel"), message);
+        return None;
+    }
+    // All are at most `MAX_SIZE`, as the product is and `expert` divides one of them.
+    let [data, expert, model, pipeline] =
+        [data, expert, model, degrees.pipeline_stage].map(|degree| degree as usize);
+    Some(Layout { rank: started.map_or(0, |one| one.rank), data, expert, model, pipeline, context: 1 })
+}
+
+/// Says what of `degrees` is planned for and cannot be trained; whether there was something.
+fn report_unbuilt(source: &Source<'_>, degrees: &Parallel) -> bool {
+    const REMEDY: &str = "and a larger data_parallel, or add `--as-single`";
+    let report = |key: &str, text: String| source.unbuilt(&format!("{PATH}.{key}"), text);
+    let Parallel { model_parallel: model, pipeline_stage: pipeline, .. } = *degrees;
+    if model > 1 {
+        let text = format!(
+            "`{model}` is not built yet: each matrix is on one rank; write `model_parallel: 1` {REMEDY}"
+        );
+        report("model_parallel", text);
+    }
+    if pipeline > 1 {
+        let text = format!(
+            "`{pipeline}` is not built yet: each rank has all layers; write `pipeline_stage: 1` {REMEDY}"
+        );
+        report("pipeline_stage", text);
+    }
+    if model > 1 && degrees.use_seq_parallel {
+        let text = "`True` is not built yet: the ranks of model_parallel would share tokens";
+        report("use_seq_parallel", format!("{text}; write `use_seq_parallel: False`"));
+    }
+    model > 1 || pipeline > 1
+}
+
+/// Reports that the number of ranks that were started is not the one that `degrees` ask for.
+fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> Option<()> {
+    let (ranks, Some(Started { size, .. })) = (degrees.ranks(), started) else { return Some(()) };
+    if ranks == size as u64 {
+        return Some(());
+    }
+    let were_started = if size == 1 { "1 was started".to_string() } else { format!("{size} were started") };
+    let message = if ranks == 1 {
+        format!(
+            "asks for 1 rank, and {were_started}; write `data_parallel: {size}`, for example, or start one"
+        )
+    } else {
+        let start = format!("start {ranks} (`mpirun -n {ranks} gristmill train ...` or `--ranks {ranks}`)");
+        let others = "change the degrees, or start one with `--as-single`, which does the work of all";
+        let asked = degrees.above_one().join(", ");
+        format!("asks for {ranks} ranks ({asked}), and {were_started}; {start}, {others}")
+    };
+    // The section may not be there.
+    source.fault(if source.node(PATH).is_some() { PATH } else { "use_parallel" }, message);
+    None
+}
+
+/// Says which degrees are taken as 1 on one rank.
+fn note_ones(source: &Source<'_>, degrees: &Parallel) {
+    let asked = degrees.above_one();
+    if !asked.is_empty() {
+        let asked = asked.join(", ");
+        source.note(format!("parallel_config asks for {asked}; this run is one rank and takes 1"));
+    }
+}
+
+/// Says what of the original's data-parallel mode is done otherwise.
+fn note_data_mode(source: &Source<'_>, degrees: &Parallel, size: usize) {
+    if size == 1 {
+        let text =
+            "the original shares the data among as many devices as are started; here one takes all of it";
+        source.note(format!("parallel.parallel_mode: {text}"));
+        note_ones(source, degrees);
+        return;
+    }
+    let asked = degrees.above_one();
+    if !asked.is_empty() && asked != [format!("data_parallel {size}")] {
+        let asked = asked.join(", ");
+        source.note(format!(
+            "parallel_config asks for {asked}; in this parallel_mode the {size} ranks share the batch alone"
+        ));
+    }
+}
+
+impl Parallel {
+    /// Ranks that the degrees ask for; experts are spread over those of the others.
+    fn ranks(&self) -> u64 {
+        let degrees = [self.data_parallel, self.model_parallel, self.pipeline_stage, self.context_parallel];
+        degrees.into_iter().fold(1, u64::saturating_mul)
+    }
+
+    /// The degrees above 1, as "data_parallel 8".
+    fn above_one(&self) -> Vec<String> {
+        let degrees = self.entries().into_iter().filter(|entry| entry.key != "micro_batch_num");
+        let above_one = degrees.filter_map(|Entry { key, written, .. }| match written {
+            Some(Node::Int(degree)) if degree != 1 => Some(format!("{key} {degree}")),
+            _ => None,
+        });
+        above_one.collect()
+    }
+}

@@ -1,0 +1,127 @@
+//! What the ranks that share a batch hold a part of each.
+
+use super::rows::{OptimizerLevel, OptimizerShards};
+use super::{CONTEXT, OPTIMIZER, Parallelism};
+use crate::ranks::Layout;
+use crate::settings::engine::*;
+
+/// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
+/// decides memory and what is exchanged, and no result but by the order of sums.
+///
+/// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models" (SC 2020).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharding {
+    /// What is shared out.
+    pub what: Sharded,
+    /// How many neighbours among the data ranks hold one copy together; divides their number. 1 where nothing is shared out.
+    pub ranks: usize,
+    /// Whether weights that were gathered for the forward pass are dropped after it and gathered again for the backward pass.
+    pub gathers_again: bool,
+}
+
+/// What a [`Sharding`] shares out; each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharded {
+    /// Nothing.
+    None,
+    /// Moments and master weights (ZeRO-1).
+    Optimizer,
+    /// The gradients that a step accumulates, too (ZeRO-2).
+    Gradients,
+}
+
+impl Sharding {
+    /// Everything is on every rank.
+    pub const NONE: Self = Self { what: Sharded::None, ranks: 1, gathers_again: false };
+
+    /// The keys that say this.
+    pub(super) fn settings(&self) -> (bool, OptimizerShards) {
+        let optimizer = OptimizerShards {
+            gradient_accumulation_shard: self.what == Sharded::Gradients,
+            // At most the number of ranks, which fits.
+            optimizer_weight_shard_size: if self.ranks > 1 { self.ranks as i64 } else { -1 },
+            optimizer_level: None,
+        };
+        (self.what != Sharded::None, optimizer)
+    }
+}
+
+const SIZE_KEY: &str = "optimizer_weight_shard_size";
+const GRADIENTS_KEY: &str = "gradient_accumulation_shard";
+
+/// The rows of `parallel_optimizer_config` that may also be in `parallel`.
+pub(super) fn shared_table() -> Table {
+    let mut table = OptimizerShards::table();
+    table.rows.retain(|row| row.key == SIZE_KEY);
+    table.others.clear();
+    table
+}
+
+/// What a run of `layout` shares out, as `asked`; `comm_recompute` is the key of `recompute_config`.
+pub(super) fn sharding(
+    asked: &Parallelism,
+    layout: &Layout,
+    comm_recompute: bool,
+    source: &Source<'_>,
+) -> Sharding {
+    let is_on = asked.context.enable_parallel_optimizer;
+    if layout.data == 1 || !is_on {
+        note_idle(asked, layout.data, source);
+        return Sharding::NONE;
+    }
+    let OptimizerShards { gradient_accumulation_shard, optimizer_level, .. } = asked.optimizer;
+    if gradient_accumulation_shard && optimizer_level.is_some_and(|level| level != OptimizerLevel::Gradients)
+    {
+        let message = "`True` beside another `optimizer_level` than level2; keep one of them";
+        source.fault(&format!("{OPTIMIZER}.{GRADIENTS_KEY}"), message);
+    }
+    let shares_gradients = gradient_accumulation_shard || optimizer_level == Some(OptimizerLevel::Gradients);
+    Sharding {
+        what: if shares_gradients { Sharded::Gradients } else { Sharded::Optimizer },
+        ranks: ranks(asked.optimizer.optimizer_weight_shard_size, layout.data, source),
+        gathers_again: comm_recompute || optimizer_level == Some(OptimizerLevel::Twice),
+    }
+}
+
+/// How many of `data` ranks hold one copy together.
+fn ranks(written: i64, data: usize, source: &Source<'_>) -> usize {
+    let path = [OPTIMIZER, CONTEXT].map(|section| format!("{section}.{SIZE_KEY}"));
+    let path = path.iter().rfind(|path| source.node(path).is_some()).unwrap_or(&path[0]);
+    match usize::try_from(written) {
+        Err(_) | Ok(0) => data,
+        Ok(size) if size == data => data,
+        Ok(size) if size > 1 && data.is_multiple_of(size) => {
+            let text = format!("`{size}` of {data} ranks is not built yet; write -1, which is all of them");
+            if source.is_sound(path) {
+                source.unbuilt(path, text);
+            }
+            size
+        }
+        // As in MindSpore, which takes no group of one and none that leaves ranks over.
+        Ok(size) => {
+            source.note(format!("{path}: `{size}` cannot group {data} ranks, so all of them share one copy"));
+            data
+        }
+    }
+}
+
+/// Says that keys have no effect where nothing is shared out.
+fn note_idle(asked: &Parallelism, data: usize, source: &Source<'_>) {
+    let shards = &asked.optimizer;
+    let is_written = [
+        (CONTEXT, "enable_parallel_optimizer", asked.context.enable_parallel_optimizer),
+        (OPTIMIZER, GRADIENTS_KEY, shards.gradient_accumulation_shard),
+        (OPTIMIZER, "optimizer_level", shards.optimizer_level.is_some()),
+        (OPTIMIZER, SIZE_KEY, shards.optimizer_weight_shard_size > 0),
+    ];
+    for (section, key, _) in is_written.into_iter().filter(|(.., is_written)| *is_written) {
+        let is_there = source.node(&format!("{section}.{key}")).is_some();
+        let section = if is_there { section } else { CONTEXT };
+        match data {
+            1 => source.ignore(section, key),
+            _ => source.note(format!(
+                "{section}.{key}: no effect without `{CONTEXT}.enable_parallel_optimizer: True`"
+            )),
+        }
+    }
+}

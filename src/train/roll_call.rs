@@ -1,0 +1,170 @@
+//! What each rank tells the others after a step: what has arrived there, and whether the run must end.
+//!
+//! Results of a step reach the host of each rank at another moment, and a signal reaches one rank alone. Ranks that acted upon
+//! them at once would leave the others waiting. So all act upon the answer of a roll call, which is the same on all.
+
+use crate::error::Result;
+use crate::ranks::collectives::broadcast;
+use crate::ranks::{Group, Pending, Ranks, Transport, gather_at_first};
+use bytemuck::{Pod, Zeroable};
+
+/// Steps of which a report says how long they took: more than arrive between two reports.
+const LAPS: usize = 8;
+
+/// What a rank reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Report {
+    /// The last step whose results have arrived.
+    pub arrived: u64,
+    /// Whether the rank was asked to end the run: 0 or 1, as the others.
+    pub is_interrupted: u32,
+    /// Whether it found a fault in the data, after which the work so far is good.
+    pub has_data_fault: u32,
+    /// Whether it cannot write what the run reports.
+    pub has_fault: u32,
+    /// How long the steps up to `arrived` took in milliseconds, the last one first.
+    laps: [f32; LAPS],
+    padding: u32,
+}
+
+/// What all ranks have reported.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Answer {
+    /// The last step whose results have arrived everywhere.
+    pub arrived: u64,
+    /// Whether any rank was interrupted.
+    pub is_interrupted: bool,
+    /// Whether any found a fault in the data.
+    pub has_data_fault: bool,
+    /// Whether any cannot write what the run reports.
+    pub has_fault: bool,
+    /// The reports by rank, on the first one.
+    reports: Vec<Report>,
+}
+
+/// The roll calls of a run.
+pub(super) struct RollCall {
+    ranks: Ranks,
+    /// The call after the last step.
+    under_way: Option<Pending<Answer>>,
+}
+
+impl Report {
+    /// Adds the time of the next step to have arrived.
+    pub fn add(&mut self, step: u64, step_ms: f64) {
+        self.arrived = step;
+        self.laps.rotate_right(1);
+        self.laps[0] = step_ms as f32;
+    }
+}
+
+impl Answer {
+    /// That of a single rank.
+    pub fn of_one(report: Report) -> Self {
+        Self::of(vec![report])
+    }
+
+    fn of(reports: Vec<Report>) -> Self {
+        let any = |flag: fn(&Report) -> u32| reports.iter().any(|report| flag(report) != 0);
+        Self {
+            arrived: reports.iter().map(|report| report.arrived).min().unwrap_or(0),
+            is_interrupted: any(|report| report.is_interrupted),
+            has_data_fault: any(|report| report.has_data_fault),
+            has_fault: any(|report| report.has_fault),
+            reports,
+        }
+    }
+
+    /// How long `step` took on each rank in milliseconds; NaN where a rank no longer knows.
+    pub fn step_ms(&self, step: u64) -> Vec<f32> {
+        let lap = |report: &Report| {
+            let ago = report.arrived.checked_sub(step).and_then(|ago| usize::try_from(ago).ok());
+            ago.and_then(|ago| report.laps.get(ago)).copied().unwrap_or(f32::NAN)
+        };
+        self.reports.iter().map(lap).collect()
+    }
+}
+
+impl RollCall {
+    pub fn new(ranks: Ranks) -> Self {
+        Self { ranks, under_way: None }
+    }
+
+    /// Calls after a step, and returns the answer of the call after the step before: by then it is there, since exchanges are made
+    /// in order and this step's gradients came later. A single rank has its own answer at once.
+    ///
+    /// # Errors
+    /// A rank that has ended.
+    pub async fn after_step(&mut self, own: Report) -> Result<Answer> {
+        if self.ranks.size() == 1 {
+            return Ok(Answer::of_one(own));
+        }
+        let last = self.under_way.replace(self.call(own));
+        match last {
+            Some(last) => last.await,
+            None => Ok(Answer::default()),
+        }
+    }
+
+    /// Calls, and returns the answer.
+    ///
+    /// # Errors
+    /// A rank that has ended.
+    pub async fn now(&mut self, own: Report) -> Result<Answer> {
+        if self.ranks.size() == 1 {
+            return Ok(Answer::of_one(own));
+        }
+        self.call(own).await
+    }
+
+    /// The answer of the call after the last step, if it is still to come.
+    ///
+    /// # Errors
+    /// A rank that has ended.
+    pub async fn last(&mut self) -> Result<Option<Answer>> {
+        match self.under_way.take() {
+            Some(last) => last.await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn call(&self, own: Report) -> Pending<Answer> {
+        self.ranks.run(move |transport| answer(transport, &own))
+    }
+}
+
+fn answer(transport: &mut dyn Transport, own: &Report) -> Result<Answer> {
+    let all = Group::all(transport.size());
+    let reports = gather_at_first(transport, bytemuck::bytes_of(own))?;
+    let reports: Vec<Report> = bytemuck::pod_collect_to_vec(&reports);
+    let Answer { arrived, is_interrupted, has_data_fault, has_fault, .. } = Answer::of(reports.clone());
+    let mut heard = Report {
+        arrived,
+        is_interrupted: is_interrupted.into(),
+        has_data_fault: has_data_fault.into(),
+        has_fault: has_fault.into(),
+        ..Report::default()
+    };
+    broadcast(transport, &all, 0, bytemuck::bytes_of_mut(&mut heard))?;
+    Ok(Answer { reports, ..Answer::of(vec![heard]) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Report};
+
+    #[test]
+    fn an_answer_is_what_holds_for_all() {
+        let mut slow = Report::default();
+        slow.add(3, 30.0);
+        let mut fast = slow;
+        fast.add(4, 40.0);
+        fast.is_interrupted = 1;
+        let answer = Answer::of(vec![fast, slow]);
+        assert_eq!((answer.arrived, answer.is_interrupted, answer.has_fault), (3, true, false));
+        assert_eq!(answer.step_ms(3), [30.0, 30.0]);
+        let [fast, slow] = answer.step_ms(4)[..] else { panic!("two ranks") };
+        assert!(fast == 40.0 && slow.is_nan(), "{fast} {slow}");
+    }
+}

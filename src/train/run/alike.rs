@@ -1,0 +1,95 @@
+//! Whether all ranks of a run do the same: if not, they would wait for each other's exchanges for ever.
+
+use crate::data::Dataset;
+use crate::error::{Error, Result};
+use crate::ranks::Ranks;
+use crate::settings::{Context, RunPlan};
+use crate::train::recordings::Recordings;
+
+/// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ.
+///
+/// # Errors
+/// What differs, on the first rank that does; a rank that has ended.
+pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<()> {
+    let mut shared = plan.clone();
+    shared.settings.context = Context::default();
+    let fingerprint = data.eval.iter().fold(data.train.fingerprint(), |sum, eval| sum ^ eval.fingerprint());
+    let own = Own {
+        version: env!("CARGO_PKG_VERSION").into(),
+        settings: shared.to_yaml(),
+        data: format!("{fingerprint:016x}"),
+    };
+    check(ranks, own, Own::difference).await
+}
+
+/// Fails on all ranks if one has divided the parameters otherwise than the first one, which an adapter with smaller bindings does.
+///
+/// # Errors
+/// What differs, on the first rank that does; a rank that has ended.
+pub(super) async fn check_division(ranks: &Ranks, recordings: &Recordings) -> Result<()> {
+    let segments: Vec<u64> = recordings.layout.segments.iter().map(|segment| segment.elements).collect();
+    check(ranks, segments, |own, first| {
+        (own != first).then(|| {
+            let (own, first) = (own.len(), first.len());
+            format!(
+                "the parameters take {own} buffers here and {first} on rank 0, whose adapter has bindings of another size; give \
+                 all ranks adapters of one kind with context.device_name"
+            )
+        })
+    })
+    .await
+}
+
+/// What all ranks must have in common.
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Own {
+    version: String,
+    settings: String,
+    data: String,
+}
+
+impl Own {
+    fn difference(&self, first: &Self) -> Option<String> {
+        const REMEDY: &str = "start all ranks with the same program, files and flags";
+        if self.version != first.version {
+            let (own, first) = (&self.version, &first.version);
+            return Some(format!("this is gristmill {own}, and rank 0 is {first}; {REMEDY}"));
+        }
+        if let Some((own, first)) = differing_lines(&self.settings, &first.settings) {
+            return Some(format!("its settings have `{own}` where those of rank 0 have `{first}`; {REMEDY}"));
+        }
+        let (own, first) = (&self.data, &first.data);
+        (own != first)
+            .then(|| format!("its data have the fingerprint {own}, and those of rank 0 {first}; {REMEDY}"))
+    }
+}
+
+/// The first lines that differ.
+fn differing_lines<'a>(own: &'a str, first: &'a str) -> Option<(&'a str, &'a str)> {
+    let count = own.lines().count().max(first.lines().count());
+    let lines = |text: &'a str| text.lines().map(str::trim).chain(std::iter::repeat("nothing more"));
+    lines(own).zip(lines(first)).take(count).find(|(own, first)| own != first)
+}
+
+async fn check<T: serde::Serialize + serde::de::DeserializeOwned + Clone>(
+    ranks: &Ranks,
+    own: T,
+    difference: impl FnOnce(&T, &T) -> Option<String>,
+) -> Result<()> {
+    let first = ranks.from_first(|| Ok(own.clone())).await?;
+    let is_first = ranks.is_first();
+    let difference = if is_first { None } else { difference(&own, &first) };
+    ranks.agree(difference.map_or(Ok(()), |difference| Err(Error::Ranks(difference)))).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differing_lines;
+
+    #[test]
+    fn the_first_difference_is_shown() {
+        assert_eq!(differing_lines("a: 1\nb: 2\n", "a: 1\nb: 2\n"), None);
+        assert_eq!(differing_lines("a: 1\n  b: 2\n", "a: 1\n  b: 3\n"), Some(("b: 2", "b: 3")));
+        assert_eq!(differing_lines("a: 1\n", "a: 1\nc: 3\n"), Some(("nothing more", "c: 3")));
+    }
+}

@@ -1,0 +1,246 @@
+//! A run under way: its steps, what is decided after each, its checkpoints and its end.
+//!
+//! All ranks decide the same after the same step: from what has arrived on all of them, from what the first one found, or from
+//! whether all succeeded.
+
+use super::Summary;
+use crate::data::{BackgroundCheck, Dataset};
+use crate::error::{Error, Result};
+use crate::ranks::Ranks;
+use crate::settings::RunPlan;
+use crate::store::checkpoint_folder::CheckpointFolder;
+use crate::store::trainer_state::TrainerState;
+use crate::train::evaluation::Evaluation;
+use crate::train::finished::FinishedEvaluation;
+use crate::train::health::Health;
+use crate::train::reporter::{Losses, Reporter};
+use crate::train::resume::in_file;
+use crate::train::roll_call::{Answer, Report, RollCall};
+use crate::train::sample::sample;
+use crate::train::step_clock::{StepClock, TimedStep};
+use crate::train::trainer::Trainer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A run under way.
+pub(super) struct Course<'a> {
+    pub plan: &'a RunPlan,
+    pub ranks: Ranks,
+    pub total_steps: u64,
+    pub data: &'a Dataset,
+    /// On the first rank of a machine.
+    pub data_check: Option<BackgroundCheck>,
+    pub evaluation: Option<Evaluation<'a>>,
+    pub checkpoints: CheckpointFolder,
+    pub reporter: Reporter<'a>,
+    pub results: Results,
+    pub roll_call: RollCall,
+    pub interrupt: Arc<AtomicBool>,
+    pub is_interrupted: bool,
+    pub health: Health,
+    /// Whether a checkpoint is to be written. While steps fail none is, since it might replace the last good one.
+    pub is_save_due: bool,
+    /// The step of the newest checkpoint.
+    pub saved: Option<u64>,
+    /// The host's counters, as the next checkpoint will save them.
+    pub state: TrainerState,
+}
+
+/// Results that have arrived on this rank, and perhaps not yet on all.
+pub(super) struct Results {
+    clock: StepClock,
+    steps: VecDeque<TimedStep>,
+    evaluations: Vec<FinishedEvaluation>,
+    report: Report,
+    /// Why steps cannot be reported any more.
+    fault: Option<Error>,
+}
+
+impl Results {
+    pub fn new() -> Self {
+        let report = Report::default();
+        Self {
+            clock: StepClock::start(),
+            steps: VecDeque::new(),
+            evaluations: Vec::new(),
+            report,
+            fault: None,
+        }
+    }
+}
+
+impl Course<'_> {
+    /// Trains to the last step, or until a rank is interrupted.
+    ///
+    /// # Errors
+    /// Those of a run.
+    pub async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
+        while self.state.step < self.total_steps && !self.is_interrupted {
+            // The state counts the micro-batches of all ranks, the trainer those of this one.
+            let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
+            trainer.step(self.state.step + 1, &self.data.train, first_micro_step).await?;
+            self.state.step += 1;
+            self.state.micro_step += self.plan.micro_batches_per_step() as u64;
+            let step = self.state.step;
+            if let Some(evaluation) = self.evaluation.filter(|evaluation| evaluation.is_due_after(step)) {
+                let Evaluation { data, batches, .. } = evaluation;
+                trainer.evaluate(step, data, batches, |trainer| self.collect(trainer)).await?;
+            }
+            self.collect(trainer)?;
+            let report = self.report();
+            let answer = self.roll_call.after_step(report).await?;
+            self.heed(trainer, &answer).await?;
+            self.is_save_due |=
+                checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
+            if self.is_save_due && !self.health.is_failing() {
+                self.save_unless_failing(trainer).await?;
+            }
+        }
+        match self.roll_call.last().await? {
+            Some(answer) => self.heed(trainer, &answer).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Reports the last results, saves the last checkpoint, writes the sample.
+    ///
+    /// # Errors
+    /// Those of a run.
+    pub async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
+        self.settle(trainer).await?;
+        if !self.is_interrupted {
+            self.health.check_end(|| self.saved)?;
+        }
+        // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
+        let wants_checkpoint = self.plan.settings.callbacks.checkpoint.is_some() || self.is_interrupted;
+        let is_lost = self.health.is_lost();
+        if wants_checkpoint && self.saved != Some(self.state.step) && !is_lost {
+            self.save(trainer).await?;
+        }
+        let Losses { train: loss, eval: eval_loss } = self.reporter.finish();
+        let (steps, is_interrupted) = (self.state.step, self.is_interrupted);
+        let mut summary = Summary { steps, loss, eval_loss, is_interrupted, sample: None };
+        if is_interrupted && is_lost {
+            tracing::warn!(
+                "interrupted after step {steps} without a checkpoint of it, since that step failed"
+            );
+        } else if is_interrupted {
+            tracing::info!("interrupted after step {steps}: continue with --resume_training=True");
+        } else if let Some(config) = &self.plan.settings.sample {
+            trainer.refresh_copies().await?;
+            let text = match self.ranks.is_first() {
+                true => {
+                    sample(trainer, config, &self.data.codec, self.plan.settings.run.seed).await.map(Some)
+                }
+                false => Ok(None),
+            };
+            // The others wait for the sample, so that all end alike.
+            summary.sample = self.ranks.agree(text).await?;
+            if let Some(text) = &summary.sample {
+                tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
+            }
+        }
+        Ok(summary)
+    }
+
+    /// Takes in the results that have arrived, without waiting. Several ranks act upon them once they are there on all.
+    fn collect(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let (steps, evaluations) = (trainer.finished_steps()?, trainer.finished_evaluations()?);
+        let Results { clock, report, .. } = &mut self.results;
+        let steps = clock.time(steps, &evaluations);
+        steps.iter().for_each(|timed| report.add(timed.finished.step, timed.step_ms));
+        self.results.steps.extend(steps);
+        self.results.evaluations.extend(evaluations);
+        match self.ranks.size() {
+            1 => self.take_in(&Answer::of_one(self.report())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What this rank tells the others.
+    fn report(&self) -> Report {
+        let has_data_fault = self.data_check.as_ref().is_some_and(|check| check.fault().is_some());
+        let mut report = self.results.report;
+        report.is_interrupted = self.interrupt.load(Ordering::Relaxed).into();
+        report.has_data_fault = has_data_fault.into();
+        report.has_fault = self.results.fault.is_some().into();
+        report
+    }
+
+    /// Does what follows from the answer of a roll call.
+    async fn heed(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
+        self.take_in(answer)?;
+        self.is_interrupted |= answer.is_interrupted;
+        if answer.has_fault {
+            self.check_fault().await?;
+        }
+        if answer.has_data_fault {
+            // As after a signal: the work so far is good.
+            self.save_unless_failing(trainer).await?;
+            let fault = self.data_check.as_ref().and_then(BackgroundCheck::fault).cloned();
+            self.ranks.agree(fault.map_or(Ok(()), Err)).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports the steps that have arrived on all ranks, and fails if the run gets nowhere.
+    fn take_in(&mut self, answer: &Answer) -> Result<()> {
+        let has_arrived = |timed: &TimedStep| timed.finished.step <= answer.arrived;
+        let count = self.results.steps.iter().take_while(|timed| has_arrived(timed)).count();
+        let steps: Vec<TimedStep> = self.results.steps.drain(..count).collect();
+        let evaluations: Vec<FinishedEvaluation> =
+            self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= answer.arrived).collect();
+        if let Some(TimedStep { finished: last, .. }) = steps.last() {
+            self.state.global_step = last.state.global_step as u64;
+            if let Some(scaler) = &last.scaler {
+                self.state.loss_scale = scaler.loss_scale.into();
+                self.state.scaler = Some(in_file(scaler));
+            }
+        }
+        steps.iter().for_each(|timed| self.health.note(&timed.finished));
+        let reported = self.reporter.take_in(steps, &evaluations, |step| answer.step_ms(step));
+        match (reported, self.ranks.size()) {
+            (Err(fault), 1) => return Err(fault),
+            // The others hear of it before this rank ends.
+            (Err(fault), _) => drop(self.results.fault.get_or_insert(fault)),
+            (Ok(()), _) => {}
+        }
+        self.health.check(|| self.saved)
+    }
+
+    /// Fails on all ranks if one cannot report.
+    async fn check_fault(&mut self) -> Result<()> {
+        self.ranks.agree(self.results.fault.clone().map_or(Ok(()), Err)).await
+    }
+
+    /// Waits until everything submitted has finished on all ranks and is reported.
+    async fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        let arrived = match trainer.wait().await {
+            Ok(()) => self.collect(trainer),
+            failed => failed,
+        };
+        let report = self.report();
+        let answer = self.roll_call.now(report).await?;
+        let settled = arrived.and_then(|()| self.take_in(&answer));
+        self.ranks.agree(settled).await?;
+        self.check_fault().await
+    }
+
+    /// Saves, unless the last step turns out to have failed: then a later step does.
+    async fn save_unless_failing(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        self.settle(trainer).await?;
+        if self.health.is_failing() { Ok(()) } else { self.save(trainer).await }
+    }
+
+    async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+        self.settle(trainer).await?;
+        self.is_save_due = false;
+        let path = trainer.save_on_ranks(&self.state, &self.checkpoints).await?;
+        tracing::debug!("saved {}", path.display());
+        self.saved = Some(self.state.step);
+        self.results.clock.skip_pause();
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! How the ranks of a run share the gradients and the optimizer's work, as exchange points of its recordings.
+
+use crate::element::Element;
+use crate::model::ExpertState;
+use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::shards::{Bucket, Shards};
+use crate::ops::grad_norm::NormShares;
+use crate::ops::spread::ExpertRanks;
+use crate::ops::tally::TallyColumns;
+use crate::ranks::Layout;
+use crate::record::{Collective, Recorder, Span, Tensor};
+use crate::settings::{Sharded, Sharding};
+use std::ops::Range;
+
+/// How the ranks of a run share the work on its parameters.
+#[derive(Clone, Debug)]
+pub struct Sharing {
+    /// The ranks, and which of them this is.
+    pub ranks: Layout,
+    /// What each rank holds a part of (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+    /// 2020): with the optimizer's state (stage 1) it updates its own part of the parameters.
+    pub sharding: Sharding,
+    /// Who owns what.
+    pub shards: Shards,
+}
+
+impl Sharing {
+    /// The sharing of parameters in `layout`.
+    pub(super) fn new(layout: &ArenaLayout, ranks: Layout, sharding: Sharding) -> Self {
+        // Every rank has all gradients but those of the experts of others, of which it does not sum the squares.
+        let block = if sharding.what == Sharded::None { ranks.expert } else { sharding.ranks };
+        let divides = sharding.what != Sharded::Gradients && !sharding.gathers_again;
+        Self { ranks, sharding, shards: Shards::new(layout, &ranks, block, divides) }
+    }
+
+    /// Whether each rank updates its own part of the parameters.
+    pub(super) fn shards_optimizer(&self) -> bool {
+        self.sharding.what != Sharded::None
+    }
+
+    /// Whether each rank accumulates the gradients of its own part alone.
+    pub(super) fn shards_gradients(&self) -> bool {
+        self.sharding.what == Sharded::Gradients
+    }
+
+    /// Whether each rank keeps its own part of the weights alone, and gathers the others where layers read them.
+    pub(super) fn shards_weights(&self) -> bool {
+        self.shards_optimizer() && self.sharding.gathers_again
+    }
+
+    /// What this rank updates of a segment: ranges of its elements.
+    pub fn updated(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+        match self.shards_optimizer() {
+            true => self.shards.own(segment),
+            false => vec![0..layout.segments[segment].elements],
+        }
+    }
+
+    /// Whether this rank has all weights, and can compute the model alone.
+    pub(super) fn holds_all_weights(&self) -> bool {
+        !self.shards_weights() && self.ranks.expert == 1
+    }
+
+    /// The ranks over which experts are spread; `None` if each holds all.
+    pub(super) fn expert_ranks(&self) -> Option<ExpertRanks> {
+        let place = self.ranks.expert_part();
+        (self.ranks.expert > 1).then(|| ExpertRanks { group: self.ranks.expert_group(), place })
+    }
+
+    /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
+    pub(super) fn shares_norm(&self) -> bool {
+        self.shards_optimizer() || self.ranks.expert > 1
+    }
+
+    /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
+    /// gradients, each once.
+    pub(super) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+        match self.shares_norm() {
+            true => self.shards.own(segment),
+            false => vec![0..layout.segments[segment].elements],
+        }
+    }
+
+    /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
+    pub(super) fn norm_shares(&self) -> Option<NormShares> {
+        self.shares_norm().then(|| {
+            let group = self.shards.block();
+            let place = group.place(self.ranks.rank).unwrap_or(0);
+            NormShares { lengths: self.shards.lengths_by_rank(), group, place }
+        })
+    }
+
+    /// Sums gradients over the ranks, bucket by bucket, each as soon as the last micro-batch has added to it. Where the
+    /// optimizer is sharded, each rank gets the sums that it updates by.
+    pub(super) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
+        for (number, bucket) in self.shards.buckets.iter().enumerate() {
+            let whole = span(gradients, bucket, bucket.range.clone());
+            let label = format!("gradients.{number}");
+            if !self.shards_optimizer() {
+                rec.exchange_once_complete(&label, Collective::sum(vec![whole]), &bucket.replicas);
+                continue;
+            }
+            let own = span(gradients, bucket, self.shards.own_of(bucket));
+            let parts = bucket.parts_in_bytes(whole.element.bytes());
+            rec.exchange_once_complete(
+                &label,
+                Collective::ReduceScatter { own, whole, parts },
+                &bucket.owners,
+            );
+            rec.exchange_once_complete(&label, Collective::sum(vec![own]), &bucket.copies);
+        }
+    }
+
+    /// Where the optimizer is sharded, and weights are not, gathers what each rank has updated of those segments of `arena` that it
+    /// `holds` and all ranks have whole.
+    pub(super) fn gather(
+        &self,
+        rec: &mut Recorder,
+        arena: &Arena,
+        label: &str,
+        holds: impl Fn(usize) -> bool,
+    ) {
+        let is_held = |segment: usize| arena.segments[segment].is_some() && holds(segment);
+        let buckets = self
+            .shards
+            .buckets
+            .iter()
+            .enumerate()
+            .filter(|_| self.shards_optimizer() && !self.shards_weights());
+        for (number, bucket) in buckets.filter(|(_, bucket)| is_held(bucket.segment)) {
+            let whole = span(arena, bucket, bucket.range.clone());
+            let own = span(arena, bucket, self.shards.own_of(bucket));
+            let parts = bucket.parts_in_bytes(whole.element.bytes());
+            let collective = Collective::AllGather { own, whole, parts };
+            rec.exchange(&format!("{label}.{number}"), collective, &bucket.owners);
+        }
+    }
+
+    /// Sums what micro-batches have counted over the ranks: losses, and the tallies of routers.
+    pub(super) fn sum_counts(&self, rec: &mut Recorder, losses: &[Tensor], experts: Option<&ExpertState>) {
+        let losses = losses.iter().map(|state| {
+            let words = Span::of(state);
+            words.part(0, state.cols.into(), Element::F32)
+        });
+        let tallies = experts.into_iter().flat_map(|experts| {
+            let columns = TallyColumns::of(experts.experts());
+            experts.layers().flat_map(move |layer| {
+                let row = Span::of(&experts.tally(layer));
+                let counts = row.part(0, columns.expert_loss.into(), Element::U32);
+                let losses = u64::from(columns.z_loss + 1 - columns.expert_loss);
+                [counts, row.part(columns.expert_loss.into(), losses, Element::F32)]
+            })
+        });
+        let sums = losses.chain(tallies).collect();
+        rec.exchange("counts", Collective::sum(sums), &self.ranks.data_group());
+    }
+}
+
+fn span(arena: &Arena, bucket: &Bucket, range: Range<u64>) -> Span {
+    Span::of(&arena.range(bucket.segment, range))
+}

@@ -1,0 +1,35 @@
+//! Runs on several ranks of this process, each with its own device.
+
+use super::{Setup, Trained};
+use gristmill::ranks::{Ranks, Transport, in_process};
+use gristmill::settings::RunPlan;
+
+/// Runs `body` on `size` ranks in threads and returns what each gives, by rank.
+pub fn on_ranks<T: Send>(size: usize, body: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    let ends = in_process::connect(size);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ends
+            .into_iter()
+            .map(|end| {
+                let body = &body;
+                scope.spawn(move || {
+                    let ranks = Ranks::start(move || Ok(Box::new(end) as Box<dyn Transport>));
+                    body(ranks.unwrap_or_else(|e| panic!("{e}")))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank that ends well")).collect()
+    })
+}
+
+impl Setup {
+    /// Trains `steps` steps on `size` ranks, of which each has the plan that `plan` gives for its number.
+    pub fn train_on_ranks(
+        &self,
+        size: usize,
+        steps: u64,
+        plan: impl Fn(usize) -> RunPlan + Sync,
+    ) -> Vec<Trained> {
+        on_ranks(size, |ranks| self.train_plan_on(&plan(ranks.rank()), None, steps, ranks))
+    }
+}

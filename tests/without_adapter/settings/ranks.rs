@@ -1,0 +1,338 @@
+//! A run on several ranks: what each of them does by the file, and what is answered where the file and the ranks do not fit.
+
+use super::{BASE, resolve};
+use gristmill::error::Result;
+use gristmill::ranks::Layout;
+use gristmill::settings::{Override, RunConfig, RunPlan, Sharded, Sharding};
+use std::path::Path;
+
+const PARALLEL: &str = "--use_parallel=True";
+
+fn started(text: &str, flags: &[&str], rank: usize, size: usize) -> Result<RunConfig> {
+    let overrides = Override::parse_all(flags.to_vec())?;
+    RunConfig::parse_on_rank(text, Path::new("x.yaml"), &overrides, rank, size)
+}
+
+/// The plan and the notices of rank `rank` of `size`, with the base and `flags`.
+#[track_caller]
+fn plan_on(flags: &[&str], rank: usize, size: usize) -> (RunPlan, Vec<String>) {
+    let flags = [&[PARALLEL], flags].concat();
+    let config = started(BASE, &flags, rank, size).unwrap_or_else(|error| panic!("{error}"));
+    (config.plan, without_clipping(config.notices))
+}
+
+/// The notices but that the base has no `runner_wrapper`.
+fn without_clipping(notices: Vec<String>) -> Vec<String> {
+    notices.into_iter().filter(|notice| !notice.starts_with("runner_wrapper")).collect()
+}
+
+/// What is answered to `size` ranks.
+fn answer(flags: &[&str], size: usize) -> String {
+    let config = started(BASE, flags, 0, size);
+    let accepted = |config: RunConfig| format!("accepted {:?}", without_clipping(config.notices));
+    config.map_or_else(|error| error.to_string(), accepted)
+}
+
+/// The plan of the base with `flags`, which needs no ranks.
+#[track_caller]
+fn outline(flags: &[&str]) -> RunConfig {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.yaml");
+    std::fs::write(&path, BASE).unwrap();
+    let flags = [&[PARALLEL], flags].concat();
+    RunConfig::outline(&path, &Override::parse_all(flags).unwrap()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn experts() -> String {
+    "--moe_config={expert_num: 8, num_experts_chosen: 2}".to_string()
+}
+
+#[test]
+fn ranks_do_the_steps_of_one_that_accumulates() {
+    let spread = [
+        "--parallel_config.data_parallel=4",
+        "--gradient_accumulation_steps=3",
+        "--micro_batch_interleave_num=2",
+    ];
+    let (single, _) = resolve(BASE, &[&[PARALLEL, "--as-single"], &spread[..]].concat()).unwrap();
+    assert_eq!((single.layout, single.settings.parallel.as_ref()), (Layout::one(), None));
+    for rank in 0..4 {
+        let (plan, notices) = plan_on(&spread, rank, 4);
+        assert_eq!(plan.layout, Layout { rank, data: 4, ..Layout::one() });
+        assert_eq!(
+            (plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()),
+            (6, 24)
+        );
+        assert_eq!((plan.tokens_per_step, plan.sharding), (single.tokens_per_step, Sharding::NONE));
+        assert_eq!(plan.decisions(), single.decisions(), "a run may continue on any number of ranks");
+        let batches = plan.batch_spec();
+        assert_eq!((batches.micro_batches, batches.rank, batches.world), (24, rank, 4));
+        let windows = "runner_config.gradient_accumulation_steps: 6 keeps the 24 windows of a step on each rank \
+                       (runner_config.gradient_accumulation_steps 3 x micro_batch_interleave_num 2)";
+        assert!(notices.contains(&windows.to_string()), "{notices:?}");
+    }
+}
+
+#[test]
+fn a_plan_of_several_ranks_reads_back_as_itself_on_them() {
+    let of_optimizer = [
+        "--parallel_config.data_parallel=4",
+        "--parallel.enable_parallel_optimizer=True",
+        "--parallel.parallel_optimizer_config.optimizer_level=level2",
+        "--parallel.optimizer_weight_shard_size=-1",
+        "--gradient_accumulation_steps=3",
+    ];
+    let experts = experts();
+    let of_experts = [
+        "--parallel_config={data_parallel: 4, expert_parallel: 2}",
+        &experts,
+        "--micro_batch_interleave_num=2",
+    ];
+    for flags in [&of_optimizer[..], &of_experts, &["--parallel.parallel_mode=0"]] {
+        for rank in [0, 3] {
+            let (plan, _) = plan_on(flags, rank, 4);
+            let text = plan.to_yaml();
+            let again = started(&text, &[], rank, 4).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!((again.plan, again.notices), (plan, Vec::new()), "{text}");
+        }
+    }
+    // A run of one rank says nothing of ranks.
+    let text = super::plan(BASE).to_yaml();
+    assert!(
+        !text.lines().any(|line| line.starts_with("parallel") || line.starts_with("use_parallel")),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_degrees_are_those_of_the_ranks_that_were_started() {
+    let of_four = "--parallel_config.data_parallel=4";
+    let start = "start 4 (`mpirun -n 4 gristmill train ...` or `--ranks 4`), change the degrees, or start one with \
+                 `--as-single`, which does the work of all";
+    let asks = "--parallel_config.data_parallel: parallel_config: asks for";
+    let cases = [
+        (vec![PARALLEL, of_four], 1, format!("{asks} 4 ranks (data_parallel 4), and 1 was started; {start}")),
+        (vec![PARALLEL, of_four], 2, format!("{asks} 4 ranks (data_parallel 4), and 2 were started; {start}")),
+        (
+            vec![PARALLEL],
+            2,
+            "--use_parallel: asks for 1 rank, and 2 were started; write `data_parallel: 2`, for example, or start one"
+                .to_string(),
+        ),
+        (
+            vec![],
+            2,
+            "x.yaml:1: use_parallel: 2 ranks were started, and the file is for one; write `use_parallel: True` and \
+             `parallel_config: {data_parallel: 2}`, for example, or start one"
+                .to_string(),
+        ),
+        (
+            vec!["--use_parallel=False", of_four],
+            4,
+            "--use_parallel: 4 ranks were started, and the file is for one; write `use_parallel: True` and \
+             `parallel_config: {data_parallel: 4}`, for example, or start one"
+                .to_string(),
+        ),
+        (
+            vec![PARALLEL, of_four, "--as-single"],
+            4,
+            "--as-single: 4 ranks were started, and `as_single` does the work of all on one; remove it, or start one".to_string(),
+        ),
+        (
+            vec![PARALLEL, "--parallel.parallel_mode=3"],
+            4,
+            "--parallel.parallel_mode: 4 ranks were started, and this mode is for one; write `parallel_mode: 1` and the degrees of \
+             `parallel_config`, or start one"
+                .to_string(),
+        ),
+        (
+            vec![PARALLEL, "--parallel_config.data_parallel=4294967296"],
+            4,
+            "--parallel_config.data_parallel: parallel_config: asks for 4294967296 ranks or more, 2147483648 are the most; lower its \
+             degrees"
+                .to_string(),
+        ),
+        (
+            vec![PARALLEL, "--parallel_config.data_parallel=2147483648", "--gradient_accumulation_steps=2"],
+            1 << 31,
+            "--parallel_config.data_parallel: parallel_config: makes more micro-batches a step than can be accumulated; lower its \
+             degrees"
+                .to_string(),
+        ),
+    ];
+    for (flags, size, expected) in cases {
+        assert_eq!(answer(&flags, size), expected, "{flags:?} on {size}");
+    }
+    // A line of the file, where no flag is to blame.
+    let text = format!("{BASE}use_parallel: True\nparallel_config: {{data_parallel: 8}}\n");
+    let error = started(&text, &[], 0, 1).map(|config| config.notices).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("x.yaml:{}: parallel_config: asks for 8 ranks", text.lines().count())),
+        "{error}"
+    );
+}
+
+#[test]
+fn all_ranks_share_the_batch_in_the_mode_of_data() {
+    let mode = "--parallel.parallel_mode=0";
+    let (plan, notices) = plan_on(&[mode, "--parallel_config.model_parallel=2"], 1, 3);
+    assert_eq!(plan.layout, Layout { rank: 1, data: 3, ..Layout::one() });
+    let note =
+        "parallel_config asks for model_parallel 2; in this parallel_mode the 3 ranks share the batch alone";
+    assert!(notices.contains(&note.to_string()), "{notices:?}");
+    let (_, notices) = plan_on(&[mode, "--parallel_config.data_parallel=3"], 1, 3);
+    assert!(!notices.iter().any(|notice| notice.contains("parallel")), "{notices:?}");
+    assert_eq!(plan_on(&[mode], 0, 1).0.layout, Layout::one());
+}
+
+#[test]
+fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
+    let experts = experts();
+    let spread = |degrees: &str| {
+        let degrees = format!("--parallel_config={{{degrees}}}");
+        answer(&[PARALLEL, &degrees, &experts], 8)
+    };
+    let (plan, _) = plan_on(&["--parallel_config={data_parallel: 8, expert_parallel: 4}", &experts], 6, 8);
+    assert_eq!(plan.layout, Layout { rank: 6, data: 8, expert: 4, ..Layout::one() });
+    assert_eq!((plan.layout.expert_part(), plan.layout.expert_group().ranks), (2, vec![4, 5, 6, 7]));
+    assert_eq!(
+        spread("data_parallel: 8, expert_parallel: 3"),
+        "--parallel_config: 3 does not divide data_parallel 8; write an `expert_parallel` that does"
+    );
+    let many = ["--parallel_config={data_parallel: 16, expert_parallel: 16}", &experts];
+    assert_eq!(
+        answer(&[&[PARALLEL], &many[..]].concat(), 16),
+        "--parallel_config: 16 ranks cannot share 8 experts evenly; write an `expert_parallel` that divides their number"
+    );
+    // A dense model has none to spread.
+    let (plan, notices) = plan_on(&["--parallel_config={data_parallel: 8, expert_parallel: 4}"], 6, 8);
+    assert_eq!(plan.layout, Layout { rank: 6, data: 8, ..Layout::one() });
+    assert!(
+        notices
+            .contains(&"parallel_config.expert_parallel: no effect, as the model has no experts".to_string())
+    );
+}
+
+#[test]
+fn what_is_shared_out_follows_from_the_keys_of_the_optimizer() {
+    let optimizer = Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false };
+    let gradients = Sharding { what: Sharded::Gradients, ..optimizer };
+    let again = Sharding { gathers_again: true, ..optimizer };
+    let context = |keys: &str| format!("--parallel={{enable_parallel_optimizer: True, {keys}}}");
+    let shards = |keys: &str| context(&format!("parallel_optimizer_config: {{{keys}}}"));
+    let recompute = "--recompute_config.parallel_optimizer_comm_recompute=True";
+    for (flags, expected) in [
+        (vec![], Sharding::NONE),
+        (vec![context("parallel_mode: 1")], optimizer),
+        (vec![context("parallel_mode: 0")], optimizer),
+        (vec![shards("gradient_accumulation_shard: True, parallel_optimizer_threshold: 64")], gradients),
+        (vec![shards("optimizer_level: level1")], optimizer),
+        (vec![shards("optimizer_level: level2, gradient_accumulation_shard: True")], gradients),
+        (vec![shards("optimizer_level: level3")], again),
+        (vec![shards("optimizer_weight_shard_size: 0"), recompute.to_string()], again),
+        (vec![context("optimizer_weight_shard_size: 8")], optimizer),
+        (vec![recompute.to_string()], Sharding::NONE),
+    ] {
+        let flags: Vec<&str> = ["--parallel_config.data_parallel=8"]
+            .into_iter()
+            .chain(flags.iter().map(String::as_str))
+            .collect();
+        assert_eq!(plan_on(&flags, 3, 8).0.sharding, expected, "{flags:?}");
+        // One rank has nothing to share.
+        assert_eq!(
+            resolve(BASE, &[&["--as-single", PARALLEL], &flags[..]].concat()).unwrap().0.sharding,
+            Sharding::NONE
+        );
+    }
+}
+
+#[test]
+fn keys_of_the_optimizer_that_do_not_fit_are_said() {
+    let on = |flags: &[&str]| answer(&[&[PARALLEL, "--parallel_config.data_parallel=8"], flags].concat(), 8);
+    let enabled = "--parallel.enable_parallel_optimizer=True";
+    let size = "--parallel.parallel_optimizer_config.optimizer_weight_shard_size";
+    assert_eq!(
+        on(&[enabled, &format!("{size}=4")]),
+        format!("{size}: `4` of 8 ranks is not built yet; write -1, which is all of them")
+    );
+    assert_eq!(
+        on(&[enabled, &format!("{size}=4"), "--parallel.optimizer_weight_shard_size=2"]),
+        "--parallel.optimizer_weight_shard_size: differs from `parallel.parallel_optimizer_config.optimizer_weight_shard_size`, `4`; \
+         keep one of them"
+    );
+    assert_eq!(
+        on(&[enabled, &format!("{size}=3")]),
+        "accepted [\"parallel.parallel_optimizer_config.optimizer_weight_shard_size: `3` cannot group 8 ranks, so all of them share one \
+         copy\"]"
+    );
+    let gradients = "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True";
+    assert_eq!(
+        on(&[gradients]),
+        "accepted [\"parallel.parallel_optimizer_config.gradient_accumulation_shard: no effect without \
+         `parallel.enable_parallel_optimizer: True`\"]"
+    );
+    assert_eq!(
+        on(&[enabled, gradients, "--parallel.parallel_optimizer_config.optimizer_level=level3"]),
+        "--parallel.parallel_optimizer_config.gradient_accumulation_shard: `True` beside another `optimizer_level` than level2; keep \
+         one of them"
+    );
+    assert_eq!(
+        on(&["--recompute_config={parallel_optimizer_comm_recompute: True, mp_comm_recompute: False}"]),
+        "accepted [\"recompute_config.parallel_optimizer_comm_recompute: no effect without `parallel.enable_parallel_optimizer: \
+         True`\", \"recompute_config.mp_comm_recompute: no effect without `model_parallel`\"]"
+    );
+}
+
+/// What is planned for and not trained yet is an obstacle to a run, and no plan is refused for it.
+#[test]
+fn degrees_that_are_not_built_are_planned() {
+    let degrees = "--parallel_config={data_parallel: 4, model_parallel: 2, pipeline_stage: 2, expert_parallel: 2, micro_batch_num: 8, \
+                   use_seq_parallel: True}";
+    let experts = experts();
+    let config = outline(&[degrees, &experts, "--gradient_accumulation_steps=3"]);
+    let plan = &config.plan;
+    let layout = Layout { rank: 0, data: 4, expert: 2, model: 2, pipeline: 2, context: 1 };
+    assert_eq!((plan.layout, plan.layout.world()), (layout, 16));
+    assert_eq!((plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()), (8, 32));
+    assert_eq!(plan.tokens_per_step, 32 * 4 * 32);
+    assert!(plan.settings.parallel.as_ref().is_some_and(|parallel| parallel.degrees.use_seq_parallel));
+    let unbuilt: Vec<String> = config.unbuilt.iter().map(ToString::to_string).collect();
+    let remedies = ["`model_parallel: 1` and", "`pipeline_stage: 1` and", "`use_seq_parallel: False`"];
+    let is_answered = |(line, remedy): (&String, &str)| {
+        line.contains("is not built yet: ") && line.contains(&format!("; write {remedy}"))
+    };
+    assert!(unbuilt.len() == 3 && unbuilt.iter().zip(remedies).all(is_answered), "{unbuilt:?}");
+    assert_eq!(answer(&[PARALLEL, degrees, &experts], 16), unbuilt.join("\n"));
+    assert!(config.obstacles.is_empty());
+    // Sequence parallelism is about matrices that ranks share, and without these no obstacle.
+    let (_, notices) = plan_on(&["--parallel_config={data_parallel: 2, use_seq_parallel: True}"], 0, 2);
+    assert_eq!(notices, ["without meaning here and ignored: parallel_config.use_seq_parallel"]);
+    // The experts are spread over data_parallel alone, and context parallelism is not planned for either.
+    let beyond = answer(
+        &[PARALLEL, "--parallel_config={data_parallel: 2, model_parallel: 4, expert_parallel: 8}", &experts],
+        8,
+    );
+    assert!(
+        beyond.lines().any(|line| line.ends_with(
+            "8 does not divide data_parallel 2 (the original: times model_parallel); write an `expert_parallel` that does"
+        )),
+        "{beyond}"
+    );
+    assert_eq!(
+        answer(&[PARALLEL, "--parallel_config={data_parallel: 2, context_parallel: 4}"], 8),
+        "--parallel_config: `4` is not built: a sequence stays on one rank; write `context_parallel: 1`, and \
+         `recompute_config.recompute: True` where memory is short"
+    );
+}
+
+#[test]
+fn a_plan_takes_the_degrees_from_the_file() {
+    let config = outline(&["--parallel_config.data_parallel=8", "--parallel.enable_parallel_optimizer=True"]);
+    assert_eq!(config.plan.layout, Layout { data: 8, ..Layout::one() });
+    assert_eq!(config.plan.sharding, Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false });
+    assert!(config.unbuilt.is_empty());
+    // Part of the ranks that share one copy is planned for, too.
+    let half = ["--parallel.enable_parallel_optimizer=True", "--parallel.optimizer_weight_shard_size=2"];
+    let config = outline(&[&["--parallel_config.data_parallel=8"], &half[..]].concat());
+    assert_eq!((config.plan.sharding.ranks, config.unbuilt.len()), (2, 1));
+}
