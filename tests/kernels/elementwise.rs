@@ -1,4 +1,4 @@
-//! swiglu, gelu and rope against the f64 reference.
+//! swiglu, gelu and rope against the f64 reference, and zeros.
 
 use crate::lab::{Case, Input, allowed, check};
 use crate::packed::{columns, pack_gate_up, split_gate_up};
@@ -9,6 +9,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward, scaled_cos_sin_table};
 use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
+use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
 use gristmill::reference;
 
@@ -305,4 +306,25 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
         }
     }
     case.expect("qkv", qkv.tensor, want, allowed(element, 2));
+}
+
+/// Of a tensor that starts within a binding, and nothing beside it.
+#[test]
+fn zeros_are_where_the_tensor_is() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in [(1, 1), (3, 31), (2, 1028), (1, 70_000)] {
+            check(&format!("zero {n}x{f} {element:?}"), |case| {
+                let y = case.output(n, f, element);
+                zero(&mut case.rec, y);
+                case.expect("y", y, vec![0.0; (n * f) as usize], 0.0);
+            });
+        }
+        check(&format!("zero rows {element:?}"), |case| {
+            let x = case.input(5, 12, element);
+            zero(&mut case.rec, x.tensor.rows(1, 3));
+            let mut want = x.values.clone();
+            want[12..48].fill(0.0);
+            case.expect("x", x.tensor, want, 0.0);
+        });
+    }
 }

@@ -6,6 +6,7 @@ mod variants;
 
 mod configs;
 mod durable;
+mod exchanges;
 mod history;
 mod lazy_inline;
 mod megatron;

@@ -2,7 +2,7 @@
 //! those of Rust.
 
 use crate::configuration::plan;
-use crate::variants::{grouped_products, permutations, routers};
+use crate::variants::{grouped_products, of_several_ranks, permutations, routers};
 use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
@@ -215,6 +215,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(unit_rows(capabilities))
                 .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))
+                .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
         })

@@ -16,6 +16,7 @@ use gristmill::ops::spread::local_offsets;
 use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
+use gristmill::ops::zero::zero;
 use gristmill::record::{Dispatch, Recorder, State};
 
 /// Routers, their balance losses, tallies, biases and row gates.
@@ -96,11 +97,21 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Grouped products of small and large groups, and the offsets of groups that come from several ranks.
+/// What several ranks need beside their exchanges.
+pub fn of_several_ranks(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("several ranks", capabilities);
+    let offsets = rec.tensor("offsets", 2, 5, U32);
+    local_offsets(&mut rec, offsets, 1);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let gradients = rec.tensor("gradients", 1, 40, element);
+        zero(&mut rec, gradients);
+    }
+    rec.finish().dispatches
+}
+
+/// Grouped products of small and large groups.
 pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("grouped products", capabilities);
-    let offsets_of_ranks = rec.tensor("offsets", 2, 5, U32);
-    local_offsets(&mut rec, offsets_of_ranks, 1);
     for (rows, element) in [(40, F32), (2048, F32), (40, Element::F16), (40, Element::Bf16)] {
         let offsets = rec.tensor("offsets", 1, 3, U32);
         let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
