@@ -3,7 +3,7 @@
 use gristmill::ranks::{Ranks, Transport, in_process, launcher, mpi};
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How long the ranks of a job may take to end when one of them has ended.
@@ -63,38 +63,60 @@ pub fn run_processes(size: usize, test: &str) -> Ended {
 /// # Panics
 /// If they have not ended after 30 s.
 pub fn run_mpirun(size: usize, program: &[&str]) -> Ended {
-    let mut command = Command::new("mpirun");
-    command.args(["-n", &size.to_string()]).args(program);
-    // Open MPI refuses more processes than cores, and root.
-    for name in ["ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"] {
-        command.env(format!("OMPI_{name}"), "1");
-    }
-    let start = Instant::now();
-    let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun");
-    let (stdout, stderr) = (collect(job.stdout.take()), collect(job.stderr.take()));
-    while job.try_wait().expect("the state of mpirun").is_none() {
-        if start.elapsed() > ENDS_WITHIN {
-            kill(&mut job);
-            let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("no panic"));
-            panic!("{program:?} on {size} processes does not end:\n{stdout}\n{stderr}");
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    let exit_code = job.wait().expect("the state of mpirun").code();
-    let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("no panic"));
-    Ended { exit_code, stdout, stderr }
+    Job::start(size, program).end()
 }
 
-fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+/// Processes that `mpirun` has started.
+pub struct Job {
+    mpirun: Child,
+    stdout: JoinHandle<String>,
+    stderr: JoinHandle<String>,
+}
+
+impl Job {
+    /// Starts the command `program` on `size` processes, in the repository's root.
+    pub fn start(size: usize, program: &[&str]) -> Self {
+        let mut command = Command::new("mpirun");
+        command.args(["-n", &size.to_string()]).args(program).current_dir(env!("CARGO_MANIFEST_DIR"));
+        // Open MPI refuses more processes than cores, and root.
+        for name in ["ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"] {
+            command.env(format!("OMPI_{name}"), "1");
+        }
+        let mut mpirun =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun starts");
+        let (stdout, stderr) = (collect(mpirun.stdout.take()), collect(mpirun.stderr.take()));
+        Self { mpirun, stdout, stderr }
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.mpirun.try_wait().expect("the state of mpirun").is_none()
+    }
+
+    /// Waits until all processes have ended.
+    ///
+    /// # Panics
+    /// If that takes more than 30 s.
+    pub fn end(mut self) -> Ended {
+        let start = Instant::now();
+        while self.is_running() && start.elapsed() < ENDS_WITHIN {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let is_late = self.is_running();
+        if is_late {
+            // Its processes end with it.
+            self.mpirun.kill().expect("mpirun");
+        }
+        let exit_code = self.mpirun.wait().expect("the state of mpirun").code();
+        let [stdout, stderr] = [self.stdout, self.stderr].map(|text| text.join().expect("no panic"));
+        assert!(!is_late, "the processes do not end:\n{stdout}\n{stderr}");
+        Ended { exit_code, stdout, stderr }
+    }
+}
+
+fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })
-}
-
-/// Kills `mpirun` and with it its processes.
-fn kill(job: &mut Child) {
-    let _ = job.kill();
-    let _ = job.wait();
 }
