@@ -2,7 +2,8 @@
 
 use super::{Setup, Trained};
 use gristmill::ranks::{Ranks, Transport, in_process};
-use gristmill::settings::RunPlan;
+use gristmill::settings::{Override, RunConfig, RunPlan};
+use std::path::Path;
 
 /// Runs `body` on `size` ranks in threads and returns what each gives, by rank.
 pub fn on_ranks<T: Send>(size: usize, body: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
@@ -23,13 +24,15 @@ pub fn on_ranks<T: Send>(size: usize, body: impl Fn(Ranks) -> T + Sync) -> Vec<T
 }
 
 impl Setup {
-    /// Trains `steps` steps on `size` ranks, of which each has the plan that `plan` gives for its number.
-    pub fn train_on_ranks(
-        &self,
-        size: usize,
-        steps: u64,
-        plan: impl Fn(usize) -> RunPlan + Sync,
-    ) -> Vec<Trained> {
-        on_ranks(size, |ranks| self.train_plan_on(&plan(ranks.rank()), None, steps, ranks))
+    /// The plan of rank `rank` of `size`.
+    pub fn plan_on_rank(&self, rank: usize, size: usize) -> RunPlan {
+        let overrides = Override::parse_all(&self.overrides).expect("overrides");
+        let config = RunConfig::parse_on_rank(&self.yaml(), Path::new("test.yaml"), &overrides, rank, size);
+        config.unwrap_or_else(|e| panic!("{e}")).plan
+    }
+
+    /// Trains `steps` steps on `size` ranks.
+    pub fn train_on_ranks(&self, size: usize, steps: u64) -> Vec<Trained> {
+        on_ranks(size, |ranks| self.train_plan_on(&self.plan_on_rank(ranks.rank(), size), None, steps, ranks))
     }
 }

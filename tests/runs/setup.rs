@@ -130,9 +130,14 @@ seed: 7
 
     /// A device with the tier that the overrides name, if they do; it converts f16 as that of a run does.
     pub fn gpu(&self) -> Gpu {
-        let tier = self.plan().settings.context.tier.or(self.gpu_options.tier);
+        self.gpu_for(&self.plan())
+    }
+
+    /// The same for `plan`.
+    pub fn gpu_for(&self, plan: &RunPlan) -> Gpu {
+        let tier = plan.settings.context.tier.or(self.gpu_options.tier);
         let options = GpuOptions { tier, ..self.gpu_options.clone() };
-        pollster::block_on(open_device_with(&options, &self.plan())).unwrap_or_else(|e| panic!("{e}"))
+        pollster::block_on(open_device_with(&options, plan)).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// The weights a run starts with.

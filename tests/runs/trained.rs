@@ -43,7 +43,7 @@ impl Setup {
     pub fn train_plan_on(&self, plan: &RunPlan, load: Option<&Path>, steps: u64, ranks: Ranks) -> Trained {
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
         let length = RunLength::new(plan, data.train.steps_per_epoch());
-        let gpu = self.gpu();
+        let gpu = self.gpu_for(plan);
         let trainer = block_on(Trainer::on_rank(&gpu, plan, &length, ranks));
         let mut trainer = trainer.unwrap_or_else(|e| panic!("{e}"));
         if let Some(path) = load {

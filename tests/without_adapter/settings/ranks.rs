@@ -251,9 +251,14 @@ fn keys_of_the_optimizer_that_do_not_fit_are_said() {
     let on = |flags: &[&str]| answer(&[&[PARALLEL, "--parallel_config.data_parallel=8"], flags].concat(), 8);
     let enabled = "--parallel.enable_parallel_optimizer=True";
     let size = "--parallel.parallel_optimizer_config.optimizer_weight_shard_size";
+    assert_eq!(on(&[enabled, &format!("{size}=4")]), "accepted []");
+    let spread = ["--moe_config.expert_num=8", "--parallel_config.expert_parallel=4"];
+    assert_eq!(on(&[&spread[..], &[enabled, &format!("{size}=4")]].concat()), "accepted []");
     assert_eq!(
-        on(&[enabled, &format!("{size}=4")]),
-        format!("{size}: `4` of 8 ranks is not built yet; write -1, which is all of them")
+        on(&[&spread[..], &[enabled, &format!("{size}=2")]].concat()),
+        format!(
+            "{size}: `2` ranks hold no copy of experts that are spread over 4; write a multiple, or -1, which is all ranks"
+        )
     );
     assert_eq!(
         on(&[enabled, &format!("{size}=4"), "--parallel.optimizer_weight_shard_size=2"]),
@@ -334,5 +339,5 @@ fn a_plan_takes_the_degrees_from_the_file() {
     // Part of the ranks that share one copy is planned for, too.
     let half = ["--parallel.enable_parallel_optimizer=True", "--parallel.optimizer_weight_shard_size=2"];
     let config = outline(&[&["--parallel_config.data_parallel=8"], &half[..]].concat());
-    assert_eq!((config.plan.sharding.ranks, config.unbuilt.len()), (2, 1));
+    assert_eq!((config.plan.sharding.ranks, config.unbuilt.len()), (2, 0));
 }

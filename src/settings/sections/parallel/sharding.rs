@@ -78,24 +78,26 @@ pub(super) fn sharding(
     let shares_gradients = gradient_accumulation_shard || optimizer_level == Some(OptimizerLevel::Gradients);
     Sharding {
         what: if shares_gradients { Sharded::Gradients } else { Sharded::Optimizer },
-        ranks: ranks(asked.optimizer.optimizer_weight_shard_size, layout.data, source),
+        ranks: ranks(asked.optimizer.optimizer_weight_shard_size, layout, source),
         gathers_again: comm_recompute || optimizer_level == Some(OptimizerLevel::Twice),
     }
 }
 
-/// How many of `data` ranks hold one copy together.
-fn ranks(written: i64, data: usize, source: &Source<'_>) -> usize {
+/// How many of the data ranks hold one copy together.
+fn ranks(written: i64, layout: &Layout, source: &Source<'_>) -> usize {
+    let Layout { data, expert, .. } = *layout;
     let path = [OPTIMIZER, CONTEXT].map(|section| format!("{section}.{SIZE_KEY}"));
     let path = path.iter().rfind(|path| source.node(path).is_some()).unwrap_or(&path[0]);
     match usize::try_from(written) {
         Err(_) | Ok(0) => data,
         Ok(size) if size == data => data,
+        Ok(size) if size > 1 && data.is_multiple_of(size) && size.is_multiple_of(expert) => size,
         Ok(size) if size > 1 && data.is_multiple_of(size) => {
-            let text = format!("`{size}` of {data} ranks is not built yet; write -1, which is all of them");
-            if source.is_sound(path) {
-                source.unbuilt(path, text);
-            }
-            size
+            let text = format!(
+                "`{size}` ranks hold no copy of experts that are spread over {expert}; write a multiple, or -1, which is all ranks"
+            );
+            source.fault(path, text);
+            data
         }
         // As in MindSpore, which takes no group of one and none that leaves ranks over.
         Ok(size) => {
