@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and run Gristmill, and reports what it does.
 #
-#   ./setup.sh          install what is missing (Debian, Ubuntu) or print the commands for it (elsewhere)
-#   ./setup.sh --check  only check, install nothing
+#   ./setup.sh                install what is missing (Debian, Ubuntu) or print the commands for it (elsewhere)
+#   ./setup.sh --mpi          also what the feature mpi needs: an MPI library and libclang, which reads its header
+#   ./setup.sh --check [--mpi]  only check, install nothing
 #
 # Required: cargo, a C linker, and a graphics driver that wgpu can use. macOS and Windows include the driver. Linux needs
 # the Vulkan loader and one Vulkan driver: that of the GPU, or Mesa's software Vulkan driver on a machine without a GPU.
@@ -101,11 +102,29 @@ usable_drivers() {
     done < <(driver_manifests) | sort -u
 }
 
-# The missing parts: a list of the words loader, driver, linker.
+has_mpi() { command -v mpicc >/dev/null && command -v mpirun >/dev/null; }
+
+# Whether bindgen will find libclang, and with it the headers that belong to it, which a package of its own may have.
+has_libclang() {
+    local place libraries headers
+    [[ -z "${LIBCLANG_PATH:-}" ]] || return 0
+    for place in /usr/lib/llvm*/lib /usr/lib64/llvm*/lib /usr/lib64 /usr/lib /usr/local/lib; do
+        # Not libclang-cpp, which is another library.
+        libraries="$(compgen -G "$place/libclang.so*" || compgen -G "$place/libclang-[0-9]*.so*" || true)"
+        headers="$(compgen -G "$place/clang/*/include/stddef.h" || compgen -G "/usr/lib/clang/*/include/stddef.h" || true)"
+        if [[ -n "$libraries" && -n "$headers" ]]; then return 0; fi
+    done
+    return 1
+}
+
+# The missing parts: a list of the words loader, driver, linker, and with $1 = mpi also mpi, libclang.
 missing_parts() {
     has_library libvulkan.so.1 || printf 'loader '
     [[ -n "$(usable_drivers)" ]] || printf 'driver '
     command -v cc >/dev/null || printf 'linker '
+    [[ "$1" == mpi ]] || return 0
+    has_mpi || printf 'mpi '
+    has_libclang || printf 'libclang '
 }
 
 # The parts in $1, as text for messages.
@@ -114,6 +133,8 @@ described() {
     text="${text/loader /the Vulkan loader (libvulkan.so.1), }"
     text="${text/driver /a Vulkan driver that works on this machine, }"
     text="${text/linker /a C linker (cc), }"
+    text="${text/mpi /an MPI library (mpicc, mpirun), }"
+    text="${text/libclang /libclang, }"
     printf '%s' "${text%, }"
 }
 
@@ -136,6 +157,14 @@ packages() {
             alpine-driver) printf 'mesa-vulkan-swrast ' ;;
             alpine-linker) printf 'gcc musl-dev ' ;;
             *-linker) printf 'gcc ' ;;
+            debian-mpi) printf 'mpich libmpich-dev ' ;;
+            debian-libclang) printf 'libclang-dev ' ;;
+            fedora-mpi | suse-mpi) printf 'mpich mpich-devel ' ;;
+            arch-mpi) printf 'openmpi ' ;;
+            arch-libclang) printf 'clang ' ;;
+            alpine-mpi) printf 'openmpi openmpi-dev ' ;;
+            alpine-libclang) printf 'clang-dev ' ;;
+            *-libclang) printf 'clang-devel ' ;;
         esac
     done
 }
@@ -161,7 +190,10 @@ print_commands() {
     list="$(packages "$@")"
     case "$family" in
         debian) say "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${list% }" ;;
-        fedora) say "  sudo dnf install -y ${list% }" ;;
+        fedora)
+            say "  sudo dnf install -y ${list% }"
+            if [[ "$list" == *mpich* ]]; then say "  module load mpi/mpich-$(uname -m)   # in each shell that builds or runs"; fi
+            ;;
         arch)
             say "  sudo pacman -S --needed ${list% }"
             say "  (for a GPU also one of: vulkan-radeon, vulkan-intel, nvidia-utils)"
@@ -230,13 +262,15 @@ report() {
             ;;
     esac
     gpu_hints "$drivers"
+    if [[ "$1" == mpi ]]; then say "MPI: $(command -v mpicc). libclang: found."; fi
 }
 
+# Installs or checks as $1 says (install, check), with what the feature in $2 needs (none, mpi).
 setup_linux() {
     local missing as distribution
-    missing="$(missing_parts)"
+    missing="$(missing_parts "$2")"
     if [[ -z "$missing" ]]; then
-        report
+        report "$2"
         say "Nothing to do."
         return 0
     fi
@@ -261,44 +295,62 @@ setup_linux() {
             return 1
         }
     fi
-    missing="$(missing_parts)"
+    missing="$(missing_parts "$2")"
     if [[ -n "$missing" ]]; then
         say "Still missing after the installation: $(described "$missing")."
         return 1
     fi
-    report
+    report "$2"
     say "Done."
 }
 
 setup_macos() {
+    local status=0
     say "macOS includes Metal; no driver is needed."
-    command -v cc >/dev/null && return 0
-    say "The C linker is missing. Run: xcode-select --install"
-    return 1
+    command -v cc >/dev/null || {
+        say "The C linker is missing. Run: xcode-select --install"
+        status=1
+    }
+    # Xcode's command line tools include libclang.
+    if [[ "$1" == mpi ]] && ! has_mpi; then
+        say "The MPI library (mpicc, mpirun) is missing. Run: brew install mpich"
+        status=1
+    fi
+    return "$status"
+}
+
+setup_windows() {
+    say "Windows includes DirectX 12; no driver is needed."
+    if [[ "$1" == mpi && -z "${MSMPI_INC:-}" ]]; then
+        say "Microsoft MPI is missing. Run: winget install Microsoft.msmpi Microsoft.msmpisdk LLVM.LLVM"
+        return 1
+    fi
 }
 
 # Prints the comment at the top of this file.
 usage() { sed -n '1d; /^set /q; s/^# \{0,1\}//p' "$0"; }
 
 main() {
-    local mode=install status=0
-    case "${1:-}" in
-        "") ;;
-        --check) mode=check ;;
-        -h | --help)
-            usage
-            return 0
-            ;;
-        *)
-            usage >&2
-            return 1
-            ;;
-    esac
+    local mode=install feature=none status=0 argument
+    for argument in "$@"; do
+        case "$argument" in
+            --check) mode=check ;;
+            --mpi) feature=mpi ;;
+            -h | --help)
+                usage
+                return 0
+                ;;
+            *)
+                usage >&2
+                return 1
+                ;;
+        esac
+    done
     check_cargo || status=1
     case "$(uname -s)" in
-        Linux) setup_linux "$mode" || status=1 ;;
-        Darwin) setup_macos || status=1 ;;
-        MINGW* | MSYS* | CYGWIN*) say "Windows includes DirectX 12; no driver is needed." ;;
+        Linux) setup_linux "$mode" "$feature" || status=1 ;;
+        Darwin) setup_macos "$feature" || status=1 ;;
+        MINGW* | MSYS* | CYGWIN*) setup_windows "$feature" || status=1 ;;
         *) say "Unknown system $(uname -s): wgpu needs a Vulkan loader and driver, Metal or DirectX 12." ;;
     esac
     return "$status"

@@ -29,13 +29,14 @@
 //!
 //! # Features
 //!
-//! All are on by default. With `default-features = false` the crate has the kernels, recordings, the tape, the model, the
+//! All but `mpi` are on by default. With `default-features = false` the crate has the kernels, recordings, the tape, the model, the
 //! settings and the trainer, and none of the dependencies below.
 //!
 //! | feature | what needs it | dependencies |
 //! |---|---|---|
 //! | `cli` | the module `cli`, the binary, the progress bar of a run | clap, ctrlc, indicatif, pollster |
 //! | `tokenizers` | reading and training `tokenizer.json` ([`data::tokenizer`]); without it, doing so is an error | tokenizers |
+//! | `mpi` | ranks as processes of MPI ([`ranks::mpi`]); without it, being started by `mpirun` is an error | mpi, an MPI library, libclang |
 //! | `plots` | `gristmill token-distribution`; without it, the command is an error; implies `cli` | plotters, png, fonts |
 //!
 //! # Examples

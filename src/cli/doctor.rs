@@ -45,9 +45,11 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
     let mut gpu = Gpu::request(&options).await?;
     let native_f16 = gpu.try_native_f16().await;
     say!("adapters");
-    for adapter in list_adapters().await {
-        let chosen = if adapter == *gpu.report() { "  <- this one" } else { "" };
-        say!("  {adapter}{chosen}");
+    let adapters = list_adapters().await;
+    let chosen = adapters.iter().position(|adapter| adapter == gpu.report());
+    for (device_id, adapter) in adapters.iter().enumerate() {
+        let mark = if chosen == Some(device_id) { "  <- this one" } else { "" };
+        say!("  {device_id}: {adapter}{mark}");
     }
     let limits = gpu.capabilities().limits;
     say!(

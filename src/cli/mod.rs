@@ -14,6 +14,7 @@ mod no_plots;
 mod output;
 mod parse;
 mod plan;
+mod ranks;
 mod self_test;
 #[cfg(feature = "plots")]
 mod stacked_areas;
@@ -26,7 +27,7 @@ mod train;
 use self::no_plots as token_distribution;
 pub use self::tokenize::{TokenizeArguments, TrainTokenizerArguments};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
 use output::say;
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ struct Arguments {
 enum Command {
     /// Train as a YAML file says
     #[command(after_help = train::OVERRIDES)]
-    Train(Configured),
+    Train(train::Arguments),
     /// Show the parameters, work, memory and steps of a training run; needs no adapter, and none of its ranks
     #[command(after_help = plan::after_help())]
     Plan(plan::Arguments),
@@ -94,7 +95,7 @@ pub fn gristmill() -> ExitCode {
 
 fn run(Arguments { command }: Arguments) -> Result<()> {
     match command {
-        Command::Train(Configured { config, overrides }) => train::train(&config, &overrides),
+        Command::Train(arguments) => arguments.run(),
         Command::Plan(arguments) => plan::plan(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
@@ -121,10 +122,14 @@ fn exit_code(done: Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error.to_string().lines().for_each(|line| eprintln!("error: {line}"));
+            print_error(&error);
             ExitCode::from(2)
         }
     }
+}
+
+fn print_error(error: &Error) {
+    error.to_string().lines().for_each(|line| eprintln!("error: {line}"));
 }
 
 /// Moves `--config FILE`, as the original's launcher takes it, to where a command expects its configuration, and `--as-single`

@@ -4,7 +4,9 @@ use super::Configured;
 use super::config_to;
 use super::output::say;
 use super::parse::{options_first, parse};
+use super::ranks::on_ranks;
 use crate::error::Result;
+use crate::ranks::launcher;
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +43,22 @@ Examples:
   train_gpt configs/tiny.yaml
   train_gpt configs/tiny.yaml --run_name=wide --model.model_config.hidden_size=256 --batch_size 4
   train_gpt configs/tiny.yaml --resume_training
-  train_gpt configs/tiny.yaml --tier portable --dump-wgsl shaders_of_tiny";
+  train_gpt configs/tiny.yaml --tier portable --dump-wgsl shaders_of_tiny
+  train_gpt configs/tiny.yaml --ranks 2
+  mpirun -n 2 train_gpt configs/tiny.yaml";
+
+/// A training run.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    configured: Configured,
+    /// Train on N ranks, threads of this process with a device each; under mpirun its processes are the ranks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
+    ranks: Option<u16>,
+}
+
+/// Threads beyond this are a slip: no machine has as many devices.
+const MOST_RANKS: i64 = 256;
 
 /// Trains a GPT as a YAML file says, on any Vulkan, Metal or DX12 adapter.
 #[derive(Parser)]
@@ -50,20 +67,27 @@ Examples:
     after_help = format!("{OVERRIDES}\n\n{EXIT_CODES}\n\n{EXAMPLES}"),
     override_usage = "train_gpt [OPTIONS] CONFIG [--SECTION.KEY=VALUE]..."
 )]
-struct Arguments {
+struct Example {
     #[command(flatten)]
-    configured: Configured,
+    arguments: Arguments,
     /// Write the run's shaders to this folder and exit; needs no adapter with --tier
     #[arg(long, value_name = "FOLDER")]
     dump_wgsl: Option<PathBuf>,
 }
 
-/// Trains as the file at `config` says. Blocks until the run is complete or interrupted.
-///
-/// # Errors
-/// If the configuration, the data, a folder or the adapter cannot be used.
-pub fn train(config: &Path, overrides: &[String]) -> Result<()> {
-    pollster::block_on(crate::train::run(config, overrides, interrupt_flag())).map(drop)
+impl Arguments {
+    /// Trains. Blocks until the run is complete or interrupted.
+    ///
+    /// # Errors
+    /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
+    pub fn run(&self) -> Result<()> {
+        let Configured { config, overrides } = &self.configured;
+        let interrupt = interrupt_flag();
+        on_ranks(self.ranks.map(usize::from), |ranks| {
+            let run = crate::train::run_on_ranks(config, overrides, interrupt.clone(), ranks);
+            pollster::block_on(run).map(drop)
+        })
+    }
 }
 
 /// Writes the shaders of a run to `folder`.
@@ -79,15 +103,16 @@ pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<(
 /// The command line of the example.
 ///
 /// # Errors
-/// Those of [`train()`] and [`dump_wgsl`], and a wrong command line.
+/// Those of [`Arguments::run`] and [`dump_wgsl`], and a wrong command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     let mut arguments = arguments.collect();
     config_to(&mut arguments, 1);
-    let Arguments { configured, dump_wgsl: folder } = parse(options_first(arguments, 1, &["--dump-wgsl"]))?;
-    let Configured { config, overrides } = configured;
+    let options = options_first(arguments, 1, &["--dump-wgsl", "--ranks"]);
+    let Example { arguments, dump_wgsl: folder } = parse(options)?;
+    let Configured { config, overrides } = &arguments.configured;
     match folder {
-        Some(folder) => dump_wgsl(&config, &overrides, &folder),
-        None => train(&config, &overrides),
+        Some(folder) => dump_wgsl(config, overrides, &folder),
+        None => arguments.run(),
     }
 }
 
@@ -100,7 +125,9 @@ fn interrupt_flag() -> Arc<AtomicBool> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("finishing the step and saving; interrupt again to exit at once");
+        if launcher::process() == 0 {
+            eprintln!("finishing the step and saving; interrupt again to exit at once");
+        }
     });
     if let Err(error) = handler {
         eprintln!("warning: an interrupt will not save the run: {error}");

@@ -1,5 +1,6 @@
 //! Adapter enumeration and selection.
 
+use super::gpu::GpuOptions;
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
 
@@ -115,15 +116,15 @@ pub(super) fn instance() -> wgpu::Instance {
     })
 }
 
-/// All adapters that wgpu can use on this machine.
+/// All adapters that wgpu can use on this machine: discrete GPUs first, software adapters last.
 pub async fn list_adapters() -> Vec<AdapterReport> {
-    instance().enumerate_adapters(BACKENDS).await.iter().map(AdapterReport::of).collect()
+    sorted(&instance()).await.iter().map(AdapterReport::of).collect()
 }
 
-/// The adapter whose name contains `name`, ignoring case, or by default one of the fastest kind: discrete GPU first,
-/// software adapter last.
-pub(super) async fn choose(instance: &wgpu::Instance, name: Option<&str>) -> Result<wgpu::Adapter> {
-    let mut adapters = instance.enumerate_adapters(BACKENDS).await;
+/// The adapter that `options` ask for: among those whose names contain `device_name`, ignoring case, the one with the number
+/// `device_id`, or for a later rank of this machine one of the following ones of its kind.
+pub(super) async fn choose(instance: &wgpu::Instance, options: &GpuOptions) -> Result<wgpu::Adapter> {
+    let mut adapters = sorted(instance).await;
     if adapters.is_empty() {
         return Err(Error::NoAdapter(
             "Vulkan, Metal and DX12 were tried and none has an adapter; on Linux run ./setup.sh (it installs the Vulkan \
@@ -131,24 +132,97 @@ pub(super) async fn choose(instance: &wgpu::Instance, name: Option<&str>) -> Res
                 .into(),
         ));
     }
-    let rank = |adapter: &wgpu::Adapter| match adapter.get_info().device_type {
+    let infos: Vec<wgpu::AdapterInfo> = adapters.iter().map(wgpu::Adapter::get_info).collect();
+    let names: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();
+    let named = with_name(&names, options.device_name.as_deref())?;
+    let device_id = options.device_id.unwrap_or(0);
+    if device_id >= named.len() {
+        return Err(Error::NoAdapter(beyond_the_list(&names, &named, device_id)));
+    }
+    let kinds: Vec<_> = named.iter().map(|&at| (infos[at].device_type, infos[at].backend)).collect();
+    Ok(adapters.swap_remove(named[in_turns(&kinds, device_id, options.local_rank)]))
+}
+
+/// The adapters of a machine, the fastest kinds first.
+async fn sorted(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
+    let mut adapters = instance.enumerate_adapters(BACKENDS).await;
+    adapters.sort_by_key(|adapter| match adapter.get_info().device_type {
         wgpu::DeviceType::DiscreteGpu => 0,
         wgpu::DeviceType::IntegratedGpu => 1,
         wgpu::DeviceType::VirtualGpu => 2,
         wgpu::DeviceType::Other => 3,
         wgpu::DeviceType::Cpu => 4,
-    };
-    adapters.sort_by_key(rank);
-    let Some(name) = name else { return Ok(adapters.remove(0)) };
-    let matches = |a: &wgpu::Adapter| a.get_info().name.to_lowercase().contains(&name.to_lowercase());
-    match adapters.iter().position(matches) {
-        Some(index) => Ok(adapters.remove(index)),
-        None => {
-            let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
-            Err(Error::NoAdapter(format!(
-                "no adapter name contains `{name}`; set context.device_name to one of: {}",
-                names.join(", ")
-            )))
-        }
+    });
+    adapters
+}
+
+/// Which of the adapters with `names` have `name` in theirs; all without one.
+fn with_name(names: &[&str], name: Option<&str>) -> Result<Vec<usize>> {
+    let sought = name.unwrap_or("").to_lowercase();
+    let named: Vec<usize> =
+        (0..names.len()).filter(|&at| names[at].to_lowercase().contains(&sought)).collect();
+    match named.is_empty() {
+        false => Ok(named),
+        true => Err(Error::NoAdapter(format!(
+            "no adapter name contains `{}`; set context.device_name to one of: {}",
+            name.unwrap_or(""),
+            names.join(", ")
+        ))),
+    }
+}
+
+/// The adapter of a rank, where that of the first has the number `first`: the ranks take those of its kind in turns. A GPU may be
+/// there once for each backend, which counts as another kind.
+fn in_turns<K: PartialEq>(kinds: &[K], first: usize, local_rank: usize) -> usize {
+    let alike: Vec<usize> = (0..kinds.len()).filter(|&at| kinds[at] == kinds[first]).collect();
+    let before = alike.iter().take_while(|at| **at < first).count();
+    alike[(before + local_rank) % alike.len()]
+}
+
+/// The line on a number that none of the adapters `named` has.
+fn beyond_the_list(names: &[&str], named: &[usize], device_id: usize) -> String {
+    let list: Vec<String> =
+        named.iter().enumerate().map(|(number, at)| format!("{number} ({})", names[*at])).collect();
+    let narrowed = if named.len() < names.len() { " with context.device_name" } else { "" };
+    format!(
+        "context.device_id is {device_id}, beyond the list; choose one of the adapters{narrowed}: {}",
+        list.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_take_adapters_of_a_kind_in_turns() {
+        let of_ranks = |kinds: &str, first| {
+            let kinds: Vec<char> = kinds.chars().collect();
+            [0, 1, 2, 3].map(|local_rank| in_turns(&kinds, first, local_rank))
+        };
+        assert_eq!(of_ranks("s", 0), [0, 0, 0, 0]);
+        // Not the software adapter beside a GPU.
+        assert_eq!(of_ranks("gs", 0), [0, 0, 0, 0]);
+        assert_eq!(of_ranks("gggs", 0), [0, 1, 2, 0]);
+        assert_eq!(of_ranks("gggs", 2), [2, 0, 1, 2]);
+        assert_eq!(of_ranks("gxgx", 1), [1, 3, 1, 3]);
+        assert_eq!(of_ranks("ggs", 2), [2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn a_name_narrows_the_list() {
+        let names = ["Radeon 7900", "GeForce A", "GeForce B", "llvmpipe"];
+        assert_eq!(with_name(&names, None).expect("all"), [0, 1, 2, 3]);
+        assert_eq!(with_name(&names, Some("geforce")).expect("two"), [1, 2]);
+        let error = with_name(&names, Some("Arc")).expect_err("none").to_string();
+        assert!(error.ends_with("one of: Radeon 7900, GeForce A, GeForce B, llvmpipe"), "{error}");
+        assert_eq!(
+            beyond_the_list(&names, &[1, 2], 2),
+            "context.device_id is 2, beyond the list; choose one of the adapters with context.device_name: 0 (GeForce A), 1 (GeForce B)"
+        );
+        assert_eq!(
+            beyond_the_list(&names[3..], &[0], 1),
+            "context.device_id is 1, beyond the list; choose one of the adapters: 0 (llvmpipe)"
+        );
     }
 }

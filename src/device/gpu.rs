@@ -17,6 +17,11 @@ use std::time::Duration;
 pub struct GpuOptions {
     /// Part of the adapter's name; by default the fastest kind of adapter is used.
     pub device_name: Option<String>,
+    /// Which of the adapters in the order of [`list_adapters`](super::list_adapters), or of those with `device_name`. Default:
+    /// the first.
+    pub device_id: Option<usize>,
+    /// Which of the ranks on this machine the device is for: each takes the next adapter of the same kind, in turns.
+    pub local_rank: usize,
     /// Overrides the adapter's preferred tier.
     pub tier: Option<Tier>,
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
@@ -76,10 +81,10 @@ impl Gpu {
     /// Opens an adapter with its full limits, and probes whether its lanes can share loads.
     ///
     /// # Errors
-    /// No adapter, none of that name, or one that cannot be opened.
+    /// No adapter, none of that name or number, or one that cannot be opened.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
         let instance = adapter::instance();
-        let adapter = adapter::choose(&instance, options.device_name.as_deref()).await?;
+        let adapter = adapter::choose(&instance, options).await?;
         let report = AdapterReport::of(&adapter);
         // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
         // kernel.
@@ -111,7 +116,7 @@ impl Gpu {
     /// `wgpu::Limits::default()`. The tier follows from the kind of adapter unless `options` names one. The handlers of
     /// uncaptured errors and of a lost device stay the application's, no pipeline cache is read or written, and the
     /// thread that polls starts with the first submission of ours, if at all ([`GpuOptions::polling`]).
-    /// `options.device_name` is not used.
+    /// `device_name`, `device_id` and `local_rank` of `options` are not used.
     ///
     /// # Errors
     /// A limit of the device that is below what the kernels use.

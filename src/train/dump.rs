@@ -23,7 +23,7 @@ pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Re
     let capabilities = match plan.settings.context.tier.map(assumed_capabilities) {
         Some(assumed) if plan.tries_native_f16() => vec![assumed, assumed.with_native_f16(true)],
         Some(assumed) => vec![assumed],
-        None => vec![open_device(&plan).await?.capabilities()],
+        None => vec![open_device(&plan, 0).await?.capabilities()],
     };
     // The length of the schedule changes a buffer and no shader.
     let recordings = capabilities.into_iter().map(|capabilities| Recordings::new(&plan, capabilities, 1));

@@ -20,6 +20,7 @@ use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
+use crate::ranks::Layout;
 use crate::record::{
     BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
 };
@@ -32,6 +33,8 @@ pub struct Recordings {
     pub model: ModelConfig,
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
+    /// The parameters of the whole model, of which this rank may hold a part.
+    pub whole: Vec<Spec>,
     /// Where parameters lie in the arenas.
     pub layout: ArenaLayout,
     /// The arenas.
@@ -83,7 +86,7 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
-        let (layout, sharing) = shared_layout(plan, &capabilities)?;
+        let (whole, layout, sharing) = shared_layout(plan, &capabilities)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
         let state = StepState::tensor(&mut persistents, "step state");
         let adaptation = plan.settings.wrapper.scale_sense.adaptation();
@@ -157,6 +160,7 @@ impl Recordings {
         let recordings = Self {
             model: model.clone(),
             persistents,
+            whole,
             layout,
             arenas,
             sharing,
@@ -188,7 +192,7 @@ impl Recordings {
     /// # Errors
     /// A tensor that no binding can hold.
     pub fn fullest_rank(plan: &RunPlan, capabilities: Capabilities) -> Result<usize> {
-        Ok(shared_layout(plan, &capabilities)?.1.shards.fullest_rank())
+        Ok(shared_layout(plan, &capabilities)?.2.shards.fullest_rank())
     }
 
     /// All recordings, in the order in which they are prepared.
@@ -253,16 +257,19 @@ impl Recordings {
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
-/// Where the parameters that a rank holds lie, and how the ranks share them.
-fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(ArenaLayout, Sharing)> {
-    let parameters = plan.grouping().apply(Gpt::describe(&plan.model));
-    let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
+/// The parameters of the model, where those that a rank holds lie, and how the ranks share them.
+fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spec>, ArenaLayout, Sharing)> {
     let ranks = plan.layout;
-    let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
-    let parameters = parameters.into_iter().map(held).collect();
-    let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
+    let whole = plan.grouping().apply(Gpt::describe(&plan.model));
+    let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
+    let layout = ArenaLayout::new(held_by(&ranks, &whole), &capabilities.limits)?;
     let sharing = Sharing::new(&layout, ranks, plan.sharding);
-    Ok((layout, sharing))
+    Ok((whole, layout, sharing))
+}
+
+/// What a rank holds of the parameters `whole`.
+pub(super) fn held_by(ranks: &Layout, whole: &[Spec]) -> Vec<Spec> {
+    whole.iter().map(|spec| spec.clone().of_expert_rank(ranks.expert_part(), ranks.expert)).collect()
 }
 
 /// The tensors of a loss scale that adapts.

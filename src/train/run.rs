@@ -89,7 +89,7 @@ async fn train(
     let Loaded { config, data, length } = &loaded;
     let plan = &config.plan;
     check_run(&ranks, plan, data).await?;
-    let gpu = ranks.agree(open_device(plan).await).await?;
+    let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
@@ -118,10 +118,11 @@ impl Loaded {
     }
 }
 
-/// Opens the device that `plan` asks for.
-pub(super) async fn open_device(plan: &RunPlan) -> Result<Gpu> {
-    let Context { device_name, tier, .. } = plan.settings.context.clone();
-    open_device_with(&GpuOptions { device_name, tier, ..GpuOptions::default() }, plan).await
+/// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
+pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
+    let Context { device_name, device_id, tier, .. } = plan.settings.context.clone();
+    let options = GpuOptions { device_name, device_id, local_rank, tier, ..GpuOptions::default() };
+    open_device_with(&options, plan).await
 }
 
 /// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise.

@@ -110,6 +110,11 @@ fn errors_on_the_command_line() {
             &["no adapter name contains `Voodoo 2`; set context.device_name to one of: "],
         ),
         (
+            "an adapter beyond the list",
+            &["--context.device_id=64"],
+            &["context.device_id is 64, beyond the list; choose one of the adapters: 0 ("],
+        ),
+        (
             "a memory cap",
             &["--context.max_device_memory=1MB"],
             &[

@@ -9,6 +9,9 @@ rows! {
     pub struct Context {
         /// Part of the name of the adapter to use; see `gristmill doctor`.
         device_name: Option<String> = Host.optional().example("llvmpipe"),
+        /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several ranks on a
+        /// machine the first takes it and the others the next ones of its kind, in turns.
+        device_id: Option<usize> = Host.optional().example("1"),
         /// Which versions of the kernels to use, where the adapter runs more than one.
         tier: Option<Tier> = Host.optional().example("portable"),
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise by integer
@@ -18,7 +21,7 @@ rows! {
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }
     others [ignored(
-        "mode device_target device_id max_call_depth save_graphs save_graphs_path enable_graph_kernel \
+        "mode device_target max_call_depth save_graphs save_graphs_path enable_graph_kernel \
             graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config gpu_config mempool_block_size \
             runtime_num_threads affinity_cpu_list infer_boost deterministic pynative_synchronize memory_offload \
             op_timeout inter_op_parallel_num env_config_path precision_mode variable_memory_max_size check_bprop \

@@ -1,5 +1,7 @@
 //! Runs on several ranks of this process.
 
 mod against_one;
+mod checkpoints;
+mod spread;
 mod traffic;
 mod whole_runs;

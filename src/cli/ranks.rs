@@ -1,0 +1,156 @@
+//! Starts the ranks of a run: threads of this process, or the processes that `mpirun` has started.
+
+use crate::error::{Error, Result};
+use crate::ranks::{Ranks, Transport, in_process, launcher, mpi};
+use std::process::exit;
+use std::thread::{Builder, ScopedJoinHandle, scope, sleep};
+use std::time::Duration;
+
+/// How long the other processes leave the first one to print what they would print too: launchers end all processes when one
+/// ends with an error.
+const FIRST_SPEAKS: Duration = Duration::from_secs(2);
+
+/// How long a process waits for its own end after it has aborted the others.
+const ABORT: Duration = Duration::from_secs(10);
+
+/// Runs `run` on each rank: on `threads` threads, as one of the processes of `mpirun`, or without either on a single rank.
+///
+/// # Errors
+/// That of the first rank that failed by itself. Among processes the first prints it, and all exit with code 2.
+pub fn on_ranks(threads: Option<usize>, run: impl Fn(Ranks) -> Result<()> + Sync) -> Result<()> {
+    match (launcher::processes(), threads.unwrap_or(1)) {
+        (1, 1) => run(Ranks::alone()),
+        (1, count) => on_threads(count, run),
+        (_, 1) => as_process(run),
+        (_, _) => Err(of_all(Error::config(
+            "--ranks",
+            "starts ranks as threads where there is no mpirun, which has started this process; leave it out",
+        ))),
+    }
+}
+
+/// Runs `run` on `count` threads. The others end when one ends with an error or panics.
+fn on_threads(count: usize, run: impl Fn(Ranks) -> Result<()> + Sync) -> Result<()> {
+    let run = |end: in_process::InProcess| run(Ranks::start(|| Ok(Box::new(end) as Box<dyn Transport>))?);
+    let results = scope(|scope| {
+        let spawn = |end: in_process::InProcess| {
+            let thread = Builder::new().name(format!("rank {}", end.rank()));
+            thread.spawn_scoped(scope, || run(end)).map_err(|error| {
+                Error::config("--ranks", format!("cannot start a thread ({error}); start fewer ranks"))
+            })
+        };
+        let threads: Vec<_> = in_process::connect(count).into_iter().map(spawn).collect();
+        threads.into_iter().map(|thread| thread.and_then(result)).collect::<Vec<_>>()
+    });
+    match first_cause(results) {
+        None => Ok(()),
+        Some((0, error)) => Err(error),
+        Some((rank, error)) => Err(of_rank(rank, &error)),
+    }
+}
+
+/// The result of a rank's thread, whose panic goes on here: its message has been printed.
+fn result(thread: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The first error that is not about another rank's end, or else the first.
+fn first_cause(results: Vec<Result<()>>) -> Option<(usize, Error)> {
+    let errors = results.into_iter().enumerate().filter_map(|(rank, result)| Some((rank, result.err()?)));
+    errors.min_by_key(|(rank, error)| (matches!(error, Error::Ranks(_)), *rank))
+}
+
+/// Runs `run` as one of several processes.
+fn as_process(run: impl Fn(Ranks) -> Result<()>) -> Result<()> {
+    let ranks = Ranks::start(mpi::connect).map_err(of_all)?;
+    let Err(error) = run(ranks.clone()) else { return Ok(()) };
+    let line = match ranks.rank() {
+        0 => error,
+        rank => {
+            sleep(FIRST_SPEAKS);
+            of_rank(rank, &error)
+        }
+    };
+    super::print_error(&line);
+    ranks.abort();
+    sleep(ABORT);
+    exit(2)
+}
+
+/// Returns an error that all processes find before they are connected, on the first; the others exit without a word.
+fn of_all(error: Error) -> Error {
+    if launcher::process() > 0 {
+        sleep(FIRST_SPEAKS);
+        exit(2);
+    }
+    error
+}
+
+fn of_rank(rank: usize, error: &Error) -> Error {
+    Error::Ranks(format!("rank {rank}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{first_cause, on_threads};
+    use crate::error::{Error, Result};
+    use crate::ranks::{Group, Ranks, collectives};
+    use std::sync::Mutex;
+
+    /// An exchange with all others.
+    fn sum(ranks: &Ranks) -> Result<u32> {
+        let sum = ranks.run(|transport| {
+            let (group, mut data) = (Group::all(transport.size()), 1u32.to_ne_bytes());
+            let sum = collectives::Sum::U32;
+            collectives::all_reduce(transport, &group, &mut data, sum, &mut Vec::new())?;
+            Ok(u32::from_ne_bytes(data))
+        });
+        pollster::block_on(sum)
+    }
+
+    #[test]
+    fn each_thread_is_a_rank() {
+        let seen = Mutex::new(Vec::new());
+        let run = |ranks: Ranks| {
+            let sum = sum(&ranks)?; // before the lock, since the others need it to get there
+            seen.lock().expect("no panic").push((ranks.rank(), sum));
+            Ok(())
+        };
+        on_threads(3, run).expect("no rank fails");
+        let mut seen = seen.into_inner().expect("no panic");
+        seen.sort_unstable();
+        assert_eq!(seen, [(0, 3), (1, 3), (2, 3)]);
+    }
+
+    #[test]
+    fn a_rank_that_fails_is_named_and_ends_the_others() {
+        let error = on_threads(3, |ranks| match ranks.rank() {
+            1 => Err(Error::Plan("no such adapter".into())),
+            _ => loop {
+                sum(&ranks)?;
+            },
+        });
+        assert_eq!(error.expect_err("rank 1 fails").to_string(), "rank 1: no such adapter");
+    }
+
+    #[test]
+    fn a_panic_ends_the_others_and_goes_on() {
+        let panics = std::panic::catch_unwind(|| {
+            on_threads(3, |ranks| match ranks.rank() {
+                2 => panic!("a panic of a rank, as this test wants it"),
+                _ => loop {
+                    sum(&ranks)?;
+                },
+            })
+        });
+        panics.expect_err("the panic of the rank");
+    }
+
+    #[test]
+    fn a_cause_comes_before_its_effects() {
+        let results =
+            vec![Ok(()), Err(Error::Ranks("rank 2 has ended".into())), Err(Error::Plan("cause".into()))];
+        let (rank, error) = first_cause(results).expect("an error");
+        assert_eq!((rank, error.to_string().as_str()), (2, "cause"));
+    }
+}

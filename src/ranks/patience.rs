@@ -1,0 +1,36 @@
+//! How to wait for what must be asked for.
+
+use std::time::{Duration, Instant};
+
+/// How long a wait only yields its core between two questions.
+const EAGER: Duration = Duration::from_micros(200);
+
+/// The shortest and the longest sleep between two questions.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+
+/// A wait that asks often at first and then ever less often: it takes next to nothing of a core that others compute on, and is
+/// at most a tenth longer for it.
+pub(super) struct Patience {
+    since: Instant,
+}
+
+impl Patience {
+    pub fn new() -> Self {
+        Self { since: Instant::now() }
+    }
+
+    /// Something arrived: more may follow soon.
+    pub fn renew(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Nothing arrived.
+    pub fn wait(&self) {
+        let waited = self.since.elapsed();
+        if waited < EAGER {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep((waited / 10).clamp(NAPS[0], NAPS[1]));
+        }
+    }
+}

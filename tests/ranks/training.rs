@@ -1,0 +1,140 @@
+//! Whole runs of the program on two ranks.
+
+use crate::runs::{Setup, metrics, newest_checkpoint};
+use std::path::PathBuf;
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_gristmill");
+
+/// A small run in a folder of its own.
+struct Place {
+    home: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.home.path().join("small")
+    }
+
+    /// The arguments of the program for two ranks, which save after every tenth step.
+    fn arguments(&self, extra: &[&str]) -> Vec<String> {
+        let config = Setup::new("small", "").write(self.home.path()).display().to_string();
+        let output_dir = format!("--output_dir={}", self.home.path().display());
+        let callbacks =
+            "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 10, keep_checkpoint_max: 2}]";
+        let arguments = ["train", &config, &output_dir, callbacks, "--use_parallel=True"];
+        let parallel = ["--parallel_config.data_parallel=2"];
+        arguments.iter().chain(&parallel).chain(extra).map(ToString::to_string).collect()
+    }
+
+    /// Trains on threads of one process.
+    fn train_on_threads(&self, extra: &[&str]) {
+        let output = Command::new(PROGRAM)
+            .args(self.arguments(extra))
+            .args(["--ranks", "2"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("the program");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The newest step that was saved, and the bytes of its weights.
+    fn weights(&self) -> (u64, Vec<u8>) {
+        let (step, folder) = newest_checkpoint(&self.folder()).expect("a checkpoint");
+        (step, std::fs::read(folder.join("model.safetensors")).expect("weights"))
+    }
+}
+
+#[test]
+fn runs_on_threads_repeat() {
+    let [first, second] = [Place::new(), Place::new()];
+    [&first, &second].iter().for_each(|place| place.train_on_threads(&["--stop_step=4"]));
+    assert_eq!(metrics(&first.folder()), metrics(&second.folder()));
+    assert_eq!(metrics(&first.folder()).len(), 4);
+    assert!(first.weights() == second.weights(), "other weights");
+}
+
+#[cfg(all(feature = "mpi", unix))]
+mod on_processes {
+    use super::{PROGRAM, Place};
+    use crate::runs::{metrics, newest_checkpoint};
+    use crate::transports::{Ended, Job};
+    use std::process::Command;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    impl Place {
+        /// Starts to train on processes, each of which leaves its number in a file `process.RANK`.
+        fn start_processes(&self, extra: &[&str]) -> Job {
+            let note = format!(
+                "echo $$ > {}/process.${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}; exec \"$@\"",
+                self.home.path().display()
+            );
+            let arguments = self.arguments(extra);
+            let mut program = vec!["sh", "-c", &note, "sh", PROGRAM];
+            program.extend(arguments.iter().map(String::as_str));
+            Job::start(2, &program)
+        }
+
+        fn train_on_processes(&self, extra: &[&str]) {
+            let Ended { exit_code, stderr, .. } = self.start_processes(extra).end();
+            assert_eq!(exit_code, Some(0), "{stderr}");
+        }
+
+        /// Waits until there are checkpoints.
+        fn wait_for_checkpoint(&self, job: &mut Job) {
+            while newest_checkpoint(&self.folder()).is_none() {
+                assert!(job.is_running(), "the run has ended before its first checkpoint");
+                sleep(Duration::from_millis(20));
+            }
+        }
+
+        /// Sends `signal` to the process of `rank`, and returns whether it was there.
+        fn signal(&self, signal: &str, rank: usize) -> bool {
+            let process = std::fs::read_to_string(self.home.path().join(format!("process.{rank}")));
+            let process = process.expect("the number of a process");
+            Command::new("kill").args([signal, process.trim()]).output().expect("kill").status.success()
+        }
+    }
+
+    #[test]
+    fn threads_and_processes_train_alike() {
+        let [threads, processes] = [Place::new(), Place::new()];
+        threads.train_on_threads(&["--stop_step=4"]);
+        processes.train_on_processes(&["--stop_step=4"]);
+        assert_eq!(metrics(&threads.folder()), metrics(&processes.folder()));
+        assert!(threads.weights() == processes.weights(), "other weights");
+    }
+
+    #[test]
+    fn a_killed_rank_ends_the_others_and_the_run_resumes() {
+        let place = Place::new();
+        let mut job = place.start_processes(&[]);
+        place.wait_for_checkpoint(&mut job);
+        assert!(place.signal("-KILL", 1), "rank 1 runs");
+        assert_ne!(job.end().exit_code, Some(0));
+        assert!(!place.signal("-0", 0), "rank 0 outlives the job");
+        let (step, _) = place.weights();
+        let stop_step = format!("--stop_step={}", step + 2);
+        place.train_on_processes(&["--resume_training=True", &stop_step]);
+        let whole = Place::new();
+        whole.train_on_threads(&[&stop_step]);
+        assert_eq!(metrics(&place.folder()), metrics(&whole.folder()));
+        assert!(place.weights() == whole.weights(), "other weights than those of a run that was not killed");
+    }
+
+    #[test]
+    fn a_signal_to_any_rank_saves_the_run() {
+        let place = Place::new();
+        let mut job = place.start_processes(&[]);
+        place.wait_for_checkpoint(&mut job);
+        assert!(place.signal("-TERM", 1), "rank 1 runs");
+        let Ended { exit_code, stderr, .. } = job.end();
+        assert_eq!(exit_code, Some(0), "{stderr}");
+        assert_eq!(stderr.matches("interrupted after step").count(), 1, "{stderr}");
+    }
+}
