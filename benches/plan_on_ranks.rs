@@ -1,9 +1,9 @@
 //! The plan of a run on ranks against the run: bytes sent and time of a step on 1, 2 and 4 ranks in threads of this process.
 //!
 //! `LP_NUM_THREADS=1 cargo bench --bench plan_on_ranks`: each rank of llvmpipe then has one core, if there are as many. What a
-//! device computes is measured by the step of one rank alone, divided where ranks share cores; what a link carries by messages of
+//! device computes is measured by the steps of one rank alone, divided where ranks share cores; what a link carries by messages of
 //! 16 MiB through the transport, and what goes between device and host by copies of memory of that size. Steps are timed from
-//! the second half of `STEPS` (20). The shape is that of the bench `train_step`, with two accumulated micro-batches.
+//! the second half of ten, and one rank alone before and after those of several. The shape is that of the bench `train_step`, with two accumulated micro-batches of two windows.
 
 use gristmill::data::{Batches, TokenStream};
 use gristmill::device::{Gpu, GpuOptions};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const STEPS: u64 = 20;
+const STEPS: u64 = 10;
 
 /// Bytes of a message by which links are measured.
 const MESSAGE: usize = 16 << 20;
@@ -62,15 +62,13 @@ impl<T: Transport> Transport for Counting<T> {
 
 fn main() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let one = measure(1, Sharding::NONE)[0].seconds;
     let plan = plan(0, 1, Sharding::NONE);
-    let flops = count::training_flops_per_token(&plan.model) * plan.tokens_per_step as f64 / one;
+    let work = count::training_flops_per_token(&plan.model) * plan.tokens_per_step as f64;
+    let alone = || measure(1, Sharding::NONE)[0].seconds;
     let (link_bytes, latency) = link();
     let staging_bytes = copies();
     println!(
-        "one rank: {:.1} ms a step, {:.2} GFLOP/s; link {:.2} GB/s, {:.0} us; staging {:.2} GB/s; {cores} cores",
-        1e3 * one,
-        flops / 1e9,
+        "link {:.2} GB/s, {:.0} us; staging {:.2} GB/s; {cores} cores",
         link_bytes / 1e9,
         1e6 * latency,
         staging_bytes / 1e9
@@ -83,9 +81,12 @@ fn main() {
                 Sharded::None => Sharding::NONE,
                 what => Sharding { what, ranks: size, gathers_again: false },
             };
-            let flops = flops * (cores as f64 / size as f64).min(1.0);
-            let machine = Machine { flops, link_bytes, staging_bytes, latency };
+            // In turns, since a machine's speed varies.
+            let before = alone();
             let measured = measure(size, sharding);
+            let one = f64::midpoint(before, alone());
+            let flops = work / one * (cores as f64 / size as f64).min(1.0);
+            let machine = Machine { flops, link_bytes, staging_bytes, latency };
             let slowest = measured.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
             let gpu = block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"));
             let plan = self::plan(0, size, sharding);
@@ -94,7 +95,8 @@ fn main() {
                 forecast.ok().and_then(|forecast| forecast.time).map_or(0.0, |time| time.seconds());
             let sent: Vec<[u64; 2]> = measured.iter().map(|rank| rank.sent).collect();
             println!(
-                "{name} on {size}: predicted {:.1} ms, measured {:.1} ms, ratio {:.2}; [sent, planned] bytes {sent:?}",
+                "{name} on {size}: alone {:.1} ms, predicted {:.1} ms, measured {:.1} ms, ratio {:.2}; [sent, planned] bytes {sent:?}",
+                1e3 * one,
                 1e3 * predicted,
                 1e3 * slowest,
                 slowest / predicted
@@ -108,7 +110,7 @@ fn plan(rank: usize, size: usize, sharding: Sharding) -> RunPlan {
     let yaml = "
 model:
   model_config: { vocab_size: 256, hidden_size: 128, num_layers: 4, num_heads: 4, intermediate_size: 384, seq_length: 128 }
-runner_config: { batch_size: 8, gradient_accumulation_steps: 2 }
+runner_config: { batch_size: 2, gradient_accumulation_steps: 2 }
 lr_schedule: { type: ConstantWarmUpLR, learning_rate: 1.0e-3 }
 train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
 ";

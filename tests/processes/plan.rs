@@ -391,7 +391,7 @@ fn plan_warns_of_foolish_layouts() {
     let report = planned(&[&file[..], &slow, &accumulated].concat());
     println!("{report}");
     for text in [
-        "are over context.max_device_memory of 1.91 MiB",
+        "are over context.max_device_memory of 2.00 MiB",
         "warning  groups of 16 for experts span 16 ranks, and machines have 8",
         "warning  a step waits longer for exchanges than it computes",
         "warning  8 micro-batches of 1 window each: ",
