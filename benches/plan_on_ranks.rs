@@ -1,9 +1,10 @@
 //! The plan of a run on ranks against the run: bytes sent and time of a step on 1, 2 and 4 ranks in threads of this process.
 //!
 //! `LP_NUM_THREADS=1 cargo bench --bench plan_on_ranks`: each rank of llvmpipe then has one core, if there are as many. What a
-//! device computes is measured by the steps of one rank alone, divided where ranks share cores; what a link carries by messages of
-//! 16 MiB through the transport, and what goes between device and host by copies of memory of that size. Steps are timed from
-//! the second half of ten, and one rank alone before and after those of several. The shape is that of the bench `train_step`, with two accumulated micro-batches of two windows.
+//! device computes is measured by the steps of one rank alone, beside which as many runs of one rank share the cores, before
+//! and after the ranks that exchange; what a link carries by messages of 16 MiB through the transport, and what goes between device
+//! and host by copies of memory of that size. Steps are timed from the second half of ten. The shape is that of the bench
+//! `train_step`, with two accumulated micro-batches of two windows.
 
 use gristmill::data::{Batches, TokenStream};
 use gristmill::device::{Gpu, GpuOptions};
@@ -61,14 +62,12 @@ impl<T: Transport> Transport for Counting<T> {
 }
 
 fn main() {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let plan = plan(0, 1, Sharding::NONE);
     let work = count::training_flops_per_token(&plan.model) * plan.tokens_per_step as f64;
-    let alone = || measure(1, Sharding::NONE)[0].seconds;
     let (link_bytes, latency) = link();
     let staging_bytes = copies();
     println!(
-        "link {:.2} GB/s, {:.0} us; staging {:.2} GB/s; {cores} cores",
+        "link {:.2} GB/s, {:.0} us; staging {:.2} GB/s",
         link_bytes / 1e9,
         1e6 * latency,
         staging_bytes / 1e9
@@ -82,10 +81,10 @@ fn main() {
                 what => Sharding { what, ranks: size, gathers_again: false },
             };
             // In turns, since a machine's speed varies.
-            let before = alone();
+            let before = alone(size);
             let measured = measure(size, sharding);
-            let one = f64::midpoint(before, alone());
-            let flops = work / one * (cores as f64 / size as f64).min(1.0);
+            let one = f64::midpoint(before, alone(size));
+            let flops = work / one;
             let machine = Machine { flops, link_bytes, staging_bytes, latency };
             let slowest = measured.iter().map(|rank| rank.seconds).fold(0.0, f64::max);
             let gpu = block_on(Gpu::request(&GpuOptions::default())).unwrap_or_else(|e| panic!("{e}"));
@@ -121,6 +120,15 @@ train_dataset: { data_loader: { type: CargoRegistryDataLoader } }
     plan.layout = Layout { rank, data: size, ..Layout::one() };
     plan.sharding = sharding;
     plan
+}
+
+/// Median seconds of a step of one rank, beside which as many others as make `size` run on their own.
+fn alone(size: usize) -> f64 {
+    std::thread::scope(|scope| {
+        let run = || measure(1, Sharding::NONE)[0].seconds;
+        let threads: Vec<_> = (0..size).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a run that ends well")).fold(0.0, f64::max)
+    })
 }
 
 /// Runs [`STEPS`] steps on `size` ranks.
