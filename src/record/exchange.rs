@@ -74,6 +74,20 @@ pub enum Collective {
         /// Whether rows go to their experts.
         to_experts: bool,
     },
+    /// A span goes to one rank, which receives it as long.
+    Send {
+        /// What is sent.
+        sent: Span,
+        /// To this rank.
+        to: usize,
+    },
+    /// A span comes from one rank.
+    Receive {
+        /// Receives it.
+        received: Span,
+        /// From this rank.
+        from: usize,
+    },
 }
 
 impl Collective {
@@ -88,6 +102,8 @@ impl Collective {
             Self::AllReduce { addends, .. } => addends.clone(),
             Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => vec![*source],
             Self::Rows { offsets, rows, .. } => vec![*offsets, *rows],
+            Self::Send { sent, .. } => vec![*sent],
+            Self::Receive { .. } => Vec::new(),
         }
     }
 
@@ -97,7 +113,9 @@ impl Collective {
             Self::AllReduce { sums, .. } => sums.clone(),
             Self::ReduceScatter { own: result, .. }
             | Self::AllGather { whole: result, .. }
-            | Self::Rows { moved: result, .. } => vec![*result],
+            | Self::Rows { moved: result, .. }
+            | Self::Receive { received: result, .. } => vec![*result],
+            Self::Send { .. } => Vec::new(),
         }
     }
 
@@ -107,6 +125,7 @@ impl Collective {
             Self::AllReduce { addends, sums } => addends.iter_mut().chain(sums).collect(),
             Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
             Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
+            Self::Send { sent: span, .. } | Self::Receive { received: span, .. } => vec![span],
         }
     }
 
@@ -118,6 +137,8 @@ impl Collective {
             Self::AllGather { .. } => "all_gather",
             Self::Rows { to_experts: true, .. } => "rows_to_experts",
             Self::Rows { to_experts: false, .. } => "rows_from_experts",
+            Self::Send { .. } => "send",
+            Self::Receive { .. } => "receive",
         }
     }
 }
@@ -136,6 +157,8 @@ impl Exchange {
             // The rows of this rank's tokens, if all experts have as many.
             Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
             Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
+            Collective::Send { sent, .. } => sent.bytes,
+            Collective::Receive { .. } => 0,
         }
     }
 
