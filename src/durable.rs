@@ -74,11 +74,16 @@ impl Place {
                 self.sync_files(&path)?;
                 continue;
             }
-            // Windows flushes only handles that are open for writing.
-            let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_all());
-            synced.map_err(|error| self.error(&path, "write", &error))?;
+            self.sync_file(&path)?;
         }
         self.sync_folder(folder)
+    }
+
+    /// Syncs the content of a file to disk.
+    pub fn sync_file(self, path: &Path) -> Result<()> {
+        // Windows flushes only handles that are open for writing.
+        let synced = OpenOptions::new().write(true).open(path).and_then(|file| file.sync_all());
+        synced.map_err(|error| self.error(path, "write", &error))
     }
 
     /// Syncs a folder's list of names to disk, so that a rename inside it survives a power cut.

@@ -232,6 +232,13 @@ impl Arena {
         self.range(index, 0..layout.segments[index].elements)
     }
 
+    /// What it holds of a range of a segment's elements: this rank's share, in ascending ranges. None does so across two of them.
+    pub fn held_in(&self, segment: usize, range: &Range<u64>) -> Vec<Range<u64>> {
+        let held = self.segments[segment].iter().flat_map(|buffer| &buffer.held);
+        let shared = held.map(|held| held.start.max(range.start)..held.end.min(range.end));
+        shared.filter(|shared| !shared.is_empty()).collect()
+    }
+
     /// A range of a segment's elements as one flat row.
     #[track_caller]
     pub fn range(&self, segment: usize, range: Range<u64>) -> Tensor {
@@ -243,10 +250,16 @@ impl Arena {
     /// A part of a parameter.
     #[track_caller]
     pub fn part(&self, spec: &Spec, part: &Part) -> Tensor {
+        self.rows(spec, part, part.first_row, part.first_row + part.rows)
+    }
+
+    /// Rows `first` to `end` of a parameter, which are in `part`.
+    #[track_caller]
+    pub fn rows(&self, spec: &Spec, part: &Part, first: usize, end: usize) -> Tensor {
         let buffer = self.buffer(part.segment);
-        let offset = buffer.offset(&(part.offset..part.offset + part.elements(spec)));
+        let offset = buffer.offset(&part.range(spec, first, end));
         let id = BufferId::Persistent(buffer.id);
-        Tensor::new(id, offset, part.rows as u32, spec.cols as u32, buffer.element)
+        Tensor::new(id, offset, (end - first) as u32, spec.cols as u32, buffer.element)
     }
 
     /// The storage type of a segment.
@@ -287,6 +300,13 @@ impl ArenaBuffer {
 }
 
 impl Part {
+    /// The elements of its segment that rows `first` to `end` of the parameter take, which are among its own.
+    pub fn range(&self, spec: &Spec, first: usize, end: usize) -> Range<u64> {
+        let stride = u64::from(stride_of(spec.cols as u32));
+        let at = |row: usize| self.offset + (row - self.first_row) as u64 * stride;
+        at(first)..at(end)
+    }
+
     /// Elements that it takes of its segment, the padding of rows included.
     pub fn elements(&self, spec: &Spec) -> u64 {
         self.rows as u64 * u64::from(stride_of(spec.cols as u32))

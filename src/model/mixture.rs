@@ -29,35 +29,35 @@ impl Mixture<Parameter> {
         // Without dropout the last kernel of the layer adds x.
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
         let residual = dropout.is_none().then_some(x);
-        let shared = self.shared.as_ref().zip(config.shared).map(|(shared, sizes)| {
-            move |tape: &mut Tape<'_, 'p>, y| {
-                let inner = sizes.intermediate_size as u32;
-                tape.scope("shared", |tape| shared.forward(tape, inner, h, y)) // (N, D)
-            }
-        });
+        let shared = self.shared.as_ref().zip(config.shared);
+        let start = |tape: &mut Tape<'_, 'p>| {
+            let (shared, sizes) = shared?;
+            Some((shared, tape.scope("shared", |tape| shared.start(tape, sizes.intermediate_size as u32, h))))
+        };
+        let mut started = None;
         let routed = Routed { config, state, layer, h };
-        let y = match (shared, ctx.expert_ranks) {
-            (None, _) => self.routed(tape, ctx, routed, |_| residual),
-            // It runs while the rows of other experts are on their way back.
-            (Some(shared), Some(_)) => self.routed(tape, ctx, routed, |tape| Some(shared(tape, residual))),
-            (Some(shared), None) => {
-                let y = self.routed(tape, ctx, routed, |_| residual);
-                shared(tape, Some(y))
-            }
-        }; // (N, D)
+        let mut y = self.routed(tape, ctx, routed, residual, |tape| {
+            // While the rows of other ranks' experts return.
+            started = ctx.expert_ranks.and_then(|_| start(tape));
+        }); // (N, D)
+        if let Some((shared, started)) = started.or_else(|| start(tape)) {
+            y = tape.scope("shared", |tape| shared.add(tape, started, y)); // (N, D)
+        }
         match dropout {
             None => y,
             Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
         }
     }
 
-    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D). The residual is recorded after the experts.
+    /// residual + Σ gate · expert(h) over the experts that each token chose: (N, D). `meanwhile` is recorded between the experts
+    /// and the sum.
     fn routed<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         Routed { config, state, layer, h }: Routed<'_>,
-        residual: impl FnOnce(&mut Tape<'_, 'p>) -> Option<Var>,
+        residual: Option<Var>,
+        meanwhile: impl FnOnce(&mut Tape<'_, 'p>),
     ) -> Var {
         let losses = ctx.training().map(|training| router_losses(ctx.config, config, state, layer, training));
         let is_dropless = ctx.is_generation();
@@ -101,7 +101,7 @@ impl Mixture<Parameter> {
             tape.scope("w_down", |tape| tape.grouped_linear(x, &self.w_down, &work)) // (R, D)
         });
         let y = exchange(tape, y, Direction::FromExperts);
-        let residual = residual(tape);
+        meanwhile(tape);
         tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
     }
 }
@@ -115,23 +115,46 @@ struct Routed<'r> {
 }
 
 impl Shared<Parameter> {
-    /// y + W_down · swiglu(W_gate_up · h), gated: times sigmoid(gate · h).
-    fn forward<'p>(
+    /// The first part of W_down · swiglu(W_gate_up · h), gated: times sigmoid(gate · h).
+    fn start<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         inner: u32,
-        h: Var,         // (N, D)
-        y: Option<Var>, // (N, D)
-    ) -> Var {
+        h: Var, // (N, D)
+    ) -> Started {
         let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &self.w_gate_up, None, None)); // (N, 2 S)
         let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner)); // (N, S)
-        let Some(gate) = &self.gate else {
-            return tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, y)); // (N, D)
-        };
-        let out = tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, None)); // (N, D)
+        let Some(gate) = &self.gate else { return Started::Inner(inner) };
+        let output = tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, None)); // (N, D)
         let logit = tape.scope("gate", |tape| tape.scores(h, gate)); // (N, 1)
-        tape.scope("gated", |tape| tape.row_gate(out, logit, y)) // (N, D)
+        Started::Gated { output, logit }
     }
+
+    /// Its sum with y.
+    fn add<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        started: Started,
+        y: Var, // (N, D)
+    ) -> Var {
+        match started {
+            Started::Inner(inner) => {
+                tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, Some(y))) // (N, D)
+            }
+            Started::Gated { output, logit } => {
+                tape.scope("gated", |tape| tape.row_gate(output, logit, Some(y))) // (N, D)
+            }
+        }
+    }
+}
+
+/// What of the shared expert is computed before the sum of the routed ones is there.
+#[derive(Clone, Copy)]
+enum Started {
+    /// The input of its last product (N, S).
+    Inner(Var),
+    /// Its output (N, D), and the logit of its gate (N, 1).
+    Gated { output: Var, logit: Var },
 }
 
 /// What the router of `layer` adds to the objective and to its tally.

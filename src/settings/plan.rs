@@ -63,8 +63,9 @@ impl RunPlan {
         }
         single::settle(&mut settings, &distribution, source);
         let layout = distribution.layout;
-        let gathers_again = settings.recompute.parallel_optimizer_comm_recompute;
-        let sharding = distribution.sharding(gathers_again, source);
+        let gathers_again = &mut settings.recompute.parallel_optimizer_comm_recompute;
+        let sharding = distribution.sharding(*gathers_again, source);
+        *gathers_again |= sharding.gathers_again;
         settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
         let tokens_per_step = tokens_per_step(&settings, layout.data, source);
         instruments::settle(&mut settings);

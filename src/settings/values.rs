@@ -65,7 +65,7 @@ impl Settings {
         let (top, run) = run::read(source, &shared);
         let (of_model, mut model) = model::read(source, &Moe::table());
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
-        let moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
+        let mut moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
         unused::check(source);
         let runner = Runner::read_at(source, "runner_config");
         let (watched, monitor) = monitor::read(source, &shared);
@@ -79,7 +79,7 @@ impl Settings {
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
-        distribution.fit_experts(moe.as_ref(), source);
+        distribution.fit_experts(moe.as_mut(), source);
         let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
         (model.offset, model.pp_interleave_num) = (None, None);
         // Said by the data sets and by the schedule now.

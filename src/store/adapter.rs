@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 
 /// The folder of a checkpoint's adapters.
 pub(super) const FOLDER: &str = "adapter";
+/// The file of adapters is called so.
+pub(super) const STEM: &str = "adapter_model";
 pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
 

@@ -1,13 +1,17 @@
 //! Parameters in an arena as the tensors of a file: under their Hugging Face names, without padding.
+//!
+//! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as the arena has
+//! them, with their padding. A [`Run`] is some of them that one rank holds.
 
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;
-use crate::element::Element;
+use crate::element::{Element, stride_of};
 use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::{Piece, Role, Spec};
 use crate::record::Tensor;
 use safetensors::Dtype;
+use std::ops::Range;
 
 /// Receives the rows of a tensor one by one, as little-endian bytes.
 pub(crate) type TakeRow<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
@@ -19,6 +23,17 @@ pub(crate) struct ArenaTensor<'a> {
     parts: &'a [Part],
     piece: &'a Piece,
     arena: &'a Arena,
+}
+
+/// Consecutive cells of a tensor that a rank holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Which of the tensor's cells.
+    pub cells: Range<usize>,
+    /// The segment of the arena.
+    pub segment: usize,
+    /// Its elements.
+    pub place: Range<u64>,
 }
 
 impl<'a> ArenaTensor<'a> {
@@ -58,7 +73,49 @@ impl<'a> ArenaTensor<'a> {
 
     /// Storage type on the device, and so in the file.
     pub fn element(&self) -> Element {
-        self.parts.first().map_or(Element::F32, |part| self.arena.part(self.spec, part).element)
+        let buffer = self.parts.first().and_then(|part| self.arena.segments[part.segment].as_ref());
+        buffer.map_or(Element::F32, |buffer| buffer.element)
+    }
+
+    /// The number of its cells.
+    pub fn cells(&self) -> usize {
+        let (_, rows) = self.stored_rows();
+        rows.len() * stride_of(self.spec.cols as u32) as usize
+    }
+
+    /// The cells that this rank holds, ascending.
+    pub fn runs(&self) -> Vec<Run> {
+        let of_place = |(first_cell, segment, place): (usize, usize, Range<u64>)| {
+            let held = self.arena.held_in(segment, &place).into_iter();
+            held.map(move |held| {
+                let start = first_cell + (held.start - place.start) as usize;
+                Run { cells: start..start + (held.end - held.start) as usize, segment, place: held }
+            })
+        };
+        self.places().flat_map(of_place).collect()
+    }
+
+    /// Whether its rows can be read as they are: this rank holds all of them, and no part of them in two ranges.
+    pub fn is_stored_whole(&self) -> bool {
+        self.places().all(|(_, segment, place)| self.arena.held_in(segment, &place) == [place])
+    }
+
+    /// The tensor on the device of some cells that this rank holds: one flat row.
+    pub fn stored(&self, run: &Run) -> Tensor {
+        self.arena.range(run.segment, run.place.clone())
+    }
+
+    /// Hands the rows to `take` as the file holds them, where `cells` are all its cells.
+    pub fn take_cells(&self, cells: &[u8], take: TakeRow<'_>) -> Result<()> {
+        let (columns, _) = self.stored_rows();
+        let width = self.element().bytes() as usize;
+        let columns = width * columns.start..width * columns.end;
+        let rows = cells.chunks(width * stride_of(self.spec.cols as u32) as usize);
+        let mut rows = rows.map(|row| &row[columns.clone()]);
+        if self.piece.is_in_order() {
+            return rows.try_for_each(take);
+        }
+        self.take_in_order(rows.flat_map(|row| self.element().decode(row)).collect(), take)
     }
 
     /// Hands the rows to `take` as the file holds them; `read` hands over the rows of a tensor on the device.
@@ -70,14 +127,20 @@ impl<'a> ArenaTensor<'a> {
         if self.piece.is_in_order() {
             return self.read_stored(read, take).await;
         }
-        // Putting it in the file's order takes its size in host memory once more.
-        let (shape, element) = (self.info().shape, self.element());
-        let mut values = Vec::with_capacity(shape.iter().product());
+        let element = self.element();
+        let mut values = Vec::new();
         let mut keep = |row: &[u8]| {
             values.extend(element.decode(row));
             Ok(())
         };
         self.read_stored(read, &mut keep).await?;
+        self.take_in_order(values, take)
+    }
+
+    /// Hands the rows of `values`, which are in the order of the arena, to `take` in that of the file. That takes their size in host
+    /// memory once more.
+    fn take_in_order(&self, values: Vec<f32>, take: TakeRow<'_>) -> Result<()> {
+        let (shape, element) = (self.info().shape, self.element());
         let values = self.spec.to_file(self.piece, values);
         let mut bytes = Vec::new();
         values.chunks(shape.last().copied().unwrap_or(1)).try_for_each(|row| {
@@ -93,20 +156,35 @@ impl<'a> ArenaTensor<'a> {
         read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
         take: TakeRow<'_>,
     ) -> Result<()> {
-        let mut rows = self.spec.piece_rows(self.piece);
-        let Some((first_row, first_column, columns)) = rows.next() else { return Ok(()) };
-        let end_row = first_row + 1 + rows.count();
+        let (columns, rows) = self.stored_rows();
         for part in self.parts {
-            let (first, end) = (first_row.max(part.first_row), end_row.min(part.first_row + part.rows));
+            let (first, end) = (rows.start.max(part.first_row), rows.end.min(part.first_row + part.rows));
             if first < end {
-                let tensor = self.arena.part(self.spec, part);
-                let rows = tensor.rows((first - part.first_row) as u32, (end - first) as u32);
-                let width = tensor.element.bytes() as usize;
-                let bytes = width * first_column..width * (first_column + columns);
+                let rows = self.arena.rows(self.spec, part, first, end);
+                let width = rows.element.bytes() as usize;
+                let bytes = width * columns.start..width * columns.end;
                 read(rows, &mut |row: &[u8]| take(&row[bytes.clone()])).await?;
             }
         }
         Ok(())
+    }
+
+    /// The columns and rows of the parameter that it is.
+    fn stored_rows(&self) -> (Range<usize>, Range<usize>) {
+        let mut rows = self.spec.piece_rows(self.piece);
+        let Some((first_row, first_column, columns)) = rows.next() else { return (0..0, 0..0) };
+        (first_column..first_column + columns, first_row..first_row + 1 + rows.count())
+    }
+
+    /// Where its rows lie: the first cell of each place, the segment and its elements.
+    fn places(&self) -> impl Iterator<Item = (usize, usize, Range<u64>)> {
+        let (_, rows) = self.stored_rows();
+        let stride = stride_of(self.spec.cols as u32) as usize;
+        self.parts.iter().filter_map(move |part| {
+            let (first, end) = (rows.start.max(part.first_row), rows.end.min(part.first_row + part.rows));
+            let first_cell = first.saturating_sub(rows.start) * stride;
+            (first < end).then(|| (first_cell, part.segment, part.range(self.spec, first, end)))
+        })
     }
 }
 
@@ -154,22 +232,41 @@ pub(super) fn load(
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         let Some(file) = homes.of(spec.role) else { continue };
         for part in parts {
-            let tensor = arena.part(spec, part);
-            write(tensor, &stored(spec, part, file, prefix, tensor.element)?);
+            for held in
+                arena.held_in(part.segment, &part.range(spec, part.first_row, part.first_row + part.rows))
+            {
+                let tensor = arena.range(part.segment, held.clone());
+                write(tensor, &stored(spec, part, held, file, prefix, tensor.element)?);
+            }
         }
     }
     Ok(())
 }
 
-/// The bytes of one part of a parameter as the device holds it in `element`, padding included.
-fn stored(spec: &Spec, part: &Part, file: &WeightFiles, prefix: &str, element: Element) -> Result<Vec<u8>> {
-    let mut rows = vec![vec![0.0f32; spec.cols]; part.rows];
-    for piece in &spec.pieces {
-        let values = file.values(&format!("{prefix}{}", piece.name))?;
-        let mut values = spec.from_file(piece, values).into_iter();
-        for (row, first, columns) in spec.piece_rows(piece) {
-            let inside = row.checked_sub(part.first_row).filter(|&row| row < part.rows);
+/// The bytes of some elements of a part of a parameter as the device holds them in `element`, padding included. Only the rows that
+/// they are in are read, where the file has the same rows.
+fn stored(
+    spec: &Spec,
+    part: &Part,
+    held: Range<u64>,
+    file: &WeightFiles,
+    prefix: &str,
+    element: Element,
+) -> Result<Vec<u8>> {
+    let stride = u64::from(stride_of(spec.cols as u32));
+    let row_of = |place: u64| part.first_row + (place / stride) as usize;
+    let wanted = row_of(held.start - part.offset)..row_of((held.end - part.offset).next_multiple_of(stride));
+    let mut rows = vec![vec![0.0f32; spec.cols]; wanted.len()];
+    let is_wanted = |piece: &&Piece| {
+        let end = piece.first_row + piece.rows;
+        spec.role == Role::Vector || (piece.first_row < wanted.end && wanted.start < end)
+    };
+    for piece in spec.pieces.iter().filter(is_wanted) {
+        let (mut values, skipped) =
+            values_of(spec, piece, &wanted, file, &format!("{prefix}{}", piece.name))?;
+        for (row, first, columns) in spec.piece_rows(piece).skip(skipped) {
             let taken: Vec<f32> = values.by_ref().take(columns).collect();
+            let inside = row.checked_sub(wanted.start).filter(|&row| row < wanted.len() && !taken.is_empty());
             if let Some(row) = inside {
                 rows[row][first..first + columns].copy_from_slice(&taken);
             }
@@ -177,5 +274,25 @@ fn stored(spec: &Spec, part: &Part, file: &WeightFiles, prefix: &str, element: E
     }
     let mut bytes = Vec::new();
     rows.iter().for_each(|row| element.encode_row(row, &mut bytes));
-    Ok(bytes)
+    let width = element.bytes();
+    let start = part.range(spec, wanted.start, wanted.end).start;
+    let [first, end] = [held.start, held.end].map(|place| ((place - start) * width) as usize);
+    bytes.truncate(end);
+    Ok(bytes.split_off(first))
+}
+
+/// The values of a piece in the order of its rows, at least those of the rows that are `wanted`, and how many rows come before them.
+fn values_of(
+    spec: &Spec,
+    piece: &Piece,
+    wanted: &Range<usize>,
+    file: &WeightFiles,
+    name: &str,
+) -> Result<(std::vec::IntoIter<f32>, usize)> {
+    if spec.role == Role::Vector || !piece.is_in_order() {
+        return Ok((spec.from_file(piece, file.values(name)?).into_iter(), 0));
+    }
+    let of_piece = |row: usize| row.saturating_sub(piece.first_row).min(piece.rows);
+    let (first, end) = (of_piece(wanted.start), of_piece(wanted.end));
+    Ok((file.row_values(name, first..end)?.into_iter(), first))
 }

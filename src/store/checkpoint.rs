@@ -10,6 +10,9 @@
 //!     trainer_state.json       counters, seed, schedule: see `trainer_state`
 //! ```
 //!
+//! Several ranks write the same tensors in files of their own: `model-00001-of-00004.safetensors` and so on with
+//! `model.safetensors.index.json`, as `transformers` has it, and `optimizer-...` likewise. Any number of ranks reads either.
+//!
 //! Where only adapters train, `model.safetensors` is the same file in all checkpoints of a run, by hard links where the file
 //! system has them: each checkpoint is whole, and the model takes room once.
 //!
@@ -21,21 +24,24 @@ use super::adapter;
 use super::arena_tensors::{self, ArenaTensor, Homes, TakeRow};
 use super::checkpoint_folder::PendingCheckpoint;
 use super::hugging_face::hugging_face_config;
-use super::router_tensors::{self, RouterTensor};
-use super::tensor_file::{TensorFile, TensorInfo};
+use super::router_tensors;
+use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
-use super::weight_files::{MODEL, WeightFiles};
+use super::weight_files::{STEM, WeightFiles};
+use super::weight_index::files_of;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::model::config::{LowRank, ModelConfig};
+use crate::model::parameters::{Role, Spec};
+use crate::ranks::Ranks;
 use crate::record::Tensor;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 
-const OPTIMIZER: &str = "optimizer.safetensors";
+const OPTIMIZER: &str = "optimizer";
 const CONFIG: &str = "config.json";
 const STATE: &str = "trainer_state.json";
 
@@ -52,47 +58,83 @@ pub(crate) struct TrainingTensors<'a> {
 pub(crate) struct WeightTensors<'a> {
     pub layout: &'a ArenaLayout,
     pub arena: &'a Arena,
+    /// The parameters of the whole model, where this rank has a part of them.
+    pub whole: &'a [Spec],
     /// Biases and capacities, for a mixture of experts.
     pub experts: Option<&'a ExpertState>,
     /// The adapters among the parameters, if there are any.
     pub low_rank: Option<&'a LowRank>,
 }
 
-/// Writes all files of the checkpoint `pending`.
+/// Writes this rank's files of the checkpoint `pending`, together with all other `ranks`; `by_rank` has the tensors of each. If
+/// that fails here, it succeeds on the others, and the caller has to tell them.
 ///
 /// # Errors
-/// A disk or device that fails.
+/// A disk or device that fails; a rank that has ended.
 pub(crate) async fn save(
-    tensors: TrainingTensors<'_>,
+    by_rank: &[TrainingTensors<'_>],
     model: &ModelConfig,
     state: &TrainerState,
     pending: &PendingCheckpoint,
+    ranks: &Ranks,
     read: impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
 ) -> Result<()> {
-    let (WeightTensors { layout, arena, experts, low_rank }, folder) = (tensors.weights, pending.path());
-    let (adapters, weights): (Vec<_>, Vec<_>) =
-        ArenaTensor::list(layout, arena, "").into_iter().partition(ArenaTensor::is_adapter);
-    let biases = router_tensors::biases(experts);
-    let never_changes = biases.is_empty() && weights.iter().all(ArenaTensor::is_frozen);
-    if !never_changes || !pending.link(MODEL)? {
-        save_file(&folder.join(MODEL), &weights, &biases, &read).await?;
+    let WeightTensors { layout, experts, low_rank, .. } = by_rank[ranks.rank()].weights;
+    let weights = |is_adapter: bool| -> Vec<Vec<ArenaTensor<'_>>> {
+        let of_rank = by_rank.iter().map(|tensors| tensors.weights.list());
+        of_rank.map(|list| list.filter(|tensor| tensor.is_adapter() == is_adapter).collect()).collect()
+    };
+    let (folder, biases) = (pending.path(), router_tensors::biases(experts));
+    let (models, count) = (weights(false), ranks.size());
+    let own = &models[ranks.rank()];
+    let never_changes = biases.is_empty() && own.iter().all(ArenaTensor::is_frozen);
+    let is_linked =
+        never_changes && ranks.from_first(|| pending.link(|newest| files_of(newest, STEM))).await?;
+    // A failure is kept until the others have what they need of this rank.
+    let mut done = Ok(());
+    if !is_linked {
+        let set = TensorSet { folder, stem: STEM, by_rank: &models, router_state: &biases, writers: count };
+        done = done.and(set.save(ranks, &read).await);
     }
     if let Some(low_rank) = low_rank {
-        let folder = folder.join(adapter::FOLDER);
-        OUTPUT_DIR.create_folder(&folder)?;
-        save_file(&folder.join(adapter::WEIGHTS), &adapters, &[], &read).await?;
-        adapter::write_config(&folder, low_rank, layout)?;
+        let (folder, adapters) = (&folder.join(adapter::FOLDER), weights(true));
+        ranks.from_first(|| OUTPUT_DIR.create_folder(folder)).await?;
+        let set =
+            TensorSet { folder, stem: adapter::STEM, by_rank: &adapters, router_state: &[], writers: 1 };
+        done = done.and(set.save(ranks, &read).await);
+        if ranks.is_first() {
+            done = done.and_then(|()| adapter::write_config(folder, low_rank, layout));
+        }
     }
-    let mut moments = ArenaTensor::list(layout, tensors.first_moments, "exp_avg.");
-    moments.extend(ArenaTensor::list(layout, tensors.second_moments, "exp_avg_sq."));
-    save_file(&folder.join(OPTIMIZER), &moments, &router_tensors::capacities(experts), &read).await?;
+    let moments: Vec<_> = by_rank.iter().map(TrainingTensors::moments).collect();
+    let capacities = router_tensors::capacities(experts);
+    let set =
+        TensorSet { folder, stem: OPTIMIZER, by_rank: &moments, router_state: &capacities, writers: count };
+    done.and(set.save(ranks, &read).await)?;
+    if !ranks.is_first() {
+        return Ok(());
+    }
     let mut config = hugging_face_config(model);
-    if weights.iter().all(ArenaTensor::is_as_read) {
+    if own.iter().all(ArenaTensor::is_as_read) {
         config["torch_dtype"] = torch_dtype(model.compute).into();
     }
     let config = serde_json::to_vec_pretty(&config).map_err(|e| Error::file(folder, e))?;
     OUTPUT_DIR.write(&folder.join(CONFIG), &config)?;
     state.save(&folder.join(STATE))
+}
+
+impl<'a> WeightTensors<'a> {
+    fn list(&self) -> impl Iterator<Item = ArenaTensor<'a>> + use<'a> {
+        ArenaTensor::list(self.layout, self.arena, "").into_iter()
+    }
+}
+
+impl<'a> TrainingTensors<'a> {
+    fn moments(&self) -> Vec<ArenaTensor<'a>> {
+        let mut moments = ArenaTensor::list(self.weights.layout, self.first_moments, "exp_avg.");
+        moments.extend(ArenaTensor::list(self.weights.layout, self.second_moments, "exp_avg_sq."));
+        moments
+    }
 }
 
 /// What torch calls a storage type.
@@ -120,8 +162,7 @@ pub(crate) fn load(
     state.check_matches(folder, expected, default)?;
     load_whole_weights(tensors.weights, folder, &write)?;
     let WeightTensors { layout, experts, .. } = tensors.weights;
-    let (model, optimizer) =
-        (WeightFiles::open(&folder.join(MODEL))?, WeightFiles::open(&folder.join(OPTIMIZER))?);
+    let (model, optimizer) = (WeightFiles::open(folder)?, WeightFiles::open_stem(folder, OPTIMIZER)?);
     router_tensors::load(&router_tensors::biases(experts), &model, true, &write)?;
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
     let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer) };
@@ -140,7 +181,7 @@ pub(crate) fn load_weights(
     path: &Path,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
-    let WeightTensors { layout, arena, experts, low_rank } = weights;
+    let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
     check_order(layout, &path.join(STATE))?;
     let file = WeightFiles::open(path)?;
     let beside = adapter::beside(path);
@@ -202,10 +243,10 @@ pub(crate) fn load_adapters(
     Ok(())
 }
 
-/// The names of the model's tensors, or of those of its adapters.
+/// The names of the tensors of the whole model, or of those of its adapters.
 fn names(weights: WeightTensors<'_>, of_adapters: bool) -> impl Iterator<Item = String> {
-    let list = ArenaTensor::list(weights.layout, weights.arena, "").into_iter();
-    list.filter(move |tensor| tensor.is_adapter() == of_adapters).map(|tensor| tensor.name)
+    let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Adapter) == of_adapters);
+    specs.flat_map(|spec| &spec.pieces).map(|piece| piece.name.clone())
 }
 
 /// Refuses the weights beside `state` if they are older than the order in which files hold interleaved heads.
@@ -235,24 +276,4 @@ fn warn_of_unknown(file: &WeightFiles, known: &HashSet<String>) {
             "{path}: {count} of its tensors are not in this model and are ignored, `{first}` among them"
         );
     }
-}
-
-async fn save_file(
-    path: &Path,
-    tensors: &[ArenaTensor<'_>],
-    router_state: &[RouterTensor],
-    read: &impl AsyncFn(Tensor, TakeRow<'_>) -> Result<()>,
-) -> Result<()> {
-    let mut infos: Vec<TensorInfo> = tensors.iter().map(ArenaTensor::info).collect();
-    infos.extend(router_state.iter().map(|row| row.info.clone()));
-    // transformers refuses files without this entry.
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    TensorFile::write(path, &infos, metadata, async |index, sink| match tensors.get(index) {
-        Some(tensor) => tensor.read(read, &mut |row: &[u8]| sink.put(row)).await,
-        None => {
-            let row = router_state[index - tensors.len()].tensor;
-            read(row, &mut |bytes: &[u8]| sink.put(bytes)).await
-        }
-    })
-    .await
 }

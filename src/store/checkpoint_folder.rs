@@ -40,6 +40,12 @@ impl CheckpointFolder {
         Ok(PendingCheckpoint { home: self.clone(), step, path, finished: false })
     }
 
+    /// The checkpoint of `step` that the first rank of the run has begun and will commit, for another rank to write files into.
+    pub fn join(&self, step: u64) -> PendingCheckpoint {
+        let path = with_suffix(&self.path_of(step), UNFINISHED);
+        PendingCheckpoint { home: self.clone(), step, path, finished: true }
+    }
+
     /// The newest complete checkpoint: its step and its folder.
     ///
     /// # Errors
@@ -136,14 +142,22 @@ impl PendingCheckpoint {
         &self.path
     }
 
-    /// Links the file `name` of the newest complete checkpoint into this one, so that both share the room that it takes. False
-    /// if there is none, or the file system has no hard links: then it has to be written.
+    /// Links the `files` of the newest complete checkpoint into this one, so that both share the room that they take. False if
+    /// there is none, or the file system has no hard links: then they have to be written.
     ///
     /// # Errors
-    /// The folder of checkpoints cannot be read.
-    pub fn link(&self, name: &str) -> Result<bool> {
-        let newest = self.home.latest()?;
-        Ok(newest.is_some_and(|(_, newest)| fs::hard_link(newest.join(name), self.path.join(name)).is_ok()))
+    /// The folder of checkpoints cannot be read; those of `files`.
+    pub fn link(&self, files: impl FnOnce(&Path) -> Result<Vec<PathBuf>>) -> Result<bool> {
+        let Some((_, newest)) = self.home.latest()? else { return Ok(false) };
+        let files = files(&newest)?;
+        let linked = |file: &PathBuf| file.file_name().map(|name| self.path.join(name));
+        let are_linked =
+            files.iter().all(|file| linked(file).is_some_and(|to| fs::hard_link(file, to).is_ok()));
+        if !are_linked {
+            // Writing to one that was linked would change the other checkpoint.
+            files.iter().filter_map(linked).for_each(|to| drop(fs::remove_file(to)));
+        }
+        Ok(are_linked)
     }
 
     /// Syncs the checkpoint to disk, gives it its final name and deletes old ones; returns the final folder. A

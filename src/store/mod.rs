@@ -9,6 +9,8 @@ pub(crate) mod adapter;
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
+mod gathering;
+mod holdings;
 pub(crate) mod hugging_face;
 pub mod json_lines;
 pub mod merge;
@@ -18,8 +20,10 @@ mod router_tensors;
 pub mod run_folder;
 pub(crate) mod shared_folder;
 pub mod tensor_file;
+mod tensor_set;
 pub mod trainer_state;
 mod weight_files;
+mod weight_index;
 
 /// What chose the folder of a run.
 pub(crate) const OUTPUT_DIR: Place = Place("--output_dir");

@@ -153,8 +153,12 @@ fn read_json<T: de::DeserializeOwned>(path: &Path) -> Result<T> {
 /// So many differences are named: one change of a configuration shows in a few numbers, another run in nearly all.
 const LISTED: usize = 4;
 
+/// A number that a checkpoint has of all ranks together, where a configuration has that of each.
+const OF_ALL_RANKS: &str = "runner_config.gradient_accumulation_steps";
+
 fn difference(name: &str, there: Option<&Value>, here: Option<&Value>) -> String {
-    format!("{name} is {} there, {} here", shown(there), shown(here))
+    let whose = if name == OF_ALL_RANKS { " (times data_parallel, where ranks share a step)" } else { "" };
+    format!("{name}{whose} is {} there, {} here", shown(there), shown(here))
 }
 
 fn shown(value: Option<&Value>) -> String {
@@ -261,6 +265,16 @@ mod tests {
         assert!(
             line(|here| here.data_fingerprint = 1).contains("data fingerprint is \"fedcba9876543210\" there")
         );
+        let accumulation = "runner_config.gradient_accumulation_steps";
+        let steps = state().check_matches(
+            checkpoint,
+            &TrainerState { decisions: [(accumulation.to_owned(), json!(8))].into(), ..state() },
+            |_| Some(json!(0)),
+        );
+        let steps = steps.unwrap_err().to_string();
+        let whose =
+            format!("{accumulation} (times data_parallel, where ranks share a step) is absent there, 8 here");
+        assert!(steps.contains(&whose), "{steps}");
         // A setting that the checkpoint's writer did not know had its default.
         check(|here| drop(here.decisions.insert("dropout".into(), json!(0.0)))).unwrap();
         let dropout = line(|here| drop(here.decisions.insert("dropout".into(), json!(0.1))));

@@ -1,24 +1,21 @@
 //! A model's tensors in one safetensors file, or in several with an index.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ffi::OsStr;
-use std::fs;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use serde::Deserialize;
 
 use super::published_names::{Cut, Published};
 use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
-use crate::durable::read_error;
+use super::weight_index::{files_of, is_index, shards};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
 /// The file of a model whose tensors fit one.
 pub(super) const MODEL: &str = "model.safetensors";
-/// The end of the name of an index.
-const INDEX: &str = ".safetensors.index.json";
+/// The files of a model are called so, with a number where there are several.
+pub(super) const STEM: &str = "model";
 /// What the names in the file of a bare model, one without a head, lack.
 const PREFIXES: [&str; 2] = ["model.", "transformer."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.
@@ -34,26 +31,33 @@ pub(super) struct WeightFiles {
     published: Option<Published>,
 }
 
-/// An index: which file holds a tensor.
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
-
 impl WeightFiles {
     /// Opens the weights at `path`: a safetensors file, an index, or a folder with either.
     ///
     /// # Errors
     /// A file is missing, not a safetensors file, or truncated; an index that is not one.
     pub fn open(path: &Path) -> Result<Self> {
-        let [whole, index] = [MODEL.to_string(), format!("model{INDEX}")].map(|name| path.join(name));
-        let path = match path.is_dir() {
-            false => path.to_path_buf(),
-            true if !whole.exists() && index.exists() => index,
-            true => whole,
-        };
-        let is_index = path.to_string_lossy().ends_with(INDEX);
-        let paths = if is_index { shards(&path)? } else { vec![path.clone()] };
+        match path.is_dir() {
+            true => Self::open_stem(path, STEM),
+            false if is_index(path) => Self::of_files(path, &shards(path)?),
+            false => Self::of_files(path, &[path.to_path_buf()]),
+        }
+    }
+
+    /// Opens the tensors of `stem` in `folder`: one file, or several with an index.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_stem(folder: &Path, stem: &str) -> Result<Self> {
+        let files = files_of(folder, stem)?;
+        match &files[..] {
+            [index, shards @ ..] if is_index(index) => Self::of_files(index, shards),
+            files => Self::of_files(&files[0], files),
+        }
+    }
+
+    fn of_files(path: &Path, paths: &[PathBuf]) -> Result<Self> {
+        let path = path.to_path_buf();
         let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
         let names = files.iter().enumerate();
         let homes = names.flat_map(|(index, file)| file.names().into_iter().map(move |name| (name, index)));
@@ -131,12 +135,27 @@ impl WeightFiles {
     /// # Errors
     /// There is no such tensor, or it does not hold floats.
     pub fn values(&self, name: &str) -> Result<Vec<f32>> {
+        self.row_values(name, 0..usize::MAX)
+    }
+
+    /// The values of some rows of the tensor `name`; those beyond its end are left out.
+    ///
+    /// # Errors
+    /// Those of [`values`](Self::values).
+    pub fn row_values(&self, name: &str, wanted: Range<usize>) -> Result<Vec<f32>> {
         let (shape, dtype, bytes) = self.tensor(name)?;
         let element = element(dtype).ok_or_else(|| self.no_floats(name, dtype))?;
         let Some(&total) = shape.first().filter(|rows| **rows > 0) else { return Ok(element.decode(bytes)) };
         let width = bytes.len() / total;
-        let rows = self.rows(name, total)?.into_iter();
-        Ok(rows.flat_map(|range| element.decode(&bytes[range.start * width..range.end * width])).collect())
+        let (mut values, mut before) = (Vec::new(), 0);
+        for range in self.rows(name, total)? {
+            // Rows are counted in the tensor of this name, which may be several ranges of the one that holds it.
+            let of_range = |row: usize| range.start + row.saturating_sub(before).min(range.len());
+            let rows = of_range(wanted.start)..of_range(wanted.end);
+            values.extend(element.decode(&bytes[rows.start * width..rows.end * width]));
+            before += range.len();
+        }
+        Ok(values)
     }
 
     /// The tensors that are not `known`, sorted, but for tables that follow from a model's shape.
@@ -184,22 +203,6 @@ impl WeightFiles {
         let names = [Some(name), bare].into_iter().flatten();
         names.filter_map(|name| self.homes.get_key_value(name)).map(|(stored, _)| stored.as_str()).next()
     }
-}
-
-/// The files that the index at `path` names, which lie beside it.
-fn shards(path: &Path) -> Result<Vec<PathBuf>> {
-    let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
-    let foreign = |why: &str| {
-        Error::file(path, format!("not an index of safetensors files ({why}); fetch the checkpoint again"))
-    };
-    let Index { weight_map } = serde_json::from_slice(&text).map_err(|error| foreign(&error.to_string()))?;
-    let names: BTreeSet<String> = weight_map.into_values().collect();
-    if let Some(name) =
-        names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name.as_str())))
-    {
-        return Err(foreign(&format!("`{name}` is not the name of a file beside it")));
-    }
-    Ok(names.iter().map(|name| path.with_file_name(name)).collect())
 }
 
 /// The storage type of floats; `None` for other types.

@@ -2,7 +2,7 @@
 
 use super::sharing::Sharing;
 use crate::element::Element;
-use crate::model::arena::{Arena, ArenaLayout, Kind, Segment};
+use crate::model::arena::{Arena, ArenaBuffer, ArenaLayout, Kind, Segment};
 use crate::record::Persistents;
 use crate::settings::OptimizerConfig;
 
@@ -65,6 +65,27 @@ impl Arenas {
             copies: layout.arena_of(persistents, "weight copies", |index, Segment { kind, .. }| {
                 Some((copied(*kind)?, read(index, *kind)))
             }),
+        }
+    }
+
+    /// Those that checkpoints hold, as the rank of `layout` and `sharing` has them. Their buffers are this rank's.
+    pub(super) fn of_rank(&self, layout: &ArenaLayout, sharing: &Sharing) -> Self {
+        let held = |arena: &Arena, is_shared: &dyn Fn(usize) -> bool| {
+            let of_segment = |(index, buffer): (usize, &Option<ArenaBuffer>)| {
+                let held = match is_shared(index) {
+                    true => sharing.updated(layout, index),
+                    false => vec![0..layout.segments[index].elements],
+                };
+                buffer.as_ref().map(|buffer| ArenaBuffer { held, ..*buffer })
+            };
+            Arena { segments: arena.segments.iter().enumerate().map(of_segment).collect() }
+        };
+        Self {
+            // Those that layers read themselves are whole.
+            weights: held(&self.weights, &|index| self.copies.segments[index].is_some()),
+            first_moments: held(&self.first_moments, &|_| true),
+            second_moments: held(&self.second_moments, &|_| true),
+            ..self.clone()
         }
     }
 

@@ -9,7 +9,7 @@ use crate::ops::add::add;
 use crate::ops::zero::zero;
 use crate::record::{Collective, Recorder, Span, Tensor};
 
-/// A buffer for each bucket.
+/// A buffer for each bucket that several ranks own together.
 pub(super) struct BucketBuffers<'a> {
     buffers: Vec<BucketBuffer<'a>>,
     /// Holds what is in no bucket.
@@ -32,7 +32,8 @@ impl<'a> BucketBuffers<'a> {
         others: &'a Arena,
     ) -> Self {
         let buckets = sharing.shards.buckets.iter().enumerate();
-        let buffers = buckets.map(|(number, bucket)| {
+        let shared = buckets.filter(|(_, bucket)| !bucket.owners.is_single());
+        let buffers = shared.map(|(number, bucket)| {
             let elements = (bucket.range.end - bucket.range.start) as u32;
             let whole = rec.tensor(&format!("{label}.{number}"), 1, elements, element(bucket));
             BucketBuffer { number, bucket, whole }
@@ -50,8 +51,8 @@ impl<'a> BucketBuffers<'a> {
         Self::new(rec, "weights", sharing, |bucket| arena.element(bucket.segment), arena)
     }
 
-    /// Sums the gradients over the ranks, each directly after the last launch that adds to it, and adds this rank's part to the
-    /// step's.
+    /// Sums the gradients over their owners, each directly after the last launch that adds to it, and adds this rank's part to
+    /// the step's.
     pub fn scatter(&self, rec: &mut Recorder, sharing: &Sharing) {
         let mut summed = Vec::new();
         for BucketBuffer { number, bucket, whole } in &self.buffers {
@@ -65,7 +66,6 @@ impl<'a> BucketBuffers<'a> {
             let collective = Collective::ReduceScatter { own: sum_span, whole: span, parts };
             let label = format!("gradients.{number}");
             rec.exchange_early(&label, collective, &bucket.owners);
-            rec.exchange_early(&label, Collective::sum(vec![sum_span]), &bucket.copies);
             if count > 0 {
                 summed.push((sum, self.others.range(bucket.segment, own)));
             }

@@ -1,15 +1,18 @@
 //! Checkpoints of a trainer: its tensors, handed from the device to files and back.
 
 use super::arenas::Arenas;
-use super::recordings::{Recordings, persistent};
+use super::recordings::{Recordings, held_by, persistent};
 use super::trainer::Trainer;
 use crate::error::Result;
-use crate::model::arena::Arena;
+use crate::kernels::Limits;
+use crate::model::arena::{Arena, ArenaLayout};
+use crate::ranks::{Layout, Ranks};
 use crate::record::Tensor;
 use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
 use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::{CheckpointFolder, PendingCheckpoint};
+use crate::store::shared_folder;
 use crate::store::trainer_state::TrainerState;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -20,9 +23,19 @@ impl Trainer<'_> {
     /// # Errors
     /// A disk or device that fails.
     pub async fn save(&self, state: &TrainerState, pending: &PendingCheckpoint) -> Result<()> {
-        self.wait().await?;
+        // A device that fails shows when it is read, and by then the others know what they get.
+        let _ = self.wait().await;
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
-        checkpoint::save(self.tensors_in_training(), &self.recordings.model, state, pending, read).await
+        let (ranks, model) = (self.exchanger.ranks(), &self.recordings.model);
+        let everywhere = match ranks.size() {
+            1 => Everywhere::default(),
+            _ => Everywhere::of(&self.recordings, &self.gpu.capabilities().limits)?,
+        };
+        let by_rank = match ranks.size() {
+            1 => vec![self.tensors_in_training()],
+            _ => everywhere.tensors(&self.recordings),
+        };
+        checkpoint::save(&by_rank, model, state, pending, ranks, read).await
     }
 
     /// Writes a checkpoint of `state` with all other ranks, and returns its folder. Either it is whole or there is none.
@@ -35,18 +48,11 @@ impl Trainer<'_> {
         checkpoints: &CheckpointFolder,
     ) -> Result<PathBuf> {
         let ranks = self.exchanger.ranks();
-        let saved = match ranks.is_first() {
-            true => self.save_whole(state, checkpoints).await,
-            false => Ok(()),
-        };
-        ranks.agree(saved).await?;
-        Ok(PathBuf::new())
-    }
-
-    async fn save_whole(&self, state: &TrainerState, checkpoints: &CheckpointFolder) -> Result<()> {
-        let pending = checkpoints.begin(state.step)?;
-        self.save(state, &pending).await?;
-        pending.commit().map(drop)
+        let pending = begin(ranks, state.step, checkpoints).await?;
+        ranks.agree(self.save(state, &pending).await).await?;
+        let path = pending.path().to_path_buf();
+        ranks.from_first(|| pending.commit().map(drop)).await?;
+        Ok(path)
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
@@ -80,13 +86,13 @@ impl Trainer<'_> {
         checkpoint::load_adapters(weights, path, self.portions())
     }
 
-    /// The tensors of one arena as f32, by their checkpoint names. For tests and tools.
+    /// The tensors of one arena as f32, by their checkpoint names; NaN stands for elements that other ranks hold. For tests and
+    /// tools.
     ///
     /// # Errors
     /// A device that fails.
     pub async fn tensors(&self, arena: impl Fn(&Arenas) -> &Arena) -> Result<Vec<(String, Vec<f32>)>> {
         let arena = arena(&self.recordings.arenas);
-        let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
         let mut tensors = Vec::new();
         for tensor in ArenaTensor::list(&self.recordings.layout, arena, "") {
             let (mut values, element) = (Vec::new(), tensor.element());
@@ -94,10 +100,29 @@ impl Trainer<'_> {
                 values.extend(element.decode(row));
                 Ok(())
             };
-            tensor.read(&read, &mut take).await?;
+            self.take_held(&tensor, &mut take).await?;
             tensors.push((tensor.name, values));
         }
         Ok(tensors)
+    }
+
+    /// Hands the rows of a tensor to `take`, with bits set where this rank does not hold it.
+    async fn take_held(&self, tensor: &ArenaTensor<'_>, take: TakeRow<'_>) -> Result<()> {
+        if tensor.is_stored_whole() {
+            let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
+            return tensor.read(&read, take).await;
+        }
+        let width = tensor.element().bytes() as usize;
+        let mut cells = vec![0xff; width * tensor.cells()];
+        for run in tensor.runs() {
+            let held = &mut cells[width * run.cells.start..width * run.cells.end];
+            let mut copy = |row: &[u8]| {
+                held.copy_from_slice(row);
+                Ok(())
+            };
+            self.read_rows(tensor.stored(&run), &mut copy).await?;
+        }
+        tensor.take_cells(&cells, take)
     }
 
     /// Replaces the first gradient of parameter number `parameter`, between [`micro_steps`](Self::micro_steps) and
@@ -130,17 +155,8 @@ impl Trainer<'_> {
     }
 
     fn tensors_in_training(&self) -> TrainingTensors<'_> {
-        let Recordings { layout, arenas, experts, model, .. } = &self.recordings;
-        TrainingTensors {
-            weights: WeightTensors {
-                layout,
-                arena: &arenas.weights,
-                experts: experts.as_ref(),
-                low_rank: model.low_rank.as_ref(),
-            },
-            first_moments: &arenas.first_moments,
-            second_moments: &arenas.second_moments,
-        }
+        let Recordings { layout, arenas, .. } = &self.recordings;
+        tensors_of(&self.recordings, layout, arenas)
     }
 
     /// Hands each row of a persistent tensor, pad cut off, to `take`.
@@ -160,5 +176,68 @@ impl Trainer<'_> {
             bytes.chunks(row_bytes as usize).try_for_each(|row| take(&row[..useful]))?;
         }
         Ok(())
+    }
+}
+
+/// The tensors of a rank whose parameters lie in `arenas` as `layout` says.
+fn tensors_of<'a>(
+    recordings: &'a Recordings,
+    layout: &'a ArenaLayout,
+    arenas: &'a Arenas,
+) -> TrainingTensors<'a> {
+    let Recordings { whole, experts, model, .. } = recordings;
+    let (experts, low_rank) = (experts.as_ref(), model.low_rank.as_ref());
+    TrainingTensors {
+        weights: WeightTensors { layout, arena: &arenas.weights, whole, experts, low_rank },
+        first_moments: &arenas.first_moments,
+        second_moments: &arenas.second_moments,
+    }
+}
+
+/// Begins the checkpoint of `step` on the first rank, and checks that the others see its folder.
+async fn begin(ranks: &Ranks, step: u64, checkpoints: &CheckpointFolder) -> Result<PendingCheckpoint> {
+    let mut begun = None;
+    let mark = ranks.from_first(|| {
+        let pending = begun.insert(checkpoints.begin(step)?);
+        if ranks.size() == 1 { Ok(String::new()) } else { shared_folder::mark(pending.path()) }
+    });
+    let mark = mark.await?;
+    let pending = begun.unwrap_or_else(|| checkpoints.join(step));
+    if ranks.size() > 1 {
+        ranks.agree(shared_folder::check_mark(pending.path(), &mark)).await?;
+        ranks.from_first(|| shared_folder::remove_mark(pending.path())).await?;
+    }
+    Ok(pending)
+}
+
+/// The parameters of every rank. Ranks with the same part of the experts have the same layout.
+#[derive(Default)]
+struct Everywhere {
+    /// By part of the experts.
+    layouts: Vec<ArenaLayout>,
+    /// By rank: the part of the experts, and the arenas.
+    arenas: Vec<(usize, Arenas)>,
+}
+
+impl Everywhere {
+    fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
+        let Recordings { whole, arenas, sharing, .. } = recordings;
+        let layout_of = |part| {
+            let ranks = Layout { rank: part, ..sharing.ranks };
+            ArenaLayout::new(held_by(&ranks, whole), limits)
+        };
+        let layouts = (0..sharing.ranks.expert).map(layout_of).collect::<Result<Vec<_>>>()?;
+        let of_rank = |rank| {
+            let part = Layout { rank, ..sharing.ranks }.expert_part();
+            (part, arenas.of_rank(&layouts[part], &sharing.of_rank(rank, &layouts[part])))
+        };
+        let arenas = (0..sharing.ranks.world()).map(of_rank).collect();
+        Ok(Self { layouts, arenas })
+    }
+
+    fn tensors<'a>(&'a self, recordings: &'a Recordings) -> Vec<TrainingTensors<'a>> {
+        let of_rank =
+            |(part, arenas): &'a (usize, Arenas)| tensors_of(recordings, &self.layouts[*part], arenas);
+        self.arenas.iter().map(of_rank).collect()
     }
 }

@@ -4,22 +4,27 @@ use super::recordings::Recordings;
 use super::schedule::Schedule;
 use super::schedule_table::schedule_table;
 use super::trainer::Trainer;
+use crate::element::stride_of;
 use crate::error::Result;
 use crate::model::init::initial_row;
 use crate::model::parameters::Spec;
 use crate::record::Tensor;
 use std::cell::Cell;
+use std::ops::Range;
 
 /// Bytes that are written between two submissions: until a submission has run, wgpu keeps a copy of everything that was
 /// written, beside the buffers it is for.
 const PORTION: u64 = 16 << 20;
 
-/// Rows of a parameter that are written at once.
+/// Elements of a parameter that are written at once: whole rows, but where ranks share it those at its ends perhaps in part.
 struct RowGroup<'a> {
     spec: &'a Spec,
-    /// The first of them among the parameter's rows.
-    first_row: usize,
-    rows: Tensor,
+    /// The rows that they are in.
+    rows: Range<usize>,
+    /// Elements of the first row before them.
+    skipped: u64,
+    /// Where they lie: one flat row.
+    place: Tensor,
 }
 
 /// The most bytes of copies that wgpu keeps of what is written before the first step: params, which are waited for, then tables
@@ -35,8 +40,8 @@ pub(super) fn start_bytes(recordings: &Recordings) -> u64 {
     let mut kept = tables + rotary + scaler + capacities.sum::<u64>();
     let (mut most, mut written) = (kept.max(recordings.params_bytes()), 0);
     for group in RowGroup::all(recordings) {
-        kept += group.rows.bytes();
-        written += group.rows.bytes();
+        kept += group.place.bytes();
+        written += group.place.bytes();
         most = most.max(kept);
         if written >= PORTION {
             (kept, written) = (0, 0);
@@ -75,12 +80,12 @@ impl Trainer<'_> {
     /// A device that fails.
     pub(super) async fn write_initial_weights(&self, seed: u64) -> Result<()> {
         let mut written = 0;
-        for RowGroup { spec, first_row, rows } in RowGroup::all(&self.recordings) {
-            let mut bytes = Vec::with_capacity(rows.bytes() as usize);
-            for row in first_row..first_row + rows.rows as usize {
-                rows.element.encode_row(&initial_row(spec, row, seed), &mut bytes);
-            }
-            self.write(rows, &bytes);
+        for RowGroup { spec, rows, skipped, place } in RowGroup::all(&self.recordings) {
+            let mut bytes = Vec::new();
+            rows.for_each(|row| place.element.encode_row(&initial_row(spec, row, seed), &mut bytes));
+            let start = (skipped * place.element.bytes()) as usize;
+            let bytes = &bytes[start..start + place.bytes() as usize];
+            self.write(place, bytes);
             written += bytes.len() as u64;
             if written >= PORTION {
                 self.gpu.encoder().submit().await?;
@@ -106,17 +111,28 @@ impl Trainer<'_> {
 }
 
 impl<'a> RowGroup<'a> {
-    /// All weights, in groups of at most [`PORTION`] bytes where a row has no more.
+    /// The weights that this rank holds, in groups of at most [`PORTION`] bytes where a row has no more.
     fn all(recordings: &'a Recordings) -> impl Iterator<Item = Self> {
+        let weights = &recordings.arenas.weights;
         let parameters = recordings.layout.parameters.iter();
         let parts = parameters.flat_map(|(spec, parts)| parts.iter().map(move |part| (spec, part)));
-        parts.flat_map(|(spec, part)| {
-            let tensor = recordings.arenas.weights.part(spec, part);
-            let count = (PORTION / (4 * u64::from(tensor.stride))).max(1) as u32;
-            (0..tensor.rows).step_by(count as usize).map(move |first| Self {
-                spec,
-                first_row: part.first_row + first as usize,
-                rows: tensor.rows(first, count.min(tensor.rows - first)),
+        parts.flat_map(move |(spec, part)| {
+            let stride = stride_of(spec.cols as u32);
+            let count = (PORTION / (4 * u64::from(stride))).max(1) as usize;
+            let end = part.first_row + part.rows;
+            let groups = (part.first_row..end).step_by(count).flat_map(move |first| {
+                let rows = part.range(spec, first, end.min(first + count));
+                weights.held_in(part.segment, &rows)
+            });
+            groups.map(move |held| {
+                let row_of = |place: u64| part.first_row + (place / u64::from(stride)) as usize;
+                let [start, end] = [held.start, held.end].map(|place| place - part.offset);
+                Self {
+                    spec,
+                    rows: row_of(start)..row_of(end.next_multiple_of(stride.into())),
+                    skipped: start % u64::from(stride),
+                    place: weights.range(part.segment, held),
+                }
             })
         })
     }

@@ -44,10 +44,10 @@ impl Passes<'_> {
         if let Some(weights) = weights {
             weights.gather(&mut rec, sharing, Some(backward));
         }
-        match gradients {
-            Some(gradients) => gradients.scatter(&mut rec, sharing),
-            None => sharing.sum_gradients(&mut rec, sums),
+        if let Some(gradients) = gradients {
+            gradients.scatter(&mut rec, sharing);
         }
+        sharing.sum_gradients(&mut rec, sums);
         rec.try_finish()
     }
 

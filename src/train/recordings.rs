@@ -20,6 +20,7 @@ use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
+use crate::ranks::Layout;
 use crate::record::{
     BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
 };
@@ -32,6 +33,8 @@ pub struct Recordings {
     pub model: ModelConfig,
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
+    /// The parameters of the whole model, of which this rank may hold a part.
+    pub whole: Vec<Spec>,
     /// Where parameters lie in the arenas.
     pub layout: ArenaLayout,
     /// The arenas.
@@ -84,11 +87,9 @@ impl Recordings {
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
         let ranks = plan.layout;
-        let parameters = plan.grouping().apply(Gpt::describe(model));
-        let parameters = parameters.map_err(|misfit| Error::Plan(misfit.message))?;
-        let held = |spec: Spec| spec.of_expert_rank(ranks.expert_part(), ranks.expert);
-        let parameters = parameters.into_iter().map(held).collect();
-        let layout = ArenaLayout::new(parameters, &capabilities.limits)?;
+        let whole = plan.grouping().apply(Gpt::describe(model));
+        let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
+        let layout = ArenaLayout::new(held_by(&ranks, &whole), &capabilities.limits)?;
         let sharing = Sharing::new(&layout, ranks, plan.sharding);
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
         let state = StepState::tensor(&mut persistents, "step state");
@@ -163,6 +164,7 @@ impl Recordings {
         let recordings = Self {
             model: model.clone(),
             persistents,
+            whole,
             layout,
             arenas,
             sharing,
@@ -249,6 +251,11 @@ impl Recordings {
 
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
+
+/// What a rank holds of the parameters `whole`.
+pub(super) fn held_by(ranks: &Layout, whole: &[Spec]) -> Vec<Spec> {
+    whole.iter().map(|spec| spec.clone().of_expert_rank(ranks.expert_part(), ranks.expert)).collect()
+}
 
 /// The tensors of a loss scale that adapts.
 fn scaler(adaptation: &Adaptation, persistents: &mut Persistents) -> LossScaler {

@@ -56,6 +56,11 @@ impl Sharing {
         }
     }
 
+    /// The same for another rank, whose parameters are those of `layout`.
+    pub(super) fn of_rank(&self, rank: usize, layout: &ArenaLayout) -> Self {
+        Self::new(layout, Layout { rank, ..self.ranks }, self.sharding)
+    }
+
     /// Whether this rank has all weights, and can compute the model alone.
     pub(super) fn holds_all_weights(&self) -> bool {
         !self.shards_weights() && self.ranks.expert == 1
@@ -94,20 +99,25 @@ impl Sharing {
     /// optimizer is sharded, each rank gets the sums that it updates by.
     pub(super) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
         for (number, bucket) in self.shards.buckets.iter().enumerate() {
-            let whole = span(gradients, bucket, bucket.range.clone());
             let label = format!("gradients.{number}");
             if !self.shards_optimizer() {
+                let whole = span(gradients, bucket, bucket.range.clone());
                 rec.exchange_once_complete(&label, Collective::sum(vec![whole]), &bucket.replicas);
                 continue;
             }
-            let own = span(gradients, bucket, self.shards.own_of(bucket));
-            let parts = bucket.parts_in_bytes(whole.element.bytes());
-            rec.exchange_once_complete(
-                &label,
-                Collective::ReduceScatter { own, whole, parts },
-                &bucket.owners,
-            );
-            rec.exchange_once_complete(&label, Collective::sum(vec![own]), &bucket.copies);
+            let range = self.shards.own_of(bucket);
+            // With gradients sharded, owners have exchanged those of every micro-batch.
+            if !self.shards_gradients() {
+                let own = span(gradients, bucket, range.clone());
+                let whole = span(gradients, bucket, bucket.range.clone());
+                let parts = bucket.parts_in_bytes(whole.element.bytes());
+                let collective = Collective::ReduceScatter { own, whole, parts };
+                rec.exchange_once_complete(&label, collective, &bucket.owners);
+            }
+            if !range.is_empty() {
+                let own = span(gradients, bucket, range);
+                rec.exchange_once_complete(&label, Collective::sum(vec![own]), &bucket.copies);
+            }
         }
     }
 

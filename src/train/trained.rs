@@ -86,7 +86,8 @@ impl<'gpu> TrainedModel<'gpu> {
     pub async fn load(gpu: &'gpu Gpu, run: &TrainedRun, sequences: u32) -> Result<Self> {
         let (config, capabilities) = (&run.plan.model, gpu.capabilities());
         let mut persistents = Persistents::new();
-        let layout = ArenaLayout::new(Gpt::describe(config), &capabilities.limits)?;
+        let whole = Gpt::describe(config);
+        let layout = ArenaLayout::new(whole.clone(), &capabilities.limits)?;
         let weights = layout.arena(&mut persistents, "weights", |kind| Some(kind.compute));
         let bytes = GenerateRecordings::largest_tensor(config, sequences);
         let what = format!("a tensor of {sequences} sequences takes");
@@ -108,7 +109,7 @@ impl<'gpu> TrainedModel<'gpu> {
         }
         let experts = model_buffers.experts.as_ref();
         let low_rank = config.low_rank.as_ref();
-        let tensors = WeightTensors { layout: &layout, arena: &weights, experts, low_rank };
+        let tensors = WeightTensors { layout: &layout, arena: &weights, whole: &whole, experts, low_rank };
         load_whole_weights(tensors, &run.checkpoint, write)?;
         let reader = Reader::new(gpu, recordings.logits.bytes()).await?;
         Ok(Self { gpu, recordings, buffers, prepared, reader })

@@ -18,6 +18,21 @@ fn plan_needs_no_adapter() {
     }
 }
 
+/// As many ranks as the file asks for, and what of it cannot be trained.
+#[test]
+fn plan_takes_the_ranks_from_the_file() {
+    let spread = ["plan", "configs/tiny.yaml", "--batch_size=4", "--use_parallel=True"];
+    let planned = |flags: &[&str]| run(without_adapter(gristmill(spread).args(flags))).succeeded();
+    let four = planned(&["--parallel_config.data_parallel=4", "--gradient_accumulation_steps=2"]);
+    let step = "8 x 4 windows of 128 tokens: 4,096 tokens";
+    assert!(four.stdout.contains(step) && four.stdout.contains(", shared by 4 ranks\n"), "{}", four.stdout);
+    assert!(!four.stdout.contains("not built") && !four.stderr.contains("not built"), "{}", four.stderr);
+    let stages = planned(&["--parallel_config.pipeline_stage=2", "--parallel_config.micro_batch_num=8"]);
+    let remark = "This plan cannot be trained yet: --parallel_config.pipeline_stage: `2` is not built yet";
+    assert!([&stages.stdout, &stages.stderr].iter().any(|text| text.contains(remark)), "{}", stages.stdout);
+    assert!(stages.stdout.contains("8 x 4 windows"), "{}", stages.stdout);
+}
+
 /// Both ways, so that the difference can be weighed.
 #[test]
 fn plan_says_what_recomputation_saves() {
@@ -217,16 +232,27 @@ fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
             assert!(planned.contains(text), "`{text}` is missing:\n{planned}");
         }
     }
-    let refused = |arguments: &[&str]| {
+    let refused_in = |lines: usize, arguments: &[&str]| {
         let ended = run(without_adapter(&mut gristmill(arguments)));
-        assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+        assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), lines), "{}", ended.stderr);
         ended.stderr
     };
+    let refused = |arguments: &[&str]| refused_in(1, arguments);
     let answer =
         refused(&["train", "--config", file, "--as-single", "--train_dataset.data_loader.dataset_dir=''"]);
     assert!(answer.contains("train_dataset.data_loader.type: needs `dataset_dir`"), "{answer}");
-    let answer = refused(&["plan", "--config", file]);
-    assert!(answer.contains("parallel_config: asks for 16 devices"), "{answer}");
+    let answer = refused_in(3, &["train", "--config", file]);
+    assert!(answer.contains("model_parallel: `4` is not built yet: "), "{answer}");
+    let shared = ["--parallel_config.model_parallel=1", "--parallel_config.pipeline_stage=1"];
+    let answer = refused(&[&["train", file], &shared[..]].concat());
+    assert!(
+        answer.contains("parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started"),
+        "{answer}"
+    );
+    let whole = ["plan", "--config", file, "--parallel.enable_parallel_optimizer=False"];
+    let planned = run(without_adapter(&mut gristmill(whole))).succeeded().stdout;
+    assert!(planned.contains("32 x 3 windows of 64 tokens"), "{planned}");
+    assert!(planned.contains(", shared by 2 ranks\n"), "{planned}");
     let answer = refused(&["plan", file, "--config", file]);
     assert!(answer.contains("--config: the configuration is named twice; name it once"), "{answer}");
 }

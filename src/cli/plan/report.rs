@@ -91,9 +91,11 @@ impl<'a> Report<'a> {
             let active = HumanCount(forecast.active_parameters as u64);
             lines.push(format!("experts  a token uses {active} of these parameters"));
         }
+        let data = plan.layout.data;
+        let shared = if data > 1 { format!(", shared by {data} ranks") } else { String::new() };
         lines.push(format!(
-            "step     {} x {} windows of {} tokens: {} tokens, {}FLOP",
-            plan.settings.runner.gradient_accumulation_steps,
+            "step     {} x {} windows of {} tokens: {} tokens, {}FLOP{shared}",
+            plan.micro_batches_per_step(),
             plan.settings.runner.batch_size,
             plan.model.seq_length,
             HumanCount(tokens),

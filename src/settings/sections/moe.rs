@@ -6,7 +6,7 @@ mod fill;
 mod routing;
 mod rows;
 
-pub use rows::{Moe, RoutingPolicy, TopkMethod};
+pub use rows::{Dispatcher, Moe, RoutingPolicy, TopkMethod};
 
 use super::model::{self, Model};
 use crate::settings::engine::*;
@@ -43,6 +43,20 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_model: Reader<'a>, model: &Mod
     deepseek::fill(&mut moe, &reader, model.kind);
     fill::fill(&mut moe, &reader, model);
     Some(moe)
+}
+
+/// Says how routed tokens are exchanged where they are: between `ranks` that share the experts.
+pub(crate) fn settle_dispatcher(moe: &mut Moe, ranks: usize, source: &Source<'_>) {
+    const KEY: &str = "moe_token_dispatcher_type";
+    let Some(dispatcher) = moe.moe_token_dispatcher_type.take() else { return };
+    let is_there = |section: &&str| source.node(&format!("{section}.{KEY}")).is_some();
+    let section = [PATH, model::PATH].into_iter().find(is_there).unwrap_or(PATH);
+    if ranks == 1 {
+        source.ignore(section, KEY);
+    } else if dispatcher != Dispatcher::AllToAll {
+        let word = dispatcher.word();
+        source.note(format!("{section}.{KEY}: `{word}` is computed as `alltoall`, with the same results"));
+    }
 }
 
 /// Notes all keys that only a mixture reads: in a dense model they have no meaning.

@@ -1,6 +1,6 @@
 //! `parallel_config` and `parallel`: how a run is spread over ranks.
 
-mod asked;
+mod degrees;
 mod mode;
 mod rows;
 mod sharding;
@@ -9,7 +9,7 @@ pub use mode::ParallelMode;
 pub use rows::{OptimizerLevel, OptimizerShards, Parallel, ParallelContext, PipelineConfig};
 pub use sharding::{Sharded, Sharding};
 
-use super::moe::Moe;
+use super::moe::{self, Moe};
 use super::run::Run;
 use crate::ranks::Layout;
 use crate::settings::engine::*;
@@ -84,7 +84,7 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
     let uses_parallel = run.use_parallel == Some(true);
     let counts =
         uses_parallel && matches!(asked.context.parallel_mode, ParallelMode::SemiAuto | ParallelMode::Auto);
-    let layout = asked::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
+    let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
     if layout.model == 1 {
         degrees.ignore(&["use_seq_parallel"]);
     }
@@ -92,9 +92,12 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
 }
 
 impl Distribution {
-    /// Checks that the experts of `moe` can be spread as asked; a dense model has none to spread.
-    pub fn fit_experts(&mut self, moe: Option<&Moe>, source: &Source<'_>) {
-        asked::fit_experts(&mut self.layout, moe, source);
+    /// Checks that the experts of `moe` can be spread as asked, and settles how tokens get to them; a dense model has none.
+    pub fn fit_experts(&mut self, moe: Option<&mut Moe>, source: &Source<'_>) {
+        degrees::fit_experts(&mut self.layout, moe.as_deref(), source);
+        if let Some(moe) = moe {
+            moe::settle_dispatcher(moe, self.layout.expert, source);
+        }
     }
 
     /// What each rank holds a part of, where `comm_recompute` says whether weights are gathered twice.

@@ -33,12 +33,13 @@ rows! {
         /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
         /// Under a loss scale that adapts, too, the first overflow does.
         check_for_nan_in_loss_and_grad: bool = Host.default(false),
-        /// Whether one device does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows
+        /// Whether one rank does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows
         /// of a step are kept by accumulation, and `context.max_device_memory` is not applied.
         as_single: bool = Host.default(false),
-        /// Whether the original runs on several devices; see `parallel_config`.
+        /// Whether the run is spread over several ranks; see `parallel_config`.
         use_parallel: Option<bool> = Host.optional().example("True"),
-        /// Micro-batches that the original computes in turns to hide communication; taken as 1, but counted by `as_single`.
+        /// Micro-batches that the original computes in turns to hide communication. Where degrees of `parallel_config` count, and by
+        /// `as_single`, so many times more are accumulated; elsewhere taken as 1.
         micro_batch_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     others [

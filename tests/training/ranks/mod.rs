@@ -1,4 +1,6 @@
 //! Runs on several ranks of this process.
 
 mod against_one;
+mod checkpoints;
+mod spread;
 mod whole_runs;

@@ -1,23 +1,14 @@
 //! Runs on several ranks from a configuration file to a run folder.
 
-use crate::runs::{FolderRun, Setup, metrics, on_ranks};
+use super::spread::{Spread, run_each};
+use crate::runs::{FolderRun, Setup, metrics};
 use gristmill::error::Result;
-use gristmill::train::run::{Summary, run_on_ranks};
-use pollster::block_on;
-use std::path::Path;
-use std::sync::Arc;
+use gristmill::train::run::Summary;
 
-/// A run of two layers, with few steps.
+/// A run of two layers, with few steps, in which all ranks share the batch.
 fn small(overrides: &[&str]) -> FolderRun {
-    FolderRun::new(Setup::new("ranked", "").with(overrides))
-}
-
-/// Runs `config` on as many ranks as there are lists of arguments.
-fn run_each(config: &Path, arguments: &[Vec<String>]) -> Vec<Result<Summary>> {
-    on_ranks(arguments.len(), |ranks| {
-        let of_rank = &arguments[ranks.rank()];
-        block_on(run_on_ranks(config, of_rank, Arc::default(), ranks))
-    })
+    let shared = ["--use_parallel=True", "--parallel.parallel_mode=0"];
+    FolderRun::new(Setup::new("ranked", "").with(&shared).with(overrides))
 }
 
 fn lines(results: Vec<Result<Summary>>) -> Vec<String> {
@@ -28,18 +19,42 @@ fn lines(results: Vec<Result<Summary>>) -> Vec<String> {
 fn one_rank_writes_for_all() {
     let run = small(&[]);
     let config = run.setup.write(run.home.path());
-    let results = run_each(&config, &vec![run.arguments(3); 2]);
+    let results = run_each(&config, &vec![Spread::sharded(2).arguments(&run, 3); 2]);
     let summaries: Vec<Summary> = results.into_iter().map(|result| result.expect("a run")).collect();
     assert_eq!(summaries[0], summaries[1]);
     let steps: Vec<u64> = metrics(&run.folder()).iter().map(|line| line.step).collect();
     assert_eq!(steps, [1, 2, 3]);
 }
 
+/// Three micro-batches cannot be shared evenly, and all are counted once. The allowed error is that of losses in data parallel.
+#[test]
+fn an_evaluation_is_that_of_one_rank() {
+    let evaluated = |size: usize| {
+        let accumulation = format!("--gradient_accumulation_steps={}", 4 / size);
+        let eval = ["--do_eval", "--train_dataset.eval_fraction=0.3", "--eval_batches=3"];
+        let run = small(&eval);
+        let run = FolderRun::new(run.setup.with(&[&accumulation]));
+        let config = run.setup.write(run.home.path());
+        let results = run_each(&config, &vec![run.arguments(2); size]);
+        let summary = results.into_iter().next().expect("a rank").expect("a run");
+        [summary.loss, summary.eval_loss.expect("an evaluation")].map(f64::from)
+    };
+    let one = evaluated(1);
+    for size in [2, 4] {
+        let several = evaluated(size);
+        for (got, want) in several.into_iter().zip(one) {
+            let apart = (got - want).abs() / want;
+            println!("{size} ranks: {got} where one has {want}, {apart:.1e} apart");
+            assert!(apart <= 1e-6, "{size} ranks: {got} where one has {want}");
+        }
+    }
+}
+
 #[test]
 fn ranks_that_differ_end_with_one_line() {
     let run = small(&[]);
     let config = run.setup.write(run.home.path());
-    let mut arguments = vec![run.arguments(3); 3];
+    let mut arguments = vec![Spread { ranks: 3, ..Spread::ONE }.arguments(&run, 3); 3];
     arguments[1].push("--lr_schedule.learning_rate=1.e-4".into());
     let refused = lines(run_each(&config, &arguments));
     assert_eq!(

@@ -234,7 +234,7 @@ const NOTICES: &str = "
 + balance_via_topk_bias: True
 = moe_config.balance_via_topk_bias: `topk_bias_update_rate` is not above 0, so the bias stays as it is
 + aux_loss_types: [comm], aux_loss_factors: [1]
-= moe_config.aux_loss_types: `comm` balances devices, and here is one: a constant, so it is left out
+= moe_config.aux_loss_types: `comm` balances devices, and is left out: what a step computes does not depend on their number
 + z_loss_factor: 0.1 | return_extra_loss: False
 = model.model_config.return_extra_loss: the losses whose factors are written join the objective all the same
 + | moe_token_drop_policy: probs

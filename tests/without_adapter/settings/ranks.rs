@@ -79,7 +79,7 @@ fn a_plan_of_several_ranks_reads_back_as_itself_on_them() {
         "--parallel_config.data_parallel=4",
         "--parallel.enable_parallel_optimizer=True",
         "--parallel.parallel_optimizer_config.optimizer_level=level2",
-        "--parallel.optimizer_weight_shard_size=-1",
+        "--parallel.optimizer_weight_shard_size=2",
         "--gradient_accumulation_steps=3",
     ];
     let experts = experts();
@@ -88,7 +88,9 @@ fn a_plan_of_several_ranks_reads_back_as_itself_on_them() {
         &experts,
         "--micro_batch_interleave_num=2",
     ];
-    for flags in [&of_optimizer[..], &of_experts, &["--parallel.parallel_mode=0"]] {
+    let of_weights =
+        [&of_optimizer[..], &["--parallel.parallel_optimizer_config.optimizer_level=level3"]].concat();
+    for flags in [&of_optimizer[..], &of_weights, &of_experts, &["--parallel.parallel_mode=0"]] {
         for rank in [0, 3] {
             let (plan, _) = plan_on(flags, rank, 4);
             let text = plan.to_yaml();
@@ -213,6 +215,34 @@ fn experts_are_spread_evenly_over_ranks_that_share_the_batch() {
     );
 }
 
+/// Every word for the exchange of routed tokens is one exchange here, which one rank does not have.
+#[test]
+fn routed_tokens_go_by_all_to_all() {
+    let key = "moe_config.moe_token_dispatcher_type";
+    let experts = experts();
+    for word in ["alltoall", "alltoall_deredundency", "alltoall_zero_redundancy", "allgather", "flex"] {
+        let dispatcher = format!("--{key}={word}");
+        let spread = ["--parallel_config={data_parallel: 4, expert_parallel: 2}", &experts, &dispatcher];
+        let (plan, notices) = plan_on(&spread, 1, 4);
+        let note = format!("{key}: `{word}` is computed as `alltoall`, with the same results");
+        assert_eq!(notices.contains(&note), word != "alltoall", "{notices:?}");
+        assert_eq!(plan, plan_on(&spread[..2], 1, 4).0, "{word}");
+        let (_, alone) = resolve(BASE, &[&experts, &dispatcher]).unwrap();
+        assert!(alone.contains(&format!("without meaning here and ignored: {key}")), "{alone:?}");
+    }
+    let other =
+        answer(&[PARALLEL, "--parallel_config.data_parallel=4", &experts, &format!("--{key}=ring")], 4);
+    assert!(other.starts_with(&format!("--{key}: expected alltoall, alltoall_deredundency, ")), "{other}");
+    // What balances devices is left out, so that a step does not depend on how many there are.
+    let losses = "--moe_config.aux_loss_types=[device]";
+    let spread = ["--parallel_config={data_parallel: 4, expert_parallel: 2}", &experts, losses];
+    let (plan, notices) = plan_on(&[&spread[..], &["--moe_config.aux_loss_factors=[0.1]"]].concat(), 1, 4);
+    let left_out = "moe_config.aux_loss_types: `device` balances devices, and is left out: what a step computes does not depend on \
+                    their number";
+    assert!(notices.contains(&left_out.to_string()), "{notices:?}");
+    assert_eq!(plan.model.mixture.map(|mixture| mixture.losses), Some(Default::default()));
+}
+
 #[test]
 fn what_is_shared_out_follows_from_the_keys_of_the_optimizer() {
     let optimizer = Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false };
@@ -231,6 +261,8 @@ fn what_is_shared_out_follows_from_the_keys_of_the_optimizer() {
         (vec![shards("optimizer_level: level3")], again),
         (vec![shards("optimizer_weight_shard_size: 0"), recompute.to_string()], again),
         (vec![context("optimizer_weight_shard_size: 8")], optimizer),
+        (vec![context("optimizer_weight_shard_size: 4")], Sharding { ranks: 4, ..optimizer }),
+        (vec![shards("optimizer_weight_shard_size: 2")], Sharding { ranks: 2, ..optimizer }),
         (vec![recompute.to_string()], Sharding::NONE),
     ] {
         let flags: Vec<&str> = ["--parallel_config.data_parallel=8"]
@@ -328,6 +360,60 @@ fn degrees_that_are_not_built_are_planned() {
         "--parallel_config: `4` is not built: a sequence stays on one rank; write `context_parallel: 1`, and \
          `recompute_config.recompute: True` where memory is short"
     );
+}
+
+/// Whatever the degrees, the mode and the number of ranks: a plan for these ranks, or lines of which none is about another.
+#[test]
+fn every_combination_is_a_plan_or_one_line_each() {
+    let (mut plans, mut refusals) = (0, 0);
+    let uses = ["", "use_parallel: False\n", "use_parallel: True\n", "use_parallel: True\nas_single: True\n"];
+    let mut check = |text: &str, rank: usize, size: usize| match started(text, &[], rank, size) {
+        Ok(RunConfig { plan, unbuilt, .. }) => {
+            plans += 1;
+            let Layout { data, expert, .. } = plan.layout;
+            assert_eq!(
+                (plan.layout.world(), plan.layout.rank, data, unbuilt.len()),
+                (size, rank, size, 0),
+                "{text}"
+            );
+            assert!(data.is_multiple_of(expert) && 4usize.is_multiple_of(expert), "{text}");
+            assert_eq!(
+                plan.tokens_per_step,
+                size * plan.settings.runner.gradient_accumulation_steps * 4 * 32,
+                "{text}"
+            );
+            let again =
+                started(&plan.to_yaml(), &[], rank, size).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert_eq!(again.plan, plan, "{text}");
+        }
+        Err(error) => {
+            refusals += 1;
+            let lines = error.to_string();
+            assert!(
+                lines.lines().count() <= 2 && lines.lines().all(|line| line.starts_with("x.yaml:")),
+                "{lines}\n{text}"
+            );
+            assert!(
+                lines.lines().all(|line| line.contains("; write ")
+                    || line.contains("; start ")
+                    || line.contains("; remove it")),
+                "{lines}"
+            );
+        }
+    };
+    for (used, mode) in uses.into_iter().flat_map(|used| [0, 1, 3].map(|mode| (used, mode))) {
+        for (data, expert, model) in [1, 2, 4].into_iter().flat_map(|data| {
+            [1, 2, 3].into_iter().flat_map(move |expert| [1, 2].map(|model| (data, expert, model)))
+        }) {
+            let text = format!(
+                "{BASE}{used}parallel: {{parallel_mode: {mode}, enable_parallel_optimizer: True}}\nparallel_config: \
+                 {{data_parallel: {data}, expert_parallel: {expert}, model_parallel: {model}}}\nmoe_config: {{expert_num: 4, \
+                 num_experts_chosen: 2}}\n"
+            );
+            [(0, 1), (1, 2), (3, 4)].into_iter().for_each(|(rank, size)| check(&text, rank, size));
+        }
+    }
+    assert!(plans > 100 && refusals > 100, "{plans} plans, {refusals} refusals");
 }
 
 #[test]

@@ -169,10 +169,14 @@ rows! {
             "about generation; `gristmill generate` takes flags",
         ),
         ignored(
-            "compute_in_2d fine_grain_interleave parallel_optimizer use_seq_parallel|sequence_parallel seq_parallel \
-                use_ring_attention input_sliced_sig micro_batch_interleave_num lm_head_dp num_layers_of_each_stage",
-            "about several devices",
+            "compute_in_2d fine_grain_interleave use_seq_parallel|sequence_parallel seq_parallel lm_head_dp",
+            "about matrices that ranks share, which is not built",
         ),
+        ignored("use_ring_attention", "about sequences that ranks share, which is not built"),
+        ignored("num_layers_of_each_stage", "about pipelines, which are not built"),
+        ignored("parallel_optimizer", "`parallel.enable_parallel_optimizer` shares out the optimizer"),
+        ignored("micro_batch_interleave_num", "counts at the top level"),
+        ignored("input_sliced_sig", "a loader knows whether its targets are shifted"),
         ignored(
             "qkv_concat ffn_concat use_attn_mask_compression use_prompt_flash_attention use_incre_flash_attention \
                 use_rope_slice use_contiguous_weight_layout_attention use_interleaved_weight_layout_mlp \

@@ -96,8 +96,9 @@ fn by_types(moe: &Moe, reader: &Reader<'_>) -> f64 {
         match kind.as_str() {
             "expert" => expert = *factor,
             "device" | "comm" => {
-                let text =
-                    format!("`{kind}` balances devices, and here is one: a constant, so it is left out");
+                let text = format!(
+                    "`{kind}` balances devices, and is left out: what a step computes does not depend on their number"
+                );
                 reader.note("aux_loss_types", text);
             }
             _ => {

@@ -53,9 +53,9 @@ rows! {
         /// By how much that bias moves in a step, towards experts that had less than the mean.
         topk_bias_update_rate: Option<f64> = Numbers.optional().within(FROM_ZERO).also("moe_router_bias_update_rate")
             .example("0.01\nbalance_via_topk_bias: True"),
-        /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices, are constants on
-        /// one, and are left out with a notice. A loss joins the objective because its factor is written, whatever
-        /// `return_extra_loss` says.
+        /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices and are left out with a
+        /// notice, since what a step computes does not depend on how many there are. A loss joins the objective because its factor
+        /// is written, whatever `return_extra_loss` says.
         aux_loss_types: Vec<String> = Numbers.optional().example("[expert]\naux_loss_factors: [0.1]"),
         /// A factor for each of `aux_loss_types`.
         aux_loss_factors: Vec<f64> = Numbers.optional().within(FACTORS).example("[0.2]\naux_loss_types: [expert]"),
@@ -104,16 +104,26 @@ rows! {
         callback_moe_droprate: bool = Host.default(false),
         /// Whether `.npy` files with the choices of all of a step's tokens are written, for `gristmill token-distribution`.
         save_token_distribution: bool = Host.default(false),
+        /// How routed tokens get to the ranks of their experts, where `expert_parallel` is above 1: by all-to-all. The other words
+        /// differ from it in what crosses between machines and in no result, and are computed so with a notice.
+        moe_token_dispatcher_type: Option<Dispatcher> = Host.optional(),
         /// Type of the router's numbers; float32, whatever is written.
         router_dense_type: Option<RouterType> = Host.optional().also("moe_router_dtype"),
     }
     others [
         ignored(
-            "expert_group_size group_wise_a2a comp_comm_parallel comp_comm_parallel_degree ep_extend_tp \
-                expert_model_parallel enable_deredundency npu_nums_per_device use_allgather_dispatcher \
-                moe_shared_expert_overlap dispatch_global_max_bs moe_token_dispatcher_type enable_expert_relocation \
-                expert_relocation_initial_iteration expert_relocation_freq",
-            "about experts on several devices",
+            "use_allgather_dispatcher enable_deredundency npu_nums_per_device group_wise_a2a dispatch_global_max_bs",
+            "other ways to the same results of exchanging routed tokens, which go by all-to-all here",
+        ),
+        ignored(
+            "comp_comm_parallel comp_comm_parallel_degree moe_shared_expert_overlap",
+            "what the original computes during an exchange; here whatever does not need its result",
+        ),
+        ignored("ep_extend_tp expert_model_parallel", "about matrices that ranks share, which is not built"),
+        ignored("expert_group_size", "how many tokens the original's first router takes at once; here those of a micro-batch"),
+        ignored(
+            "enable_expert_relocation expert_relocation_initial_iteration expert_relocation_freq",
+            "about moving experts between devices as their load changes; here an expert stays on its rank",
         ),
         ignored(
             "cur_layer moe_module_name max_router_load print_expert_load",
@@ -181,6 +191,23 @@ words! {
         V2 = "TopkRouterV2",
         /// They are renormalised.
         V1 = "TopkRouterV1",
+    }
+}
+
+words! {
+    /// `moe_token_dispatcher_type`.
+    pub enum Dispatcher {
+        /// Each rank sends each other one its tokens.
+        #[default]
+        AllToAll = "alltoall",
+        /// A token goes to each machine once.
+        OnceToMachine = "alltoall_deredundency",
+        /// A token goes to each rank once.
+        OnceToRank = "alltoall_zero_redundancy",
+        /// Megatron: every rank gets all tokens.
+        AllGather = "allgather",
+        /// Megatron: by a library of its own.
+        Flex = "flex",
     }
 }
 

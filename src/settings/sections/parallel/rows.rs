@@ -99,8 +99,9 @@ rows! {
         /// Whether each rank also keeps the accumulated gradients of its part alone (ZeRO-2): they are summed over the ranks after
         /// each micro-batch instead of once a step.
         gradient_accumulation_shard: bool = Host.default(false),
-        /// How many ranks share one copy, a divisor of `data_parallel`; -1 or 0: all of them. One that is no divisor has no effect,
-        /// as in the original. Less than all is planned for and not trained yet. Also read in `parallel`.
+        /// How many neighbours among the ranks that share the batch share one copy: a divisor of `data_parallel` and a multiple of
+        /// `expert_parallel`; -1 or 0: all of them. One that is no divisor has no effect, as in the original. Also read in
+        /// `parallel`.
         optimizer_weight_shard_size: i64 = Host.default(-1).within(FROM_MINUS_ONE),
         /// MindSpore's word for all of it: `level2` is `gradient_accumulation_shard: True`, `level3` is
         /// `recompute_config.parallel_optimizer_comm_recompute: True`, `level1` neither.

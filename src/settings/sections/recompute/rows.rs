@@ -33,11 +33,12 @@ rows! {
         /// The same for `select_comm_recompute`. One device makes no difference between the two.
         select_comm_recompute_exclude: Selection =
             Host.default(Selection::NONE).read_by(selection).example("['.*\\.norm']"),
-        /// Whether weights are gathered again; no effect on one device.
+        /// Whether weights that ranks gather for the forward pass (`parallel.enable_parallel_optimizer`) are dropped after it and
+        /// gathered again for the backward pass, of all layers; no effect elsewhere.
         parallel_optimizer_comm_recompute: bool = Host.default(false),
-        /// Whether the exchange between parts of a matrix is done again; no effect on one device.
+        /// Whether the exchange between parts of a matrix is done again; no effect without `model_parallel`.
         mp_comm_recompute: bool = Host.default(true),
-        /// Whether devices share what is kept of a layer; no effect on one device.
+        /// Whether ranks share what is kept of a layer; no effect without `model_parallel`.
         recompute_slice_activation: bool = Host.default(false),
     }
     others []

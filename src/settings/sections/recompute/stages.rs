@@ -1,4 +1,4 @@
-//! How the original deals layers to the stages of a pipeline. A run here is one rank, but files count layers by stage.
+//! How the original deals layers to the stages of a pipeline. A run here has no stages, but files count layers by them.
 //!
 //! With `pp_interleave_num` a stage holds several chunks of layers that are not neighbours: chunks are numbered (interleave,
 //! stage), and layers fill them in this order.

@@ -29,7 +29,7 @@ pub(super) const V2: TypeEntry = TypeEntry {
 
 const OTHERS: &[Other] = &[
     ignored("mla_qkv_concat", "about the layout of the original's weights"),
-    ignored("ep_size pretraining_tp", "about several devices"),
+    ignored("ep_size pretraining_tp", "`parallel_config` says how a run is spread over ranks"),
     differs(
         "aux_loss_alpha seq_aux",
         Passes::Off,

@@ -1,0 +1,165 @@
+//! Which ranks hold what of the tensors of a checkpoint, and which of them writes each.
+
+use super::arena_tensors::{ArenaTensor, Run};
+use super::router_tensors::RouterTensor;
+use super::tensor_file::TensorInfo;
+use crate::record::Tensor;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A tensor of a checkpoint, and the ranks that hold it or a part of it.
+pub(super) struct Holding<'a> {
+    pub info: TensorInfo,
+    pub content: Content<'a>,
+    /// The rank that writes it.
+    pub writer: usize,
+    /// What each rank holds, ascending; ranks with nothing are left out.
+    holders: Vec<(usize, Vec<Run>)>,
+}
+
+/// What a tensor consists of.
+#[derive(Clone, Copy)]
+pub(super) enum Content<'a> {
+    /// A piece of a parameter, as one of its holders sees it.
+    Parameter(&'a ArenaTensor<'a>),
+    /// The state of a router, which all ranks have.
+    Router(Tensor),
+}
+
+impl<'a> Holding<'a> {
+    /// The tensors that any rank has, where `by_rank` lists those of each, with `router_state` behind them. They are divided evenly
+    /// by bytes among the first `writers` ranks, but are not moved to another rank where one of these holds them whole.
+    pub fn list(
+        by_rank: &'a [Vec<ArenaTensor<'a>>],
+        router_state: &[RouterTensor],
+        writers: usize,
+    ) -> Vec<Self> {
+        let mut holdings: Vec<Self> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        for (rank, tensors) in by_rank.iter().enumerate() {
+            for tensor in tensors {
+                let place = *places.entry(&tensor.name).or_insert_with(|| {
+                    let (info, content) = (tensor.info(), Content::Parameter(tensor));
+                    holdings.push(Self { info, content, writer: 0, holders: Vec::new() });
+                    holdings.len() - 1
+                });
+                let runs = tensor.runs();
+                if !runs.is_empty() {
+                    holdings[place].holders.push((rank, runs));
+                }
+            }
+        }
+        holdings.extend(router_state.iter().map(|RouterTensor { info, tensor }| {
+            let (info, content) = (info.clone(), Content::Router(*tensor));
+            Self { info, content, writer: 0, holders: Vec::new() }
+        }));
+        divide(&mut holdings, writers);
+        holdings
+    }
+
+    /// Which cells come from which rank: those that the writer has from itself, every other one from the first rank that has it.
+    pub fn sources(&self) -> Vec<(usize, Run)> {
+        let (mut sources, mut missing) = (Vec::new(), Vec::new());
+        missing.extend(Some(0..self.cells()).filter(|cells| !cells.is_empty()));
+        let of_writer = self.holders.iter().filter(|(rank, _)| *rank == self.writer);
+        let of_others = self.holders.iter().filter(|(rank, _)| *rank != self.writer);
+        for (rank, runs) in of_writer.chain(of_others) {
+            if missing.is_empty() {
+                break;
+            }
+            for run in runs {
+                sources.extend(take(&mut missing, run).into_iter().map(|run| (*rank, run)));
+            }
+        }
+        assert!(missing.is_empty(), "no rank holds the cells {missing:?} of {}", self.info.name);
+        sources
+    }
+
+    /// The number of its cells.
+    pub fn cells(&self) -> usize {
+        match self.content {
+            Content::Parameter(tensor) => tensor.cells(),
+            Content::Router(_) => 0,
+        }
+    }
+
+    /// Bytes of a cell.
+    pub fn width(&self) -> usize {
+        match self.content {
+            Content::Parameter(tensor) => tensor.element().bytes() as usize,
+            Content::Router(_) => 4,
+        }
+    }
+
+    /// The ranks that hold all of it; `None`: all ranks do.
+    fn whole_on(&self) -> Option<Vec<usize>> {
+        let is_whole = |runs: &[Run]| runs.iter().map(|run| run.cells.len()).sum::<usize>() == self.cells();
+        match self.content {
+            Content::Router(_) => None,
+            Content::Parameter(_) => {
+                let whole = self.holders.iter().filter(|(_, runs)| is_whole(runs));
+                Some(whole.map(|(rank, _)| *rank).collect())
+            }
+        }
+    }
+}
+
+/// The tensors that each of `ranks` ranks writes, in the order of its file.
+pub(super) fn written(holdings: &[Holding<'_>], ranks: usize) -> Vec<Vec<usize>> {
+    let mut written = vec![Vec::new(); ranks];
+    let mut order: Vec<usize> = (0..holdings.len()).collect();
+    // The order in which a file is written.
+    order.sort_by_key(|&index| Reverse(holdings[index].info.dtype.bitsize()));
+    order.into_iter().for_each(|index| written[holdings[index].writer].push(index));
+    written
+}
+
+/// Gives each tensor to the writer with the fewest bytes so far among those that hold it whole, or among all.
+fn divide(holdings: &mut [Holding<'_>], writers: usize) {
+    let mut bytes = vec![0; writers];
+    for holding in holdings {
+        let candidates = holding.whole_on().map(|ranks| ranks.into_iter().filter(|rank| *rank < writers));
+        let candidates = candidates.map(Iterator::collect::<Vec<_>>).filter(|ranks| !ranks.is_empty());
+        let candidates = candidates.unwrap_or_else(|| (0..writers).collect());
+        holding.writer = candidates.into_iter().min_by_key(|rank| bytes[*rank]).unwrap_or(0);
+        bytes[holding.writer] += holding.info.size_bytes().unwrap_or(0);
+    }
+}
+
+/// The parts of `run` that are `missing`, which they then no longer are.
+fn take(missing: &mut Vec<Range<usize>>, run: &Run) -> Vec<Run> {
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    for gap in missing.drain(..) {
+        let (start, end) = (gap.start.max(run.cells.start), gap.end.min(run.cells.end));
+        if start >= end {
+            left.push(gap);
+            continue;
+        }
+        let at = |cell: usize| run.place.start + (cell - run.cells.start) as u64;
+        taken.push(Run { cells: start..end, segment: run.segment, place: at(start)..at(end) });
+        left.extend([gap.start..start, end..gap.end].into_iter().filter(|range| !range.is_empty()));
+    }
+    *missing = left;
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(cells: Range<usize>) -> Run {
+        let place = 100 + cells.start as u64..100 + cells.end as u64;
+        Run { cells, segment: 3, place }
+    }
+
+    #[test]
+    fn what_is_taken_is_no_longer_missing() {
+        let mut missing = vec![0..20, 30..40];
+        assert_eq!(take(&mut missing, &run(12..32)), [run(12..20), run(30..32)]);
+        assert_eq!(missing, [0..12, 32..40]);
+        assert_eq!(take(&mut missing, &run(4..8)), [run(4..8)]);
+        assert_eq!(missing, [0..4, 8..12, 32..40]);
+        assert_eq!(take(&mut missing, &run(13..14)), []);
+    }
+}

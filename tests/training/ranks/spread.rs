@@ -1,0 +1,60 @@
+//! Runs in a folder of their own, on one rank or spread over several.
+
+use crate::runs::{FolderRun, on_ranks};
+use gristmill::error::Result;
+use gristmill::train::run::{Summary, run_on_ranks};
+use pollster::block_on;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The micro-batches of a step, on all ranks together.
+const MICRO_BATCHES: usize = 4;
+
+/// How a run is spread.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    pub ranks: usize,
+    pub expert: usize,
+    pub shards: bool,
+}
+
+impl Spread {
+    pub const ONE: Self = Self { ranks: 1, expert: 1, shards: false };
+
+    /// Ranks with a sharded optimizer.
+    pub fn sharded(ranks: usize) -> Self {
+        Self { ranks, expert: 1, shards: ranks > 1 }
+    }
+
+    /// The command line behind the configuration.
+    pub fn arguments(self, run: &FolderRun, stop_step: u64) -> Vec<String> {
+        let Self { ranks, expert, shards } = self;
+        let mut arguments = run.arguments(stop_step);
+        arguments.push(format!("--gradient_accumulation_steps={}", MICRO_BATCHES / ranks));
+        if ranks > 1 {
+            let degrees = format!("--parallel_config={{data_parallel: {ranks}, expert_parallel: {expert}}}");
+            arguments.extend(["--use_parallel=True".to_string(), degrees]);
+            arguments.extend(shards.then(|| "--parallel.enable_parallel_optimizer=True".to_string()));
+        }
+        arguments
+    }
+
+    /// Trains to `stop_step`: from the start, or from the newest checkpoint.
+    #[track_caller]
+    pub fn train(self, run: &FolderRun, stop_step: u64) {
+        let config = run.setup.write(run.home.path());
+        let arguments = vec![self.arguments(run, stop_step); self.ranks];
+        for result in run_each(&config, &arguments) {
+            let summary = result.unwrap_or_else(|e| panic!("{self:?}: {e}"));
+            assert_eq!((summary.steps, summary.is_interrupted), (stop_step, false));
+        }
+    }
+}
+
+/// Runs `config` on as many ranks as there are lists of arguments.
+pub fn run_each(config: &Path, arguments: &[Vec<String>]) -> Vec<Result<Summary>> {
+    on_ranks(arguments.len(), |ranks| {
+        let of_rank = &arguments[ranks.rank()];
+        block_on(run_on_ranks(config, of_rank, Arc::default(), ranks))
+    })
+}
