@@ -46,8 +46,8 @@ enum Command {
     /// Train as a YAML file says
     #[command(after_help = train::OVERRIDES)]
     Train(train::Arguments),
-    /// Show the parameters, work, memory and steps of a training run; needs no adapter
-    #[command(after_help = train::OVERRIDES)]
+    /// Show the parameters, work, memory and steps of a training run; needs no adapter, and none of its ranks
+    #[command(after_help = plan::after_help())]
     Plan(plan::Arguments),
     /// Say what a key of the configuration does, or every key of a section; without a name, list the sections
     Explain(explain::Arguments),
@@ -88,12 +88,8 @@ struct Configured {
 pub fn gristmill() -> ExitCode {
     silence_device_select();
     exit_code(
-        parse::parse(parse::options_first(
-            config_first(std::env::args().collect()),
-            2,
-            &["--fit", "--ranks"],
-        ))
-        .and_then(run),
+        parse::parse(parse::options_first(config_first(std::env::args().collect()), 2, &plan::VALUED))
+            .and_then(run),
     )
 }
 

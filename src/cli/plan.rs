@@ -1,16 +1,21 @@
 //! `plan`: the size and the work of a run, without running it.
 
 mod fitted;
+mod machine;
+mod ranks;
 mod report;
+mod warnings;
 
 use super::Configured;
 use super::output::{self, say};
-use crate::error::Result;
+use super::train::OVERRIDES;
+use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Limits, Tier};
 use crate::settings::{Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
 use crate::train::length::RunLength;
-use crate::train::recordings::assumed_capabilities;
+use crate::train::recordings::{Recordings, assumed_capabilities};
+use machine::MachineArguments;
 use report::Report;
 
 /// What to plan.
@@ -20,15 +25,39 @@ pub struct Arguments {
     /// number of bytes), for the same tokens in a step, and print the keys to write. Leave some for the driver and the screen
     #[arg(long, value_name = "BYTES")]
     fit: Option<Bytes>,
+    /// Plan for this many ranks. Their layout is the file's, whose degrees multiply to them; a data_parallel that is not written
+    /// fills them. Without it there are as many as the file asks for
+    #[arg(long, value_name = "N", value_parser = machine::at_least_one)]
+    ranks: Option<usize>,
+    #[command(flatten)]
+    machine: MachineArguments,
     #[command(flatten)]
     configured: Configured,
+}
+
+/// The options that take a value.
+pub const VALUED: [&str; 8] = [
+    "--fit",
+    "--ranks",
+    "--link-gbs",
+    "--device-tflops",
+    "--efficiency",
+    "--staging-gbs",
+    "--latency-us",
+    "--ranks-per-node",
+];
+
+/// What follows the options in `--help`.
+pub fn after_help() -> String {
+    format!("{}\n\n{OVERRIDES}", machine::MODEL)
 }
 
 /// Steps of the schedule that memory is planned for if the data, and so the number of steps, is not known.
 const STEPS_IF_UNKNOWN: u64 = 1000;
 
-/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model.
-const LARGE_BINDING: u64 = 4 << 30;
+/// Bindings that a plan assumes where 1 GiB, the most that a run takes, is too little for the model; the last for rows of experts
+/// that come from many ranks.
+const LARGE_BINDINGS: [u64; 2] = [4 << 30, 32 << 30];
 
 /// Prints parameters, work, memory and steps of a run; with `fit`, of one that fits. Needs no adapter, and no data: without it
 /// the number of steps stays open.
@@ -37,7 +66,11 @@ const LARGE_BINDING: u64 = 4 << 30;
 /// If the configuration is wrong, or nothing fits.
 pub fn plan(arguments: &Arguments) -> Result<()> {
     let Configured { config, overrides } = &arguments.configured;
-    let config = RunConfig::outline(config, &Override::parse_all(overrides)?)?;
+    let overrides = Override::parse_all(overrides)?;
+    let config = match arguments.ranks {
+        Some(ranks) => RunConfig::outline_on(config, &overrides, ranks)?,
+        None => RunConfig::outline(config, &overrides)?,
+    };
     let plan = &config.plan;
     config.notices.iter().for_each(|notice| say!("{notice}"));
     config.unbuilt.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
@@ -53,30 +86,52 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
         }
     };
     let adapter = assumed_capabilities(plan.settings.context.tier.unwrap_or(Tier::Portable));
+    let machine = &arguments.machine;
     match arguments.fit {
-        None => report(plan, length.as_ref(), adapter),
-        Some(Bytes(memory)) => fit(&config, length.as_ref(), adapter, memory),
+        None => report(plan, length.as_ref(), adapter, machine),
+        Some(Bytes(memory)) => fit(&config, length.as_ref(), adapter, machine, memory),
     }
 }
 
 /// Prints what the run of `plan` takes.
-fn report(plan: &RunPlan, length: Option<&RunLength>, adapter: Capabilities) -> Result<()> {
-    let report = Report::new(plan, length, adapter, steps(length)).or_else(|misfit| {
+fn report(
+    plan: &RunPlan,
+    length: Option<&RunLength>,
+    adapter: Capabilities,
+    machine: &MachineArguments,
+) -> Result<()> {
+    let new = |adapter| Report::new(plan, length, adapter, steps(length), machine);
+    let report = new(adapter).or_else(|misfit| {
         // Too large to train is not too large to plan for.
-        let limits = Limits { binding_bytes: LARGE_BINDING, buffer_bytes: LARGE_BINDING };
-        let large = Capabilities { limits, ..adapter };
-        match Report::new(plan, length, large, steps(length)) {
-            Ok(report) if adapter.tier == Tier::Portable => Ok(Report { misfit: Some(misfit), ..report }),
-            _ => Err(misfit),
-        }
+        let large = LARGE_BINDINGS.into_iter().filter(|_| adapter.tier == Tier::Portable).find_map(|bytes| {
+            let limits = Limits { binding_bytes: bytes, buffer_bytes: bytes };
+            new(Capabilities { limits, ..adapter }).ok()
+        });
+        large.map(|report| Report { misfit: Some(misfit.clone()), ..report }).ok_or(misfit)
     })?;
     let _ = output::print(&report.to_string());
     Ok(())
 }
 
 /// Finds what fits `memory` bytes, and prints what it takes and how to write it.
-fn fit(config: &RunConfig, length: Option<&RunLength>, adapter: Capabilities, memory: u64) -> Result<()> {
-    let plan = &config.plan;
+fn fit(
+    config: &RunConfig,
+    length: Option<&RunLength>,
+    adapter: Capabilities,
+    machine: &MachineArguments,
+    memory: u64,
+) -> Result<()> {
+    let mut plan = config.plan.clone();
+    if plan.layout.model * plan.layout.pipeline > 1 {
+        return Err(Error::Plan(
+            "--fit: looks for what fits among recordings, and ranks that share matrices or layers have none yet; leave out --fit, \
+             or write `model_parallel: 1` and `pipeline_stage: 1`"
+                .to_string(),
+        ));
+    }
+    // Of one rank: what fits the fullest fits all.
+    plan.layout.rank = Recordings::fullest_rank(&plan, adapter)?;
+    let plan = &plan;
     // A run over its own cap would not start.
     let cap = plan.settings.context.max_device_memory.map_or(memory, |Bytes(cap)| cap.min(memory));
     let found = Fit::find(plan, adapter, steps(length), cap)?;
@@ -85,7 +140,7 @@ fn fit(config: &RunConfig, length: Option<&RunLength>, adapter: Capabilities, me
         return Err(found.refusal(plan, cap));
     };
     let fitting = best.applied_to(plan);
-    report(&fitting, length, adapter)?;
+    report(&fitting, length, adapter, machine)?;
     let _ = output::print(&(fitted::table(&found, cap) + &fitted::keys(config, best)));
     // A larger micro-batch may be more than the evaluation data has.
     if let Some(error) = length.and_then(|_| fitting.load_data().err()) {

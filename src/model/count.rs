@@ -110,7 +110,7 @@ fn layer_of(config: &ModelConfig, path: &str) -> Option<usize> {
 }
 
 /// Operations of one layer's attention scores and weighted sums forward, per token.
-fn attention_flops_per_token(config: &ModelConfig) -> f64 {
+pub fn attention_flops_per_token(config: &ModelConfig) -> f64 {
     // Token i of T sees min(i, w) keys.
     let (tokens, window) =
         (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);

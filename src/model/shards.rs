@@ -41,12 +41,6 @@ pub struct Shards {
 }
 
 impl Bucket {
-    /// What the member number `place` of the group owns of it.
-    fn owned_by(&self, place: Option<usize>) -> Range<u64> {
-        let nothing = self.range.start..self.range.start;
-        place.map_or(nothing, |place| self.parts[place].clone())
-    }
-
     /// The parts in bytes from the start of the bucket, where an element takes `element_bytes`.
     pub fn parts_in_bytes(&self, element_bytes: u64) -> Vec<Range<u64>> {
         let byte = |element: u64| (element - self.range.start) * element_bytes;
@@ -81,9 +75,31 @@ impl Shards {
         block_of(&self.ranks, self.ranks.data_group(), self.block)
     }
 
+    /// The rank of the [`block`](Self::block) that owns the most elements; of equal ones the first.
+    pub fn fullest_rank(&self) -> usize {
+        // Bucket by bucket, since there may be thousands of both ranks and buckets.
+        let mut owned = [Vec::new(), Vec::new()];
+        for bucket in &self.buckets {
+            let sums = &mut owned[usize::from(bucket.is_spread)];
+            sums.resize(bucket.parts.len(), 0);
+            let parts = sums.iter_mut().zip(&bucket.parts);
+            parts.for_each(|(sum, part)| *sum += part.end - part.start);
+        }
+        let elements = |rank: usize| {
+            let sums = |is_spread: bool| {
+                let sums = &owned[usize::from(is_spread)];
+                if sums.is_empty() { 0 } else { sums[self.place(rank, is_spread) % sums.len()] }
+            };
+            sums(false) + sums(true)
+        };
+        let ranks = self.block().ranks;
+        let most = ranks.iter().map(|&rank| elements(rank)).max();
+        ranks.into_iter().find(|&rank| Some(elements(rank)) == most).unwrap_or(self.ranks.rank)
+    }
+
     /// What this rank owns of a bucket.
     pub fn own_of(&self, bucket: &Bucket) -> Range<u64> {
-        self.owned_by(self.ranks.rank, bucket)
+        bucket.parts[self.place(self.ranks.rank, bucket.is_spread) % bucket.parts.len()].clone()
     }
 
     /// What this rank owns of a segment, ascending.
@@ -94,17 +110,22 @@ impl Shards {
 
     /// For each rank of the [`block`](Self::block), the lengths of all ranges that it owns, in the order of the segments.
     pub fn lengths_by_rank(&self) -> Vec<Vec<u64>> {
-        let lengths = |rank: &usize| {
-            let owned = self.buckets.iter().map(|bucket| self.owned_by(*rank, bucket));
-            owned.map(|range| range.end - range.start).filter(|length| *length > 0).collect()
+        let lengths = |&rank: &usize| {
+            let places = [false, true].map(|is_spread| self.place(rank, is_spread));
+            let owned = self.buckets.iter().map(|bucket| {
+                let parts = &bucket.parts;
+                let part = &parts[places[usize::from(bucket.is_spread)] % parts.len()];
+                part.end - part.start
+            });
+            owned.filter(|length| *length > 0).collect()
         };
         self.block().ranks.iter().map(lengths).collect()
     }
 
-    /// What `rank` owns of its own bucket in this one's place: segments are as long on all ranks.
-    fn owned_by(&self, rank: usize, bucket: &Bucket) -> Range<u64> {
-        let ranks = Layout { rank, ..self.ranks };
-        bucket.owned_by(owners(&ranks, bucket.is_spread, self.block).place(rank))
+    /// The place of `rank` among those that hold the same parameters as it, of which a block has as many as a bucket has parts.
+    fn place(&self, rank: usize, is_spread: bool) -> usize {
+        let data_rank = Layout { rank, ..self.ranks }.data_rank();
+        if is_spread { data_rank / self.ranks.expert } else { data_rank }
     }
 }
 
@@ -233,5 +254,26 @@ mod tests {
         let parts = parts_of(&range, 4, kind(UpdateRule::Matrix), &starts);
         assert!(parts.iter().all(|part| starts.contains(&part.start) && starts.contains(&part.end)));
         assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+
+    #[test]
+    fn the_fullest_rank_owns_the_most() {
+        let ranks = Layout { rank: 5, data: 8, expert: 2, ..Layout::one() };
+        let bucket = |segment: usize, lengths: &[u64], is_spread: bool| {
+            let starts = starts(lengths);
+            let parts: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+            let (replicas, owners) = (replicas(&ranks, is_spread), owners(&ranks, is_spread, 4));
+            let copies = copies(&ranks, is_spread, 4);
+            let range = 0..*starts.last().unwrap();
+            Bucket { segment, range, parts, is_spread, replicas, owners, copies }
+        };
+        // Ranks 4 to 7 own 1, 2, 3, 3 units of the first and, in pairs, 9 and 1 of the second.
+        let buckets = vec![bucket(0, &[1, 2, 3, 3], false), bucket(1, &[9, 1], true)];
+        let shards = Shards { buckets, ranks, block: 4 };
+        let sums = shards.lengths_by_rank().into_iter().map(|lengths| lengths.iter().sum::<u64>() / UNIT);
+        assert_eq!(sums.collect::<Vec<_>>(), [10, 11, 4, 4]);
+        assert_eq!(shards.fullest_rank(), 5);
+        let own: Vec<u64> = shards.own(1).into_iter().map(|range| range.end / UNIT).collect();
+        assert_eq!(own, [9]);
     }
 }

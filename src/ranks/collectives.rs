@@ -96,6 +96,16 @@ pub fn all_reduce(
     Ok(())
 }
 
+/// Bytes that the member at `place` of `size` sends in an [`all_reduce`] of `length` bytes, and in how many exchanges.
+pub fn all_reduce_sent(length: usize, size: usize, place: usize) -> (u64, u64) {
+    let others = size as u64 - 1;
+    if length <= SMALL {
+        return (others * length as u64, others.min(1));
+    }
+    let own = equal_parts(length, size)[place].len() as u64;
+    (length as u64 - own + others * own, 2)
+}
+
 /// Sends each member its part of `send` and receives this member's part of each, in the order of the members: part i of
 /// `receive` is as long as part `place` of what member i sends.
 ///

@@ -6,7 +6,9 @@
 use super::recording::Dispatch;
 use super::span::Span;
 use super::tensor::BufferId;
+use crate::element::Element;
 use crate::ranks::Group;
+use crate::ranks::collectives::all_reduce_sent;
 use std::fmt;
 use std::ops::Range;
 
@@ -119,6 +121,23 @@ impl Collective {
         }
     }
 
+    /// The addends of an all-reduce as they lie one after the other on the host: runs of bytes of one element each, every one of
+    /// which is an all-reduce.
+    pub fn runs(&self) -> Vec<(Range<u64>, Element)> {
+        let Self::AllReduce { addends, .. } = self else { return Vec::new() };
+        let mut end = 0;
+        let mut runs: Vec<(Range<u64>, Element)> = Vec::new();
+        for span in addends {
+            let start = end;
+            end += span.bytes;
+            match runs.last_mut() {
+                Some((run, element)) if *element == span.element => run.end = end,
+                _ => runs.push((start..end, span.element)),
+            }
+        }
+        runs
+    }
+
     /// All that it reads or writes.
     pub(super) fn spans_mut(&mut self) -> Vec<&mut Span> {
         match self {
@@ -160,6 +179,31 @@ impl Exchange {
             Collective::Send { sent, .. } => sent.bytes,
             Collective::Receive { .. } => 0,
         }
+    }
+
+    /// Bytes that the member at `place` of the group sends, and in how many exchanges of messages with each other member. Exact
+    /// but for the rows of experts, which are those of experts that are chosen equally often.
+    pub fn sent_by(&self, place: usize) -> (u64, u64) {
+        let size = self.group.ranks.len();
+        let length = |part: &Range<u64>| part.end - part.start;
+        match &self.collective {
+            Collective::AllReduce { .. } => {
+                let runs = self.collective.runs().into_iter();
+                let sent = runs.map(|(run, _)| all_reduce_sent(length(&run) as usize, size, place));
+                sent.fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
+            }
+            Collective::ReduceScatter { parts, .. } => {
+                (parts.iter().map(length).sum::<u64>() - length(&parts[place]), 1)
+            }
+            Collective::AllGather { parts, .. } => ((size as u64 - 1) * length(&parts[place]), 1),
+            Collective::Rows { .. } => (self.sent_bytes(), 1),
+        }
+    }
+
+    /// Bytes that are copied from the device when it starts, and back when it ends.
+    pub fn staged_bytes(&self) -> (u64, u64) {
+        let bytes = |spans: Vec<Span>| spans.iter().map(|span| span.bytes).sum();
+        (bytes(self.collective.sources()), bytes(self.collective.results()))
     }
 
     /// The buffers that it reads or writes.

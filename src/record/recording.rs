@@ -1,7 +1,7 @@
 //! A finished recording, as plain data.
 
 use super::exchange::Exchange;
-use super::fields::Field;
+use super::fields::{Field, Scalar};
 use super::span::Span;
 use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
 use crate::element::Element;
@@ -77,6 +77,13 @@ impl Dispatch {
     /// of [`BINDING_ALIGNMENT`].
     pub fn params_slot(&self) -> u64 {
         (self.params.len() as u64).next_multiple_of(BINDING_ALIGNMENT)
+    }
+
+    /// The field `name` of the params struct, where it has one of that name and the type `u32`.
+    pub fn param(&self, name: &str) -> Option<u32> {
+        let field = self.fields.iter().find(|field| field.name == name && field.scalar == Scalar::U32)?;
+        let word = self.params.get(field.offset..field.offset + 4)?;
+        Some(u32::from_ne_bytes(word.try_into().ok()?))
     }
 
     /// The binding of `variable`, one of those that the kernel's entry point uses.

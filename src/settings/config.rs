@@ -36,7 +36,7 @@ impl RunConfig {
     /// # Errors
     /// Those of [`RunConfig::load`]; the file asks for another number of ranks.
     pub fn load_on_rank(path: &Path, overrides: &[Override], rank: usize, size: usize) -> Result<Self> {
-        resolve(&text_of(path)?, path, overrides, Purpose::Run(Started { rank, size }))
+        resolve(&text_of(path)?, path, overrides, Purpose::Run(Started::on(rank, size)))
     }
 
     /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader of the original that is not
@@ -46,7 +46,15 @@ impl RunConfig {
     /// # Errors
     /// The others of [`RunConfig::load`].
     pub fn outline(path: &Path, overrides: &[Override]) -> Result<Self> {
-        resolve(&text_of(path)?, path, overrides, Purpose::Plan)
+        resolve(&text_of(path)?, path, overrides, Purpose::Plan(None))
+    }
+
+    /// The same for `size` ranks. A `data_parallel` that is not written is as large as fills them.
+    ///
+    /// # Errors
+    /// The others of [`RunConfig::load`]; the file asks for another number of ranks.
+    pub fn outline_on(path: &Path, overrides: &[Override], size: usize) -> Result<Self> {
+        resolve(&text_of(path)?, path, overrides, Purpose::Plan(Some(size)))
     }
 
     /// Like [`RunConfig::load`] for text that was read from `file`.
@@ -68,15 +76,15 @@ impl RunConfig {
         rank: usize,
         size: usize,
     ) -> Result<Self> {
-        resolve(text, file, overrides, Purpose::Run(Started { rank, size }))
+        resolve(text, file, overrides, Purpose::Run(Started::on(rank, size)))
     }
 }
 
 /// What a configuration is read for.
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// A plan, which needs no data and no ranks.
-    Plan,
+    /// A plan, which needs no data: for as many ranks as these, or else as the file asks for.
+    Plan(Option<usize>),
     /// A run on these ranks.
     Run(Started),
 }
@@ -108,14 +116,14 @@ fn read(
         .map_err(|error| vec![error])?;
     let source = Source::new(&document, sections::tables());
     let started = match purpose {
-        Purpose::Plan => None,
+        Purpose::Plan(size) => size.map(Started::planned),
         Purpose::Run(started) => Some(started),
     };
     let plan = RunPlan::read(&source, started);
     let is_one = plan.as_ref().is_some_and(|plan| plan.layout.world() == 1);
     let uses_parallel = is_one && source.node("use_parallel").and_then(bool::from_node) == Some(true);
     let mut faults = source.into_faults();
-    if started.is_some() {
+    if matches!(purpose, Purpose::Run(_)) {
         faults.list.append(&mut faults.obstacles);
         faults.list.append(&mut faults.unbuilt);
     }

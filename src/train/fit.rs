@@ -14,6 +14,7 @@ mod recomputation;
 mod search;
 
 pub use recomputation::Recomputation;
+pub(super) use recomputation::kept_bytes;
 pub use search::Candidate;
 
 use super::forecast::Forecast;

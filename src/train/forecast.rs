@@ -1,13 +1,25 @@
 //! The memory and work of a run, computed from its recordings alone, without a device.
 
+mod ranks;
+mod share;
+mod step_time;
+mod timeline;
+mod traffic;
+mod work;
+
+pub use ranks::RankForecast;
+pub use step_time::{Machine, StepTime};
+pub use traffic::{Traffic, TrafficKind, traffic};
+
 use super::finished::StepReadback;
 use super::initial::start_bytes;
 use super::recordings::Recordings;
 use super::trainer::RING;
+use crate::device::Exchanger;
 use crate::model::arena::Arena;
 use crate::model::count;
 use crate::ops::step_state::LossState;
-use crate::record::{Consumer, LARGEST, MemoryPlan, Recording};
+use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording};
 
 /// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
 /// not counted.
@@ -33,6 +45,10 @@ pub struct Forecast {
     pub pool_bytes: u64,
     /// Bytes of the buffers between host and device: params of kernels, uploads, readbacks.
     pub staging_bytes: u64,
+    /// Bytes of the buffers between device and host through which ranks exchange; 0 with one rank.
+    pub exchange_bytes: u64,
+    /// Bytes of host memory for the same.
+    pub exchange_host_bytes: u64,
     /// Bytes that are taken in addition until the first step: wgpu's copies of tables and initial weights.
     pub start_bytes: u64,
     /// The largest buffers, largest first.
@@ -53,6 +69,7 @@ impl Forecast {
         let arena_bytes: u64 = arenas.all().into_iter().map(of_arena).sum();
         let readbacks =
             (RING as u64 + 1) * (StepReadback::new(recordings).bytes() + size_of::<LossState>() as u64);
+        let (exchange_bytes, exchange_host_bytes) = exchange_bytes(&all);
         Self {
             parameters: count::parameters(model),
             active_parameters: count::active_parameters(model),
@@ -67,6 +84,8 @@ impl Forecast {
                 + RING as u64 * recordings.batch_bytes()
                 + readbacks
                 + recordings.piece_bytes(),
+            exchange_bytes,
+            exchange_host_bytes,
             start_bytes: start_bytes(recordings),
             largest: recordings.largest_consumers(LARGEST),
             largest_binding: largest_binding(&all),
@@ -77,13 +96,22 @@ impl Forecast {
     /// Device memory while the run trains, in bytes.
     pub fn bytes(&self) -> u64 {
         let arenas = self.weight_bytes + self.copy_bytes + self.gradient_bytes + self.moment_bytes;
-        arenas + self.other_bytes + self.pool_bytes + self.staging_bytes
+        arenas + self.other_bytes + self.pool_bytes + self.staging_bytes + self.exchange_bytes
     }
 
     /// Device memory at its peak, before the first step, in bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.bytes() + self.start_bytes
     }
+}
+
+/// Bytes through which ranks exchange, of the device and of the host: a few exchanges are under way at a time, and there is room
+/// for the largest.
+fn exchange_bytes(recordings: &[&Recording]) -> (u64, u64) {
+    let staged = recordings.iter().flat_map(|recording| &recording.exchanges).map(Exchange::staged_bytes);
+    let (count, down, up) =
+        staged.fold((0, 0, 0), |(count, down, up), (from, to)| (count + 1, from.max(down), to.max(up)));
+    (Exchanger::staging_bytes(count, down, up), Exchanger::host_bytes(count, down, up))
 }
 
 fn largest_binding(recordings: &[&Recording]) -> Consumer {

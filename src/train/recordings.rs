@@ -86,11 +86,7 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
         let mut persistents = Persistents::new();
-        let ranks = plan.layout;
-        let whole = plan.grouping().apply(Gpt::describe(model));
-        let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
-        let layout = ArenaLayout::new(held_by(&ranks, &whole), &capabilities.limits)?;
-        let sharing = Sharing::new(&layout, ranks, plan.sharding);
+        let (whole, layout, sharing) = shared_layout(plan, &capabilities)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
         let state = StepState::tensor(&mut persistents, "step state");
         let adaptation = plan.settings.wrapper.scale_sense.adaptation();
@@ -190,6 +186,15 @@ impl Recordings {
         Ok(recordings)
     }
 
+    /// The rank that owns the most parameters, and so has the largest share of moments, of those that share the batch with the rank
+    /// of `plan`.
+    ///
+    /// # Errors
+    /// A tensor that no binding can hold.
+    pub fn fullest_rank(plan: &RunPlan, capabilities: Capabilities) -> Result<usize> {
+        Ok(shared_layout(plan, &capabilities)?.2.shards.fullest_rank())
+    }
+
     /// All recordings, in the order in which they are prepared.
     pub fn all(&self) -> Vec<&Recording> {
         let mut all = vec![&self.micro_step, &self.update, &self.eval];
@@ -251,6 +256,16 @@ impl Recordings {
 
 /// Checkpoints are read from the device in pieces of at most this many bytes.
 const MAX_PIECE_BYTES: u64 = 64 << 20;
+
+/// The parameters of the model, where those that a rank holds lie, and how the ranks share them.
+fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spec>, ArenaLayout, Sharing)> {
+    let ranks = plan.layout;
+    let whole = plan.grouping().apply(Gpt::describe(&plan.model));
+    let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
+    let layout = ArenaLayout::new(held_by(&ranks, &whole), &capabilities.limits)?;
+    let sharing = Sharing::new(&layout, ranks, plan.sharding);
+    Ok((whole, layout, sharing))
+}
 
 /// What a rank holds of the parameters `whole`.
 pub(super) fn held_by(ranks: &Layout, whole: &[Spec]) -> Vec<Spec> {

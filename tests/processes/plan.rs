@@ -296,6 +296,122 @@ fn plan_and_shaders_assume_the_limits_of_the_tier() {
     }
 }
 
+/// `gristmill plan` with `arguments`, which need no adapter.
+fn planned(arguments: &[&str]) -> String {
+    run(without_adapter(gristmill(["plan"]).args(arguments))).succeeded().stdout
+}
+
+/// The one line with which `gristmill plan` refuses `arguments`.
+fn refused(arguments: &[&str]) -> String {
+    let ended = run(without_adapter(gristmill(["plan"]).args(arguments)));
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+    ended.stderr
+}
+
+const MACHINE: [&str; 4] = ["--link-gbs", "25", "--device-tflops=100", "--ranks=4096"];
+
+/// Thousands of ranks by the degrees of a file, in a few seconds: what they take, exchange and wait for, in narrow lines.
+#[test]
+fn plan_looks_at_ranks_that_are_not_there() {
+    let file = ["configs/tiny.yaml", "--use_parallel=True", "--parallel.enable_parallel_optimizer=True"];
+    let report = planned(&[&file[..], &MACHINE].concat());
+    println!("{report}");
+    for text in [
+        "ranks    4,096: data 4096\n",
+        "4096 share moments and master weights (ZeRO-1)",
+        "while it trains, of one rank\n",
+        " of staging of exchanges, and ",
+        "sent by a rank in a step",
+        " of sums of gradients in ",
+        " of gathered weights in ",
+        " of counts, losses and the norm in ",
+        " a step, ",
+        " of launches\n",
+        "bound by ",
+        "with 100 TFLOP/s x 0.4 (--efficiency), 25 GB/s each way between ranks,",
+        "4,194,304 tokens",
+    ] {
+        assert!(report.contains(text), "`{text}` is missing:\n{report}");
+    }
+    let of_ranks =
+        report.split("exchange ").nth(1).and_then(|rest| rest.split("kernels ").next()).expect("ranks");
+    assert!(of_ranks.lines().all(|line| line.chars().count() <= 80), "{of_ranks}");
+    // Without the machine there is no time, and a line says how to have it.
+    let without = planned(&[&file[..], &["--ranks", "2"]].concat());
+    assert!(without.contains("time     is predicted with --device-tflops and --link-gbs"), "{without}");
+    assert!(!planned(&["configs/tiny.yaml"]).contains("exchange"), "one rank exchanges nothing");
+}
+
+/// Ranks that share matrices and layers are planned by formulas, which are marked as such.
+#[test]
+fn plan_marks_what_follows_from_formulas() {
+    let degrees = "--parallel_config={model_parallel: 2, pipeline_stage: 2, micro_batch_num: 4}";
+    let file = ["configs/tiny.yaml", "--use_parallel=True", degrees];
+    let report = planned(&[&file[..], &["--ranks=8", "--link-gbs=25", "--device-tflops=1"]].concat());
+    println!("{report}");
+    for text in [
+        "ranks    8: data 2 x model 2 x pipeline 2\n",
+        "by formulas: ranks that share matrices or layers are not built yet",
+        // 2 layers x 4 sums x 4 micro-batches, of 8 windows x 128 tokens x 128 f32, of which each of 2 ranks sends half twice.
+        "16.00 MiB of tensor parallel sums in 64 exchanges (formula)",
+        "rows between stages in 8 exchanges (formula)",
+        "a bubble of 20.0 %",
+    ] {
+        assert!(report.contains(text), "`{text}` is missing:\n{report}");
+    }
+    let answer = refused(&[&file[..], &["--ranks=8", "--fit=1GB"]].concat());
+    assert!(answer.contains("--fit: ") && answer.contains("model_parallel: 1"), "{answer}");
+    let answer = refused(&["configs/tiny.yaml", "--use_parallel=True", "--parallel_config.model_parallel=3"]);
+    assert!(answer.contains("3 ranks cannot share 4 attention heads evenly"), "{answer}");
+    let answer = refused(&["configs/tiny.yaml", "--use_parallel=True", "--parallel_config.pipeline_stage=5"]);
+    assert!(answer.contains("5 stages x 1 of 4 layers"), "{answer}");
+}
+
+#[test]
+fn plan_refuses_ranks_that_the_degrees_do_not_fill() {
+    let file = ["configs/tiny.yaml", "--use_parallel=True"];
+    let written = [&file[..], &["--parallel_config.data_parallel=4", "--ranks=6"]].concat();
+    let answer = refused(&written);
+    assert!(answer.contains("asks for 4 ranks (data_parallel 4), and 6 are planned for"), "{answer}");
+    let answer = refused(&[&file[..], &["--parallel_config.model_parallel=4", "--ranks=6"]].concat());
+    assert!(answer.contains("asks for 4 ranks (model_parallel 4), and 6 are planned for"), "{answer}");
+    let answer = refused(&["configs/tiny.yaml", "--ranks=6"]);
+    assert!(answer.contains("6 ranks are planned for, and the file is for one"), "{answer}");
+    let answer = refused(&["configs/tiny.yaml", "--link-gbs=0"]);
+    assert!(answer.contains("expected a number above 0, found `0`"), "{answer}");
+}
+
+/// Of what is foolish each has its line; the cap, which is an error of one rank, too.
+#[test]
+fn plan_warns_of_foolish_layouts() {
+    let mixture = "--moe_config={expert_num: 16, num_experts_chosen: 2, use_gmm: True}";
+    let file = ["configs/tiny.yaml", "--use_parallel=True", mixture, "--parallel_config.expert_parallel=16"];
+    let slow = ["--ranks=16", "--link-gbs=0.001", "--device-tflops=100", "--context.max_device_memory=2MB"];
+    let accumulated = ["--batch_size=1", "--gradient_accumulation_steps=8"];
+    let report = planned(&[&file[..], &slow, &accumulated].concat());
+    println!("{report}");
+    for text in [
+        "are over context.max_device_memory of 1.91 MiB",
+        "warning  groups of 16 for experts span 16 ranks, and machines have 8",
+        "warning  a step waits longer for exchanges than it computes",
+        "warning  8 micro-batches of 1 window each: ",
+    ] {
+        assert!(report.contains(text), "`{text}` is missing:\n{report}");
+    }
+    let long = "--parallel_config={pipeline_stage: 4, micro_batch_num: 4}";
+    let report = planned(&["configs/tiny.yaml", "--use_parallel=True", long]);
+    assert!(report.contains("warning  a bubble of 43 %"), "{report}");
+}
+
+/// What `--fit` finds for a rank is found for all.
+#[test]
+fn plan_fits_a_rank() {
+    let spread = ["configs/tiny.yaml", "--use_parallel=True", "--ranks=4"];
+    let found = planned(&[&spread[..], &["--fit=120MB"]].concat());
+    assert_eq!(found.matches("<- least work that fits").count(), 1, "{found}");
+    assert!(found.contains("while it trains, of one rank"), "{found}");
+}
+
 #[test]
 fn doctor_tests_the_kernels() {
     let report = run(&mut gristmill(["doctor", "--memory=8"])).succeeded().stdout;

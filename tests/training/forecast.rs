@@ -1,7 +1,11 @@
 //! The memory that a plan forecasts is the memory that training takes.
 
-use crate::runs::{Setup, new_trainer};
+use crate::runs::{Setup, on_ranks};
+use gristmill::ranks::{Layout, Ranks};
+use gristmill::settings::{RunPlan, Sharded, Sharding};
+use gristmill::train::Trainer;
 use gristmill::train::forecast::Forecast;
+use gristmill::train::length::RunLength;
 use pollster::block_on;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,11 +18,19 @@ const STEPS: u64 = 3;
 /// Compares the forecast with wgpu's count of bytes in buffers: the most while a trainer is made ready for its first step, and
 /// what is there after [`STEPS`] steps and an evaluation.
 fn assert_forecast(name: &str, setup: &Setup) {
-    let (plan, data, length) = setup.data();
+    assert_forecast_on(name, setup, &setup.plan(), Ranks::alone());
+}
+
+/// The same on one of several ranks, each with a device of its own.
+fn assert_forecast_on(name: &str, setup: &Setup, plan: &RunPlan, ranks: Ranks) {
+    let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
+    let length = RunLength::new(plan, data.train.steps_per_epoch());
     let gpu = setup.gpu();
     let before = gpu.counters().buffer_bytes;
     let taken = || (gpu.counters().buffer_bytes - before) as u64;
-    let (mut trainer, at_start) = with_most(&taken, || new_trainer(&gpu, &plan, &length));
+    let (mut trainer, at_start) = with_most(&taken, || {
+        block_on(Trainer::on_rank(&gpu, plan, &length, ranks)).unwrap_or_else(|e| panic!("{e}"))
+    });
     let micro_steps = plan.settings.runner.gradient_accumulation_steps as u64;
     for step in 1..=STEPS {
         block_on(trainer.step(step, &data.train, (step - 1) * micro_steps)).expect("a step");
@@ -174,5 +186,37 @@ fn the_forecast_of_a_mixture_is_the_memory_taken() {
     let wide = ["--model.model_config.hidden_size=128", "--batch_size=5"];
     for setup in [grouped, hot.with(&wide)] {
         assert_forecast(setup.name, &setup);
+    }
+}
+
+/// On ranks, with the buffers between device and host through which they exchange.
+#[test]
+fn the_forecast_of_ranks_is_the_memory_taken() {
+    let wide = ["--model.model_config.hidden_size=256", "--model.model_config.intermediate_size=700"];
+    let half = ["--model.model_config.compute_dtype=bfloat16"];
+    let dense = Setup::new("dense", "").with(&wide);
+    let experts =
+        Setup::experts("experts", "expert_num: 4, num_experts_chosen: 2, use_gmm: True", "").with(&wide);
+    let shared = |what, ranks| Sharding { what, ranks, gathers_again: false };
+    let cases = [
+        ("data", Setup::new("dense", "").with(&wide), 2, 1, Sharding::NONE),
+        ("ZeRO-1", dense, 4, 1, shared(Sharded::Optimizer, 4)),
+        (
+            "ZeRO-1 in bfloat16",
+            Setup::new("half", "").with(&wide).with(&half),
+            2,
+            1,
+            shared(Sharded::Optimizer, 2),
+        ),
+        ("ZeRO-2", Setup::new("dense", "").with(&wide), 2, 1, shared(Sharded::Gradients, 2)),
+        ("experts", experts, 4, 2, shared(Sharded::Optimizer, 4)),
+    ];
+    for (name, setup, size, expert, sharding) in cases {
+        on_ranks(size, |ranks| {
+            let mut plan = setup.plan();
+            plan.layout = Layout { rank: ranks.rank(), data: size, expert, ..Layout::one() };
+            plan.sharding = sharding;
+            assert_forecast_on(&format!("{name}, rank {} of {size}", ranks.rank()), &setup, &plan, ranks);
+        });
     }
 }

@@ -1,11 +1,14 @@
 //! What a run takes, as text.
 
+use super::machine::MachineArguments;
+use super::ranks::RankReport;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Tier};
 use crate::model::config::Operator;
 use crate::model::count;
-use crate::settings::RunPlan;
+use crate::ranks::Layout;
+use crate::settings::{RunPlan, Sharded, Sharding};
 use crate::train::forecast::Forecast;
 use crate::train::length::RunLength;
 use crate::train::recordings::Recordings;
@@ -22,7 +25,9 @@ pub struct Report<'a> {
     pub adapter: Capabilities,
     /// What it takes.
     pub forecast: Forecast,
-    /// What it would take if other layers were recomputed.
+    /// How its ranks exchange, and the time of a step.
+    pub ranks: RankReport,
+    /// What it would take if other layers were recomputed; nothing where that follows from formulas.
     pub otherwise: Vec<Otherwise>,
     /// Why no adapter runs it, if that is so.
     pub misfit: Option<Error>,
@@ -38,7 +43,9 @@ pub struct Otherwise {
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines = [self.work(), self.memory(), self.kernels()].concat();
+        let Self { plan, ranks, .. } = self;
+        let lines =
+            [self.work(), ranks.layout(plan), self.memory(), ranks.exchanges(plan), self.kernels()].concat();
         lines.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
@@ -53,14 +60,19 @@ impl<'a> Report<'a> {
         length: Option<&'a RunLength>,
         adapter: Capabilities,
         steps: u64,
+        machine: &MachineArguments,
     ) -> Result<Self> {
         let model = &plan.model;
-        let forecast = Forecast::new(&Recordings::new(plan, adapter, steps)?);
+        let ranks = RankReport::new(plan, adapter, steps, machine)?;
+        let forecast = ranks.forecast.forecast.clone();
         let all = model.num_layers + model.multi_token.map_or(0, |ahead| ahead.depth);
         let mut otherwise = Vec::new();
         for recomputed in [Vec::new(), (0..all).collect()] {
+            if ranks.forecast.is_formula {
+                continue; // one of the whole model
+            }
             if recomputed != model.recomputed_layers || !model.recomputed_operators.is_empty() {
-                let mut plan = plan.clone();
+                let mut plan = with_few_ranks(plan);
                 plan.model.recomputed_layers = recomputed;
                 plan.model.recomputed_operators = Vec::new();
                 plan.settings.context.max_device_memory = None;
@@ -68,7 +80,7 @@ impl<'a> Report<'a> {
                 otherwise.push(Otherwise { recomputed: plan.model.recomputed_layers, pool_bytes });
             }
         }
-        Ok(Self { plan, length, adapter, forecast, otherwise, misfit: None })
+        Ok(Self { plan, length, adapter, forecast, ranks, otherwise, misfit: None })
     }
 
     fn work(&self) -> Vec<String> {
@@ -128,6 +140,7 @@ impl<'a> Report<'a> {
             (false, _) => "weights in f32".to_string(),
         };
         let copies = format!("weights again, in {half}, for the layers");
+        let host = HumanBytes(forecast.exchange_host_bytes);
         let parts = [
             (forecast.weight_bytes, weights.as_str()),
             (forecast.copy_bytes, &copies),
@@ -136,13 +149,18 @@ impl<'a> Report<'a> {
             (forecast.pool_bytes, &format!("activations with {recomputed}")),
             (forecast.other_bytes, "batches, tables and states"),
             (forecast.staging_bytes, "staging between host and device"),
+            (forecast.exchange_bytes, &format!("staging of exchanges, and {host} of the host")),
             (forecast.start_bytes, "initial weights and tables on their way, until the first step"),
         ];
-        let mut lines = vec![format!("memory   {peak} at its peak, {training} while it trains")];
+        let of_one = if self.plan.layout.world() > 1 { ", of one rank" } else { "" };
+        let mut lines = vec![format!("memory   {peak} at its peak, {training} while it trains{of_one}")];
+        lines.extend(self.ranks.forecast.is_formula.then(|| {
+            "         by formulas: ranks that share matrices or layers are not built yet".to_string()
+        }));
         lines.extend(
             parts.iter().filter(|(bytes, _)| *bytes > 0).map(|(bytes, what)| amount(*bytes, "of", what)),
         );
-        lines.push("otherwise".to_string());
+        lines.extend((!self.otherwise.is_empty()).then(|| "otherwise".to_string()));
         lines.extend(self.otherwise.iter().map(|otherwise| {
             let recomputed = self.recomputed(&otherwise.recomputed, &[]);
             amount(otherwise.pool_bytes, "of", &format!("activations with {recomputed}"))
@@ -192,13 +210,23 @@ impl<'a> Report<'a> {
     }
 }
 
+/// `plan` with as few ranks as have its activations: each other one that shares the batch makes recording longer.
+fn with_few_ranks(plan: &RunPlan) -> RunPlan {
+    let mut few = plan.clone();
+    if plan.sharding.what < Sharded::Gradients && !plan.sharding.gathers_again {
+        few.layout = Layout { rank: 0, data: plan.layout.expert, ..plan.layout };
+        few.sharding = Sharding::NONE;
+    }
+    few
+}
+
 /// A line with an amount of memory.
-fn amount(bytes: u64, of: &str, what: &str) -> String {
+pub(super) fn amount(bytes: u64, of: &str, what: &str) -> String {
     format!("         {:>11} {of} {what}", HumanBytes(bytes).to_string())
 }
 
 /// `5.3 G`: with the SI prefix that leaves one to three digits before the point.
-fn with_prefix(value: f64) -> String {
+pub(super) fn with_prefix(value: f64) -> String {
     const PREFIXES: [&str; 8] = ["", "k", "M", "G", "T", "P", "E", "Z"];
     let step = ((value.max(1.0).log10() / 3.0) as usize).min(PREFIXES.len() - 1);
     format!("{:.1} {}", value / 1000f64.powi(step as i32), PREFIXES[step])

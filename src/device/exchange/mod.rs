@@ -70,6 +70,9 @@ enum Stage {
 }
 
 impl Exchanger {
+    /// Exchanges that are under way at a time.
+    pub const AT_ONCE: usize = SLOTS;
+
     /// Staging buffers for the exchanges of `prepared`.
     ///
     /// # Errors
@@ -88,6 +91,11 @@ impl Exchanger {
     /// Bytes of staging buffers for exchanges of at most so many bytes from and to the device.
     pub fn staging_bytes(exchanges: usize, down: u64, up: u64) -> u64 {
         SLOTS.min(exchanges) as u64 * (down + up)
+    }
+
+    /// The same of host memory: what comes from the device, from other ranks, and goes back.
+    pub fn host_bytes(exchanges: usize, down: u64, up: u64) -> u64 {
+        SLOTS.min(exchanges) as u64 * (2 * down + up)
     }
 
     /// The connection to the other ranks.

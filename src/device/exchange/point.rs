@@ -165,18 +165,12 @@ impl Kind {
             parts.iter().map(|part| part.start as usize..part.end as usize).collect::<Vec<_>>()
         };
         Some(match collective {
-            Collective::AllReduce { addends, .. } => {
-                let mut end = 0;
-                let mut runs: Vec<(Range<usize>, Sum)> = Vec::new();
-                for span in addends {
-                    let (start, sum) = (end, sum_of(span.element)?);
-                    end += span.bytes as usize;
-                    match runs.last_mut() {
-                        Some((run, of_run)) if *of_run == sum => run.end = end,
-                        _ => runs.push((start..end, sum)),
-                    }
-                }
-                Self::AllReduce(runs)
+            Collective::AllReduce { .. } => {
+                let runs = collective
+                    .runs()
+                    .into_iter()
+                    .map(|(run, element)| Some((run.start as usize..run.end as usize, sum_of(element)?)));
+                Self::AllReduce(runs.collect::<Option<_>>()?)
             }
             Collective::ReduceScatter { whole, parts, .. } => {
                 Self::ReduceScatter(in_host(parts), sum_of(whole.element)?)

@@ -27,18 +27,30 @@ pub struct Parallelism {
     pub pipeline: PipelineConfig,
 }
 
-/// How a run was started.
+/// How a run was started, or is planned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started {
     /// This rank.
     pub rank: usize,
     /// How many ranks there are.
     pub size: usize,
+    /// Whether they are only planned for. A `data_parallel` that is not written then fills them.
+    pub is_planned: bool,
 }
 
 impl Started {
     /// One rank.
-    pub const ALONE: Self = Self { rank: 0, size: 1 };
+    pub const ALONE: Self = Self::on(0, 1);
+
+    /// Rank number `rank` of `size`.
+    pub const fn on(rank: usize, size: usize) -> Self {
+        Self { rank, size, is_planned: false }
+    }
+
+    /// The first of `size` ranks that are planned for.
+    pub const fn planned(size: usize) -> Self {
+        Self { rank: 0, size, is_planned: true }
+    }
 }
 
 /// What a file asks to be spread over devices, and what becomes of it.
@@ -75,7 +87,7 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
     let shared = sharding::shared_table();
     let context = Reader::open(source, CONTEXT, &[&ParallelContext::table(), &shared]);
     let optimizer = Reader::open(source, OPTIMIZER, &[&OptimizerShards::table()]);
-    let asked = Parallelism {
+    let mut asked = Parallelism {
         degrees: Parallel::read(&degrees),
         context: ParallelContext::read(&context),
         optimizer: OptimizerShards::read(&optimizer.or_from(context, |key| shared.row(key).is_some())),
@@ -84,6 +96,11 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
     let uses_parallel = run.use_parallel == Some(true);
     let counts =
         uses_parallel && matches!(asked.context.parallel_mode, ParallelMode::SemiAuto | ParallelMode::Auto);
+    if let Some(Started { size, is_planned: true, .. }) = started
+        && !degrees.has("data_parallel")
+    {
+        asked.degrees.fill(size);
+    }
     let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
     if layout.model == 1 {
         degrees.ignore(&["use_seq_parallel"]);

@@ -45,8 +45,8 @@ fn kind(model: &ModelConfig, layer: usize) -> (bool, bool) {
     (model.mixture_of(layer).is_some(), layer >= model.num_layers)
 }
 
-/// Bytes of each layer that live from its forward to its backward pass.
-fn kept_bytes(micro_step: &Recording, layers: usize) -> Vec<u64> {
+/// Bytes of each of `layers` layers that live from its forward to its backward pass.
+pub(in crate::train) fn kept_bytes(micro_step: &Recording, layers: usize) -> Vec<u64> {
     let turn = micro_step.dispatches.iter().position(|dispatch| dispatch.path.contains("backward"));
     let turn = turn.unwrap_or(micro_step.dispatches.len());
     let mut kept = vec![0; layers];

@@ -4,4 +4,5 @@ mod against_one;
 mod checkpoints;
 mod exchanges;
 mod spread;
+mod traffic;
 mod whole_runs;

@@ -14,11 +14,12 @@ pub(super) fn layout(
     asked: &Parallelism,
     started: Option<Started>,
 ) -> Option<Layout> {
-    let Started { rank, size } = started.unwrap_or(Started::ALONE);
+    let Started { rank, size, is_planned } = started.unwrap_or(Started::ALONE);
+    let alone = |path: &str, remedy: &str| alone(source, path, size, remedy, is_planned);
     let degrees = &asked.degrees;
     if run.as_single {
         note_ones(source, degrees);
-        return alone(source, "as_single", size, "`as_single` does the work of all on one; remove it");
+        return alone("as_single", "`as_single` does the work of all on one; remove it");
     }
     let uses_parallel = run.use_parallel == Some(true);
     match asked.context.parallel_mode {
@@ -31,13 +32,13 @@ pub(super) fn layout(
             note_ones(source, degrees);
             let remedy =
                 "this mode is for one; write `parallel_mode: 1` and the degrees of `parallel_config`";
-            alone(source, "parallel.parallel_mode", size, remedy)
+            alone("parallel.parallel_mode", remedy)
         }
         _ => {
             note_ones(source, degrees);
             let data = format!("`parallel_config: {{data_parallel: {size}}}`");
             let remedy = format!("the file is for one; write `use_parallel: True` and {data}, for example");
-            alone(source, "use_parallel", size, &remedy)
+            alone("use_parallel", &remedy)
         }
     }
 }
@@ -60,10 +61,12 @@ pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Sourc
     }
 }
 
-/// The layout of one rank; that several were started is a fault of `path`, with its `reason` and remedy.
-fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str) -> Option<Layout> {
+/// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and remedy.
+fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<Layout> {
     if size > 1 {
-        source.fault(path, format!("{size} ranks were started, and {reason}, or start one"));
+        let (happened, other) =
+            if is_planned { ("are planned for", "plan for") } else { ("were started", "start") };
+        source.fault(path, format!("{size} ranks {happened}, and {reason}, or {other} one"));
         return None;
     }
     Some(Layout::one())
@@ -90,7 +93,8 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
         );
         return None;
     }
-    if !report_unbuilt(source, degrees) {
+    let is_planned = started.is_some_and(|started| started.is_planned);
+    if !report_unbuilt(source, degrees) || is_planned {
         check_number(source, degrees, started)?;
     }
     let Parallel { data_parallel: data, expert_parallel: expert, model_parallel: model, .. } = *degrees;
@@ -134,9 +138,18 @@ fn report_unbuilt(source: &Source<'_>, degrees: &Parallel) -> bool {
 
 /// Reports that the number of ranks that were started is not the one that `degrees` ask for.
 fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> Option<()> {
-    let (ranks, Some(Started { size, .. })) = (degrees.ranks(), started) else { return Some(()) };
+    let (ranks, Some(Started { size, is_planned, .. })) = (degrees.ranks(), started) else { return Some(()) };
     if ranks == size as u64 {
         return Some(());
+    }
+    if is_planned {
+        let asked = degrees.above_one().join(", ");
+        let message = format!(
+            "asks for {ranks} ranks ({asked}), and {size} are planned for; write degrees whose product is {size}, or leave out \
+             data_parallel where the others divide that"
+        );
+        source.fault(if source.node(PATH).is_some() { PATH } else { "use_parallel" }, message);
+        return None;
     }
     let were_started = if size == 1 { "1 was started".to_string() } else { format!("{size} were started") };
     let message = if ranks == 1 {
@@ -188,6 +201,14 @@ fn shown((key, degree): (&str, u64)) -> String {
 }
 
 impl Parallel {
+    /// Makes `data_parallel` as large as fills `size` ranks, if the other degrees divide that.
+    pub(super) fn fill(&mut self, size: usize) {
+        let others = Self { data_parallel: 1, ..self.clone() }.ranks();
+        if (size as u64).is_multiple_of(others) {
+            self.data_parallel = size as u64 / others;
+        }
+    }
+
     /// Ranks that the degrees ask for; experts are spread over those of the others.
     fn ranks(&self) -> u64 {
         self.factors().into_iter().fold(1, |ranks, (_, degree)| ranks.saturating_mul(degree))

@@ -1,0 +1,81 @@
+//! What is foolish about a layout, a line each.
+
+use crate::ranks::Layout;
+use crate::settings::{Bytes, RunPlan, Sharded};
+use crate::train::forecast::RankForecast;
+use indicatif::HumanBytes;
+
+/// Bubbles above this share of a step are worth a warning.
+const LARGE_BUBBLE: f64 = 0.2;
+
+/// What is foolish about `plan`, of which each rank takes `forecast`, on machines of `per_node` ranks.
+pub fn warnings(plan: &RunPlan, forecast: &RankForecast, per_node: usize) -> Vec<String> {
+    if plan.layout.world() == 1 {
+        return Vec::new();
+    }
+    [
+        over_cap(plan, forecast),
+        across_machines(&plan.layout, per_node),
+        exchanges_longer_than_launches(forecast),
+        unshared_moments(plan, forecast),
+        small_micro_batches(plan),
+        bubble(forecast),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn over_cap(plan: &RunPlan, forecast: &RankForecast) -> Option<String> {
+    let Bytes(cap) = plan.settings.context.max_device_memory?;
+    let bytes = forecast.forecast.peak_bytes();
+    let (taken, cap_text) = (HumanBytes(bytes), HumanBytes(cap));
+    (bytes > cap).then(|| format!("{taken} are over context.max_device_memory of {cap_text}"))
+}
+
+fn across_machines(layout: &Layout, per_node: usize) -> Option<String> {
+    let Layout { model, expert, context, .. } = *layout;
+    if layout.world() <= per_node {
+        return None;
+    }
+    // Groups of neighbours stay on a machine if their span divides it.
+    let crosses = |span: usize| span > 1 && !per_node.is_multiple_of(span);
+    if crosses(model) {
+        return Some(format!("the {model} ranks of model_parallel cross machines of {per_node}"));
+    }
+    let span = expert * model * context;
+    (expert > 1 && crosses(span))
+        .then(|| format!("groups of {expert} for experts span {span} ranks, and machines have {per_node}"))
+}
+
+fn exchanges_longer_than_launches(forecast: &RankForecast) -> Option<String> {
+    let time = forecast.time.as_ref()?;
+    (time.waiting() > time.compute).then(|| "a step waits longer for exchanges than it computes".to_string())
+}
+
+fn unshared_moments(plan: &RunPlan, forecast: &RankForecast) -> Option<String> {
+    let forecast = &forecast.forecast;
+    let is_foolish = plan.sharding.what == Sharded::None
+        && plan.layout.data > 1
+        && 2 * forecast.moment_bytes > forecast.bytes();
+    let share = 100 * forecast.moment_bytes / forecast.bytes().max(1);
+    is_foolish.then(|| {
+        format!("moments take {share} % of memory: write `parallel.enable_parallel_optimizer: True`")
+    })
+}
+
+fn small_micro_batches(plan: &RunPlan) -> Option<String> {
+    let runner = &plan.settings.runner;
+    let steps = runner.gradient_accumulation_steps;
+    let is_foolish = plan.layout.pipeline == 1 && plan.layout.data > 1 && runner.batch_size == 1 && steps > 1;
+    is_foolish.then(|| {
+        format!("{steps} micro-batches of 1 window each: more data ranks could take some, or one a larger batch_size")
+    })
+}
+
+fn bubble(forecast: &RankForecast) -> Option<String> {
+    let share = 100.0 * forecast.bubble;
+    (forecast.bubble > LARGE_BUBBLE).then(|| {
+        format!("a bubble of {share:.0} %: raise parallel_config.micro_batch_num or pp_interleave_num")
+    })
+}

@@ -1,0 +1,107 @@
+//! The time of a step, predicted from its recordings.
+
+use super::timeline::Replay;
+use super::traffic::{TrafficKind, replays};
+use super::work;
+use crate::model::config::ModelConfig;
+use crate::model::count;
+use crate::train::recordings::Recordings;
+
+/// What the ranks of a run compute and exchange with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// Floating-point operations per second that a rank's device reaches on the products of training.
+    pub flops: f64,
+    /// Bytes per second that a rank sends while it receives as many.
+    pub link_bytes: f64,
+    /// Bytes per second between device and host.
+    pub staging_bytes: f64,
+    /// Seconds of an exchange without bytes between two ranks.
+    pub latency: f64,
+}
+
+/// The time of a step, in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepTime {
+    /// Launches.
+    pub compute: f64,
+    /// Waiting for exchanges of each kind, in the order in which they come.
+    pub waits: Vec<(TrafficKind, f64)>,
+    /// Waiting for other stages at the start and at the end of a step.
+    pub bubble: f64,
+    /// Exchanges, whether or not something was computed meanwhile.
+    pub exchanging: f64,
+}
+
+/// Seconds of each further message of an exchange, as MPI libraries take.
+const MESSAGE: f64 = 1e-6;
+
+impl Machine {
+    /// Seconds of an exchange in so many `rounds` of messages with each of the `others`, in which this rank sends `bytes`.
+    pub(super) fn exchange_seconds(&self, bytes: u64, rounds: u64, others: u64) -> f64 {
+        let messages = others.saturating_sub(1) as f64 * MESSAGE;
+        rounds as f64 * (self.latency + messages) + bytes as f64 / self.link_bytes
+    }
+}
+
+impl StepTime {
+    /// A step of `recordings` with `accumulation` micro-batches, in which the work of `model` is done.
+    pub(super) fn new(
+        recordings: &Recordings,
+        model: &ModelConfig,
+        accumulation: u64,
+        machine: &Machine,
+    ) -> Self {
+        let rank = recordings.sharing.ranks.rank;
+        let tokens = f64::from(recordings.batch.tokens.cols);
+        let seconds = flops_per_token(model) * tokens / machine.flops;
+        let launches: Vec<f64> = work::shares(recordings).into_iter().map(|share| share * seconds).collect();
+        let mut step = Self::default();
+        for (recording, times) in replays(recordings, accumulation) {
+            let is_micro_step = std::ptr::eq(recording, &recordings.micro_step);
+            let seconds = if is_micro_step { launches.as_slice() } else { &[] };
+            let replay = |is_last| Replay::new(recording, seconds, rank, is_last, machine);
+            step.add(&replay(true), 1.0);
+            if times > 1 {
+                step.add(&replay(false), (times - 1) as f64);
+            }
+        }
+        step
+    }
+
+    /// Seconds of a step.
+    pub fn seconds(&self) -> f64 {
+        self.compute + self.bubble + self.waiting()
+    }
+
+    /// Seconds in which the device waits for exchanges.
+    pub fn waiting(&self) -> f64 {
+        self.waits.iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// Adds seconds of waiting for exchanges that hide behind nothing.
+    pub(super) fn wait(&mut self, kind: TrafficKind, seconds: f64) {
+        self.exchanging += seconds;
+        self.add_wait(kind, seconds);
+    }
+
+    fn add(&mut self, replay: &Replay, times: f64) {
+        self.compute += times * replay.compute;
+        self.exchanging += times * replay.exchanging;
+        replay.waits.iter().for_each(|(kind, seconds)| self.add_wait(*kind, times * seconds));
+    }
+
+    fn add_wait(&mut self, kind: TrafficKind, seconds: f64) {
+        match self.waits.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, sum)) => *sum += seconds,
+            None => self.waits.push((kind, seconds)),
+        }
+    }
+}
+
+/// Operations to train on a token, those of recomputed layers counted again.
+pub(super) fn flops_per_token(model: &ModelConfig) -> f64 {
+    let layers = count::layer_flops_per_token(model);
+    let again = model.recomputed_layers.iter().filter_map(|layer| layers.get(*layer)).sum::<f64>();
+    count::training_flops_per_token(model) + again
+}

@@ -1,0 +1,168 @@
+//! How long a replay with exchanges takes: the device's clock and that of the link, launch by launch.
+
+use super::step_time::Machine;
+use super::traffic::TrafficKind;
+use crate::device::Exchanger;
+use crate::record::{Collective, Exchange, Recording};
+use std::collections::VecDeque;
+
+/// What a replay takes, in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Replay {
+    /// Launches.
+    pub compute: f64,
+    /// Waiting for exchanges of each kind.
+    pub waits: Vec<(TrafficKind, f64)>,
+    /// Exchanges, whether or not something was computed meanwhile.
+    pub exchanging: f64,
+}
+
+/// An exchange that has started.
+struct UnderWay {
+    index: usize,
+    needed: usize,
+    end: f64,
+    kind: TrafficKind,
+}
+
+impl Replay {
+    /// The replay of `recording` by `rank`, launch by launch as the device does it: `seconds` are those of the launches, none if
+    /// they count for nothing. An exchange starts when the launches before it have ended, waits for those before it, since a rank
+    /// exchanges one after the other, and delays the first launch that needs its result. With `is_last` it is that of the last
+    /// micro-batch, which has exchanges of its own.
+    pub fn new(
+        recording: &Recording,
+        seconds: &[f64],
+        rank: usize,
+        is_last: bool,
+        machine: &Machine,
+    ) -> Self {
+        let mut replay = Self::default();
+        let mut clock = Clock { device: 0.0, link: 0.0, under_way: VecDeque::new() };
+        let among = |exchange: &&Exchange| is_last || !exchange.once_per_step;
+        let mut stops: Vec<usize> =
+            recording.exchanges.iter().filter(among).flat_map(|one| [one.at, one.needed]).collect();
+        stops.push(recording.dispatches.len());
+        stops.sort_unstable();
+        stops.dedup();
+        let mut exchanges = recording.exchanges.iter().enumerate().filter(|(_, one)| among(one)).peekable();
+        let mut start = 0;
+        for stop in stops {
+            let launches: f64 = seconds.get(start..stop).map_or(0.0, |launches| launches.iter().sum());
+            (replay.compute, clock.device) = (replay.compute + launches, clock.device + launches);
+            start = stop;
+            while let Some((index, exchange)) = exchanges.next_if(|(_, exchange)| exchange.at == stop) {
+                replay.end_up_to(&mut clock, |one| Some(one.index) <= exchange.after);
+                if clock.under_way.len() == Exchanger::AT_ONCE {
+                    let first = clock.under_way[0].index;
+                    replay.end_up_to(&mut clock, |one| one.index == first);
+                }
+                replay.exchanging += clock.start(index, exchange, rank, machine);
+            }
+            replay.end_up_to(&mut clock, |one| one.needed <= stop);
+        }
+        replay
+    }
+
+    /// Ends all exchanges up to the last one that `ends`.
+    fn end_up_to(&mut self, clock: &mut Clock, ends: impl Fn(&UnderWay) -> bool) {
+        let count = clock.under_way.iter().rposition(ends).map_or(0, |last| last + 1);
+        for UnderWay { end, kind, .. } in clock.under_way.drain(..count) {
+            self.wait(kind, end - clock.device);
+            clock.device = clock.device.max(end);
+        }
+    }
+
+    fn wait(&mut self, kind: TrafficKind, seconds: f64) {
+        if seconds <= 0.0 {
+            return;
+        }
+        match self.waits.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, sum)) => *sum += seconds,
+            None => self.waits.push((kind, seconds)),
+        }
+    }
+}
+
+/// When the device and the link have done what they were given.
+struct Clock {
+    device: f64,
+    link: f64,
+    under_way: VecDeque<UnderWay>,
+}
+
+impl Clock {
+    /// Starts an exchange; returns its seconds.
+    fn start(&mut self, index: usize, exchange: &Exchange, rank: usize, machine: &Machine) -> f64 {
+        let (bytes, rounds) = exchange.group.place(rank).map_or((0, 0), |place| exchange.sent_by(place));
+        let (down, mut up) = exchange.staged_bytes();
+        if let Collective::Rows { rows, moved, to_experts, .. } = &exchange.collective {
+            up = if *to_experts { rows.bytes } else { moved.bytes }; // what arrives, not what there is room for
+        }
+        let exchanged = machine.exchange_seconds(bytes, rounds, exchange.group.size() as u64 - 1);
+        let [down, up] = [down, up].map(|bytes| bytes as f64 / machine.staging_bytes);
+        self.link = self.link.max(self.device + down) + exchanged;
+        let (needed, kind) = (exchange.needed, TrafficKind::of(exchange));
+        self.under_way.push_back(UnderWay { index, needed, end: self.link + up, kind });
+        down + exchanged + up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element;
+    use crate::kernels::Kernel;
+    use crate::ranks::Group;
+    use crate::record::{BufferId, Dispatch, PersistentId, Span};
+
+    /// One byte a second, and nothing else takes time.
+    const MACHINE: Machine = Machine { flops: 1.0, link_bytes: 1.0, staging_bytes: 1e30, latency: 0.0 };
+
+    /// Four launches of a second each, with exchanges of (place, place where the result is needed, bytes).
+    fn replayed(exchanges: &[(usize, usize, u64)]) -> Replay {
+        let kernel = Kernel::new("add", "add", Element::F32);
+        let launch = Dispatch {
+            path: String::new(),
+            kernel,
+            bindings: Vec::new(),
+            params: Vec::new(),
+            fields: &[],
+            grid: [1; 3],
+            arguments: None,
+        };
+        let exchange = |&(at, needed, bytes): &(usize, usize, u64)| {
+            let span = |bytes| Span {
+                buffer: BufferId::Persistent(PersistentId(0)),
+                offset: 0,
+                bytes,
+                element: Element::F32,
+            };
+            let parts = vec![0..bytes, bytes..2 * bytes];
+            let collective = Collective::AllGather { own: span(bytes), whole: span(2 * bytes), parts };
+            let (path, group) = ("weights.0".to_string(), Group::all(2));
+            Exchange { path, collective, group, once_per_step: false, at, needed, after: None }
+        };
+        let recording = Recording {
+            name: "micro_step",
+            dispatches: vec![launch; 4],
+            exchanges: exchanges.iter().map(exchange).collect(),
+            transients: Vec::new(),
+        };
+        Replay::new(&recording, &[1.0; 4], 0, true, &MACHINE)
+    }
+
+    #[test]
+    fn exchanges_hide_behind_the_launches_before_their_results_are_needed() {
+        let waits = |exchanges: &[(usize, usize, u64)]| {
+            let replay = replayed(exchanges);
+            assert_eq!(replay.compute, 4.0);
+            replay.waits.iter().map(|(_, seconds)| seconds).sum::<f64>()
+        };
+        assert_eq!(waits(&[(1, 3, 2)]), 0.0, "two launches for two bytes");
+        assert_eq!(waits(&[(1, 3, 3)]), 1.0);
+        assert_eq!(waits(&[(4, 4, 3)]), 3.0, "at the end nothing follows");
+        assert_eq!(waits(&[(1, 4, 2), (1, 4, 2)]), 1.0, "one follows the other");
+        assert_eq!(waits(&[(0, 4, 1); 5]), 1.0, "the fifth waits until one of four has ended");
+    }
+}

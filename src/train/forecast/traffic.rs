@@ -1,0 +1,94 @@
+//! What a rank sends in a step, by kind.
+
+use crate::record::{Collective, Exchange, Recording};
+use crate::train::recordings::Recordings;
+use std::fmt;
+
+/// What ranks exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrafficKind {
+    /// Sums of gradients.
+    Gradients,
+    /// Weights, from the ranks that update them or keep them.
+    Weights,
+    /// Rows of tokens on their way to experts, and gradients on their way back to these.
+    RowsToExperts,
+    /// Rows on their way back from experts, and their gradients.
+    RowsFromExperts,
+    /// Counts of rows, partial sums of the norm, losses and tallies.
+    Counts,
+    /// Partial sums of activations between the ranks that share matrices.
+    PartsOfMatrices,
+    /// Activations and their gradients between stages.
+    Stages,
+}
+
+/// What a rank sends of one kind in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// What is sent.
+    pub kind: TrafficKind,
+    /// Bytes that the rank sends. It receives about as many.
+    pub bytes: u64,
+    /// Exchanges of messages with each other member of a group.
+    pub exchanges: u64,
+}
+
+impl TrafficKind {
+    /// The kind of an exchange.
+    pub(super) fn of(exchange: &Exchange) -> Self {
+        let is_part = |name: &str| exchange.path.split('.').any(|part| part == name);
+        match exchange.collective {
+            Collective::Rows { to_experts: true, .. } => Self::RowsToExperts,
+            Collective::Rows { to_experts: false, .. } => Self::RowsFromExperts,
+            Collective::ReduceScatter { .. } => Self::Gradients,
+            Collective::AllReduce { .. } if is_part("gradients") => Self::Gradients,
+            Collective::AllGather { .. } if is_part("weights") || is_part("copies") => Self::Weights,
+            Collective::AllReduce { .. } | Collective::AllGather { .. } => Self::Counts,
+        }
+    }
+}
+
+impl fmt::Display for TrafficKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Gradients => "sums of gradients",
+            Self::Weights => "gathered weights",
+            Self::RowsToExperts => "rows to experts",
+            Self::RowsFromExperts => "rows from experts",
+            Self::Counts => "counts, losses and the norm",
+            Self::PartsOfMatrices => "tensor parallel sums",
+            Self::Stages => "rows between stages",
+        })
+    }
+}
+
+/// What a rank sends in a step of `accumulation` micro-batches by `recordings`, by kind; kinds of which it sends nothing are left
+/// out. Exact but for the rows of experts.
+pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
+    let rank = recordings.sharing.ranks.rank;
+    let mut kinds: Vec<Traffic> = Vec::new();
+    for (recording, replays) in replays(recordings, accumulation) {
+        for exchange in &recording.exchanges {
+            let Some(place) = exchange.group.place(rank) else { continue };
+            let times = if exchange.once_per_step { 1 } else { replays };
+            let (bytes, exchanges) = exchange.sent_by(place);
+            add(&mut kinds, TrafficKind::of(exchange), times * bytes, times * exchanges);
+        }
+    }
+    kinds.sort_by_key(|one| one.kind);
+    kinds
+}
+
+/// The recordings that a step replays, with the number of times.
+pub(super) fn replays(recordings: &Recordings, accumulation: u64) -> Vec<(&Recording, u64)> {
+    let copy = recordings.copy.iter().map(|copy| (copy, 1));
+    [(&recordings.micro_step, accumulation), (&recordings.update, 1)].into_iter().chain(copy).collect()
+}
+
+fn add(kinds: &mut Vec<Traffic>, kind: TrafficKind, bytes: u64, exchanges: u64) {
+    match kinds.iter_mut().find(|one| one.kind == kind) {
+        Some(one) => (one.bytes, one.exchanges) = (one.bytes + bytes, one.exchanges + exchanges),
+        None => kinds.push(Traffic { kind, bytes, exchanges }),
+    }
+}

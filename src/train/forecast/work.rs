@@ -1,0 +1,46 @@
+//! How much of a recording's work each launch does.
+
+use crate::model::config::ModelConfig;
+use crate::model::count;
+use crate::record::Dispatch;
+use crate::train::recordings::Recordings;
+
+/// Which share of the time of a micro-batch each launch takes: by the floating-point operations of matrix products and of
+/// attention, beside which those of the others count for nothing. Products of experts count with the rows that there are if all
+/// experts are chosen equally often, not with those that there is room for.
+pub(super) fn shares(recordings: &Recordings) -> Vec<f64> {
+    let tokens = recordings.batch.tokens.cols;
+    let mixture = recordings.model.mixture.as_ref();
+    let rows = mixture.map_or(0, |mixture| mixture.placement(tokens, false).rows());
+    let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.sharing.ranks.expert);
+    let flops = |launch: &Dispatch| match launch.kernel.entry {
+        "matmul" => product(launch, rows, local as u32),
+        entry => attention(&recordings.model, entry) * f64::from(tokens),
+    };
+    let flops: Vec<f64> = recordings.micro_step.dispatches.iter().map(flops).collect();
+    let all = flops.iter().sum::<f64>().max(1.0);
+    flops.into_iter().map(|one| one / all).collect()
+}
+
+/// Operations of a product. Of one over `rows` rows of experts in all, a launch does the part of its experts among `local`.
+fn product(launch: &Dispatch, rows: u32, local: u32) -> f64 {
+    let size = |name| f64::from(launch.param(name).unwrap_or(0));
+    let whole = 2.0 * size("m") * size("n") * size("k");
+    let Some(experts) = launch.param("experts") else { return whole };
+    // The rows are the first size of a product with them, and the last of a gradient of matrices.
+    let is_gradient = launch.bindings.iter().any(|binding| binding.variable == "offsets");
+    let room = if is_gradient { size("k") } else { size("m") };
+    whole * f64::from(rows) / room.max(1.0) * f64::from(experts) / f64::from(local)
+}
+
+/// Operations on a token of a kernel of attention: scores and sums forward are two products; the backward computes the scores
+/// again and then the gradients of queries, or of keys and values.
+fn attention(model: &ModelConfig, entry: &str) -> f64 {
+    let products = match entry {
+        "attention" => 2.0,
+        "attention_backward_q" => 3.0,
+        "attention_backward_kv" => 4.0,
+        _ => return 0.0,
+    };
+    products / 2.0 * count::attention_flops_per_token(model)
+}
