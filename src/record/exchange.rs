@@ -196,7 +196,8 @@ impl Exchange {
                 (parts.iter().map(length).sum::<u64>() - length(&parts[place]), 1)
             }
             Collective::AllGather { parts, .. } => ((size as u64 - 1) * length(&parts[place]), 1),
-            Collective::Rows { .. } => (self.sent_bytes(), 1),
+            Collective::Rows { .. } | Collective::Send { .. } => (self.sent_bytes(), 1),
+            Collective::Receive { .. } => (0, 0),
         }
     }
 
