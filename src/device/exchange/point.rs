@@ -127,8 +127,8 @@ impl Work {
                 let Some(map) = self.row_map(transport.rank(), sources) else { return Ok(()) };
                 let rows = &sources[*offsets_bytes..];
                 match to_experts {
-                    true => map.to_experts(transport, &self.group, rows, results, received),
-                    false => map.from_experts(transport, &self.group, rows, results, received),
+                    true => map.send_out(transport, &self.group, rows, results, received),
+                    false => map.send_back(transport, &self.group, rows, results, received),
                 }
             }
         }
