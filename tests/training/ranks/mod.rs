@@ -2,5 +2,6 @@
 
 mod against_one;
 mod checkpoints;
+mod deaths;
 mod spread;
 mod whole_runs;
