@@ -69,7 +69,7 @@ impl Arenas {
         }
     }
 
-    /// Those that checkpoints hold, as the rank of `layout` and `sharing` has them. Their buffers are this rank's.
+    /// What the rank of `layout` and `sharing` holds of them. Their buffers are this rank's.
     pub(super) fn of_rank(&self, layout: &ArenaLayout, sharing: &Sharing) -> Self {
         let held = |arena: &Arena, is_shared: &dyn Fn(usize) -> bool| {
             let of_segment = |(index, buffer): (usize, &Option<ArenaBuffer>)| {
@@ -82,11 +82,14 @@ impl Arenas {
             Arena { segments: arena.segments.iter().enumerate().map(of_segment).collect() }
         };
         Self {
-            // Those that layers read themselves are whole.
-            weights: held(&self.weights, &|index| self.copies.segments[index].is_some()),
+            weights: held(&self.weights, &|index| {
+                let is_read = self.copies.segments[index].is_none();
+                !layout.segments[index].kind.is_frozen && (!is_read || sharing.shards_weights())
+            }),
+            copies: held(&self.copies, &|_| sharing.shards_weights()),
+            gradients: held(&self.gradients, &|_| sharing.shards_gradients()),
             first_moments: held(&self.first_moments, &|_| true),
             second_moments: held(&self.second_moments, &|_| true),
-            ..self.clone()
         }
     }
 

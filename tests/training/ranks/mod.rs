@@ -2,6 +2,7 @@
 
 mod against_one;
 mod checkpoints;
+mod deaths;
 mod exchanges;
 mod spread;
 mod traffic;
