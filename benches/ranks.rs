@@ -32,6 +32,7 @@ fn main() {
 
 /// Prints a row for each size, and how much of a core a rank takes while it waits.
 fn measure(transport: &'static str, ranks: &Ranks) {
+    let name = format!("{transport}, {} ranks", ranks.size());
     let table = ranks.run(move |t| {
         let group = Group::all(t.size());
         let mut rows = String::new();
@@ -39,18 +40,10 @@ fn measure(transport: &'static str, ranks: &Ranks) {
             let each = all_reduce_time(t, &group, bytes);
             let moved = bytes as f64 * 2.0 * (group.size() - 1) as f64 / group.size() as f64;
             let (micros, rate) = (each.as_secs_f64() * 1e6, moved / each.as_secs_f64() / 1e9);
-            rows += &format!(
-                "{transport}, {} ranks: {bytes:>9} bytes in {micros:>8.0} us, {rate:.2} GB/s\n",
-                t.size()
-            );
+            rows += &format!("{name}: {bytes:>9} bytes in {micros:>8.0} us, {rate:.2} GB/s\n");
         }
-        let share = waiting_share(t, &group);
-        Ok(rows
-            + &format!(
-                "{transport}, {} ranks: a rank that waits takes {:.1} % of a core\n",
-                t.size(),
-                share * 100.0
-            ))
+        let share = 100.0 * waiting_share(t, &group);
+        Ok(rows + &format!("{name}: a rank that waits takes {share:.1} % of a core\n"))
     });
     let table = pollster::block_on(table).expect("no rank ends");
     if ranks.rank() == 0 {
@@ -58,41 +51,40 @@ fn measure(transport: &'static str, ranks: &Ranks) {
     }
 }
 
-/// The mean time of an all-reduce of `bytes`.
+/// The median time of an all-reduce of `bytes`.
 fn all_reduce_time(t: &mut dyn Transport, group: &Group, bytes: usize) -> Duration {
     let (mut data, mut scratch) = (vec![0; bytes], Vec::new());
-    let mut repeat = |count: u32| {
+    let mut once = |t: &mut dyn Transport| {
         let start = Instant::now();
-        for _ in 0..count {
-            all_reduce(t, group, &mut data, Sum::F32, &mut scratch).expect("no rank ends");
-        }
-        start.elapsed() / count
-    };
-    repeat(3);
-    // All ranks repeat it equally often: as often as the slowest has time for.
-    let mut count = ((TIME.as_secs_f64() / repeat(3).as_secs_f64()) as u32).clamp(3, 20_000).to_ne_bytes();
-    all_reduce(t, group, &mut count, Sum::U32, &mut Vec::new()).expect("no rank ends");
-    let count = u32::from_ne_bytes(count) / group.size() as u32;
-    let (mut data, mut scratch) = (vec![0; bytes], Vec::new());
-    let start = Instant::now();
-    for _ in 0..count {
         all_reduce(t, group, &mut data, Sum::F32, &mut scratch).expect("no rank ends");
-    }
-    start.elapsed() / count
+        start.elapsed()
+    };
+    (0..3).for_each(|_| {
+        once(t);
+    });
+    // All ranks repeat it equally often: the mean of what each has time for.
+    let count = ((TIME.as_secs_f64() / once(t).as_secs_f64()) as u32).clamp(9, 20_000);
+    let mut counts = count.to_ne_bytes();
+    all_reduce(t, group, &mut counts, Sum::U32, &mut Vec::new()).expect("no rank ends");
+    let count = u32::from_ne_bytes(counts) / group.size() as u32;
+    let mut times: Vec<Duration> = (0..count).map(|_| once(t)).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 /// How much of a core the first rank takes while it waits for the last one.
 fn waiting_share(t: &mut dyn Transport, group: &Group) -> f64 {
-    let mut shares = 0.0;
+    let (mut waiting, mut running) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..5 {
         if t.rank() + 1 == group.size() {
             std::thread::sleep(LATE);
         }
-        let (start, busy) = (Instant::now(), busy());
+        let (start, before) = (Instant::now(), busy());
         all_reduce(t, group, &mut [0; 4], Sum::U32, &mut Vec::new()).expect("no rank ends");
-        shares += (self::busy() - busy).as_secs_f64() / start.elapsed().as_secs_f64();
+        waiting += start.elapsed();
+        running += busy() - before;
     }
-    shares / 5.0
+    running.as_secs_f64() / waiting.as_secs_f64()
 }
 
 /// The time that this thread has run, on Linux.

@@ -52,7 +52,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     configured: Configured,
-    /// Train on N ranks, threads of this process with a device each; under mpirun its processes are the ranks
+    /// Train on N threads of this process, each a rank with its device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
     ranks: Option<u16>,
 }

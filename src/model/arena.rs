@@ -56,6 +56,13 @@ pub struct Kind {
     pub is_spread: bool,
 }
 
+impl Segment {
+    /// All of its elements.
+    pub fn whole(&self) -> Range<u64> {
+        0..self.elements
+    }
+}
+
 impl Kind {
     fn of(spec: &Spec) -> Self {
         Self {
@@ -126,9 +133,7 @@ impl ArenaLayout {
         name: &str,
         element: impl Fn(Kind) -> Option<Element>,
     ) -> Arena {
-        self.arena_of(persistents, name, |_, segment| {
-            Some((element(segment.kind)?, vec![0..segment.elements]))
-        })
+        self.arena_of(persistents, name, |_, segment| Some((element(segment.kind)?, vec![segment.whole()])))
     }
 
     /// The same with parts of segments: `held` gives a storage type, and which elements of the segment there are, ascending.

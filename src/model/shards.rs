@@ -250,7 +250,7 @@ mod tests {
         }
         let starts = starts(&[2, 5, 1, 5]);
         let parts = parts_of(&range, 2, kind(UpdateRule::Matrix), &starts);
-        assert_eq!(parts, [2 * UNIT..8 * UNIT, 8 * UNIT..13 * UNIT]);
+        assert_eq!(parts, [2 * UNIT..7 * UNIT, 7 * UNIT..13 * UNIT]);
         let parts = parts_of(&range, 4, kind(UpdateRule::Matrix), &starts);
         assert!(parts.iter().all(|part| starts.contains(&part.start) && starts.contains(&part.end)));
         assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));

@@ -12,9 +12,13 @@ use mpi::ffi;
 use mpi::topology::{Communicator, SimpleCommunicator};
 use mpi::traits::AsRaw;
 use std::ffi::{CStr, c_char, c_int};
+use std::time::Duration;
 
 /// The exit code of every process when one aborts.
 const ABORTED: c_int = 2;
+
+/// How long a process that aborts leaves `mpirun` to pass on what was printed, which it may lose otherwise.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Bytes of the longest message. MPI counts them in 32 bits, and a wait notices no progress within a message: longer ones are
 /// sent in pieces.
@@ -84,12 +88,19 @@ impl Transport for Processes {
         // Not returned: MPI may still write to `incoming`.
         done.map_err(|error| {
             eprintln!("error: rank {}: {error}", self.rank);
-            self.world.abort(ABORTED)
+            self.end()
         })
     }
 
     fn abort(&mut self) {
-        self.world.abort(ABORTED);
+        self.end();
+    }
+}
+
+impl Processes {
+    fn end(&self) -> ! {
+        std::thread::sleep(LAST_WORDS);
+        self.world.abort(ABORTED)
     }
 }
 

@@ -76,6 +76,20 @@ pub enum Collective {
         /// Whether rows go to their experts.
         to_experts: bool,
     },
+    /// A span goes to one rank, which receives it as long.
+    Send {
+        /// What is sent.
+        sent: Span,
+        /// To this rank.
+        to: usize,
+    },
+    /// A span comes from one rank.
+    Receive {
+        /// Receives it.
+        received: Span,
+        /// From this rank.
+        from: usize,
+    },
 }
 
 impl Collective {
@@ -90,6 +104,8 @@ impl Collective {
             Self::AllReduce { addends, .. } => addends.clone(),
             Self::ReduceScatter { whole: source, .. } | Self::AllGather { own: source, .. } => vec![*source],
             Self::Rows { offsets, rows, .. } => vec![*offsets, *rows],
+            Self::Send { sent, .. } => vec![*sent],
+            Self::Receive { .. } => Vec::new(),
         }
     }
 
@@ -99,7 +115,9 @@ impl Collective {
             Self::AllReduce { sums, .. } => sums.clone(),
             Self::ReduceScatter { own: result, .. }
             | Self::AllGather { whole: result, .. }
-            | Self::Rows { moved: result, .. } => vec![*result],
+            | Self::Rows { moved: result, .. }
+            | Self::Receive { received: result, .. } => vec![*result],
+            Self::Send { .. } => Vec::new(),
         }
     }
 
@@ -126,6 +144,7 @@ impl Collective {
             Self::AllReduce { addends, sums } => addends.iter_mut().chain(sums).collect(),
             Self::ReduceScatter { whole, own, .. } | Self::AllGather { own, whole, .. } => vec![own, whole],
             Self::Rows { offsets, rows, moved, .. } => vec![offsets, rows, moved],
+            Self::Send { sent: span, .. } | Self::Receive { received: span, .. } => vec![span],
         }
     }
 
@@ -137,6 +156,8 @@ impl Collective {
             Self::AllGather { .. } => "all_gather",
             Self::Rows { to_experts: true, .. } => "rows_to_experts",
             Self::Rows { to_experts: false, .. } => "rows_from_experts",
+            Self::Send { .. } => "send",
+            Self::Receive { .. } => "receive",
         }
     }
 }
@@ -155,6 +176,8 @@ impl Exchange {
             // The rows of this rank's tokens, if all experts have as many.
             Collective::Rows { rows, to_experts: true, .. } => share(rows.bytes),
             Collective::Rows { moved, to_experts: false, .. } => share(moved.bytes),
+            Collective::Send { sent, .. } => sent.bytes,
+            Collective::Receive { .. } => 0,
         }
     }
 
@@ -173,7 +196,8 @@ impl Exchange {
                 (parts.iter().map(length).sum::<u64>() - length(&parts[place]), 1)
             }
             Collective::AllGather { parts, .. } => ((size as u64 - 1) * length(&parts[place]), 1),
-            Collective::Rows { .. } => (self.sent_bytes(), 1),
+            Collective::Rows { .. } | Collective::Send { .. } => (self.sent_bytes(), 1),
+            Collective::Receive { .. } => (0, 0),
         }
     }
 

@@ -89,7 +89,7 @@ impl<'a> Gathering<'a> {
             let Some(&index) = self.written[writer].get(round) else { continue };
             let holding = &holdings[index];
             let own = self.own.get(holding.info.name.as_str()).copied();
-            let (is_writer, width) = (writer == rank, holding.width());
+            let (is_writer, width) = (writer == rank, holding.element().bytes() as usize);
             if is_writer && own.is_some_and(ArenaTensor::is_stored_whole) {
                 continue;
             }

@@ -3,6 +3,7 @@
 use super::arena_tensors::{ArenaTensor, Run};
 use super::router_tensors::RouterTensor;
 use super::tensor_file::TensorInfo;
+use crate::element::Element;
 use crate::record::Tensor;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -84,11 +85,11 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Bytes of a cell.
-    pub fn width(&self) -> usize {
+    /// The storage type of a cell.
+    pub fn element(&self) -> Element {
         match self.content {
-            Content::Parameter(tensor) => tensor.element().bytes() as usize,
-            Content::Router(_) => 4,
+            Content::Parameter(tensor) => tensor.element(),
+            Content::Router(tensor) => tensor.element,
         }
     }
 

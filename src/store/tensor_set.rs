@@ -61,7 +61,8 @@ impl TensorSet<'_> {
             weight_index::write(self.folder, self.stem, &names, bytes)?;
         }
         // A single file is there even if it has no tensors.
-        if !writers.contains(&ranks.rank()) && !(writers.is_empty() && ranks.is_first()) {
+        let writes = writers.contains(&ranks.rank()) || (writers.is_empty() && ranks.is_first());
+        if !writes {
             return Ok(());
         }
         let path = self.folder.join(name_of(ranks.rank()));

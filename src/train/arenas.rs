@@ -36,20 +36,21 @@ impl Arenas {
         };
         let copied = |kind: Kind| Some(kind.compute).filter(|element| *element != stored(kind));
         let updated = |index: usize, kind: Kind| match kind.is_frozen {
-            true => vec![0..layout.segments[index].elements],
+            true => vec![layout.segments[index].whole()],
             false => sharing.updated(layout, index),
         };
         // What layers read every rank has whole, unless it gathers it each time.
         let read = |index: usize, kind: Kind| match sharing.shards_weights() {
             true => updated(index, kind),
-            false => vec![0..layout.segments[index].elements],
+            false => vec![layout.segments[index].whole()],
         };
         let weights = layout.arena_of(persistents, "weights", |index, Segment { kind, .. }| {
             let held = if copied(*kind).is_some() { updated(index, *kind) } else { read(index, *kind) };
             Some((stored(*kind), held))
         });
-        let gradients = layout.arena_of(persistents, "gradients", |index, Segment { elements, kind }| {
-            let held = if sharing.shards_gradients() { updated(index, *kind) } else { vec![0..*elements] };
+        let gradients = layout.arena_of(persistents, "gradients", |index, segment| {
+            let Segment { kind, .. } = *segment;
+            let held = if sharing.shards_gradients() { updated(index, kind) } else { vec![segment.whole()] };
             (!kind.is_frozen).then_some((Element::F32, held))
         });
         let mut arena = |name, count| {
@@ -68,24 +69,27 @@ impl Arenas {
         }
     }
 
-    /// Those that checkpoints hold, as the rank of `layout` and `sharing` has them. Their buffers are this rank's.
+    /// What the rank of `layout` and `sharing` holds of them. Their buffers are this rank's.
     pub(super) fn of_rank(&self, layout: &ArenaLayout, sharing: &Sharing) -> Self {
         let held = |arena: &Arena, is_shared: &dyn Fn(usize) -> bool| {
             let of_segment = |(index, buffer): (usize, &Option<ArenaBuffer>)| {
                 let held = match is_shared(index) {
                     true => sharing.updated(layout, index),
-                    false => vec![0..layout.segments[index].elements],
+                    false => vec![layout.segments[index].whole()],
                 };
                 buffer.as_ref().map(|buffer| ArenaBuffer { held, ..*buffer })
             };
             Arena { segments: arena.segments.iter().enumerate().map(of_segment).collect() }
         };
         Self {
-            // Those that layers read themselves are whole.
-            weights: held(&self.weights, &|index| self.copies.segments[index].is_some()),
+            weights: held(&self.weights, &|index| {
+                let is_read = self.copies.segments[index].is_none();
+                !layout.segments[index].kind.is_frozen && (!is_read || sharing.shards_weights())
+            }),
+            copies: held(&self.copies, &|_| sharing.shards_weights()),
+            gradients: held(&self.gradients, &|_| sharing.shards_gradients()),
             first_moments: held(&self.first_moments, &|_| true),
             second_moments: held(&self.second_moments, &|_| true),
-            ..self.clone()
         }
     }
 

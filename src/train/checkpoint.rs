@@ -1,12 +1,12 @@
 //! Checkpoints of a trainer: its tensors, handed from the device to files and back.
 
 use super::arenas::Arenas;
-use super::recordings::{Recordings, held_by, persistent};
+use super::everywhere::Everywhere;
+use super::recordings::{Recordings, persistent};
 use super::trainer::Trainer;
 use crate::error::Result;
-use crate::kernels::Limits;
 use crate::model::arena::{Arena, ArenaLayout};
-use crate::ranks::{Layout, Ranks};
+use crate::ranks::Ranks;
 use crate::record::Tensor;
 use crate::settings::default_decision;
 use crate::store::arena_tensors::{ArenaTensor, TakeRow};
@@ -14,7 +14,7 @@ use crate::store::checkpoint::{self, TrainingTensors, WeightTensors};
 use crate::store::checkpoint_folder::{CheckpointFolder, PendingCheckpoint};
 use crate::store::shared_folder;
 use crate::store::trainer_state::TrainerState;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 impl Trainer<'_> {
@@ -27,18 +27,17 @@ impl Trainer<'_> {
         let _ = self.wait().await;
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
         let (ranks, model) = (self.exchanger.ranks(), &self.recordings.model);
-        let everywhere = match ranks.size() {
-            1 => Everywhere::default(),
-            _ => Everywhere::of(&self.recordings, &self.gpu.capabilities().limits)?,
-        };
-        let by_rank = match ranks.size() {
-            1 => vec![self.tensors_in_training()],
-            _ => everywhere.tensors(&self.recordings),
+        let everywhere = self.everywhere()?;
+        let by_rank = match &everywhere {
+            None => vec![self.tensors_in_training()],
+            Some(everywhere) => {
+                everywhere.by_rank().map(|(layout, arenas)| self.tensors_of(layout, arenas)).collect()
+            }
         };
         checkpoint::save(&by_rank, model, state, pending, ranks, read).await
     }
 
-    /// Writes a checkpoint of `state` with all other ranks, and returns its folder. Either it is whole or there is none.
+    /// Writes a checkpoint of `state` with all other ranks. Either it is whole or there is none.
     ///
     /// # Errors
     /// A disk or device that fails on any rank; a rank that has ended.
@@ -46,13 +45,11 @@ impl Trainer<'_> {
         &self,
         state: &TrainerState,
         checkpoints: &CheckpointFolder,
-    ) -> Result<PathBuf> {
+    ) -> Result<()> {
         let ranks = self.exchanger.ranks();
         let pending = begin(ranks, state.step, checkpoints).await?;
         ranks.agree(self.save(state, &pending).await).await?;
-        let path = pending.path().to_path_buf();
-        ranks.from_first(|| pending.commit().map(drop)).await?;
-        Ok(path)
+        ranks.from_first(|| pending.commit().map(drop)).await
     }
 
     /// Reads weights and moments from the checkpoint in `folder` and returns the state they belong to, which must match
@@ -154,9 +151,28 @@ impl Trainer<'_> {
         Ok(words)
     }
 
+    /// The parameters of every rank, if there are several.
+    fn everywhere(&self) -> Result<Option<Everywhere>> {
+        let limits = &self.gpu.capabilities().limits;
+        match self.exchanger.ranks().size() {
+            1 => Ok(None),
+            _ => Everywhere::of(&self.recordings, limits).map(Some),
+        }
+    }
+
     fn tensors_in_training(&self) -> TrainingTensors<'_> {
-        let Recordings { layout, arenas, .. } = &self.recordings;
-        tensors_of(&self.recordings, layout, arenas)
+        self.tensors_of(&self.recordings.layout, &self.recordings.arenas)
+    }
+
+    /// The tensors of a rank whose parameters lie in `arenas` as `layout` says.
+    fn tensors_of<'a>(&'a self, layout: &'a ArenaLayout, arenas: &'a Arenas) -> TrainingTensors<'a> {
+        let Recordings { whole, experts, model, .. } = &self.recordings;
+        let (experts, low_rank) = (experts.as_ref(), model.low_rank.as_ref());
+        TrainingTensors {
+            weights: WeightTensors { layout, arena: &arenas.weights, whole, experts, low_rank },
+            first_moments: &arenas.first_moments,
+            second_moments: &arenas.second_moments,
+        }
     }
 
     /// Hands each row of a persistent tensor, pad cut off, to `take`.
@@ -179,21 +195,6 @@ impl Trainer<'_> {
     }
 }
 
-/// The tensors of a rank whose parameters lie in `arenas` as `layout` says.
-fn tensors_of<'a>(
-    recordings: &'a Recordings,
-    layout: &'a ArenaLayout,
-    arenas: &'a Arenas,
-) -> TrainingTensors<'a> {
-    let Recordings { whole, experts, model, .. } = recordings;
-    let (experts, low_rank) = (experts.as_ref(), model.low_rank.as_ref());
-    TrainingTensors {
-        weights: WeightTensors { layout, arena: &arenas.weights, whole, experts, low_rank },
-        first_moments: &arenas.first_moments,
-        second_moments: &arenas.second_moments,
-    }
-}
-
 /// Begins the checkpoint of `step` on the first rank, and checks that the others see its folder.
 async fn begin(ranks: &Ranks, step: u64, checkpoints: &CheckpointFolder) -> Result<PendingCheckpoint> {
     let mut begun = None;
@@ -208,36 +209,4 @@ async fn begin(ranks: &Ranks, step: u64, checkpoints: &CheckpointFolder) -> Resu
         ranks.from_first(|| shared_folder::remove_mark(pending.path())).await?;
     }
     Ok(pending)
-}
-
-/// The parameters of every rank. Ranks with the same part of the experts have the same layout.
-#[derive(Default)]
-struct Everywhere {
-    /// By part of the experts.
-    layouts: Vec<ArenaLayout>,
-    /// By rank: the part of the experts, and the arenas.
-    arenas: Vec<(usize, Arenas)>,
-}
-
-impl Everywhere {
-    fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
-        let Recordings { whole, arenas, sharing, .. } = recordings;
-        let layout_of = |part| {
-            let ranks = Layout { rank: part, ..sharing.ranks };
-            ArenaLayout::new(held_by(&ranks, whole), limits)
-        };
-        let layouts = (0..sharing.ranks.expert).map(layout_of).collect::<Result<Vec<_>>>()?;
-        let of_rank = |rank| {
-            let part = Layout { rank, ..sharing.ranks }.expert_part();
-            (part, arenas.of_rank(&layouts[part], &sharing.of_rank(rank, &layouts[part])))
-        };
-        let arenas = (0..sharing.ranks.world()).map(of_rank).collect();
-        Ok(Self { layouts, arenas })
-    }
-
-    fn tensors<'a>(&'a self, recordings: &'a Recordings) -> Vec<TrainingTensors<'a>> {
-        let of_rank =
-            |(part, arenas): &'a (usize, Arenas)| tensors_of(recordings, &self.layouts[*part], arenas);
-        self.arenas.iter().map(of_rank).collect()
-    }
 }

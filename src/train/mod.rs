@@ -10,6 +10,7 @@ mod buckets;
 mod checkpoint;
 pub mod dump;
 mod evaluation;
+mod everywhere;
 mod finished;
 pub mod fit;
 pub mod forecast;

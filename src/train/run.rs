@@ -162,6 +162,12 @@ async fn train_on(
     let outlets = log.map(|log| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
+        if ranks.size() > 1 {
+            let size = ranks.size();
+            tracing::info!(
+                "ranks: {size} share a step; memory, throughput and MFU are those of each, and this is rank 0"
+            );
+        }
         if let Some(evaluation) = evaluation {
             announce_entropy(evaluation.data);
         }
@@ -169,6 +175,10 @@ async fn train_on(
         Ok(Outlets { metrics, progress, instruments })
     });
     let outlets = ranks.agree(outlets.transpose()).await?;
+    let memory_by_rank = match settings.monitor.device_local_metrics {
+        true => Some(memory_by_rank(&ranks, trainer).await?),
+        false => None,
+    };
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let mut course = Course {
         reporter: Reporter {
@@ -177,7 +187,7 @@ async fn train_on(
             tokens_per_step: plan.tokens_per_step,
             spike_norm: settings.wrapper.spike_norm(),
             parameters: trainer.recordings().layout.sizes(),
-            memory_by_rank: None,
+            memory_by_rank,
             waiting: VecDeque::new(),
             losses: Losses::default(),
         },
@@ -209,6 +219,13 @@ fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> {
     adapter.map_or(Ok(()), |path| trainer.load_adapters(path))
 }
 
+/// The device memory of each rank's model in MiB, on the first rank.
+async fn memory_by_rank(ranks: &Ranks, trainer: &Trainer<'_>) -> Result<Vec<f32>> {
+    let own = (trainer.persistent_bytes() + trainer.pool_bytes()) as f32 / 1048576.0;
+    let all = ranks.at_first(own.to_le_bytes().to_vec()).await?;
+    Ok(bytemuck::pod_collect_to_vec(&all))
+}
+
 /// Lets `log` go on in the folder, with what is known of the configuration and the data, and opens the metrics there.
 fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -> Result<MetricsWriter> {
     log.attach(&folder.log_path())?;
@@ -216,6 +233,7 @@ fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -
     MetricsWriter::open(&folder.metrics_path())
 }
 
+/// What progress is computed from. Like the original's, its lines count samples and operations of one rank.
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
     let runner = &plan.settings.runner;
     ProgressPlan {
@@ -223,9 +241,9 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak
         start_step,
         epochs: runner.epochs,
         steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (runner.batch_size * plan.micro_batches_per_step()) as u64,
+        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
         tokens_per_step: plan.tokens_per_step as u64,
-        flops_per_token: count::training_flops_per_token(&plan.model),
+        flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
         peak_flops: peak.flops(),
         log_every: plan.settings.callbacks.loss.per_print_times,
     }

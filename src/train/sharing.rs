@@ -52,7 +52,7 @@ impl Sharing {
     pub fn updated(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         match self.shards_optimizer() {
             true => self.shards.own(segment),
-            false => vec![0..layout.segments[segment].elements],
+            false => vec![layout.segments[segment].whole()],
         }
     }
 
@@ -82,7 +82,7 @@ impl Sharing {
     pub(super) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         match self.shares_norm() {
             true => self.shards.own(segment),
-            false => vec![0..layout.segments[segment].elements],
+            false => vec![layout.segments[segment].whole()],
         }
     }
 

@@ -1,7 +1,8 @@
 //! Whole runs of the program on two ranks.
 
 use crate::runs::{Setup, metrics, newest_checkpoint};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gristmill");
@@ -42,10 +43,16 @@ impl Place {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The newest step that was saved, and the bytes of its weights.
-    fn weights(&self) -> (u64, Vec<u8>) {
+    /// The newest step that was saved, and the tensors that all ranks wrote with it, by file.
+    fn weights(&self) -> (u64, BTreeMap<String, Vec<u8>>) {
         let (step, folder) = newest_checkpoint(&self.folder()).expect("a checkpoint");
-        (step, std::fs::read(folder.join("model.safetensors")).expect("weights"))
+        let paths = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let tensors = paths.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+        let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+        let files: BTreeMap<_, _> =
+            tensors.map(|path| (name(&path), std::fs::read(&path).expect("tensors"))).collect();
+        assert!(!files.is_empty(), "a checkpoint has tensors");
+        (step, files)
     }
 }
 

@@ -7,9 +7,10 @@
 mod runs;
 
 use gristmill::device::{Gpu, GpuCounters};
+use gristmill::train::length::RunLength;
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
-use runs::{Setup, new_trainer, save_checkpoint};
+use runs::{Setup, new_trainer, on_ranks, save_checkpoint};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The host may be 3 submissions ahead of the device, and a step has at least 2, so a result is at most 2 steps late.
@@ -126,4 +127,38 @@ fn a_mixture_creates_nothing_after_the_second_step() {
         });
         assert!(finished.iter().all(|step| step.mixture.is_some()), "{}: no report", setup.name);
     }
+}
+
+/// Staging buffers of exchanges are as many as there were, and mapped again in time.
+#[test]
+fn ranks_create_nothing_after_the_second_step() {
+    let _alone = alone();
+    let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1";
+    let flags = [
+        "--use_parallel=True",
+        "--parallel_config={data_parallel: 2, expert_parallel: 2}",
+        "--parallel.enable_parallel_optimizer=True",
+        "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True",
+    ];
+    let setup = Setup::experts("ranks", routing, "").with(&flags);
+    on_ranks(2, |ranks| {
+        let plan = setup.plan_on_rank(ranks.rank(), 2);
+        let data = plan.load_data().expect("data");
+        let length = RunLength::new(&plan, data.train.steps_per_epoch());
+        let gpu = setup.gpu_for(&plan);
+        let mut trainer = block_on(Trainer::on_rank(&gpu, &plan, &length, ranks)).expect("a trainer");
+        let mut counters: Option<GpuCounters> = None;
+        for step in 1..=12 {
+            let first = (step - 1) * plan.settings.runner.gradient_accumulation_steps as u64;
+            block_on(trainer.step(step, &data.train, first)).expect("a step");
+            trainer.finished_steps().expect("states");
+            if step == 2 {
+                block_on(trainer.wait()).expect("the device");
+                counters = Some(gpu.counters());
+            }
+            if let Some(before) = counters {
+                assert_eq!(gpu.counters(), before, "step {step}: objects were created or dropped");
+            }
+        }
+    });
 }

@@ -50,6 +50,10 @@ enum Kind {
     AllGather(Vec<Range<usize>>),
     /// Moves rows; the sources are the offsets, so many bytes, and the rows.
     Rows { offsets_bytes: usize, experts: usize, row_bytes: usize, to_experts: bool },
+    /// Sends the sources to a rank.
+    Send(usize),
+    /// Receives the results from a rank.
+    Receive(usize),
 }
 
 /// Bytes of an exchange on the host. They are allocated once.
@@ -117,12 +121,14 @@ impl Work {
                 results[parts[own].clone()].copy_from_slice(sources);
                 all_gather(transport, &self.group, results, parts)
             }
+            Kind::Send(to) => transport.exchange(&[(*to, sources)], &mut []),
+            Kind::Receive(from) => transport.exchange(&[], &mut [(*from, results)]),
             Kind::Rows { offsets_bytes, to_experts, .. } => {
                 let Some(map) = self.row_map(transport.rank(), sources) else { return Ok(()) };
                 let rows = &sources[*offsets_bytes..];
                 match to_experts {
-                    true => map.to_experts(transport, &self.group, rows, results, received),
-                    false => map.from_experts(transport, &self.group, rows, results, received),
+                    true => map.send_out(transport, &self.group, rows, results, received),
+                    false => map.send_back(transport, &self.group, rows, results, received),
                 }
             }
         }
@@ -170,6 +176,8 @@ impl Kind {
                 Self::ReduceScatter(in_host(parts), sum_of(whole.element)?)
             }
             Collective::AllGather { parts, .. } => Self::AllGather(in_host(parts)),
+            Collective::Send { to, .. } => Self::Send(*to),
+            Collective::Receive { from, .. } => Self::Receive(*from),
             Collective::Rows { offsets, experts, row_bytes, to_experts, .. } => Self::Rows {
                 offsets_bytes: offsets.bytes as usize,
                 experts: *experts as usize,

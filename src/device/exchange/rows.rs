@@ -34,7 +34,7 @@ impl RowMap {
     }
 
     /// Sends `rows` to the ranks of their experts; `arrived` becomes the rows for the experts of this one.
-    pub fn to_experts(
+    pub fn send_out(
         &self,
         transport: &mut dyn Transport,
         group: &Group,
@@ -52,7 +52,7 @@ impl RowMap {
     }
 
     /// Sends `rows`, those for the experts of this rank, back; `arrived` becomes this rank's own rows.
-    pub fn from_experts(
+    pub fn send_back(
         &self,
         transport: &mut dyn Transport,
         group: &Group,
@@ -168,10 +168,10 @@ mod tests {
                     let group = Group::all(3);
                     let (mut arrived, mut returned, mut scratch) = (vec![1; 3], Vec::new(), Vec::new());
                     let sent = rows_of(rank);
-                    map.to_experts(&mut end, &group, &sent, &mut arrived, &mut scratch).unwrap();
+                    map.send_out(&mut end, &group, &sent, &mut arrived, &mut scratch).unwrap();
                     assert_eq!(arrived, rows_for(rank), "rank {rank}");
                     assert_eq!((map.used(true), map.used(false)), (sent.len(), arrived.len()));
-                    map.from_experts(&mut end, &group, &arrived, &mut returned, &mut scratch).unwrap();
+                    map.send_back(&mut end, &group, &arrived, &mut returned, &mut scratch).unwrap();
                     assert_eq!(returned, sent, "rank {rank}");
                 });
             }

@@ -7,6 +7,9 @@ rows! {
     pub struct Monitor {
         /// So many steps in a row that `use_skip_data_by_global_norm` skips end the run with an error.
         global_norm_spike_count_threshold: u64 = Host.default(10).within(COUNT),
+        /// Whether `metrics.jsonl` has the numbers of every rank: `rank_step_ms`, how long the step took, and `rank_memory_mib`, the
+        /// device memory of its model.
+        device_local_metrics: bool = Host.default(false),
     }
     others [
         ignored(

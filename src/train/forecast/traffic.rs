@@ -41,6 +41,7 @@ impl TrafficKind {
         match exchange.collective {
             Collective::Rows { to_experts: true, .. } => Self::RowsToExperts,
             Collective::Rows { to_experts: false, .. } => Self::RowsFromExperts,
+            Collective::Send { .. } | Collective::Receive { .. } => Self::Stages,
             Collective::ReduceScatter { .. } => Self::Gradients,
             Collective::AllReduce { .. } if is_part("gradients") => Self::Gradients,
             Collective::AllGather { .. } if is_part("weights") || is_part("copies") => Self::Weights,

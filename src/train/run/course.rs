@@ -130,7 +130,8 @@ impl Course<'_> {
             tracing::info!("interrupted after step {steps}: continue with --resume_training=True");
         } else if let Some(config) = &self.plan.settings.sample {
             trainer.refresh_copies().await?;
-            let text = match self.ranks.is_first() {
+            let is_possible = trainer.recordings().sample.is_some();
+            let text = match is_possible && self.ranks.is_first() {
                 true => {
                     sample(trainer, config, &self.data.codec, self.plan.settings.run.seed).await.map(Some)
                 }
@@ -138,8 +139,11 @@ impl Course<'_> {
             };
             // The others wait for the sample, so that all end alike.
             summary.sample = self.ranks.agree(text).await?;
-            if let Some(text) = &summary.sample {
-                tracing::info!("a sample of {} tokens:\n{text}", config.tokens);
+            match &summary.sample {
+                Some(text) => tracing::info!("a sample of {} tokens:\n{text}", config.tokens),
+                None => tracing::info!(
+                    "no sample, since no rank has all weights: `gristmill generate` writes one"
+                ),
             }
         }
         Ok(summary)
@@ -237,8 +241,8 @@ impl Course<'_> {
     async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         self.settle(trainer).await?;
         self.is_save_due = false;
-        let path = trainer.save_on_ranks(&self.state, &self.checkpoints).await?;
-        tracing::debug!("saved {}", path.display());
+        trainer.save_on_ranks(&self.state, &self.checkpoints).await?;
+        tracing::debug!("saved the checkpoint of step {}", self.state.step);
         self.saved = Some(self.state.step);
         self.results.clock.skip_pause();
         Ok(())

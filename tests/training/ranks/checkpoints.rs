@@ -1,40 +1,57 @@
 //! Checkpoints that several ranks write, and that any number of ranks reads.
 
 use super::spread::Spread;
-use crate::runs::{FolderRun, Left, Setup, evaluated, metrics};
+use crate::runs::{FolderRun, Left, Setup, metrics};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 
 /// Relative error allowed between runs that differ in how they are spread.
 const ALLOWED: f64 = 1e-6;
 
-/// A run in bfloat16 with dropout, so that ranks hold a part of the master weights, and masks follow from the data.
-fn half() -> FolderRun {
-    let keys = "compute_dtype: bfloat16, hidden_dropout: 0.1, attention_dropout: 0.1";
-    evaluated(Setup::new("half", keys), 100, &[])
+/// A run with evaluations in between.
+fn evaluated(setup: Setup) -> FolderRun {
+    let keys = [
+        "--train_dataset.eval_fraction=0.3",
+        "--do_eval=True",
+        "--eval_step_interval=3",
+        "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 100}]",
+    ];
+    FolderRun::new(setup.with(&keys))
 }
 
-/// A run with experts.
+/// A run in bfloat16 with dropout: ranks hold a part of the master weights, and masks follow from the data.
+fn half() -> FolderRun {
+    let keys = "compute_dtype: bfloat16, hidden_dropout: 0.1, attention_dropout: 0.1";
+    evaluated(Setup::new("half", keys))
+}
+
+/// A run with experts, whose biases move.
 fn mixture() -> FolderRun {
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
                    topk_bias_update_rate: 0.01, norm_topk_prob: True, use_gating_sigmoid: True";
-    evaluated(Setup::experts("mixture", routing, ""), 100, &[])
+    evaluated(Setup::experts("mixture", routing, ""))
 }
 
-/// Trains five steps as `before` and five more as `after`, and compares with ten as `before`: bit for bit if both are the same.
+/// A run that trains adapters alone: checkpoints share the files of the model.
+fn adapted() -> FolderRun {
+    let adapters =
+        "pet_config: {pet_type: lora, lora_rank: 4, lora_dropout: 0.2, target_modules: '.*wq|.*w2'}";
+    evaluated(Setup::new("adapted", &format!("compute_dtype: bfloat16, {adapters}")))
+}
+
+/// Trains three steps as `before` and three more as each of `after`, and compares with six as `before`: bit for bit if both are the
+/// same.
 fn resumes(new: fn() -> FolderRun, before: Spread, after: &[Spread]) {
     let want = new();
-    before.train(&want, 10);
-    let (want, all) = (want.left(), want);
+    before.train(&want, 6);
     for &after in after {
         let run = new();
-        before.train(&run, 5);
-        after.train(&run, 10);
+        before.train(&run, 3);
+        after.train(&run, 6);
         let name = format!("{before:?}, then {after:?}");
-        if format!("{before:?}") == format!("{after:?}") {
-            run.left().assert_equals(&name, &want);
-        } else {
-            compare(&name, &run, &all);
+        match before == after {
+            true => run.left().assert_equals(&name, &want.left()),
+            false => compare(&name, &run, &want),
         }
     }
 }
@@ -70,14 +87,36 @@ fn tensors(left: &Left) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
 fn a_sharded_run_in_16_bits_resumes_on_any_number_of_ranks() {
     let [four, two] = [Spread::sharded(4), Spread::sharded(2)];
     resumes(half, four, &[four, two, Spread::ONE]);
-    resumes(half, Spread::ONE, &[two]);
+}
+
+/// Two ranks each hold one copy of moments, gradients and weights together.
+const BLOCKS: Spread = Spread {
+    ranks: 4,
+    expert: 1,
+    sharding: &[
+        "--parallel.enable_parallel_optimizer=True",
+        "--parallel.parallel_optimizer_config={gradient_accumulation_shard: True, optimizer_weight_shard_size: 2}",
+        "--recompute_config.parallel_optimizer_comm_recompute=True",
+    ],
+};
+
+#[test]
+fn a_run_sharded_in_blocks_resumes_on_any_number_of_ranks() {
+    resumes(half, BLOCKS, &[Spread::ONE]);
+    resumes(half, Spread::ONE, &[BLOCKS]);
 }
 
 #[test]
 fn spread_experts_resume_on_any_number_of_ranks() {
-    let both = Spread { ranks: 4, expert: 2, shards: true };
-    let experts = Spread { ranks: 2, expert: 2, shards: false };
+    let both = Spread { expert: 2, ..Spread::sharded(4) };
+    let experts = Spread { ranks: 2, expert: 2, sharding: &[] };
     resumes(mixture, both, &[both, experts, Spread::ONE]);
+}
+
+#[test]
+fn adapters_resume_on_any_number_of_ranks() {
+    let two = Spread::sharded(2);
+    resumes(adapted, two, &[two, Spread::ONE]);
 }
 
 /// What is written does not depend on who writes it.

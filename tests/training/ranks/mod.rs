@@ -2,6 +2,8 @@
 
 mod against_one;
 mod checkpoints;
+mod deaths;
+mod exchanges;
 mod spread;
 mod traffic;
 mod whole_runs;

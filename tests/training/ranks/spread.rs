@@ -11,30 +11,31 @@ use std::sync::Arc;
 const MICRO_BATCHES: usize = 4;
 
 /// How a run is spread.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub ranks: usize,
     pub expert: usize,
-    pub shards: bool,
+    /// Flags on what each rank holds a part of.
+    pub sharding: &'static [&'static str],
 }
 
 impl Spread {
-    pub const ONE: Self = Self { ranks: 1, expert: 1, shards: false };
+    pub const ONE: Self = Self { ranks: 1, expert: 1, sharding: &[] };
 
-    /// Ranks with a sharded optimizer.
-    pub fn sharded(ranks: usize) -> Self {
-        Self { ranks, expert: 1, shards: ranks > 1 }
+    /// Ranks that share the optimizer (ZeRO-1).
+    pub const fn sharded(ranks: usize) -> Self {
+        Self { ranks, expert: 1, sharding: &["--parallel.enable_parallel_optimizer=True"] }
     }
 
     /// The command line behind the configuration.
     pub fn arguments(self, run: &FolderRun, stop_step: u64) -> Vec<String> {
-        let Self { ranks, expert, shards } = self;
+        let Self { ranks, expert, sharding } = self;
         let mut arguments = run.arguments(stop_step);
         arguments.push(format!("--gradient_accumulation_steps={}", MICRO_BATCHES / ranks));
         if ranks > 1 {
             let degrees = format!("--parallel_config={{data_parallel: {ranks}, expert_parallel: {expert}}}");
             arguments.extend(["--use_parallel=True".to_string(), degrees]);
-            arguments.extend(shards.then(|| "--parallel.enable_parallel_optimizer=True".to_string()));
+            arguments.extend(sharding.iter().map(ToString::to_string));
         }
         arguments
     }

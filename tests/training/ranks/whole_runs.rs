@@ -1,9 +1,13 @@
 //! Runs on several ranks from a configuration file to a run folder.
 
 use super::spread::{Spread, run_each};
-use crate::runs::{FolderRun, Setup, metrics};
+use crate::runs::{FolderRun, Setup, metrics, on_ranks};
 use gristmill::error::Result;
-use gristmill::train::run::Summary;
+use gristmill::train::run::{Summary, run_on_ranks};
+use pollster::block_on;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// A run of two layers, with few steps, in which all ranks share the batch.
 fn small(overrides: &[&str]) -> FolderRun {
@@ -17,13 +21,64 @@ fn lines(results: Vec<Result<Summary>>) -> Vec<String> {
 
 #[test]
 fn one_rank_writes_for_all() {
-    let run = small(&[]);
+    let run = small(&["--monitor_config.device_local_metrics=True"]);
     let config = run.setup.write(run.home.path());
     let results = run_each(&config, &vec![Spread::sharded(2).arguments(&run, 3); 2]);
     let summaries: Vec<Summary> = results.into_iter().map(|result| result.expect("a run")).collect();
     assert_eq!(summaries[0], summaries[1]);
-    let steps: Vec<u64> = metrics(&run.folder()).iter().map(|line| line.step).collect();
-    assert_eq!(steps, [1, 2, 3]);
+    let lines = metrics(&run.folder());
+    assert_eq!(lines.iter().map(|line| line.step).collect::<Vec<_>>(), [1, 2, 3]);
+    for numbers in lines.iter().flat_map(|line| [&line.rank_step_ms, &line.rank_memory_mib]) {
+        let numbers = numbers.as_ref().expect("numbers of every rank");
+        assert!(numbers.len() == 2 && numbers.iter().all(|number| *number > 0.0), "{numbers:?}");
+    }
+}
+
+/// Two steps may be done when the signal of one rank has reached the others.
+#[test]
+fn an_interrupt_of_one_rank_ends_all_after_the_same_step() {
+    let run = small(&[]);
+    let config = run.setup.write(run.home.path());
+    let arguments = Spread::sharded(3).arguments(&run, 9);
+    let results = on_ranks(3, |ranks| {
+        let interrupt = Arc::new(AtomicBool::new(ranks.rank() == 1));
+        block_on(run_on_ranks(&config, &arguments, interrupt, ranks))
+    });
+    for result in results {
+        let summary = result.expect("an interrupt is no error");
+        assert_eq!((summary.steps, summary.is_interrupted), (2, true));
+    }
+    assert_eq!(run.newest(), Some(2));
+}
+
+/// Every rank ends with the same line when one cannot write.
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_all() {
+    let run = small(&["--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 5}]"]);
+    let config = run.setup.write(run.home.path());
+    let blocked = std::thread::scope(|scope| {
+        let folder = run.folder();
+        scope.spawn(move || {
+            while !folder.join("metrics.jsonl").exists() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::fs::write(folder.join("checkpoint"), "in the way").expect("a file");
+        });
+        lines(run_each(&config, &vec![Spread::sharded(2).arguments(&run, 9); 2]))
+    });
+    assert!(blocked[0].contains("cannot create the folder") && blocked[0] == blocked[1], "{blocked:?}");
+}
+
+#[test]
+fn a_run_that_diverges_ends_on_all_ranks() {
+    let run = small(&[
+        "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.e+16, warmup_steps: 2}",
+        "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 1, keep_checkpoint_max: 1}]",
+    ]);
+    let config = run.setup.write(run.home.path());
+    let diverged = lines(run_each(&config, &vec![Spread::sharded(2).arguments(&run, 60); 2]));
+    assert!(diverged[0].starts_with("training stopped because the loss was not finite in steps 3 to 22; "));
+    assert_eq!((&diverged[1], run.newest()), (&diverged[0], Some(2)));
 }
 
 /// Three micro-batches cannot be shared evenly, and all are counted once. The allowed error is that of losses in data parallel.

@@ -116,6 +116,12 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
         (vec![PARALLEL, of_four], 1, format!("{asks} 4 ranks (data_parallel 4), and 1 was started; {start}")),
         (vec![PARALLEL, of_four], 2, format!("{asks} 4 ranks (data_parallel 4), and 2 were started; {start}")),
         (
+            // The experts are spread over the same ranks, and ask for none.
+            vec![PARALLEL, of_four, "--parallel_config.expert_parallel=2"],
+            2,
+            format!("{asks} 4 ranks (data_parallel 4), and 2 were started; {start}"),
+        ),
+        (
             vec![PARALLEL],
             2,
             "--use_parallel: asks for 1 rank, and 2 were started; write `data_parallel: 2`, for example, or start one"

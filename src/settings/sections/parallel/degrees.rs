@@ -159,7 +159,9 @@ fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started
     } else {
         let start = format!("start {ranks} (`mpirun -n {ranks} gristmill train ...` or `--ranks {ranks}`)");
         let others = "change the degrees, or start one with `--as-single`, which does the work of all";
-        let asked = degrees.above_one().join(", ");
+        let asked: Vec<String> =
+            degrees.factors().into_iter().filter(|(_, degree)| *degree > 1).map(shown).collect();
+        let asked = asked.join(", ");
         format!("asks for {ranks} ranks ({asked}), and {were_started}; {start}, {others}")
     };
     // The section may not be there.
@@ -194,6 +196,10 @@ fn note_data_mode(source: &Source<'_>, degrees: &Parallel, size: usize) {
     }
 }
 
+fn shown((key, degree): (&str, u64)) -> String {
+    format!("{key} {degree}")
+}
+
 impl Parallel {
     /// Makes `data_parallel` as large as fills `size` ranks, if the other degrees divide that.
     pub(super) fn fill(&mut self, size: usize) {
@@ -205,15 +211,25 @@ impl Parallel {
 
     /// Ranks that the degrees ask for; experts are spread over those of the others.
     fn ranks(&self) -> u64 {
-        let degrees = [self.data_parallel, self.model_parallel, self.pipeline_stage, self.context_parallel];
-        degrees.into_iter().fold(1, u64::saturating_mul)
+        self.factors().into_iter().fold(1, |ranks, (_, degree)| ranks.saturating_mul(degree))
+    }
+
+    fn factors(&self) -> [(&'static str, u64); 4] {
+        [
+            ("data_parallel", self.data_parallel),
+            ("model_parallel", self.model_parallel),
+            ("pipeline_stage", self.pipeline_stage),
+            ("context_parallel", self.context_parallel),
+        ]
     }
 
     /// The degrees above 1, as "data_parallel 8".
     fn above_one(&self) -> Vec<String> {
         let degrees = self.entries().into_iter().filter(|entry| entry.key != "micro_batch_num");
         let above_one = degrees.filter_map(|Entry { key, written, .. }| match written {
-            Some(Node::Int(degree)) if degree != 1 => Some(format!("{key} {degree}")),
+            Some(Node::Int(degree)) if degree != 1 => {
+                u64::try_from(degree).ok().map(|degree| shown((key, degree)))
+            }
             _ => None,
         });
         above_one.collect()

@@ -1,0 +1,46 @@
+//! Where the parameters of a run lie on each of its ranks.
+
+use super::arenas::Arenas;
+use super::recordings::{Recordings, held_by};
+use crate::error::Result;
+use crate::kernels::Limits;
+use crate::model::arena::ArenaLayout;
+use crate::ranks::Layout;
+
+/// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
+pub(super) struct Everywhere {
+    /// By part of the experts, since ranks with the same part have the same layout.
+    layouts: Vec<ArenaLayout>,
+    /// By rank: the part of the experts, and the arenas.
+    arenas: Vec<(usize, Arenas)>,
+}
+
+impl Everywhere {
+    /// Of the run of `recordings`, whose adapters have `limits`.
+    ///
+    /// # Errors
+    /// A parameter that no binding can hold.
+    pub fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
+        let Recordings { whole, arenas, sharing, .. } = recordings;
+        let on = |rank| Layout { rank, ..sharing.ranks };
+        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; sharing.ranks.expert];
+        for rank in 0..sharing.ranks.world() {
+            let layout = &mut layouts[on(rank).expert_part()];
+            if layout.is_none() {
+                *layout = Some(ArenaLayout::new(held_by(&on(rank), whole), limits)?);
+            }
+        }
+        let layouts: Vec<ArenaLayout> = layouts.into_iter().flatten().collect();
+        let of_rank = |rank| {
+            let part = on(rank).expert_part();
+            (part, arenas.of_rank(&layouts[part], &sharing.of_rank(rank, &layouts[part])))
+        };
+        let arenas = (0..sharing.ranks.world()).map(of_rank).collect();
+        Ok(Self { layouts, arenas })
+    }
+
+    /// The layout and the arenas of each rank, in order.
+    pub fn by_rank(&self) -> impl Iterator<Item = (&ArenaLayout, &Arenas)> {
+        self.arenas.iter().map(|(part, arenas)| (&self.layouts[*part], arenas))
+    }
+}
