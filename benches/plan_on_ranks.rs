@@ -172,7 +172,7 @@ fn measure_on(inner: impl Transport + Send + 'static, plan: RunPlan) -> Measured
 /// Bytes per second that two ranks send each other at once, and seconds of an exchange of 4 bytes.
 fn link() -> (f64, f64) {
     let time = |bytes: usize, count: usize| {
-        let seconds = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let threads: Vec<_> = in_process::connect(2)
                 .into_iter()
                 .map(|mut end| {
@@ -189,8 +189,7 @@ fn link() -> (f64, f64) {
                 })
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a rank")).fold(0.0, f64::max)
-        });
-        seconds
+        })
     };
     (MESSAGE as f64 / time(MESSAGE, 21), time(4, 2001))
 }
