@@ -4,6 +4,7 @@ mod against_one;
 mod checkpoints;
 mod deaths;
 mod exchanges;
+mod memory;
 mod spread;
 mod traffic;
 mod whole_runs;
