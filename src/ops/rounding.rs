@@ -3,12 +3,12 @@
 use crate::element::Element;
 use crate::record::Tensor;
 
-/// Where the bits come from that round the weights of one segment. Weights in f32 are not rounded.
+/// Where the bits come from that round some weights. Weights in f32 are not rounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rounding {
     /// The run's seed.
     pub seed: u64,
-    /// Groups of 4 weights in the arena before the segment.
+    /// Groups of 4 weights in the arena before them, whatever part of it this rank holds.
     pub first4: u32,
 }
 
@@ -22,7 +22,6 @@ impl Rounding {
         let element = weights.element;
         let is_stored = matches!(element, Element::F32 | Element::Bf16);
         assert!(is_stored, "weights are updated in f32 or bf16, not in {}", element.name());
-        let before = (weights.offset / (4 * element.bytes())) as u32;
-        [self.seed as u32, (self.seed >> 32) as u32, self.first4.wrapping_add(before)]
+        [self.seed as u32, (self.seed >> 32) as u32, self.first4]
     }
 }

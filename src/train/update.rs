@@ -210,10 +210,12 @@ impl Update<'_> {
             rms: config.matched_adamw_rms as f32,
             decay: if spec.decays { self.decays[spec.group] as f32 } else { 0.0 },
             rate_column: rate_column(spec.group),
-            rounding: self.rounding(part.segment, 0),
+            rounding: Rounding::default(),
         };
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
         for piece in &spec.pieces {
+            let before = part.elements(spec) / part.rows as u64 * piece.first_row as u64;
+            let settings = Muon { rounding: self.rounding(part.segment, part.offset + before), ..settings };
             let [weights, gradients, moments] = [weights, gradients, first_moments]
                 .map(|arena| arena.part(spec, part).rows(piece.first_row as u32, piece.rows as u32));
             let matrix = Matrix { weights, gradients, moments };
