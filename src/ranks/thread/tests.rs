@@ -111,7 +111,8 @@ fn a_job_may_hold_the_last_clone() {
         drop(held);
         swap(1)(transport)
     });
+    let answer = b.run(swap(2)); // before `a`, which may be the last clone after all and then waits for the job
     drop(a);
-    block_on(b.run(swap(2))).expect("a byte");
+    block_on(answer).expect("a byte");
     assert_eq!(block_on(pending).expect("a byte"), 2);
 }
