@@ -2,6 +2,9 @@
 
 use super::Group;
 
+/// The most ranks that a run is planned for.
+pub const MAX_RANKS: u64 = 1 << 20;
+
 /// How the ranks of a run share its work, and which of them this is.
 ///
 /// Ranks are numbered as in Megatron and in MindSpore Transformers: those of one model-parallel group are neighbours, then come

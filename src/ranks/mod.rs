@@ -25,6 +25,6 @@ mod transport;
 
 pub use agreement::gather_at_first;
 pub use group::Group;
-pub use layout::Layout;
+pub use layout::{Layout, MAX_RANKS};
 pub use thread::{Pending, Ranks};
 pub use transport::Transport;

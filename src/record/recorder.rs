@@ -227,10 +227,11 @@ fn lifetimes(count: usize, dispatches: &[Dispatch], exchanges: &[Exchange]) -> V
         dispatch.buffers().for_each(|buffer| lives(buffer, index, index));
     }
     for exchange in exchanges {
-        // Sources are copied before dispatch `at`; a result may arrive at any time from then on.
+        // Sources are copied before dispatch `at`, perhaps after the result of another exchange of this place has arrived, which it
+        // may at any time from then on.
         let Exchange { at, needed, collective, .. } = exchange;
         let before = at.saturating_sub(1);
-        collective.sources().iter().for_each(|span| lives(span.buffer, before, before));
+        collective.sources().iter().for_each(|span| lives(span.buffer, before, *at));
         collective.results().iter().for_each(|span| lives(span.buffer, *at, *needed));
     }
     uses

@@ -57,6 +57,9 @@ impl<'a> BucketBuffers<'a> {
         let mut summed = Vec::new();
         for BucketBuffer { number, bucket, whole } in &self.buffers {
             let span = Span::of(whole);
+            if rec.first_use(span, 0).is_none() {
+                continue; // nothing adds to it, on any rank
+            }
             rec.before_first_use(span, |rec| rec.scope("gradients", |rec| zero(rec, *whole)));
             let own = sharing.shards.own_of(bucket);
             let count = own.end - own.start;

@@ -104,7 +104,7 @@ impl Update<'_> {
         }
         if norms.own != norms.all {
             let [addends, sums] = [norms.own, norms.all].map(|norms| vec![Span::of(&norms)]);
-            rec.exchange("norms", Collective::AllReduce { addends, sums }, &self.sharing.ranks.data_group());
+            rec.exchange("norms", Collective::AllReduce { addends, sums }, &self.sharing.shards.block());
         }
     }
 

@@ -249,7 +249,7 @@ fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
         answer.contains("parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started"),
         "{answer}"
     );
-    let whole = ["plan", "--config", file, "--parallel.enable_parallel_optimizer=False"];
+    let whole = ["plan", "--config", file];
     let planned = run(without_adapter(&mut gristmill(whole))).succeeded().stdout;
     assert!(planned.contains("32 x 3 windows of 64 tokens"), "{planned}");
     assert!(planned.contains(", shared by 2 ranks\n"), "{planned}");

@@ -16,6 +16,8 @@ use std::path::Path;
 pub struct Trained {
     pub states: Vec<StepState>,
     pub reports: Vec<MixtureReport>,
+    /// The sums of squares of each parameter's gradients, where they are asked for.
+    pub local_norms: Vec<Vec<f32>>,
     pub weights: Weights,
     pub gradients: Weights,
 }
@@ -60,6 +62,7 @@ impl Setup {
         assert_eq!(finished.len() as u64, steps, "each step gives one state");
         Trained {
             states: finished.iter().map(|step| step.state).collect(),
+            local_norms: finished.iter().filter_map(|step| step.local_norms.clone()).collect(),
             reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
             weights: tensors(&trainer, |arenas| &arenas.weights),
             gradients: tensors(&trainer, |arenas| &arenas.gradients),

@@ -43,7 +43,7 @@ fn launches_run_until_one_needs_the_result() {
     add(&mut rec, b, d, 1.0, true); // 3
     let recording = rec.finish();
     assert_eq!(places(&recording), [(1, 3, None)]);
-    assert_eq!(life(&recording, a), (0, 0), "its bytes are copied before launch 1");
+    assert_eq!(life(&recording, a), (0, 1), "its bytes are copied directly before launch 1");
     assert_eq!(life(&recording, b), (1, 3), "the result may arrive at once");
 }
 

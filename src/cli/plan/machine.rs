@@ -1,5 +1,6 @@
 //! The options that say what the ranks of a plan compute and exchange with.
 
+use crate::ranks::MAX_RANKS;
 use crate::train::forecast::Machine;
 
 /// What each rank has. With `--device-tflops`, and for several ranks `--link-gbs`, the time of a step is predicted.
@@ -66,8 +67,8 @@ impl MachineArguments {
 
 /// A whole number from 1.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (1..=1 << 20).contains(number));
-    number.ok_or_else(|| format!("expected a whole number from 1 to {}, found `{text}`", 1 << 20))
+    let number = text.parse().ok().filter(|number| (1..=MAX_RANKS as usize).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MAX_RANKS}, found `{text}`"))
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -13,11 +13,12 @@ use crate::train::recordings::Recordings;
 pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<()> {
     let mut shared = plan.clone();
     shared.settings.context = Context::default();
-    let fingerprint = data.eval.iter().fold(data.train.fingerprint(), |sum, eval| sum ^ eval.fingerprint());
+    let datasets = [&data.train].into_iter().chain(&data.eval);
+    let fingerprints: Vec<String> = datasets.map(|data| format!("{:016x}", data.fingerprint())).collect();
     let own = Own {
         version: env!("CARGO_PKG_VERSION").into(),
         settings: shared.to_yaml(),
-        data: format!("{fingerprint:016x}"),
+        data: fingerprints.join(" and "),
     };
     check(ranks, own, Own::difference).await
 }

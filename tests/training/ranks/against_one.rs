@@ -120,6 +120,18 @@ fn compare(name: &str, ranks: &[Trained], one: &Trained, bounds: Bounds) {
             worst.norm = worst.norm.max(relative(got.grad_norm, want.grad_norm));
         }
         worst.weights = worst.weights.max(distance_of_held(&got.weights, &one.weights));
+        assert_eq!(got.local_norms.len(), one.local_norms.len(), "{name}: rank {rank} has other norms");
+        for (got, want) in got.local_norms.iter().flatten().zip(one.local_norms.iter().flatten()) {
+            let difference = f64::from((got - want).abs());
+            assert!(
+                difference <= 1e-4 * f64::from(*want) + 1e-12,
+                "{name}: rank {rank} has a norm of {got}, not {want}"
+            );
+        }
+        assert!(
+            got.states.iter().all(|state| state.loss.is_finite()),
+            "{name}: rank {rank} has a loss that is not finite"
+        );
         assert_eq!(got.states, ranks[0].states, "{name}: rank {rank} has other states than rank 0");
         assert_eq!(got.reports, ranks[0].reports, "{name}: rank {rank} has other loads than rank 0");
     }
@@ -243,7 +255,8 @@ fn variants_on_ranks_train_as_on_one() {
     equals_one(dense, &rounded, &[1], sharded, IN_BF16);
     let wrapper = "--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True, \
                    use_clip_grad: True, max_grad_norm: 1.0}";
-    equals_one(dense, &[wrapper], &[1], sharded, DATA_PARALLEL);
+    equals_one(dense, &[wrapper], &[1], &Sharing::ALL, DATA_PARALLEL);
+    equals_one(dropless, &[wrapper], &[2], &[Sharing::Data, Sharing::OptimizerInPairs], IN_F32);
     equals_one(dense, &["--runner_wrapper.calculate_per_token_loss=True"], &[1], sharded, DATA_PARALLEL);
     equals_one(
         dense,

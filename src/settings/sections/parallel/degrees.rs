@@ -2,7 +2,7 @@
 
 use super::rows::Parallel;
 use super::{PATH, ParallelMode, Parallelism, Started};
-use crate::ranks::Layout;
+use crate::ranks::{Layout, MAX_RANKS};
 use crate::settings::engine::*;
 use crate::settings::sections::moe::{self, Moe};
 use crate::settings::sections::run::Run;
@@ -86,10 +86,10 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
         return None;
     }
     let ranks = degrees.ranks();
-    if ranks > MAX_SIZE as u64 {
+    if ranks > MAX_RANKS {
         source.fault(
             PATH,
-            format!("asks for {ranks} ranks or more, {MAX_SIZE} are the most; lower its degrees"),
+            format!("asks for {ranks} ranks, of which {MAX_RANKS} are the most; lower its degrees"),
         );
         return None;
     }
@@ -106,7 +106,7 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
         source.fault(&format!("{PATH}.expert_parallel"), message);
         return None;
     }
-    // All are at most `MAX_SIZE`, as the product is and `expert` divides one of them.
+    // All are at most `MAX_RANKS`, as the product is and `expert` divides one of them.
     let [data, expert, model, pipeline] =
         [data, expert, model, degrees.pipeline_stage].map(|degree| degree as usize);
     Some(Layout { rank: started.map_or(0, |one| one.rank), data, expert, model, pipeline, context: 1 })
