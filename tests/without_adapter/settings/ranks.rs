@@ -156,13 +156,13 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
         (
             vec![PARALLEL, "--parallel_config.data_parallel=4294967296"],
             4,
-            "--parallel_config.data_parallel: parallel_config: asks for 4294967296 ranks or more, 2147483648 are the most; lower its \
+            "--parallel_config.data_parallel: parallel_config: asks for 4294967296 ranks, of which 1048576 are the most; lower its \
              degrees"
                 .to_string(),
         ),
         (
-            vec![PARALLEL, "--parallel_config.data_parallel=2147483648", "--gradient_accumulation_steps=2"],
-            1 << 31,
+            vec![PARALLEL, "--parallel_config.data_parallel=1048576", "--gradient_accumulation_steps=4096"],
+            1 << 20,
             "--parallel_config.data_parallel: parallel_config: makes more micro-batches a step than can be accumulated; lower its \
              degrees"
                 .to_string(),
