@@ -63,11 +63,19 @@ fn tensor_board(plan: &RunPlan, after: Option<u64>) -> Result<Option<TensorBoard
     TensorBoard::open(folder, run_name, after, scalars, &sections(&settings.to_yaml())).map(Some)
 }
 
-/// Name and text of each part of a configuration.
+/// Name and text of each part of a configuration, as `RunPlan::to_yaml` writes it.
 fn sections(yaml: &str) -> Vec<(String, String)> {
-    let parts: serde_yaml::Mapping = serde_yaml::from_str(yaml).unwrap_or_default();
-    let text = |value: &serde_yaml::Value| serde_yaml::to_string(value).unwrap_or_default();
-    parts.iter().filter_map(|(name, value)| Some((name.as_str()?.to_string(), text(value)))).collect()
+    let mut sections: Vec<(String, String)> = Vec::new();
+    for line in yaml.lines() {
+        match (line.split_once(':'), sections.last_mut()) {
+            (Some((name, value)), _) if !line.starts_with([' ', '-', '#']) => {
+                sections.push((name.into(), format!("{}\n", value.trim())));
+            }
+            (_, Some((_, text))) => *text += &format!("{line}\n"),
+            (_, None) => {}
+        }
+    }
+    sections
 }
 
 /// Which numbers about experts a step of `model` has; `None` for a dense model.
@@ -153,5 +161,15 @@ mod tests {
         let written = TokenDistribution::new(Path::new("nowhere"), "small", 5);
         assert_eq!(token_distribution(&mixture, &shown), Some(written));
         assert_eq!(token_distribution(&mixture, &Settings::default()), None, "nothing asked for it");
+    }
+
+    #[test]
+    fn a_configuration_has_its_sections() {
+        let yaml = "# a comment\nseed: 3\ncallbacks:\n- type: MFLossMonitor\n  per_print_times: 1\nrunner_config:\n  epochs: 2\n";
+        let sections = sections(yaml);
+        let names: Vec<&str> = sections.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["seed", "callbacks", "runner_config"]);
+        assert_eq!(sections[0].1, "3\n");
+        assert_eq!(sections[1].1, "\n- type: MFLossMonitor\n  per_print_times: 1\n");
     }
 }
