@@ -15,7 +15,7 @@ mod span;
 mod state;
 mod tensor;
 
-pub use exchange::{Collective, Exchange};
+pub use exchange::{Collective, Exchange, Room};
 pub use fields::{Field, FieldType, Scalar};
 pub use memory::{Consumer, LARGEST, MemoryPlan};
 pub use params::Params;

@@ -19,6 +19,7 @@ use super::prepare::{Prepared, Program};
 use super::readback::copy_mapped;
 use crate::error::{Error, Result};
 use crate::ranks::{Pending, Ranks};
+use crate::record::Room;
 use std::collections::VecDeque;
 
 /// Exchanges that are under way at a time; the next one waits for the oldest.
@@ -79,23 +80,22 @@ impl Exchanger {
     /// Out of memory.
     pub async fn new(gpu: &Gpu, ranks: Ranks, prepared: &Prepared) -> Result<Self> {
         let points: Vec<_> = prepared.programs.iter().flat_map(|program| &program.points).collect();
-        let down = points.iter().map(|point| point.bytes().0).max().unwrap_or(0);
-        let up = points.iter().map(|point| point.bytes().1).max().unwrap_or(0);
+        let room = points.iter().fold(Room::default(), |room, point| room.or(point.room));
         let mut free = Vec::new();
         for _ in 0..SLOTS.min(points.len()) {
-            free.push(Slot::new(gpu, down, up).await?);
+            free.push(Slot::new(gpu, &room).await?);
         }
         Ok(Self { ranks, free, under_way: VecDeque::new() })
     }
 
-    /// Bytes of staging buffers for exchanges of at most so many bytes from and to the device.
-    pub fn staging_bytes(exchanges: usize, down: u64, up: u64) -> u64 {
-        SLOTS.min(exchanges) as u64 * (down + up)
+    /// Bytes of staging buffers for so many exchanges that take at most `room` each.
+    pub fn staging_bytes(exchanges: usize, room: &Room) -> u64 {
+        SLOTS.min(exchanges) as u64 * (room.down + room.up)
     }
 
-    /// The same of host memory: what comes from the device, from other ranks, and goes back.
-    pub fn host_bytes(exchanges: usize, down: u64, up: u64) -> u64 {
-        SLOTS.min(exchanges) as u64 * (2 * down + up)
+    /// The same of host memory.
+    pub fn host_bytes(exchanges: usize, room: &Room) -> u64 {
+        SLOTS.min(exchanges) as u64 * (room.down + room.up + room.received)
     }
 
     /// The connection to the other ranks.
@@ -143,11 +143,9 @@ impl Exchanger {
             at += range.bytes;
         }
         encoder.flush().await?;
-        let (down, up) = point.bytes();
-        slot.bytes.sources.resize(down as usize, 0);
-        slot.bytes.results.resize(up as usize, 0);
-        let stage =
-            Stage::Down(Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, down.max(4)));
+        slot.bytes.fit(&point.room);
+        let bytes = point.room.down.max(4);
+        let stage = Stage::Down(Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, bytes));
         self.under_way.push_back(UnderWay { index, needed: point.needed, slot, stage });
         Ok(())
     }
@@ -203,16 +201,15 @@ impl Exchanger {
 }
 
 impl Slot {
-    async fn new(gpu: &Gpu, down: u64, up: u64) -> Result<Self> {
+    async fn new(gpu: &Gpu, room: &Room) -> Result<Self> {
         let read = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let write = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-        let bytes = |bytes: u64| Vec::with_capacity(bytes as usize);
         Ok(Self {
-            down: gpu.buffer("exchange, from the device", down.max(16), read, Vec::new).await?,
-            up: gpu.buffer("exchange, to the device", up.max(16), write, Vec::new).await?,
+            down: gpu.buffer("exchange, from the device", room.down.max(16), read, Vec::new).await?,
+            up: gpu.buffer("exchange, to the device", room.up.max(16), write, Vec::new).await?,
             is_mapped: true,
             remapping: None,
-            bytes: HostBytes { sources: bytes(down), results: bytes(up), received: bytes(down) },
+            bytes: HostBytes::new(room),
         })
     }
 

@@ -3,7 +3,7 @@
 use super::step_time::Machine;
 use super::traffic::TrafficKind;
 use crate::device::Exchanger;
-use crate::record::{Collective, Exchange, Recording};
+use crate::record::{Collective, Exchange, Recording, Room};
 use std::collections::VecDeque;
 
 /// What a replay takes, in seconds.
@@ -95,7 +95,7 @@ impl Clock {
     /// Starts an exchange; returns its seconds.
     fn start(&mut self, index: usize, exchange: &Exchange, rank: usize, machine: &Machine) -> f64 {
         let (bytes, rounds) = exchange.group.place(rank).map_or((0, 0), |place| exchange.sent_by(place));
-        let (down, mut up) = exchange.staged_bytes();
+        let Room { down, mut up, .. } = exchange.room();
         if let Collective::Rows { rows, moved, to_experts, .. } = &exchange.collective {
             up = if *to_experts { rows.bytes } else { moved.bytes }; // what arrives, not what there is room for
         }
