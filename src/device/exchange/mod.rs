@@ -19,17 +19,16 @@ use super::prepare::{Prepared, Program};
 use super::readback::copy_mapped;
 use crate::error::{Error, Result};
 use crate::ranks::{Pending, Ranks};
-use crate::record::Room;
-use std::collections::VecDeque;
+use crate::record::{Room, Started, UnderWay, stops};
 
-/// Exchanges that are under way at a time; the next one waits for the oldest.
-const SLOTS: usize = 4;
+/// Exchanges that are under way at a time.
+const SLOTS: usize = UnderWay::<Carried>::MOST;
 
 /// Carries out the exchanges of programs: the connection to the other ranks, and the staging buffers.
 pub struct Exchanger {
     ranks: Ranks,
     free: Vec<Slot>,
-    under_way: VecDeque<UnderWay>,
+    under_way: UnderWay<Carried>,
 }
 
 /// Which exchanges a replay has.
@@ -54,11 +53,8 @@ struct Slot {
     bytes: HostBytes,
 }
 
-/// An exchange that has started.
-struct UnderWay {
-    /// Its index in the program.
-    index: usize,
-    needed: usize,
+/// What an exchange that has started is carried by.
+struct Carried {
     slot: Slot,
     stage: Stage,
 }
@@ -85,7 +81,7 @@ impl Exchanger {
         for _ in 0..SLOTS.min(points.len()) {
             free.push(Slot::new(gpu, &room).await?);
         }
-        Ok(Self { ranks, free, under_way: VecDeque::new() })
+        Ok(Self { ranks, free, under_way: UnderWay::new() })
     }
 
     /// Bytes of staging buffers for so many exchanges that take at most `room` each.
@@ -106,10 +102,7 @@ impl Exchanger {
     /// Where a replay must stop for exchanges: launch indices, ascending.
     pub(super) fn stops(program: &Program, which: Exchanges) -> Vec<usize> {
         let points = program.points.iter().filter(|point| is_among(point, which));
-        let mut stops: Vec<usize> = points.flat_map(|point| [point.at, point.needed]).collect();
-        stops.sort_unstable();
-        stops.dedup();
-        stops
+        stops(points.map(|point| (point.at, point.needed)))
     }
 
     /// Starts the exchanges of the place before launch `stop`, and ends those whose results it needs.
@@ -122,15 +115,10 @@ impl Exchanger {
     ) -> Result<()> {
         let starting = (0..).zip(&program.points).filter(|(_, point)| point.at == stop);
         for (index, point) in starting.filter(|(_, point)| is_among(point, which)) {
-            let before = self.under_way.iter().rposition(|other| Some(other.index) <= point.after);
-            self.end_first(encoder, program, before.map_or(0, |last| last + 1)).await?;
-            if self.free.is_empty() {
-                self.end_first(encoder, program, 1).await?;
-            }
+            self.end_first(encoder, program, self.under_way.before(point.after)).await?;
             self.start(encoder, index, point).await?;
         }
-        let due = self.under_way.iter().rposition(|exchange| exchange.needed <= stop);
-        self.end_first(encoder, program, due.map_or(0, |last| last + 1)).await
+        self.end_first(encoder, program, self.under_way.due(stop)).await
     }
 
     async fn start(&mut self, encoder: &mut Encoder<'_>, index: usize, point: &ExchangePoint) -> Result<()> {
@@ -146,7 +134,7 @@ impl Exchanger {
         slot.bytes.fit(&point.room);
         let bytes = point.room.down.max(4);
         let stage = Stage::Down(Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, bytes));
-        self.under_way.push_back(UnderWay { index, needed: point.needed, slot, stage });
+        self.under_way.start(Started { index, needed: point.needed, what: Carried { slot, stage } });
         Ok(())
     }
 
@@ -154,12 +142,12 @@ impl Exchanger {
     async fn end_first(&mut self, encoder: &mut Encoder<'_>, program: &Program, count: usize) -> Result<()> {
         let gpu = encoder.gpu();
         self.hand_over(gpu, program, count).await?;
-        let first: Vec<UnderWay> = self.under_way.drain(..count).collect();
+        let first: Vec<Started<Carried>> = self.under_way.end(count).collect();
         if first.is_empty() {
             return Ok(());
         }
         let mut ended = Vec::with_capacity(count);
-        for UnderWay { index, mut slot, stage, .. } in first {
+        for Started { index, what: Carried { mut slot, stage }, .. } in first {
             let Stage::Exchanged(exchanged) = stage else {
                 return Err(Error::Device("an exchange ended before it was made".into()));
             };
@@ -179,22 +167,23 @@ impl Exchanger {
     /// `count`.
     async fn hand_over(&mut self, gpu: &Gpu, program: &Program, count: usize) -> Result<()> {
         for (place, exchange) in self.under_way.iter_mut().enumerate() {
-            let Stage::Down(mapping) = &mut exchange.stage else { continue };
+            let Started { index, what: Carried { slot, stage }, .. } = exchange;
+            let Stage::Down(mapping) = stage else { continue };
             if mapping.done_at()?.is_none() {
                 if place >= count {
                     break;
                 }
                 mapping.arrived(gpu).await?;
             }
-            let mut bytes = std::mem::take(&mut exchange.slot.bytes);
-            let work = program.points[exchange.index].work.clone();
+            let mut bytes = std::mem::take(&mut slot.bytes);
+            let work = program.points[*index].work.clone();
             let rank = self.ranks.rank();
-            copy_mapped(&exchange.slot.down, &mut bytes.sources, work.head(), |head| work.used(rank, head))?;
+            copy_mapped(&slot.down, &mut bytes.sources, work.head(), |head| work.used(rank, head))?;
             let exchanged = self.ranks.run(move |transport| {
                 work.run(transport, &mut bytes)?;
                 Ok(bytes)
             });
-            exchange.stage = Stage::Exchanged(exchanged);
+            *stage = Stage::Exchanged(exchanged);
         }
         Ok(())
     }
