@@ -19,6 +19,7 @@ mod modules;
 mod multi_token;
 mod names;
 pub mod parameters;
+pub mod places;
 pub mod shards;
 
 pub use batch::{AheadTensors, BatchTensors};
