@@ -85,7 +85,7 @@ impl Recordings {
     /// A tensor that no binding can hold; a run over `context.max_device_memory`.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
         let model = &plan.model;
-        check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
+        check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
         let mut persistents = Persistents::new();
         let (whole, layout, sharing) = shared_layout(plan, &capabilities)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
