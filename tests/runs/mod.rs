@@ -2,6 +2,7 @@
 //! the same shape.
 #![allow(dead_code, unused_imports)] // each test binary uses its own part
 
+mod counting;
 mod files;
 mod folder_run;
 mod generated;
@@ -12,6 +13,7 @@ mod setup;
 mod trained;
 mod weights;
 
+pub use counting::Counting;
 pub use files::{
     TensorFile, Words, metrics, newest_checkpoint, read_tensors, save_checkpoint, write_tensors,
 };
