@@ -68,23 +68,19 @@ fn runs_on_threads_repeat() {
 #[cfg(all(feature = "mpi", unix))]
 mod on_processes {
     use super::{PROGRAM, Place};
+    use crate::noted;
     use crate::runs::{metrics, newest_checkpoint};
     use crate::transports::{Ended, Job};
-    use std::process::Command;
     use std::thread::sleep;
     use std::time::Duration;
 
     impl Place {
-        /// Starts to train on processes, each of which leaves its number in a file `process.RANK`.
+        /// Starts to train on processes.
         fn start_processes(&self, extra: &[&str]) -> Job {
-            let note = format!(
-                "echo $$ > {}/process.${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}; exec \"$@\"",
-                self.home.path().display()
-            );
             let arguments = self.arguments(extra);
-            let mut program = vec!["sh", "-c", &note, "sh", PROGRAM];
-            program.extend(arguments.iter().map(String::as_str));
-            Job::start(2, &program)
+            let program: Vec<&str> =
+                [PROGRAM].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+            Job::start_noted(2, self.home.path(), &program)
         }
 
         fn train_on_processes(&self, extra: &[&str]) {
@@ -100,11 +96,8 @@ mod on_processes {
             }
         }
 
-        /// Sends `signal` to the process of `rank`, and returns whether it was there.
         fn signal(&self, signal: &str, rank: usize) -> bool {
-            let process = std::fs::read_to_string(self.home.path().join(format!("process.{rank}")));
-            let process = process.expect("the number of a process");
-            Command::new("kill").args([signal, process.trim()]).output().expect("kill").status.success()
+            noted::signal(self.home.path(), signal, rank)
         }
     }
 
