@@ -70,7 +70,7 @@ mod on_processes {
     use super::{PROGRAM, Place};
     use crate::noted;
     use crate::runs::{metrics, newest_checkpoint};
-    use crate::transports::{Ended, Job};
+    use crate::transports::{self, Ended, Job};
     use std::thread::sleep;
     use std::time::Duration;
 
@@ -99,6 +99,43 @@ mod on_processes {
         fn signal(&self, signal: &str, rank: usize) -> bool {
             noted::signal(self.home.path(), signal, rank)
         }
+
+        /// What the program says where rank 1 has `other` flags behind the `own` ones of rank 0, and how it ends.
+        fn train_apart(&self, own: &[&str], other: &[&str]) -> Ended {
+            let [own, other] = [own, other].map(|extra| self.arguments(extra));
+            let command =
+                [&[PROGRAM.to_string()], &own[..], &[":", "-n", "1", PROGRAM].map(String::from), &other[..]];
+            let command = command.concat();
+            transports::run_mpirun(1, &command.iter().map(String::as_str).collect::<Vec<_>>())
+        }
+    }
+
+    /// One line of the first rank, and exit code 2.
+    #[test]
+    fn processes_that_differ_are_refused() {
+        let place = Place::new();
+        let text = std::fs::read("tests/data/mill.txt").expect("a text");
+        let file = |name: &str, text: &[u8]| {
+            let path = place.home.path().join(name);
+            std::fs::write(&path, text).expect("a text");
+            format!("--train_dataset.data_loader.dataset_files={}", path.display())
+        };
+        let reversed: Vec<u8> = text.iter().rev().copied().collect();
+        let (same, reversed) = (file("same.txt", &text), file("reversed.txt", &reversed));
+        let cases = [
+            (
+                "--lr_schedule.learning_rate=1.e-4",
+                "error: rank 1: its settings have `learning_rate: 0.0001` where those of rank 0 have ",
+            ),
+            (&reversed, "error: rank 1: its data have the fingerprint "),
+        ];
+        for (flag, line) in cases {
+            let Ended { exit_code, stderr, .. } = place.train_apart(&[&same], &[&same, flag]);
+            let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+            assert_eq!((exit_code, errors.len()), (Some(2), 1), "{stderr}");
+            assert!(errors[0].starts_with(line), "{stderr}");
+        }
+        assert!(!place.folder().exists(), "a run that is refused makes no folder");
     }
 
     #[test]
