@@ -88,7 +88,7 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
     let ranks = degrees.ranks();
     if ranks > MAX_RANKS {
         source.fault(
-            PATH,
+            &degrees.culprit(source),
             format!("asks for {ranks} ranks, of which {MAX_RANKS} are the most; lower its degrees"),
         );
         return None;
@@ -148,7 +148,7 @@ fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started
             "asks for {ranks} ranks ({asked}), and {size} are planned for; write degrees whose product is {size}, or leave out \
              data_parallel where the others divide that"
         );
-        source.fault(if source.node(PATH).is_some() { PATH } else { "use_parallel" }, message);
+        source.fault(&degrees.culprit(source), message);
         return None;
     }
     let were_started = if size == 1 { "1 was started".to_string() } else { format!("{size} were started") };
@@ -164,8 +164,7 @@ fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started
         let asked = asked.join(", ");
         format!("asks for {ranks} ranks ({asked}), and {were_started}; {start}, {others}")
     };
-    // The section may not be there.
-    source.fault(if source.node(PATH).is_some() { PATH } else { "use_parallel" }, message);
+    source.fault(&degrees.culprit(source), message);
     None
 }
 
@@ -207,6 +206,14 @@ impl Parallel {
         if (size as u64).is_multiple_of(others) {
             self.data_parallel = size as u64 / others;
         }
+    }
+
+    /// What to blame for their product: a degree above 1 that a flag sets, or else the section, which may not be there.
+    pub(in crate::settings) fn culprit(&self, source: &Source<'_>) -> String {
+        let large = self.factors().into_iter().filter(|(_, degree)| *degree > 1);
+        let mut paths = large.map(|(key, _)| format!("{PATH}.{key}"));
+        let of_section = if source.node(PATH).is_some() { PATH } else { "use_parallel" };
+        paths.find(|path| source.document.is_overridden(path)).unwrap_or_else(|| of_section.to_string())
     }
 
     /// Ranks that the degrees ask for; experts are spread over those of the others.
