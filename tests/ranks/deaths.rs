@@ -2,7 +2,7 @@
 //! happened.
 #![cfg(all(feature = "mpi", unix))]
 
-use crate::noted::{note, signal};
+use crate::noted::{is_there, note, signal};
 use crate::runs::{FolderRun, MORTAL_RANKS, mortal};
 use crate::transports::{Ended, Job};
 use gristmill::random::Philox;
@@ -97,7 +97,7 @@ impl<'a> Life<'a> {
     /// complete before.
     fn kill(mut self, victim: usize, moment: Moment) -> Option<Phase> {
         let home = self.run.home.path();
-        self.wait_until(|_| signal(home, "-0", victim));
+        self.wait_until(|_| is_there(home, victim));
         let delay = match moment {
             Moment::AfterStart(delay) => delay,
             Moment::AfterFirstStep(delay) => {
