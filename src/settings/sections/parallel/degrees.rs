@@ -61,6 +61,15 @@ pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Sourc
     }
 }
 
+/// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section, which may not be
+/// there.
+pub(in crate::settings) fn culprit(source: &Source<'_>, factors: &[(impl AsRef<str>, u64)]) -> String {
+    let set =
+        factors.iter().filter(|(path, factor)| *factor > 1 && source.document.is_overridden(path.as_ref()));
+    let of_section = if source.node(PATH).is_some() { PATH } else { "use_parallel" };
+    set.max_by_key(|(_, factor)| *factor).map_or(of_section, |(path, _)| path.as_ref()).to_string()
+}
+
 /// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and remedy.
 fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<Layout> {
     if size > 1 {
@@ -89,7 +98,7 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
     if ranks > MAX_RANKS {
         source.fault(
             &degrees.culprit(source),
-            format!("asks for {ranks} ranks, of which {MAX_RANKS} are the most; lower its degrees"),
+            format!("asks for {ranks} ranks, of which {MAX_RANKS} are the most; lower the degrees"),
         );
         return None;
     }
@@ -208,12 +217,9 @@ impl Parallel {
         }
     }
 
-    /// What to blame for their product: a degree above 1 that a flag sets, or else the section, which may not be there.
-    pub(in crate::settings) fn culprit(&self, source: &Source<'_>) -> String {
-        let large = self.factors().into_iter().filter(|(_, degree)| *degree > 1);
-        let mut paths = large.map(|(key, _)| format!("{PATH}.{key}"));
-        let of_section = if source.node(PATH).is_some() { PATH } else { "use_parallel" };
-        paths.find(|path| source.document.is_overridden(path)).unwrap_or_else(|| of_section.to_string())
+    /// What to blame for their product: see [`culprit`].
+    fn culprit(&self, source: &Source<'_>) -> String {
+        culprit(source, &self.factors().map(|(key, degree)| (format!("{PATH}.{key}"), degree)))
     }
 
     /// Ranks that the degrees ask for; experts are spread over those of the others.
