@@ -6,6 +6,7 @@ mod counting;
 mod files;
 mod folder_run;
 mod generated;
+mod mortal;
 mod on_ranks;
 mod reference_shape;
 mod resumable;
@@ -19,6 +20,7 @@ pub use files::{
 };
 pub use folder_run::{FolderRun, Left};
 pub use generated::{GREEDY, trained_model, trained_model_with_tokenizer};
+pub use mortal::{MORTAL_RANKS, mortal};
 pub use on_ranks::on_ranks;
 pub use reference_shape::reference_shape;
 pub use resumable::{STEPS, evaluated, resumable, uninterrupted};
