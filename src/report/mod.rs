@@ -8,5 +8,6 @@ pub mod instruments;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
+pub mod monitors;
 mod pace;
 pub mod progress;

@@ -2,6 +2,7 @@
 
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
+use super::monitors::Board;
 use super::step_clock::TimedStep;
 use crate::error::Result;
 use crate::ops::step_state::SKIPPED;
@@ -9,6 +10,7 @@ use crate::report::expert_load::MixtureReport;
 use crate::report::instruments::ExpertInstruments;
 use crate::report::loss_monitor::{local_norm_lines, skip_line};
 use crate::report::metrics::{MetricsWriter, StepMetrics};
+use crate::report::monitors::{MonitorValue, monitor_lines, singles};
 use crate::report::progress::Progress;
 use std::collections::VecDeque;
 
@@ -23,9 +25,20 @@ pub(super) struct Reporter<'a> {
     pub parameters: Vec<(String, usize)>,
     /// Device memory of each rank in MiB, if the metrics of every rank are asked for.
     pub memory_by_rank: Option<Vec<f32>>,
-    /// Steps that wait for the loss of their evaluation, and the load of their experts.
-    pub waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
+    /// Makes the numbers of `monitor_config`.
+    pub board: Board,
+    /// Steps that wait for the loss of their evaluation.
+    pub waiting: VecDeque<Measured>,
     pub losses: Losses,
+}
+
+/// What is known of a step.
+pub(super) struct Measured {
+    pub metrics: StepMetrics,
+    /// The load of its experts.
+    pub mixture: Option<MixtureReport>,
+    /// The numbers of `monitor_config`.
+    pub watched: Vec<MonitorValue>,
 }
 
 /// Where reports go.
@@ -62,16 +75,18 @@ impl Reporter<'_> {
                 metrics.rank_step_ms = Some(by_rank(metrics.step));
                 metrics.rank_memory_mib = self.memory_by_rank.clone();
             }
-            self.waiting.push_back((metrics, timed.finished.mixture));
+            let watched = self.board.values(&timed.finished, timed.step_ms);
+            metrics.monitor = singles(&watched);
+            self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
         }
         for &FinishedEvaluation { tag: step, loss, .. } in evaluations {
-            let of_step = self.waiting.iter_mut().filter(|(metrics, _)| metrics.step == step);
-            of_step.for_each(|(metrics, _)| metrics.eval_loss = Some(loss));
+            let of_step = self.waiting.iter_mut().filter(|measured| measured.metrics.step == step);
+            of_step.for_each(|measured| measured.metrics.eval_loss = Some(loss));
             self.losses.eval = Some(loss);
         }
-        while self.waiting.front().is_some_and(|(metrics, _)| self.is_complete(metrics)) {
-            let Some((metrics, mixture)) = self.waiting.pop_front() else { break };
-            self.report(&metrics, mixture.as_ref())?;
+        while self.waiting.front().is_some_and(|measured| self.is_complete(&measured.metrics)) {
+            let Some(measured) = self.waiting.pop_front() else { break };
+            self.report(&measured)?;
         }
         Ok(())
     }
@@ -111,7 +126,8 @@ impl Reporter<'_> {
         metrics.eval_loss.is_some() || !is_evaluated
     }
 
-    fn report(&mut self, metrics: &StepMetrics, mixture: Option<&MixtureReport>) -> Result<()> {
+    fn report(&mut self, measured: &Measured) -> Result<()> {
+        let Measured { metrics, mixture, watched } = measured;
         let losses = Losses { train: metrics.loss, ..self.losses };
         if let Some(outlets) = &mut self.outlets {
             outlets.progress.step(metrics);
@@ -121,6 +137,9 @@ impl Reporter<'_> {
             if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
                 tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
             }
+            let place = outlets.progress.place(metrics.step);
+            let logged = watched.iter().filter(|value| self.board.formats().of(&value.tag).to_log);
+            logged.flat_map(|value| monitor_lines(&place, value)).for_each(|line| tracing::info!("{line}"));
             if let (Some(instruments), Some(report)) = (&outlets.instruments, mixture) {
                 instruments.show(report, metrics.step)?;
             }

@@ -5,11 +5,12 @@ mod course;
 
 use self::alike::{check_division, check_run};
 use self::course::{Course, Results};
-use super::announce::{announce, announce_entropy};
+use super::announce::{announce, announce_entropy, announce_parameters};
 use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::expert_instruments;
 use super::length::RunLength;
+use super::monitors::Board;
 use super::peak::Peak;
 use super::reporter::{Losses, Outlets, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
@@ -88,6 +89,10 @@ async fn train(
     let loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
     let Loaded { config, data, length } = &loaded;
     let plan = &config.plan;
+    if plan.settings.monitor.print_struct {
+        announce_parameters(plan);
+        return Ok(Summary::default());
+    }
     check_run(&ranks, plan, data).await?;
     let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
@@ -188,6 +193,7 @@ async fn train_on(
             spike_norm: settings.wrapper.spike_norm(),
             parameters: trainer.recordings().layout.sizes(),
             memory_by_rank,
+            board: Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout),
             waiting: VecDeque::new(),
             losses: Losses::default(),
         },
