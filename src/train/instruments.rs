@@ -5,35 +5,47 @@ use crate::model::config::{ModelConfig, TokenDispatch};
 use crate::model::count;
 use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
 use crate::report::instrument::Instruments;
+use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
-use crate::report::progress::Progress;
+use crate::report::monitors::{MonitorFormats, MonitorLines};
+use crate::report::progress::{Progress, ProgressPlan};
 use crate::report::remarks::Remarks;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
-/// The instruments of a run as `plan` says, in the order of the original's callbacks; the file with all numbers comes last.
-/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step.
+/// What the instruments of a run are made of.
+pub(super) struct Mounting<'a> {
+    pub plan: &'a RunPlan,
+    /// Path and number of elements of each parameter.
+    pub parameters: Vec<(String, usize)>,
+    pub progress: ProgressPlan,
+    pub log: &'a Log,
+    pub metrics: MetricsWriter,
+    /// Where the numbers of `monitor_config` go.
+    pub monitors: MonitorFormats,
+    /// A run that does not begin anew goes on after this step.
+    pub after: Option<u64>,
+}
+
+/// The instruments of a run as its configuration says, in the order of the original's callbacks; the file with all numbers comes
+/// last.
 ///
 /// # Errors
 /// A file that cannot be opened.
-pub(super) fn instruments(
-    plan: &RunPlan,
-    parameters: Vec<(String, usize)>,
-    progress: Progress,
-    metrics: MetricsWriter,
-    after: Option<u64>,
-) -> Result<Instruments> {
+pub(super) fn instruments(mounting: Mounting<'_>) -> Result<Instruments> {
+    let Mounting { plan, parameters, progress, log, metrics, monitors, after } = mounting;
     let settings = &plan.settings;
     let mut instruments = Instruments::default();
-    instruments.push(progress);
+    instruments.push(Progress::new(progress, log));
     instruments.push(Remarks { parameters, spike_norm: settings.wrapper.spike_norm() });
+    instruments.push(MonitorLines { formats: monitors.clone(), plan: progress });
     if settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate) {
         instruments.push(DropRates);
     }
     if let Some(distribution) = token_distribution(&plan.model, settings) {
         instruments.push(distribution);
     }
-    if let Some(board) = tensor_board(plan, after)? {
+    if let Some(board) = tensor_board(plan, monitors, after)? {
         instruments.push(board);
     }
     instruments.push(metrics);
@@ -47,7 +59,7 @@ pub(super) fn token_distribution(model: &ModelConfig, settings: &Settings) -> Op
 }
 
 /// The event file, if one is asked for.
-fn tensor_board(plan: &RunPlan, after: Option<u64>) -> Result<Option<TensorBoard>> {
+fn tensor_board(plan: &RunPlan, monitors: MonitorFormats, after: Option<u64>) -> Result<Option<TensorBoard>> {
     let settings = &plan.settings;
     let Some(asked) = &settings.tensorboard else { return Ok(None) };
     let (runner, data_parallel) = (&settings.runner, plan.layout.data as u64);
@@ -58,6 +70,7 @@ fn tensor_board(plan: &RunPlan, after: Option<u64>) -> Result<Option<TensorBoard
         has_loss_scale: asked.log_loss_scale_to_tensorboard,
         has_timers: asked.log_timers_to_tensorboard,
         has_expert_load: asked.log_expert_load_to_tensorboard,
+        monitors,
     };
     let (folder, run_name) = (&asked.tensorboard_dir, &settings.run.run_name);
     TensorBoard::open(folder, run_name, after, scalars, &sections(&settings.to_yaml())).map(Some)

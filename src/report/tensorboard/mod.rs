@@ -9,6 +9,7 @@ mod records;
 use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
+use super::monitors::{MonitorFormats, Numbers};
 use crate::durable::{AppendFile, Place, read_error};
 use crate::error::Result;
 use prost::Message;
@@ -41,6 +42,8 @@ pub struct Scalars {
     pub has_timers: bool,
     /// Whether histograms of the load of experts are.
     pub has_expert_load: bool,
+    /// Which numbers of `monitor_config` are.
+    pub monitors: MonitorFormats,
 }
 
 /// The event file of a run.
@@ -101,6 +104,12 @@ impl Instrument for TensorBoard {
             values.extend(
                 layers.map(|layer| Value::counts(format!("expert_load/{}", layer.layer), &layer.chosen)),
             );
+        }
+        for value in report.watched.iter().filter(|value| self.scalars.monitors.of(&value.tag).to_tensorboard)
+        {
+            if let Numbers::One(number) = value.numbers {
+                values.push(Value::scalar(&value.tag, f64::from(number)));
+            }
         }
         // In this order: what follows the values of a step belongs to it.
         self.write(&Event::values(now, step, values))?;
@@ -236,7 +245,7 @@ mod tests {
 
     fn show(board: &mut TensorBoard, steps: impl Iterator<Item = u64>) {
         for step in steps {
-            board.step(&StepReport { metrics: &metrics(step), mixture: None }).unwrap();
+            board.step(&StepReport { metrics: &metrics(step), mixture: None, watched: &[] }).unwrap();
         }
     }
 
