@@ -4,10 +4,13 @@
 
 mod bars;
 pub mod expert_load;
-pub mod instruments;
+pub mod experts;
+pub mod instrument;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
 pub mod monitors;
 mod pace;
 pub mod progress;
+pub mod remarks;
+pub mod tensorboard;

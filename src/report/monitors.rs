@@ -1,6 +1,8 @@
 //! The lines of `monitor_config`, in the format of MindFormers' TrainingStateMonitor.
 
-use super::progress::Place;
+use super::instrument::{Instrument, StepReport};
+use super::progress::{Place, ProgressPlan};
+use crate::error::Result;
 use std::collections::BTreeMap;
 
 /// Where the numbers of `monitor_config` go, by the part of their tags before the first `/`. They are in `metrics.jsonl` always.
@@ -53,6 +55,24 @@ impl MonitorValue {
     /// One number.
     pub fn one(tag: impl Into<String>, value: f64) -> Self {
         Self { tag: tag.into(), numbers: Numbers::One(value as f32) }
+    }
+}
+
+/// The log lines of `monitor_config`.
+#[derive(Clone, Debug, Default)]
+pub struct MonitorLines {
+    /// Where steps are in the run.
+    pub plan: ProgressPlan,
+    /// Which numbers have lines.
+    pub formats: MonitorFormats,
+}
+
+impl Instrument for MonitorLines {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        let place = self.plan.place(report.metrics.step);
+        let logged = report.watched.iter().filter(|value| self.formats.of(&value.tag).to_log);
+        logged.flat_map(|value| monitor_lines(&place, value)).for_each(|line| tracing::info!("{line}"));
+        Ok(())
     }
 }
 

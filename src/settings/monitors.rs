@@ -18,7 +18,7 @@ pub(super) fn settle(settings: &mut Settings, source: &Source<'_>) {
         settings.stable_rank = None;
         return;
     }
-    let has_tensorboard = has_tensorboard();
+    let has_tensorboard = settings.tensorboard.is_some();
     let shown = |path: String, formats: Formats| {
         if !formats.tensorboard || has_tensorboard {
             return formats;
@@ -31,11 +31,6 @@ pub(super) fn settle(settings: &mut Settings, source: &Source<'_>) {
         config.format = shown(format!("{STABLE_RANK_PATH}.format"), config.format);
     }
     settings.stable_rank = settings.stable_rank.take().filter(|config| config.format.is_on());
-}
-
-/// Whether the run writes event files.
-pub(super) const fn has_tensorboard() -> bool {
-    false
 }
 
 /// Reports patterns that select nothing, and what is not built for several ranks.

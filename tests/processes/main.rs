@@ -18,4 +18,5 @@ mod mixture;
 mod out_of_memory;
 mod plan;
 mod resume;
+mod tensorboard;
 mod token_distribution;
