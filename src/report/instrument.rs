@@ -13,7 +13,7 @@ pub struct StepReport<'a> {
     pub metrics: &'a StepMetrics,
     /// The load of its experts, for a mixture.
     pub mixture: Option<&'a MixtureReport>,
-    /// The numbers of `monitor_config`, where they are due.
+    /// The numbers of `monitor_config` that are due, in their order.
     pub watched: &'a [MonitorValue],
 }
 

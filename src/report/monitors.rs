@@ -59,12 +59,12 @@ impl MonitorValue {
 }
 
 /// The log lines of `monitor_config`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MonitorLines {
+    /// Where steps are in the run.
+    pub plan: ProgressPlan,
     /// Which numbers have lines.
     pub formats: MonitorFormats,
-    /// Says in which epoch a step is.
-    pub plan: ProgressPlan,
 }
 
 impl Instrument for MonitorLines {

@@ -5,40 +5,32 @@ use crate::model::config::{ModelConfig, TokenDispatch};
 use crate::model::count;
 use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
 use crate::report::instrument::Instruments;
-use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::{MonitorFormats, MonitorLines};
-use crate::report::progress::{Progress, ProgressPlan};
+use crate::report::progress::Progress;
 use crate::report::remarks::Remarks;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
-/// What the instruments of a run are made of.
-pub(super) struct Mounting<'a> {
-    pub plan: &'a RunPlan,
-    /// Path and number of elements of each parameter.
-    pub parameters: Vec<(String, usize)>,
-    pub progress: ProgressPlan,
-    pub log: &'a Log,
-    pub metrics: MetricsWriter,
-    /// Where the numbers of `monitor_config` go.
-    pub monitors: MonitorFormats,
-    /// A run that does not begin anew goes on after this step.
-    pub after: Option<u64>,
-}
-
-/// The instruments of a run as its configuration says, in the order of the original's callbacks; the file with all numbers comes
-/// last.
+/// The instruments of a run as `plan` says, in the order of the original's callbacks; the file with all numbers comes last.
+/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step.
 ///
 /// # Errors
 /// A file that cannot be opened.
-pub(super) fn instruments(mounting: Mounting<'_>) -> Result<Instruments> {
-    let Mounting { plan, parameters, progress, log, metrics, monitors, after } = mounting;
+pub(super) fn instruments(
+    plan: &RunPlan,
+    parameters: Vec<(String, usize)>,
+    progress: Progress,
+    lines: MonitorLines,
+    metrics: MetricsWriter,
+    after: Option<u64>,
+) -> Result<Instruments> {
     let settings = &plan.settings;
     let mut instruments = Instruments::default();
-    instruments.push(Progress::new(progress, log));
+    instruments.push(progress);
+    let monitors = lines.formats.clone();
     instruments.push(Remarks { parameters, spike_norm: settings.wrapper.spike_norm() });
-    instruments.push(MonitorLines { formats: monitors.clone(), plan: progress });
+    instruments.push(lines);
     if settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate) {
         instruments.push(DropRates);
     }

@@ -78,8 +78,8 @@ impl Reporter<'_> {
         while self.waiting.front().is_some_and(|measured| self.is_complete(&measured.metrics)) {
             let Some(Measured { metrics, mixture, watched }) = self.waiting.pop_front() else { break };
             self.losses.train = metrics.loss;
-            let mixture = mixture.as_ref();
-            self.instruments.step(&StepReport { metrics: &metrics, mixture, watched: &watched });
+            let report = StepReport { metrics: &metrics, mixture: mixture.as_ref(), watched: &watched };
+            self.instruments.step(&report);
         }
     }
 

@@ -8,7 +8,7 @@ use self::course::{Course, Results};
 use super::announce::{announce, announce_entropy, announce_parameters};
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{Mounting, expert_metrics, instruments, token_distribution};
+use super::instruments::{expert_metrics, instruments, token_distribution};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
@@ -25,7 +25,8 @@ use crate::ranks::Ranks;
 use crate::report::experts::TokenDistribution;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
-use crate::report::progress::ProgressPlan;
+use crate::report::monitors::MonitorLines;
+use crate::report::progress::{Progress, ProgressPlan};
 use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
@@ -177,15 +178,11 @@ async fn train_on(
         if let Some(evaluation) = evaluation {
             announce_entropy(evaluation.data);
         }
-        instruments(Mounting {
-            plan,
-            parameters: trainer.recordings().layout.sizes(),
-            progress: progress_plan(plan, length, state.step, peak),
-            log,
-            metrics,
-            monitors: board.formats().clone(),
-            after: (start != Start::New).then_some(state.step),
-        })
+        let places = progress_plan(plan, length, state.step, peak);
+        let (progress, formats) = (Progress::new(places, log), board.formats().clone());
+        let lines = MonitorLines { plan: places, formats };
+        let after = (start != Start::New).then_some(state.step);
+        instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
     });
     let mounted = ranks.agree(mounted.transpose()).await?;
     let memory_by_rank = match settings.monitor.device_local_metrics {

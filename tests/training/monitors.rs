@@ -88,10 +88,8 @@ fn follows_the_reference(setup: Setup, steps: u64) {
         take(&mut left, "device_local_norm", want.grad_norm, ALLOWED);
         take(&mut left, "local_lm_loss", want.loss, ALLOWED);
         take(&mut left, "device_accum_local_lm_loss", want.loss, ALLOWED);
-        let runner = &plan.settings.runner;
-        let samples = (runner.batch_size * runner.gradient_accumulation_steps) as f64;
-        // `step_ms` is rounded in the file.
-        take(&mut left, "throughput_linearity", samples * 1e3 / step.step_ms / 2.0, 1e-2);
+        // It depends on the clock.
+        assert!(left.remove("throughput_linearity").is_some_and(|linearity| linearity > 0.0));
         assert!(left.is_empty(), "{left:?}");
     }
     assert_losses_of_micro_batches(&run, &reference(&run.setup, &plan, steps));

@@ -9,7 +9,7 @@ mod records;
 use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
-use super::monitors::{MonitorFormats, Numbers};
+use super::monitors::MonitorFormats;
 use crate::durable::{AppendFile, Place, read_error};
 use crate::error::Result;
 use prost::Message;
@@ -105,12 +105,6 @@ impl Instrument for TensorBoard {
                 layers.map(|layer| Value::counts(format!("expert_load/{}", layer.layer), &layer.chosen)),
             );
         }
-        for value in report.watched.iter().filter(|value| self.scalars.monitors.of(&value.tag).to_tensorboard)
-        {
-            if let Numbers::One(number) = value.numbers {
-                values.push(Value::scalar(&value.tag, f64::from(number)));
-            }
-        }
         // In this order: what follows the values of a step belongs to it.
         self.write(&Event::values(now, step, values))?;
         let by_samples = self.scalars.by_samples(report.metrics);
@@ -141,6 +135,9 @@ impl Scalars {
         values.extend(optional.into_iter().filter_map(|(tag, number)| Some((tag, f64::from(number?)))));
         let mut values: Vec<Value> =
             values.into_iter().map(|(tag, number)| Value::scalar(tag, number)).collect();
+        let watched =
+            metrics.monitor.iter().flatten().filter(|(tag, _)| self.monitors.of(tag).to_tensorboard);
+        values.extend(watched.map(|(tag, number)| Value::scalar(tag.as_str(), f64::from(*number))));
         let layers =
             [("drop-rate", &metrics.drop_rate), ("expert-load-entropy", &metrics.expert_load_entropy)];
         for (tag, numbers) in layers {

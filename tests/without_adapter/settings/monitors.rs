@@ -39,6 +39,15 @@ fn every_form_of_a_format() {
             "monitor_config.local_norm_format: to the log alone, as there is no `tensorboard` section";
         assert_eq!(notices, [notice], "{form}");
     }
+    let flags = [
+        "--tensorboard={}",
+        "--monitor_config={monitor_on: True, local_norm_format: ['log', 'tensorboard']}",
+    ];
+    let (plan, notices) = resolve(BASE, &flags).unwrap();
+    assert_eq!(
+        (plan.settings.monitor.local_norm_format, without_clipping(notices).len()),
+        (Formats::BOTH, 0)
+    );
     for wrong in ["csv", "[log, csv]", "True"] {
         let line = refused(&[&format!("local_norm_format={wrong}")]);
         let expected =
