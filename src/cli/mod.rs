@@ -15,6 +15,7 @@ mod output;
 mod parse;
 mod plan;
 mod ranks;
+mod report;
 mod self_test;
 #[cfg(feature = "plots")]
 mod stacked_areas;
@@ -63,6 +64,8 @@ enum Command {
     TrainTokenizer(TrainTokenizerArguments),
     /// Plot how often each expert was chosen, and list the busiest
     TokenDistribution(token_distribution::Arguments),
+    /// Draw one run, or several to compare, as a page: curves, settings, samples
+    Report(report::Arguments),
     /// Write the shaders of a run to a folder
     DumpWgsl {
         /// The folder to write to
@@ -106,6 +109,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
             say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
         }),
         Command::TokenDistribution(arguments) => token_distribution::token_distribution(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::DumpWgsl { folder, configured } => {
             train::dump_wgsl(&configured.config, &configured.overrides, &folder)
         }

@@ -32,6 +32,7 @@ mod flags;
 mod instruments;
 mod model_config;
 mod plan;
+mod resolved;
 mod sections;
 mod single;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use config::RunConfig;
 pub use engine::{Node, Override};
 pub use explain::{explain, reference};
 pub use plan::RunPlan;
+pub use resolved::Resolved;
 pub use sections::callbacks::{
     Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, LossMonitor, SummaryMonitor,
     TopkBiasCallback,

@@ -6,6 +6,7 @@
 #[path = "../runs/mod.rs"]
 mod runs;
 
+mod browser;
 mod launch;
 mod place;
 
@@ -17,5 +18,6 @@ mod generate;
 mod mixture;
 mod out_of_memory;
 mod plan;
+mod report;
 mod resume;
 mod token_distribution;
