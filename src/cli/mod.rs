@@ -23,6 +23,7 @@ mod stacked_areas;
 mod token_distribution;
 mod tokenize;
 mod train;
+mod watch;
 
 #[cfg(not(feature = "plots"))]
 use self::no_plots as token_distribution;
@@ -90,10 +91,12 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
-    exit_code(
-        parse::parse(parse::options_first(config_first(std::env::args().collect()), 2, &plan::VALUED))
-            .and_then(run),
-    )
+    let mut arguments: Vec<String> = std::env::args().collect();
+    if arguments.get(1).is_some_and(|command| command == "train") {
+        train::join_watch(&mut arguments);
+    }
+    let valued = [plan::VALUED.as_slice(), &["--watch"]].concat();
+    exit_code(parse::parse(parse::options_first(config_first(arguments), 2, &valued)).and_then(run))
 }
 
 fn run(Arguments { command }: Arguments) -> Result<()> {

@@ -21,3 +21,4 @@ mod plan;
 mod report;
 mod resume;
 mod token_distribution;
+mod watch;
