@@ -3,8 +3,9 @@
 #
 #   ./setup.sh                install what is missing (Debian, Ubuntu) or print the commands for it (elsewhere)
 #   ./setup.sh --mpi          also what the feature mpi needs: an MPI library and libclang, which reads its header
+#   ./setup.sh --tensorboard  also TensorBoard, by which tests read event files back, into target/python
 #   ./setup.sh --browser      also Chromium, in which tests open the report of a run
-#   ./setup.sh --check [--mpi] [--browser]  only check, install nothing
+#   ./setup.sh --check [--mpi] [--tensorboard] [--browser]  only check, install nothing
 #
 # Required: cargo, a C linker, and a graphics driver that wgpu can use. macOS and Windows include the driver. Linux needs
 # the Vulkan loader and one Vulkan driver: that of the GPU, or Mesa's software Vulkan driver on a machine without a GPU.
@@ -342,15 +343,38 @@ setup_windows() {
     fi
 }
 
+# TensorBoard has an environment of Python to itself, so that nothing of the system's changes.
+setup_tensorboard() {
+    local root python requirements
+    root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+    python="$root/target/python" requirements="$root/tests/tensorboard/requirements.txt"
+    if "$python/bin/python" -c 'import tensorboard' 2>/dev/null; then
+        say "TensorBoard: found."
+        return 0
+    fi
+    if [[ "$1" == check ]]; then
+        say "TensorBoard is missing. Run: ./setup.sh --tensorboard"
+        return 1
+    fi
+    say "Installing TensorBoard into target/python."
+    if python3 -m venv "$python" && "$python/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"; then
+        say "Done."
+    else
+        say "TensorBoard cannot be installed; see the messages above. It needs python3 with its module venv, and pip."
+        return 1
+    fi
+}
+
 # Prints the comment at the top of this file.
 usage() { sed -n '1d; /^set /q; s/^# \{0,1\}//p' "$0"; }
 
 main() {
-    local mode=install features="" status=0 argument
+    local mode=install features="" tensorboard=no status=0 argument
     for argument in "$@"; do
         case "$argument" in
             --check) mode=check ;;
             --mpi) features+=" mpi" ;;
+            --tensorboard) tensorboard=yes ;;
             --browser) features+=" browser" ;;
             -h | --help)
                 usage
@@ -369,6 +393,7 @@ main() {
         MINGW* | MSYS* | CYGWIN*) setup_windows "$features" || status=1 ;;
         *) say "Unknown system $(uname -s): wgpu needs a Vulkan loader and driver, Metal or DirectX 12." ;;
     esac
+    if [[ "$tensorboard" == yes ]]; then setup_tensorboard "$mode" || status=1; fi
     return "$status"
 }
 

@@ -6,9 +6,12 @@
 //! and host by copies of memory of that size. Steps are timed from the second half of ten. The shape is that of the bench
 //! `train_step`, with two accumulated micro-batches of two windows.
 
+#[path = "../tests/runs/counting.rs"]
+mod counting;
+
+use counting::Counting;
 use gristmill::data::{Batches, TokenStream};
 use gristmill::device::{Gpu, GpuOptions};
-use gristmill::error::Result;
 use gristmill::model::count;
 use gristmill::random::Philox;
 use gristmill::ranks::{Layout, Ranks, Transport, in_process};
@@ -33,32 +36,6 @@ struct Measured {
     seconds: f64,
     /// Bytes that it sends in a step, counted and planned.
     sent: [u64; 2],
-}
-
-/// Counts the bytes that a rank sends.
-struct Counting<T> {
-    inner: T,
-    sent: Arc<AtomicU64>,
-}
-
-impl<T: Transport> Transport for Counting<T> {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
-    fn local_rank(&self) -> usize {
-        self.inner.local_rank()
-    }
-
-    fn exchange(&mut self, outgoing: &[(usize, &[u8])], incoming: &mut [(usize, &mut [u8])]) -> Result<()> {
-        let bytes: usize = outgoing.iter().map(|(_, bytes)| bytes.len()).sum();
-        self.sent.fetch_add(bytes as u64, Ordering::SeqCst);
-        self.inner.exchange(outgoing, incoming)
-    }
 }
 
 fn main() {
@@ -145,7 +122,7 @@ fn measure(size: usize, sharding: Sharding) -> Vec<Measured> {
 
 fn measure_on(inner: impl Transport + Send + 'static, plan: RunPlan) -> Measured {
     let sent = Arc::new(AtomicU64::new(0));
-    let counting = Counting { inner, sent: sent.clone() };
+    let counting = Counting::new(inner, sent.clone());
     let ranks = Ranks::start(move || Ok(Box::new(counting) as Box<dyn Transport>)).expect("ranks");
     let spec = plan.batch_spec();
     let tokens = (STEPS + 2) * (plan.layout.data * 2 * spec.batch_size * spec.seq_length) as u64 + 1;

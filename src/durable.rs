@@ -1,5 +1,9 @@
 //! Files that survive a crash: under its final name a file is either complete and on disk, or absent.
 
+mod append_file;
+
+pub use self::append_file::AppendFile;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

@@ -63,6 +63,7 @@ fn first_cause(results: Vec<Result<()>>) -> Option<(usize, Error)> {
 /// Runs `run` as one of several processes.
 fn as_process(run: impl Fn(Ranks) -> Result<()>) -> Result<()> {
     let ranks = Ranks::start(mpi::connect).map_err(of_all)?;
+    check_number(launcher::processes(), ranks.size()).map_err(of_all)?;
     let Err(error) = run(ranks.clone()) else { return Ok(()) };
     let line = match ranks.rank() {
         0 => error,
@@ -75,6 +76,18 @@ fn as_process(run: impl Fn(Ranks) -> Result<()>) -> Result<()> {
     ranks.abort();
     sleep(ABORT);
     exit(2)
+}
+
+/// Fails if MPI connects another number of processes than the launcher has `started`: each would train by itself, in the folder of
+/// all.
+fn check_number(started: usize, connected: usize) -> Result<()> {
+    if started == connected {
+        return Ok(());
+    }
+    Err(Error::Ranks(format!(
+        "the launcher has started {started} processes, of which MPI connects {connected}; start them by the mpirun of the MPI library \
+         that this program was built with, or build it with the one of this launcher"
+    )))
 }
 
 /// Returns an error that all processes find before they are connected, on the first; the others exit without a word.
@@ -92,7 +105,7 @@ fn of_rank(rank: usize, error: &Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{first_cause, on_threads};
+    use super::{check_number, first_cause, on_threads};
     use crate::error::{Error, Result};
     use crate::ranks::{Group, Ranks, collectives};
     use std::sync::Mutex;
@@ -144,6 +157,16 @@ mod tests {
             })
         });
         panics.expect_err("the panic of the rank");
+    }
+
+    #[test]
+    fn processes_that_are_not_connected_are_refused() {
+        check_number(4, 4).expect("all are connected");
+        let line = check_number(4, 1).expect_err("each would be alone").to_string();
+        assert!(
+            line.starts_with("the launcher has started 4 processes, of which MPI connects 1; "),
+            "{line}"
+        );
     }
 
     #[test]

@@ -15,7 +15,8 @@ use crate::tape::Parameter;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-const ALIGNMENT: u64 = 128;
+/// Parts start at multiples of this many elements of their segment.
+pub(super) const ALIGNMENT: u64 = 128;
 
 /// Consecutive rows of a parameter in one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::expert_state::ExpertState;
 use super::parameters::{Mixture, Shared};
 use crate::ops::balance::Balance;
 use crate::ops::permute::place;
-use crate::ops::spread::{Direction, SpreadRows};
+use crate::ops::spread::{Direction, ExpertRanks, SpreadRows};
 use crate::ops::work_list::WorkList;
 use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
@@ -180,7 +180,16 @@ fn router_losses(
 /// with the capacities of training or, in generation, without (`is_dropless`).
 pub fn widest_expert_tensor(config: &ModelConfig, tokens: u32, is_dropless: bool) -> Option<[u64; 2]> {
     let mixture = config.mixture.as_ref()?;
+    Some(widest(config, mixture, mixture.placement(tokens, is_dropless).rows()))
+}
+
+/// The same of what one of `ranks` works on in training, if all of them send it as many rows as they may.
+pub fn widest_spread_tensor(config: &ModelConfig, tokens: u32, ranks: &ExpertRanks) -> Option<[u64; 2]> {
+    let mixture = config.mixture.as_ref()?;
+    Some(widest(config, mixture, ranks.most_rows(&mixture.placement(tokens, false))))
+}
+
+fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] {
     let inner = 2 * mixture.intermediate_size.next_multiple_of(4);
-    let rows = mixture.placement(tokens, is_dropless).rows();
-    Some([u64::from(rows), inner.max(config.hidden_size) as u64])
+    [u64::from(rows), inner.max(config.hidden_size) as u64]
 }

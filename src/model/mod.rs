@@ -19,12 +19,13 @@ mod modules;
 mod multi_token;
 mod names;
 pub mod parameters;
+pub mod places;
 pub mod shards;
 
 pub use batch::{AheadTensors, BatchTensors};
 pub use buffers::ModelBuffers;
 pub use context::{ForwardContext, Masks, Mode, Training};
 pub use expert_state::ExpertState;
-pub use mixture::widest_expert_tensor;
+pub use mixture::{widest_expert_tensor, widest_spread_tensor};
 pub use modules::{ModuleList, select_modules};
 pub use names::selection_bias;

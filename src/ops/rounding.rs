@@ -8,7 +8,7 @@ use crate::record::Tensor;
 pub struct Rounding {
     /// The run's seed.
     pub seed: u64,
-    /// Groups of 4 weights in the arena before them, whatever part of it this rank holds.
+    /// Groups of 4 weights before them in the whole model, whatever part of it this rank holds.
     pub first4: u32,
 }
 

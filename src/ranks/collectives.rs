@@ -67,7 +67,7 @@ pub fn all_gather(
     transport.exchange(&outgoing, &mut from_others(group, place, incoming))
 }
 
-/// Replaces `data`, as long on all members, by its sum over them. `scratch` grows to at most the others' copies of it.
+/// Replaces `data`, as long on all members, by its sum over them. `scratch` grows by [`all_reduce_scratch`].
 ///
 /// # Errors
 /// Those of [`Transport::exchange`].
@@ -104,6 +104,12 @@ pub fn all_reduce_sent(length: usize, size: usize, place: usize) -> (u64, u64) {
     }
     let own = equal_parts(length, size)[place].len() as u64;
     (length as u64 - own + others * own, 2)
+}
+
+/// Bytes to which the scratch memory of an [`all_reduce`] of `length` bytes grows on the member at `place` of `size`.
+pub fn all_reduce_scratch(length: usize, size: usize, place: usize) -> usize {
+    let copy = if length <= SMALL { length } else { equal_parts(length, size)[place].len() };
+    (size - 1) * copy
 }
 
 /// Sends each member its part of `send` and receives this member's part of each, in the order of the members: part i of

@@ -8,7 +8,7 @@ use super::span::Span;
 use super::tensor::BufferId;
 use crate::element::Element;
 use crate::ranks::Group;
-use crate::ranks::collectives::all_reduce_sent;
+use crate::ranks::collectives::{all_reduce_scratch, all_reduce_sent};
 use std::fmt;
 use std::ops::Range;
 
@@ -90,6 +90,28 @@ pub enum Collective {
         /// From this rank.
         from: usize,
     },
+}
+
+/// Room that exchanges take on their way, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// For what comes from the device.
+    pub down: u64,
+    /// For what goes back.
+    pub up: u64,
+    /// For what other ranks send, before it is added or sorted, on the rank that receives most.
+    pub received: u64,
+}
+
+impl Room {
+    /// Room for the exchange that needs this and for the other, one after the other.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            down: self.down.max(other.down),
+            up: self.up.max(other.up),
+            received: self.received.max(other.received),
+        }
+    }
 }
 
 impl Collective {
@@ -201,10 +223,26 @@ impl Exchange {
         }
     }
 
-    /// Bytes that are copied from the device when it starts, and back when it ends.
-    pub fn staged_bytes(&self) -> (u64, u64) {
+    /// What it takes on its way from the device to other ranks and back.
+    pub fn room(&self) -> Room {
         let bytes = |spans: Vec<Span>| spans.iter().map(|span| span.bytes).sum();
-        (bytes(self.collective.sources()), bytes(self.collective.results()))
+        let size = self.group.ranks.len();
+        let length = |part: &Range<u64>| part.end - part.start;
+        let received = match &self.collective {
+            Collective::AllReduce { .. } => {
+                let runs = self.collective.runs().into_iter();
+                // No part is longer than the first member's.
+                runs.map(|(run, _)| all_reduce_scratch(length(&run) as usize, size, 0) as u64).max()
+            }
+            Collective::ReduceScatter { parts, .. } => {
+                parts.iter().map(|part| (size as u64 - 1) * length(part)).max()
+            }
+            Collective::Rows { moved: arriving, to_experts: true, .. }
+            | Collective::Rows { rows: arriving, to_experts: false, .. } => Some(arriving.bytes),
+            Collective::AllGather { .. } | Collective::Send { .. } | Collective::Receive { .. } => None,
+        };
+        let (down, up) = (bytes(self.collective.sources()), bytes(self.collective.results()));
+        Room { down, up, received: received.unwrap_or(0) }
     }
 
     /// The buffers that it reads or writes.

@@ -14,8 +14,9 @@ mod recording;
 mod span;
 mod state;
 mod tensor;
+mod under_way;
 
-pub use exchange::{Collective, Exchange};
+pub use exchange::{Collective, Exchange, Room};
 pub use fields::{Field, FieldType, Scalar};
 pub use memory::{Consumer, LARGEST, MemoryPlan};
 pub use params::Params;
@@ -25,3 +26,4 @@ pub use recording::{Binding, Dispatch, GridArguments, Recording, Transient};
 pub use span::Span;
 pub use state::State;
 pub use tensor::{BINDING_ALIGNMENT, BufferId, PersistentId, Tensor, TransientId};
+pub use under_way::{Started, UnderWay, stops};

@@ -251,3 +251,43 @@ pub fn fold_grid(workgroups: u64) -> [u32; 3] {
     }
     [ROW as u32, u32::try_from(workgroups.div_ceil(ROW)).unwrap_or(u32::MAX), 1]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranks::Group;
+    use crate::record::{Collective, MemoryPlan, Span};
+
+    crate::params! {
+        struct Params {
+            count: u32,
+        }
+    }
+
+    /// Records something that uses `tensor`.
+    fn touch(rec: &mut Recorder, tensor: Tensor) {
+        let kernel = Kernel::new("zero", "zero", Element::F32);
+        rec.dispatch(kernel, &[tensor.bind("y", Element::F32)], &Params { count: 1 }, [1; 3]);
+    }
+
+    /// The source of one is done with before the result of another is read, but that may arrive before the source is copied.
+    #[test]
+    fn exchanges_at_one_place_share_no_memory() {
+        let mut rec = Recorder::new("test", Capabilities::portable());
+        let mut tensors = |label| [0; 3].map(|_| rec.tensor(label, 1, 64, Element::F32));
+        let (sources, results) = (tensors("source"), tensors("result"));
+        sources.iter().for_each(|source| touch(&mut rec, *source));
+        for (source, result) in sources.iter().zip(&results) {
+            let (addends, sums) = (vec![Span::of(source)], vec![Span::of(result)]);
+            rec.exchange("sum", Collective::AllReduce { addends, sums }, &Group::all(2));
+        }
+        results.iter().for_each(|result| touch(&mut rec, *result));
+        let recording = rec.finish();
+        assert!(recording.exchanges.iter().all(|exchange| exchange.at == 3), "{:?}", recording.exchanges);
+        let mut buffers = MemoryPlan::new(&[&recording]).assignments.remove(0);
+        assert!(buffers.iter().all(Option::is_some), "{buffers:?}");
+        buffers.sort_unstable();
+        buffers.dedup();
+        assert_eq!(buffers.len(), 6, "a buffer for each source and each result: {buffers:?}");
+    }
+}

@@ -1,11 +1,11 @@
 //! `metrics.jsonl`: one JSON object per step, for `jq`, plotting scripts and tests.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::instrument::{Instrument, StepReport};
+use crate::durable::AppendFile;
 use crate::error::Result;
 use crate::store::OUTPUT_DIR;
 
@@ -48,6 +48,12 @@ pub struct StepMetrics {
     /// Device memory of each rank in MiB, by rank, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub rank_memory_mib: Option<Vec<f32>>,
+    /// Memory of the device that the run's buffers take on the first rank, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub device_memory_mib: Option<f32>,
+    /// Memory of the host that the first rank's process takes, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub host_memory_mib: Option<f32>,
     /// Mean loss on the evaluation data in nats per token, if an evaluation followed this step.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_loss: Option<f32>,
@@ -74,12 +80,9 @@ pub struct StepMetrics {
     pub mtp_loss: Option<f32>,
 }
 
-/// Appends steps to a `metrics.jsonl`. Each line is flushed, so a kill loses none.
+/// Appends steps to a `metrics.jsonl`. Each line is written at once, so a kill loses none.
 #[derive(Debug)]
-pub struct MetricsWriter {
-    path: PathBuf,
-    out: BufWriter<File>,
-}
+pub struct MetricsWriter(AppendFile);
 
 impl MetricsWriter {
     /// Opens `path` for appending and creates it if it is missing.
@@ -87,19 +90,23 @@ impl MetricsWriter {
     /// # Errors
     /// The file cannot be opened for writing.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(|error| OUTPUT_DIR.error(path, "open for writing", &error))?;
-        Ok(Self { path: path.to_path_buf(), out: BufWriter::new(file) })
+        AppendFile::open(OUTPUT_DIR, path).map(Self)
     }
 
     /// Appends one line.
     ///
     /// # Errors
-    /// The disk is full or fails.
+    /// The disk is full or fails; the line is written with a later one.
     pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
-        let line = serde_json::to_string(metrics).map_err(std::io::Error::from);
-        let written = line.and_then(|line| writeln!(self.out, "{line}")).and_then(|()| self.out.flush());
-        written.map_err(|error| OUTPUT_DIR.error(&self.path, "write", &error))
+        let mut line = serde_json::to_vec(metrics).expect("numbers and strings are JSON");
+        line.push(b'\n');
+        self.0.append(&line)
+    }
+}
+
+impl Instrument for MetricsWriter {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        self.write(report.metrics)
     }
 }
 
@@ -130,7 +137,8 @@ fn present_list<'de, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
 
     use super::*;
     use crate::store::json_lines::truncate_after;

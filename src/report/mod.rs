@@ -5,10 +5,13 @@
 
 mod bars;
 pub mod expert_load;
-pub mod instruments;
+pub mod experts;
+pub mod instrument;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
 mod pace;
 pub mod page;
 pub mod progress;
+pub mod remarks;
+pub mod tensorboard;

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::bars::{ProgressBar, add_bar};
+use super::instrument::{Instrument, StepReport};
 use super::log::{Log, STEP_TARGET};
 use super::loss_monitor::{LossLine, bar_line, loss_line, python_duration};
 use super::metrics::StepMetrics;
 use super::pace::Pace;
+use crate::error::Result;
 
 /// The length of a run, and what its speed is computed from.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,7 +54,7 @@ impl Progress {
 
     /// Reports one finished step. Times and speeds are means over the steps since the last line, since the time of a
     /// single step is noisy.
-    pub fn step(&mut self, metrics: &StepMetrics) {
+    pub fn show(&mut self, metrics: &StepMetrics) {
         self.since_line.add(metrics.step_ms);
         let speed = self.plan.speed(&self.since_line);
         self.pace.advance(metrics.step, Instant::now());
@@ -71,9 +73,16 @@ impl Progress {
             tracing::info!("step {}: eval_loss {loss:.4}", metrics.step);
         }
     }
+}
 
-    /// Ends the bar and leaves it on the terminal.
-    pub fn finish(self) {
+impl Instrument for Progress {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        self.show(report.metrics);
+        Ok(())
+    }
+
+    /// Leaves the bar on the terminal.
+    fn finish(&mut self) {
         self.bar.abandon();
     }
 }

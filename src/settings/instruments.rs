@@ -15,10 +15,10 @@ pub(super) fn check_claims(settings: &Settings, source: &Source<'_>) {
 }
 
 /// Leaves one form of each setting: what callbacks repeat of the model was checked and goes, `MoEDropRateCallback` asks for
-/// what `callback_moe_droprate` does, and there is a summary, its folder decided, exactly where distributions are written.
+/// what `callback_moe_droprate` does, and there is a summary exactly where distributions are written. Folders are decided.
 pub(super) fn settle(settings: &mut Settings) {
-    let folder = settings.run.folder().join("summary");
-    let Settings { callbacks, moe, .. } = settings;
+    let folder = settings.run.folder();
+    let Settings { callbacks, moe, tensorboard, .. } = settings;
     let logs_drop_rate = callbacks.drop_rate.take().is_some();
     callbacks.topk_bias = None;
     callbacks.claimants.clear();
@@ -27,8 +27,12 @@ pub(super) fn settle(settings: &mut Settings) {
     }
     let shows_distribution = moe.as_ref().is_some_and(|moe| moe.save_token_distribution);
     callbacks.summary = shows_distribution.then(|| callbacks.summary.take().unwrap_or_default());
-    if let Some(summary) = callbacks.summary.as_mut().filter(|one| one.summary_dir.as_os_str().is_empty()) {
-        summary.summary_dir = folder;
+    let summary = callbacks.summary.as_mut().map(|summary| (&mut summary.summary_dir, "summary"));
+    let tensorboard = tensorboard.as_mut().map(|board| (&mut board.tensorboard_dir, "tensorboard"));
+    for (place, name) in [summary, tensorboard].into_iter().flatten() {
+        if place.as_os_str().is_empty() {
+            *place = folder.join(name);
+        }
     }
     if moe.as_ref().is_none_or(|moe| !moe.enable_cold_hot_expert) {
         callbacks.cold_hot = None;

@@ -65,5 +65,6 @@ pub use sections::sample::Sample;
 pub use sections::schedule::{
     CoolDown, Decay, DecayStart, Group, GroupKeys, Schedule, ScheduleConfig, ScheduleType, Warmup,
 };
+pub use sections::tensorboard::TensorBoard;
 pub use sections::wrapper::{Adaptation, LossScale, LossScaleKind, Wrapper};
 pub use values::{Settings, default_decision};

@@ -1,7 +1,7 @@
 //! The micro-batches of a step: those that a rank accumulates, and `as_single`, which does the work of several devices on one.
 
 use super::engine::{MAX_SIZE, Source};
-use super::sections::parallel::{self, Distribution};
+use super::sections::parallel::{Distribution, culprit};
 use super::values::Settings;
 
 /// Settles how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
@@ -64,8 +64,8 @@ fn accumulate(
     let in_all = product(if is_single { 1 } else { data });
     let (Some(steps), true) = (product(1), in_all.is_some_and(|steps| steps <= MAX_SIZE as u64)) else {
         source.fault(
-            parallel::PATH,
-            "makes more micro-batches a step than can be accumulated; lower its degrees",
+            &culprit(source, &[micro_batches, ("parallel_config.data_parallel", data), factors[2]]),
+            "makes more micro-batches a step than can be accumulated; lower the degrees",
         );
         return;
     };

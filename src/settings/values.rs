@@ -15,6 +15,7 @@ use super::sections::runner::Runner;
 use super::sections::sample::Sample;
 use super::sections::schedule::{self, Group, Schedule};
 use super::sections::tables;
+use super::sections::tensorboard::TensorBoard;
 use super::sections::unused;
 use super::sections::wrapper::{self, Wrapper};
 use serde_json::Value;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub callbacks: Callbacks,
     /// `sample`.
     pub sample: Option<Sample>,
+    /// `tensorboard`.
+    pub tensorboard: Option<TensorBoard>,
     /// `context`.
     pub context: Context,
     /// `parallel_config` and `parallel`; a run of one rank has none.
@@ -77,6 +80,7 @@ impl Settings {
         let callbacks = callbacks::read(source);
         callbacks.note_idle(source, moe.as_ref());
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
+        let tensorboard = source.node("tensorboard").map(|_| TensorBoard::read_at(source, "tensorboard"));
         let context = Context::read_at(source, "context");
         let mut distribution = parallel::read(source, &run, started);
         distribution.fit_experts(moe.as_mut(), source);
@@ -100,6 +104,7 @@ impl Settings {
             eval_dataset,
             callbacks,
             sample,
+            tensorboard,
             context,
             parallel: None,
         };
@@ -133,6 +138,7 @@ impl Settings {
             eval_dataset,
             callbacks,
             sample,
+            tensorboard,
             context,
             parallel,
         } = self;
@@ -148,6 +154,7 @@ impl Settings {
         placed.extend(eval_dataset.iter().flat_map(|data| data.placed("eval_dataset", false)));
         placed.extend(callbacks.placed());
         placed.extend(sample.as_ref().map(|sample| sample.placed("sample")));
+        placed.extend(tensorboard.as_ref().map(|tensorboard| tensorboard.placed("tensorboard")));
         placed.push(context.placed("context"));
         placed.extend(parallel.iter().flat_map(Parallelism::placed));
         placed

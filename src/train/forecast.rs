@@ -19,7 +19,7 @@ use crate::device::Exchanger;
 use crate::model::arena::Arena;
 use crate::model::count;
 use crate::ops::step_state::LossState;
-use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording};
+use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording, Room};
 
 /// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
 /// not counted.
@@ -108,10 +108,9 @@ impl Forecast {
 /// Bytes through which ranks exchange, of the device and of the host: a few exchanges are under way at a time, and there is room
 /// for the largest.
 fn exchange_bytes(recordings: &[&Recording]) -> (u64, u64) {
-    let staged = recordings.iter().flat_map(|recording| &recording.exchanges).map(Exchange::staged_bytes);
-    let (count, down, up) =
-        staged.fold((0, 0, 0), |(count, down, up), (from, to)| (count + 1, from.max(down), to.max(up)));
-    (Exchanger::staging_bytes(count, down, up), Exchanger::host_bytes(count, down, up))
+    let rooms = recordings.iter().flat_map(|recording| &recording.exchanges).map(Exchange::room);
+    let (count, room) = rooms.fold((0, Room::default()), |(count, room), one| (count + 1, room.or(one)));
+    (Exchanger::staging_bytes(count, &room), Exchanger::host_bytes(count, &room))
 }
 
 fn largest_binding(recordings: &[&Recording]) -> Consumer {

@@ -1,23 +1,93 @@
 //! Which instruments a run's model and configuration ask for.
 
+use crate::error::Result;
 use crate::model::config::{ModelConfig, TokenDispatch};
-use crate::report::instruments::{ExpertInstruments, TokenDistribution};
-use crate::settings::Settings;
+use crate::model::count;
+use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
+use crate::report::instrument::Instruments;
+use crate::report::metrics::MetricsWriter;
+use crate::report::progress::Progress;
+use crate::report::remarks::Remarks;
+use crate::report::tensorboard::{Scalars, TensorBoard};
+use crate::settings::{RunPlan, Settings};
 
-/// The instruments for the experts of `model`; `None` for a dense model.
-pub(super) fn expert_instruments(model: &ModelConfig, settings: &Settings) -> Option<ExpertInstruments> {
+/// The instruments of a run as `plan` says, in the order of the original's callbacks; the file with all numbers comes last.
+/// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step.
+///
+/// # Errors
+/// A file that cannot be opened.
+pub(super) fn instruments(
+    plan: &RunPlan,
+    parameters: Vec<(String, usize)>,
+    progress: Progress,
+    metrics: MetricsWriter,
+    after: Option<u64>,
+) -> Result<Instruments> {
+    let settings = &plan.settings;
+    let mut instruments = Instruments::default();
+    instruments.push(progress);
+    instruments.push(Remarks { parameters, spike_norm: settings.wrapper.spike_norm() });
+    if settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate) {
+        instruments.push(DropRates);
+    }
+    if let Some(distribution) = token_distribution(&plan.model, settings) {
+        instruments.push(distribution);
+    }
+    if let Some(board) = tensor_board(plan, after)? {
+        instruments.push(board);
+    }
+    instruments.push(metrics);
+    Ok(instruments)
+}
+
+/// The files about the experts of `model`, if they are asked for.
+pub(super) fn token_distribution(model: &ModelConfig, settings: &Settings) -> Option<TokenDistribution> {
+    let summary = settings.callbacks.summary.as_ref().filter(|_| model.mixture.is_some())?;
+    Some(TokenDistribution::new(&summary.summary_dir, &settings.run.run_name, summary.collect_freq))
+}
+
+/// The event file, if one is asked for.
+fn tensor_board(plan: &RunPlan, after: Option<u64>) -> Result<Option<TensorBoard>> {
+    let settings = &plan.settings;
+    let Some(asked) = &settings.tensorboard else { return Ok(None) };
+    let (runner, data_parallel) = (&settings.runner, plan.layout.data as u64);
+    let scalars = Scalars {
+        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64 * data_parallel,
+        ranks: plan.layout.world() as u64,
+        flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
+        has_loss_scale: asked.log_loss_scale_to_tensorboard,
+        has_timers: asked.log_timers_to_tensorboard,
+        has_expert_load: asked.log_expert_load_to_tensorboard,
+    };
+    let (folder, run_name) = (&asked.tensorboard_dir, &settings.run.run_name);
+    TensorBoard::open(folder, run_name, after, scalars, &sections(&settings.to_yaml())).map(Some)
+}
+
+/// Name and text of each part of a configuration, as `RunPlan::to_yaml` writes it.
+fn sections(yaml: &str) -> Vec<(String, String)> {
+    let mut sections: Vec<(String, String)> = Vec::new();
+    for line in yaml.lines() {
+        match (line.split_once(':'), sections.last_mut()) {
+            (Some((name, value)), _) if !line.starts_with([' ', '-', '#']) => {
+                sections.push((name.into(), format!("{}\n", value.trim())));
+            }
+            (_, Some((_, text))) => *text += &format!("{line}\n"),
+            (_, None) => {}
+        }
+    }
+    sections
+}
+
+/// Which numbers about experts a step of `model` has; `None` for a dense model.
+pub(super) fn expert_metrics(model: &ModelConfig) -> Option<ExpertMetrics> {
     let mixture = model.mixture.as_ref()?;
-    let (run_name, summary) = (&settings.run.run_name, settings.callbacks.summary.as_ref());
-    Some(ExpertInstruments {
+    Some(ExpertMetrics {
         capacity_factor: match mixture.dispatch {
             TokenDispatch::Capacity(capacity) => Some(capacity.factor),
             TokenDispatch::Dropless { .. } => None,
         },
         has_balance_loss: mixture.losses.expert > 0.0 || mixture.losses.sequence > 0.0,
         has_z_loss: mixture.losses.z > 0.0,
-        logs_drop_rate: settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate),
-        distribution: summary
-            .map(|summary| TokenDistribution::new(&summary.summary_dir, run_name, summary.collect_freq)),
     })
 }
 
@@ -26,7 +96,7 @@ mod tests {
     use super::*;
     use crate::model::config::{BalanceLosses, Capacity, DropOrder, MixtureConfig, Sizes};
     use crate::ops::route::{RouterConfig, Score};
-    use crate::settings::{Callbacks, Moe, Run, SummaryMonitor};
+    use crate::settings::{Callbacks, Run, SummaryMonitor};
     use std::path::Path;
 
     fn model(dispatch: TokenDispatch, losses: BalanceLosses) -> ModelConfig {
@@ -66,15 +136,14 @@ mod tests {
 
     #[test]
     fn losses_and_capacities_decide_what_is_measured() {
-        let of = |model: &ModelConfig| expert_instruments(model, &Settings::default()).unwrap();
+        let of = |model: &ModelConfig| expert_metrics(model).unwrap();
         let capacity = Capacity { factor: 1.5, order: DropOrder::Choice, renormalises: false, hot: None };
         let expert = BalanceLosses { expert: 0.1, ..BalanceLosses::default() };
         let limited = of(&model(TokenDispatch::Capacity(capacity), expert));
         assert_eq!((limited.capacity_factor, limited.has_balance_loss), (Some(1.5), true));
         let z = BalanceLosses { z: 0.1, ..BalanceLosses::default() };
         let dropless = of(&model(TokenDispatch::Dropless { safe_tokens: false }, z));
-        let expected = ExpertInstruments { has_z_loss: true, ..ExpertInstruments::default() };
-        assert_eq!(dropless, expected, "nothing is logged or written unless it is asked for");
+        assert_eq!(dropless, ExpertMetrics { has_z_loss: true, ..ExpertMetrics::default() });
         let sequence = BalanceLosses { sequence: 0.1, ..BalanceLosses::default() };
         assert!(of(&model(TokenDispatch::Dropless { safe_tokens: false }, sequence)).has_balance_loss);
     }
@@ -84,15 +153,23 @@ mod tests {
         let summary = Some(SummaryMonitor { summary_dir: "nowhere".into(), collect_freq: 5 });
         let shown = Settings {
             run: Run { run_name: "small".into(), ..Run::default() },
-            moe: Some(Moe { callback_moe_droprate: true, ..Moe::default() }),
             callbacks: Callbacks { summary, ..Callbacks::default() },
             ..Settings::default()
         };
-        assert_eq!(expert_instruments(&dense(), &shown), None);
+        assert_eq!((expert_metrics(&dense()), token_distribution(&dense(), &shown)), (None, None));
         let mixture = model(TokenDispatch::Dropless { safe_tokens: false }, BalanceLosses::default());
-        let instruments = expert_instruments(&mixture, &shown).unwrap();
-        assert!(instruments.logs_drop_rate);
         let written = TokenDistribution::new(Path::new("nowhere"), "small", 5);
-        assert_eq!(instruments.distribution, Some(written));
+        assert_eq!(token_distribution(&mixture, &shown), Some(written));
+        assert_eq!(token_distribution(&mixture, &Settings::default()), None, "nothing asked for it");
+    }
+
+    #[test]
+    fn a_configuration_has_its_sections() {
+        let yaml = "# a comment\nseed: 3\ncallbacks:\n- type: MFLossMonitor\n  per_print_times: 1\nrunner_config:\n  epochs: 2\n";
+        let sections = sections(yaml);
+        let names: Vec<&str> = sections.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["seed", "callbacks", "runner_config"]);
+        assert_eq!(sections[0].1, "3\n");
+        assert_eq!(sections[1].1, "\n- type: MFLossMonitor\n  per_print_times: 1\n");
     }
 }

@@ -3,12 +3,15 @@
 use super::forecast::Forecast;
 use super::recordings::Recordings;
 use super::shortage::Shortage;
+use crate::element::stride_of;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::config::{Activation, ModelConfig};
-use crate::model::widest_expert_tensor;
+use crate::model::{widest_expert_tensor, widest_spread_tensor};
 use crate::ops::linear_cross_entropy;
+use crate::ops::spread::ExpertRanks;
 use crate::ops::work_list::{MAX_COLUMNS, WorkList};
+use crate::ranks::Layout;
 use std::fmt::Display;
 
 const SMALLER_BATCH: &str =
@@ -40,11 +43,12 @@ pub(super) fn check_binding(
     )))
 }
 
-/// Refuses activations that are too wide for one binding, in micro-batches of `batch_size` windows. Recording would
-/// find them too, but could not name the key to change, and sizes that pass here fit the 32 bits of ops.
+/// Refuses activations of a rank of `layout` that are too wide for one binding, in micro-batches of `batch_size` windows.
+/// Recording would find them too, but could not name the key to change, and sizes that pass here fit the 32 bits of ops.
 pub(super) fn check_activations(
     model: &ModelConfig,
     batch_size: usize,
+    layout: &Layout,
     capabilities: &Capabilities,
 ) -> Result<()> {
     let (tokens, widest) = (batch_size.saturating_mul(model.seq_length), widest_row(model));
@@ -52,11 +56,48 @@ pub(super) fn check_activations(
     let bytes = |rows: u64, columns: u64| rows.saturating_mul(columns).saturating_mul(model.compute.bytes());
     check_binding(bytes(tokens as u64, widest as u64), capabilities, what, SMALLER_BATCH)?;
     if let Some([rows, columns]) = widest_expert_tensor(model, tokens as u32, false) {
-        check_launches(model, [rows, columns], capabilities)?;
+        check_launches(model, 1, [rows, columns], capabilities)?;
         let what = format!("an activation of the experts, {rows} rows x {columns}, takes");
         check_binding(bytes(rows, columns), capabilities, what, SMALLER_BATCH)?;
     }
+    if layout.expert > 1 {
+        check_spread(model, tokens as u32, layout, capabilities)?;
+    }
     check_logits(model, tokens as u32, capabilities)
+}
+
+/// Refuses experts that are spread over ranks and may receive more rows from them than fit a binding, or than fit the staging
+/// buffer in which they follow their counts.
+fn check_spread(
+    model: &ModelConfig,
+    tokens: u32,
+    layout: &Layout,
+    capabilities: &Capabilities,
+) -> Result<()> {
+    let ranks = ExpertRanks { group: layout.expert_group(), place: layout.expert_part() };
+    let tensor = widest_spread_tensor(model, tokens, &ranks);
+    let Some((mixture, [rows, columns])) = model.mixture.as_ref().zip(tensor) else { return Ok(()) };
+    let remedy = format!(
+        "{SMALLER_BATCH}, or lower model.model_config.seq_length or parallel_config.expert_parallel, or bound the rows by \
+         moe_config.capacity_factor"
+    );
+    let what = format!(
+        "the rows that {} ranks may send to the experts of one, {rows} x {columns}, take",
+        layout.expert
+    );
+    check_launches(model, layout.expert, [rows, columns], capabilities)?;
+    let bytes = |columns: u64| rows.saturating_mul(columns).saturating_mul(model.compute.bytes());
+    check_binding(bytes(columns), capabilities, &what, &remedy)?;
+    let counts = layout.expert as u64 * u64::from(stride_of(mixture.experts() as u32 + 1)) * 4;
+    let (staged, limit) = (bytes(model.hidden_size as u64) + counts, capabilities.limits.buffer_bytes);
+    if staged > limit {
+        return Err(Error::Plan(format!(
+            "{what} {} MiB with their counts, over the adapter's largest buffer of {} MiB; {remedy}",
+            staged.div_ceil(1 << 20),
+            limit >> 20
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a vocabulary of which no chunk of logits fits a binding, or which makes so many chunks that their recording alone
@@ -115,15 +156,20 @@ fn widest_row(model: &ModelConfig) -> usize {
     model.hidden_size.max(heads).max(latent).max(inner).max(of_experts).max(of_adapters)
 }
 
-/// Refuses experts whose grouped products need a larger grid than a launch can have.
-fn check_launches(model: &ModelConfig, [rows, columns]: [u64; 2], capabilities: &Capabilities) -> Result<()> {
+/// Refuses experts, spread over so many ranks, whose grouped products need a larger grid than a launch can have.
+fn check_launches(
+    model: &ModelConfig,
+    ranks: usize,
+    [rows, columns]: [u64; 2],
+    capabilities: &Capabilities,
+) -> Result<()> {
     if columns > u64::from(MAX_COLUMNS) {
         return Err(Error::Plan(format!(
             "experts have {columns} columns in gate and up projection, the kernels take {MAX_COLUMNS} at most; lower \
              moe_config.moe_intermediate_size"
         )));
     }
-    let experts = model.mixture.as_ref().map_or(1, |mixture| mixture.route.experts);
+    let experts = model.mixture.as_ref().map_or(1, |mixture| mixture.route.experts / ranks as u32);
     if !WorkList::fits(rows as u32, experts, *capabilities) {
         return Err(Error::Plan(format!(
             "{rows} rows of {experts} experts are more than a launch can have; {SMALLER_BATCH}"

@@ -15,6 +15,7 @@ use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::gpt::LossTensors;
 use crate::model::parameters::{Gpt, Spec};
+use crate::model::places::Places;
 use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
 use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::{StepRules, StepTensors};
@@ -84,7 +85,7 @@ impl Recordings {
     /// A tensor that no binding can hold; a run over `context.max_device_memory`.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
         let model = &plan.model;
-        check_activations(model, plan.settings.runner.batch_size, &capabilities)?;
+        check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
         let mut persistents = Persistents::new();
         let (whole, layout, sharing) = shared_layout(plan, &capabilities)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
@@ -133,6 +134,7 @@ impl Recordings {
         let micro_step = passes.micro_step(&training, &losses).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
         let eval = passes.eval(&context(Mode::Evaluation), &losses).map_err(|e| misfit(&e))?;
+        let places = Places::new(&layout, &ArenaLayout::new(whole.clone(), &capabilities.limits)?);
         let update = Update {
             optimizer: &plan.optimizer,
             seed: plan.settings.run.seed,
@@ -142,6 +144,7 @@ impl Recordings {
             local_norms,
             sharing: &sharing,
             layout: &layout,
+            places: &places,
             arenas: &arenas,
             tensors: StepTensors { state, loss, schedule },
             ahead_loss,

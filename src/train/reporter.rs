@@ -3,36 +3,30 @@
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
 use super::step_clock::TimedStep;
-use crate::error::Result;
 use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
-use crate::report::instruments::ExpertInstruments;
-use crate::report::loss_monitor::{local_norm_lines, skip_line};
-use crate::report::metrics::{MetricsWriter, StepMetrics};
-use crate::report::progress::Progress;
+use crate::report::experts::ExpertMetrics;
+use crate::report::instrument::{Instruments, StepReport};
+use crate::report::metrics::StepMetrics;
 use std::collections::VecDeque;
 
-/// Turns finished steps into log lines, metrics and files, on the first rank. The others only keep the losses.
+/// Turns finished steps into metrics and hands them to the instruments.
 pub(super) struct Reporter<'a> {
-    pub outlets: Option<Outlets>,
+    /// What shows them. Only the first rank has any.
+    pub instruments: Instruments,
+    /// Which numbers about experts a step has, for a mixture.
+    pub experts: Option<ExpertMetrics>,
     pub evaluation: Option<Evaluation<'a>>,
     pub tokens_per_step: usize,
-    /// Steps with this gradient norm or more are skipped, if there is such a bound.
-    pub spike_norm: Option<f64>,
-    /// Path and number of elements of each parameter.
-    pub parameters: Vec<(String, usize)>,
+    /// Whether steps are skipped for their gradient norm.
+    pub skips_spikes: bool,
+    /// Device memory of this rank in MiB.
+    pub device_memory_mib: f32,
     /// Device memory of each rank in MiB, if the metrics of every rank are asked for.
     pub memory_by_rank: Option<Vec<f32>>,
     /// Steps that wait for the loss of their evaluation, and the load of their experts.
     pub waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
     pub losses: Losses,
-}
-
-/// Where reports go.
-pub(super) struct Outlets {
-    pub metrics: MetricsWriter,
-    pub progress: Progress,
-    pub instruments: Option<ExpertInstruments>,
 }
 
 /// The losses at the end of a run, in nats per token.
@@ -47,15 +41,12 @@ pub(super) struct Losses {
 impl Reporter<'_> {
     /// Takes in results that have arrived and reports the steps that are complete. `by_rank` says how many milliseconds a step
     /// took on each rank.
-    ///
-    /// # Errors
-    /// The metrics or a file about experts cannot be written.
     pub fn take_in(
         &mut self,
         steps: Vec<TimedStep>,
         evaluations: &[FinishedEvaluation],
         by_rank: impl Fn(u64) -> Vec<f32>,
-    ) -> Result<()> {
+    ) {
         for timed in steps {
             let mut metrics = self.measure(&timed);
             if self.memory_by_rank.is_some() {
@@ -71,14 +62,14 @@ impl Reporter<'_> {
         }
         while self.waiting.front().is_some_and(|(metrics, _)| self.is_complete(metrics)) {
             let Some((metrics, mixture)) = self.waiting.pop_front() else { break };
-            self.report(&metrics, mixture.as_ref())?;
+            self.losses.train = metrics.loss;
+            self.instruments.step(&StepReport { metrics: &metrics, mixture: mixture.as_ref() });
         }
-        Ok(())
     }
 
-    /// Ends the progress bar and returns the last losses.
-    pub fn finish(self) -> Losses {
-        self.outlets.into_iter().for_each(|outlets| outlets.progress.finish());
+    /// Ends the instruments and returns the last losses.
+    pub fn finish(mut self) -> Losses {
+        self.instruments.finish();
         self.losses
     }
 
@@ -93,15 +84,16 @@ impl Reporter<'_> {
             loss_scale: state.loss_scale as f64,
             overflow: state.is_overflow != 0,
             local_norm: finished.local_norms.clone(),
-            is_skip: self.spike_norm.map(|_| state.halt == SKIPPED),
+            is_skip: self.skips_spikes.then_some(state.halt == SKIPPED),
             tokens_per_second: self.tokens_per_step as f64 * 1e3 / step_ms,
             step_ms: *step_ms,
             mtp_loss: finished.ahead_loss,
+            device_memory_mib: Some(self.device_memory_mib),
+            host_memory_mib: host_memory_mib(),
             ..StepMetrics::default()
         };
-        let instruments = self.outlets.as_ref().and_then(|outlets| outlets.instruments.as_ref());
-        if let (Some(instruments), Some(report)) = (instruments, &finished.mixture) {
-            instruments.measure(report, &mut metrics);
+        if let (Some(experts), Some(report)) = (self.experts, &finished.mixture) {
+            experts.measure(report, &mut metrics);
         }
         metrics
     }
@@ -110,23 +102,9 @@ impl Reporter<'_> {
         let is_evaluated = self.evaluation.is_some_and(|evaluation| evaluation.is_due_after(metrics.step));
         metrics.eval_loss.is_some() || !is_evaluated
     }
+}
 
-    fn report(&mut self, metrics: &StepMetrics, mixture: Option<&MixtureReport>) -> Result<()> {
-        let losses = Losses { train: metrics.loss, ..self.losses };
-        if let Some(outlets) = &mut self.outlets {
-            outlets.progress.step(metrics);
-            if let Some(norms) = &metrics.local_norm {
-                tracing::info!("{}", local_norm_lines(&self.parameters, norms));
-            }
-            if let (Some(bound), Some(is_skip)) = (self.spike_norm, metrics.is_skip) {
-                tracing::info!("{}", skip_line(metrics.global_step, bound, is_skip));
-            }
-            if let (Some(instruments), Some(report)) = (&outlets.instruments, mixture) {
-                instruments.show(report, metrics.step)?;
-            }
-            outlets.metrics.write(metrics)?;
-        }
-        self.losses = losses;
-        Ok(())
-    }
+/// Memory of this process in MiB, where the system says it.
+fn host_memory_mib() -> Option<f32> {
+    memory_stats::memory_stats().map(|memory| memory.physical_mem as f32 / 1048576.0)
 }

@@ -21,11 +21,8 @@ pub(super) struct Report {
     pub is_interrupted: u32,
     /// Whether it found a fault in the data, after which the work so far is good.
     pub has_data_fault: u32,
-    /// Whether it cannot write what the run reports.
-    pub has_fault: u32,
     /// How long the steps up to `arrived` took in milliseconds, the last one first.
     laps: [f32; LAPS],
-    padding: u32,
 }
 
 /// What all ranks have reported.
@@ -37,8 +34,6 @@ pub(super) struct Answer {
     pub is_interrupted: bool,
     /// Whether any found a fault in the data.
     pub has_data_fault: bool,
-    /// Whether any cannot write what the run reports.
-    pub has_fault: bool,
     /// The reports by rank, on the first one.
     reports: Vec<Report>,
 }
@@ -71,7 +66,6 @@ impl Answer {
             arrived: reports.iter().map(|report| report.arrived).min().unwrap_or(0),
             is_interrupted: any(|report| report.is_interrupted),
             has_data_fault: any(|report| report.has_data_fault),
-            has_fault: any(|report| report.has_fault),
             reports,
         }
     }
@@ -138,12 +132,11 @@ fn answer(transport: &mut dyn Transport, own: &Report) -> Result<Answer> {
     let all = Group::all(transport.size());
     let reports = gather_at_first(transport, bytemuck::bytes_of(own))?;
     let reports: Vec<Report> = bytemuck::pod_collect_to_vec(&reports);
-    let Answer { arrived, is_interrupted, has_data_fault, has_fault, .. } = Answer::of(reports.clone());
+    let Answer { arrived, is_interrupted, has_data_fault, .. } = Answer::of(reports.clone());
     let mut heard = Report {
         arrived,
         is_interrupted: is_interrupted.into(),
         has_data_fault: has_data_fault.into(),
-        has_fault: has_fault.into(),
         ..Report::default()
     };
     broadcast(transport, &all, 0, bytemuck::bytes_of_mut(&mut heard))?;
@@ -162,7 +155,7 @@ mod tests {
         fast.add(4, 40.0);
         fast.is_interrupted = 1;
         let answer = Answer::of(vec![fast, slow]);
-        assert_eq!((answer.arrived, answer.is_interrupted, answer.has_fault), (3, true, false));
+        assert_eq!((answer.arrived, answer.is_interrupted, answer.has_data_fault), (3, true, false));
         assert_eq!(answer.step_ms(3), [30.0, 30.0]);
         let [fast, slow] = answer.step_ms(4)[..] else { panic!("two ranks") };
         assert!(fast == 40.0 && slow.is_nan(), "{fast} {slow}");

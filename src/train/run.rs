@@ -8,10 +8,10 @@ use self::course::{Course, Results};
 use super::announce::{announce, announce_entropy};
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::expert_instruments;
+use super::instruments::{expert_metrics, instruments, token_distribution};
 use super::length::RunLength;
 use super::peak::Peak;
-use super::reporter::{Losses, Outlets, Reporter};
+use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::roll_call::RollCall;
 use super::sample::check_sample;
@@ -21,7 +21,7 @@ use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::model::count;
 use crate::ranks::Ranks;
-use crate::report::instruments::ExpertInstruments;
+use crate::report::experts::TokenDistribution;
 use crate::report::log::{END_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
 use crate::report::page;
@@ -174,14 +174,14 @@ async fn train_on(
     if start != Start::Resume {
         ranks.agree(load_weights(trainer, plan)).await?;
     }
-    let instruments = expert_instruments(&plan.model, settings);
-    ranks.from_first(|| instruments.iter().try_for_each(ExpertInstruments::prepare)).await?;
+    let distribution = token_distribution(&plan.model, settings);
+    ranks.from_first(|| distribution.iter().try_for_each(TokenDistribution::create_folder)).await?;
 
     let folder = open_folder(&ranks, plan, start).await?;
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
-    let outlets = first.as_mut().map(|First { log, opened }| {
+    let mounted = first.as_mut().map(|First { log, opened }| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
         if ranks.size() > 1 {
@@ -195,9 +195,10 @@ async fn train_on(
         }
         opened(folder.path());
         let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
-        Ok(Outlets { metrics, progress, instruments })
+        let after = (start != Start::New).then_some(state.step);
+        instruments(plan, trainer.recordings().layout.sizes(), progress, metrics, after)
     });
-    let outlets = ranks.agree(outlets.transpose()).await?;
+    let mounted = ranks.agree(mounted.transpose()).await?;
     let memory_by_rank = match settings.monitor.device_local_metrics {
         true => Some(memory_by_rank(&ranks, trainer).await?),
         false => None,
@@ -205,11 +206,12 @@ async fn train_on(
     let checkpoint = settings.callbacks.checkpoint.as_ref();
     let mut course = Course {
         reporter: Reporter {
-            outlets,
+            instruments: mounted.unwrap_or_default(),
+            experts: expert_metrics(&plan.model),
             evaluation,
             tokens_per_step: plan.tokens_per_step,
-            spike_norm: settings.wrapper.spike_norm(),
-            parameters: trainer.recordings().layout.sizes(),
+            skips_spikes: settings.wrapper.spike_norm().is_some(),
+            device_memory_mib: device_memory_mib(trainer),
             memory_by_rank,
             waiting: VecDeque::new(),
             losses: Losses::default(),
@@ -256,9 +258,12 @@ fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> {
 
 /// The device memory of each rank's model in MiB, on the first rank.
 async fn memory_by_rank(ranks: &Ranks, trainer: &Trainer<'_>) -> Result<Vec<f32>> {
-    let own = (trainer.persistent_bytes() + trainer.pool_bytes()) as f32 / 1048576.0;
-    let all = ranks.at_first(own.to_le_bytes().to_vec()).await?;
+    let all = ranks.at_first(device_memory_mib(trainer).to_le_bytes().to_vec()).await?;
     Ok(bytemuck::pod_collect_to_vec(&all))
+}
+
+fn device_memory_mib(trainer: &Trainer<'_>) -> f32 {
+    (trainer.persistent_bytes() + trainer.pool_bytes()) as f32 / 1048576.0
 }
 
 /// Lets `log` go on in the folder, with what is known of the configuration and the data, and opens the metrics there.

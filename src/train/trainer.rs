@@ -182,6 +182,9 @@ impl<'gpu> Trainer<'gpu> {
     }
 
     /// The gradient half of a step: afterwards the arena holds the gradients of the scaled mean loss.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary; a device that fails; a rank that has ended.
     pub async fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
         for micro_step in 0..self.gradient_accumulation_steps {
             let mut encoder = self.gpu.encoder();

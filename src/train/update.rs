@@ -2,11 +2,13 @@
 
 use super::arenas::Arenas;
 use super::sharing::Sharing;
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
+use crate::model::places::{Places, Run};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, grad_norm_of_shares, rate_column};
 use crate::ops::hot_experts::hot_experts;
@@ -36,6 +38,8 @@ pub(super) struct Update<'a> {
     /// Which part of the parameters this rank updates.
     pub sharing: &'a Sharing,
     pub layout: &'a ArenaLayout,
+    /// Where its parameters are in the whole model.
+    pub places: &'a Places,
     pub arenas: &'a Arenas,
     pub tensors: StepTensors,
     /// `LossState` of multi-token prediction, for a model that has it.
@@ -53,11 +57,7 @@ impl Update<'_> {
         let losses: Vec<Tensor> = [self.tensors.loss].into_iter().chain(self.ahead_loss).collect();
         self.sharing.sum_counts(&mut rec, &losses, self.experts.as_ref());
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
-        let updated = trained.clone().flat_map(|i| {
-            let ranges = self.sharing.updated(self.layout, i);
-            ranges.into_iter().enumerate().map(move |(number, range)| Updated { segment: i, number, range })
-        });
-        let updated: Vec<Updated> = updated.collect();
+        let updated: Vec<Updated> = trained.clone().flat_map(|i| self.updated(i)).collect();
         let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
         rec.scope("grad_norm", |rec| match self.sharing.norm_shares() {
             None => grad_norm(rec, &gradients, &self.tensors, &self.rules),
@@ -90,6 +90,18 @@ impl Update<'_> {
         let copies = &self.arenas.copies.segments;
         self.sharing.gather(&mut rec, &self.arenas.weights, "weights", |segment| copies[segment].is_none());
         rec.try_finish()
+    }
+
+    /// What this rank updates of a segment. Each part is rounded by the bits of consecutive places.
+    fn updated(&self, segment: usize) -> Vec<Updated> {
+        let is_rounded = self.arenas.weights.element(segment) == Element::Bf16;
+        let ranges = self.sharing.updated(self.layout, segment).into_iter();
+        let parts = ranges.flat_map(|range| match is_rounded {
+            true => self.places.runs(segment, &range),
+            false => vec![Run { place: self.places.of(segment, range.start), range }],
+        });
+        let part = |(number, Run { range, place })| Updated { segment, number, range, place };
+        parts.enumerate().map(part).collect()
     }
 
     /// The sum of squares of each trained parameter's gradients.
@@ -139,7 +151,7 @@ impl Update<'_> {
             epsilon: config.eps as f32,
             corrects_epsilon: config.correction == Correction::WithEps,
             rate_column: rate_column(kind.group),
-            rounding: self.rounding(part.segment, part.range.start),
+            rounding: self.rounding(part.place),
         };
         adamw::adamw(rec, &segment, &self.tensors, &settings);
     }
@@ -155,16 +167,15 @@ impl Update<'_> {
             dampening: config.dampening as f32,
             is_nesterov: config.nesterov,
             rate_column: rate_column(kind.group),
-            rounding: self.rounding(part.segment, part.range.start),
+            rounding: self.rounding(part.place),
         };
         sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors, &settings);
     }
 
-    /// The bits for the weights of a segment from element `first` on.
-    fn rounding(&self, segment: usize, first: u64) -> Rounding {
-        let before: u64 = self.layout.segments[..segment].iter().map(|segment| segment.elements).sum();
+    /// The bits for the weights from `place` on.
+    fn rounding(&self, place: u64) -> Rounding {
         // Weights that are 2^34 places apart share their bits.
-        Rounding { seed: self.seed, first4: ((before + first) / 4) as u32 }
+        Rounding { seed: self.seed, first4: (place / 4) as u32 }
     }
 
     fn kind_of(&self, part: &Updated) -> Kind {
@@ -215,7 +226,8 @@ impl Update<'_> {
         let Arenas { weights, gradients, first_moments, .. } = self.arenas;
         for piece in &spec.pieces {
             let before = part.elements(spec) / part.rows as u64 * piece.first_row as u64;
-            let settings = Muon { rounding: self.rounding(part.segment, part.offset + before), ..settings };
+            let place = self.places.of(part.segment, part.offset + before);
+            let settings = Muon { rounding: self.rounding(place), ..settings };
             let [weights, gradients, moments] = [weights, gradients, first_moments]
                 .map(|arena| arena.part(spec, part).rows(piece.first_row as u32, piece.rows as u32));
             let matrix = Matrix { weights, gradients, moments };
@@ -240,6 +252,8 @@ struct Updated {
     number: usize,
     /// Its elements.
     range: Range<u64>,
+    /// The place of the first one in the whole model.
+    place: u64,
 }
 
 impl Updated {

@@ -20,5 +20,6 @@ mod out_of_memory;
 mod plan;
 mod report;
 mod resume;
+mod tensorboard;
 mod token_distribution;
 mod watch;

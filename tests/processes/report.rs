@@ -34,7 +34,7 @@ fn a_run_leaves_a_page_that_draws_itself() {
     let text = fs::read_to_string(&page).expect("a page");
     assert!(text.contains("\"state\":{\"word\":\"complete\""), "the run is complete");
     if let Some(opened) = open(&page) {
-        opened.assert_drawn(6); // loss; rate, norm, scale; throughput, step time
+        opened.assert_drawn(7); // loss; rate, norm, scale; throughput, step time, memory
         for text in ["Complete", "Evaluation loss", "adapter", "runner_config.stop_step"] {
             assert!(opened.dom.contains(text), "{text} is not on the page");
         }

@@ -1,6 +1,7 @@
 //! A rank that ends takes the others with it, at once and with a reason. Threads are tested in `src/ranks`.
 #![cfg(feature = "mpi")]
 
+use crate::noted::is_running;
 use crate::transports::{Ended, is_process, run_processes};
 use gristmill::error::Result;
 use gristmill::ranks::collectives::{Sum, all_reduce};
@@ -45,8 +46,7 @@ fn a_killed_rank_ends_the_others() {
     let processes: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("process ")).collect();
     assert_eq!(processes.len(), 3, "{stdout}");
     for process in processes {
-        let is_there = Command::new("kill").args(["-0", process]).output().expect("kill").status.success();
-        assert!(!is_there, "process {process} outlives the job");
+        assert!(!is_running(process), "process {process} outlives the job");
     }
 }
 

@@ -4,7 +4,9 @@
 mod runs;
 
 mod collectives;
+mod deaths;
 mod ends;
+mod noted;
 mod program;
 mod training;
 mod transports;

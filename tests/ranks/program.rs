@@ -70,3 +70,22 @@ fn a_single_process_of_mpirun_is_a_run_without_ranks() {
     let ended = crate::transports::run_mpirun(1, &[PROGRAM, "train", "nowhere.yaml"]);
     assert_eq!((ended.exit_code, errors(&ended.stderr).len()), (Some(2), 1), "{}", ended.stderr);
 }
+
+/// A launcher of another MPI library than the program's: MPI then finds each process alone.
+#[cfg(feature = "mpi")]
+#[test]
+fn processes_that_mpi_does_not_connect_are_one_line() {
+    let of_two = |rank: &str| {
+        let mut program = Command::new(PROGRAM);
+        program.args(["train", "nowhere.yaml"]);
+        output(program.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", rank))
+    };
+    // Open MPI adds lines of its own.
+    let (code, stderr) = of_two("0");
+    assert_eq!((code, errors(&stderr).len()), (Some(2), 1), "{stderr}");
+    let line =
+        "error: the launcher has started 2 processes, of which MPI connects 1; start them by the mpirun of ";
+    assert!(errors(&stderr)[0].starts_with(line), "{stderr}");
+    let (code, stderr) = of_two("1");
+    assert_eq!((code, errors(&stderr).len()), (Some(2), 0), "{stderr}");
+}

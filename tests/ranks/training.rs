@@ -68,23 +68,19 @@ fn runs_on_threads_repeat() {
 #[cfg(all(feature = "mpi", unix))]
 mod on_processes {
     use super::{PROGRAM, Place};
+    use crate::noted;
     use crate::runs::{metrics, newest_checkpoint};
-    use crate::transports::{Ended, Job};
-    use std::process::Command;
+    use crate::transports::{self, Ended, Job};
     use std::thread::sleep;
     use std::time::Duration;
 
     impl Place {
-        /// Starts to train on processes, each of which leaves its number in a file `process.RANK`.
+        /// Starts to train on processes.
         fn start_processes(&self, extra: &[&str]) -> Job {
-            let note = format!(
-                "echo $$ > {}/process.${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}}; exec \"$@\"",
-                self.home.path().display()
-            );
             let arguments = self.arguments(extra);
-            let mut program = vec!["sh", "-c", &note, "sh", PROGRAM];
-            program.extend(arguments.iter().map(String::as_str));
-            Job::start(2, &program)
+            let program: Vec<&str> =
+                [PROGRAM].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+            Job::start_noted(2, self.home.path(), &program)
         }
 
         fn train_on_processes(&self, extra: &[&str]) {
@@ -100,12 +96,46 @@ mod on_processes {
             }
         }
 
-        /// Sends `signal` to the process of `rank`, and returns whether it was there.
         fn signal(&self, signal: &str, rank: usize) -> bool {
-            let process = std::fs::read_to_string(self.home.path().join(format!("process.{rank}")));
-            let process = process.expect("the number of a process");
-            Command::new("kill").args([signal, process.trim()]).output().expect("kill").status.success()
+            noted::signal(self.home.path(), signal, rank)
         }
+
+        /// What the program says where rank 1 has `other` flags behind the `own` ones of rank 0, and how it ends.
+        fn train_apart(&self, own: &[&str], other: &[&str]) -> Ended {
+            let [own, other] = [own, other].map(|extra| self.arguments(extra));
+            let command =
+                [&[PROGRAM.to_string()], &own[..], &[":", "-n", "1", PROGRAM].map(String::from), &other[..]];
+            let command = command.concat();
+            transports::run_mpirun(1, &command.iter().map(String::as_str).collect::<Vec<_>>())
+        }
+    }
+
+    /// One line of the first rank, and exit code 2.
+    #[test]
+    fn processes_that_differ_are_refused() {
+        let place = Place::new();
+        let text = std::fs::read("tests/data/mill.txt").expect("a text");
+        let file = |name: &str, text: &[u8]| {
+            let path = place.home.path().join(name);
+            std::fs::write(&path, text).expect("a text");
+            format!("--train_dataset.data_loader.dataset_files={}", path.display())
+        };
+        let reversed: Vec<u8> = text.iter().rev().copied().collect();
+        let (same, reversed) = (file("same.txt", &text), file("reversed.txt", &reversed));
+        let cases = [
+            (
+                "--lr_schedule.learning_rate=1.e-4",
+                "error: rank 1: its settings have `learning_rate: 0.0001` where those of rank 0 have ",
+            ),
+            (&reversed, "error: rank 1: its data have the fingerprint "),
+        ];
+        for (flag, line) in cases {
+            let Ended { exit_code, stderr, .. } = place.train_apart(&[&same], &[&same, flag]);
+            let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+            assert_eq!((exit_code, errors.len()), (Some(2), 1), "{stderr}");
+            assert!(errors[0].starts_with(line), "{stderr}");
+        }
+        assert!(!place.folder().exists(), "a run that is refused makes no folder");
     }
 
     #[test]
@@ -124,7 +154,7 @@ mod on_processes {
         place.wait_for_checkpoint(&mut job);
         assert!(place.signal("-KILL", 1), "rank 1 runs");
         assert_ne!(job.end().exit_code, Some(0));
-        assert!(!place.signal("-0", 0), "rank 0 outlives the job");
+        assert!(!noted::is_there(place.home.path(), 0), "rank 0 outlives the job");
         let (step, _) = place.weights();
         let stop_step = format!("--stop_step={}", step + 2);
         place.train_on_processes(&["--resume_training=True", &stop_step]);

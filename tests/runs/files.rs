@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 pub fn metrics(run: &Path) -> Vec<StepMetrics> {
     let text = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of metrics"));
-    lines.map(|line| StepMetrics { tokens_per_second: 0.0, step_ms: 0.0, ..line }).collect()
+    lines
+        .map(|line| StepMetrics { tokens_per_second: 0.0, step_ms: 0.0, host_memory_mib: None, ..line })
+        .collect()
 }
 
 /// The newest whole checkpoint of a run's folder, and its step.

@@ -2,9 +2,11 @@
 //! the same shape.
 #![allow(dead_code, unused_imports)] // each test binary uses its own part
 
+mod counting;
 mod files;
 mod folder_run;
 mod generated;
+mod mortal;
 mod on_ranks;
 mod reference_shape;
 mod resumable;
@@ -12,11 +14,13 @@ mod setup;
 mod trained;
 mod weights;
 
+pub use counting::Counting;
 pub use files::{
     TensorFile, Words, metrics, newest_checkpoint, read_tensors, save_checkpoint, write_tensors,
 };
 pub use folder_run::{FolderRun, Left};
 pub use generated::{GREEDY, trained_model, trained_model_with_tokenizer};
+pub use mortal::{MORTAL_RANKS, mortal};
 pub use on_ranks::on_ranks;
 pub use reference_shape::reference_shape;
 pub use resumable::{STEPS, evaluated, resumable, uninterrupted};

@@ -1,6 +1,7 @@
 //! Runs on several ranks of this process, each with its own device.
 
 use super::{Setup, Trained};
+use gristmill::device::Gpu;
 use gristmill::ranks::{Ranks, Transport, in_process};
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use std::path::Path;
@@ -29,6 +30,17 @@ impl Setup {
         let overrides = Override::parse_all(&self.overrides).expect("overrides");
         let config = RunConfig::parse_on_rank(&self.yaml(), Path::new("test.yaml"), &overrides, rank, size);
         config.unwrap_or_else(|e| panic!("{e}")).plan
+    }
+
+    /// Trains `steps` steps on `size` ranks that share a device, and with it the kernels that are compiled.
+    pub fn train_on_one_device(&self, gpu: &Gpu, size: usize, steps: u64) -> Vec<Trained> {
+        on_ranks(size, |ranks| {
+            let plan = match size {
+                1 => self.plan(),
+                _ => self.plan_on_rank(ranks.rank(), size),
+            };
+            self.train_on_device(gpu, &plan, None, steps, ranks)
+        })
     }
 
     /// Trains `steps` steps on `size` ranks.

@@ -1,6 +1,7 @@
 //! What a run in this process leaves.
 
 use super::{Setup, Weights, tensors};
+use gristmill::device::Gpu;
 use gristmill::ops::step_state::StepState;
 use gristmill::ranks::Ranks;
 use gristmill::report::expert_load::MixtureReport;
@@ -43,10 +44,22 @@ impl Setup {
 
     /// The same as one of `ranks`.
     pub fn train_plan_on(&self, plan: &RunPlan, load: Option<&Path>, steps: u64, ranks: Ranks) -> Trained {
+        let gpu = self.gpu_for(plan);
+        self.train_on_device(&gpu, plan, load, steps, ranks)
+    }
+
+    /// The same on a device that is open.
+    pub fn train_on_device(
+        &self,
+        gpu: &Gpu,
+        plan: &RunPlan,
+        load: Option<&Path>,
+        steps: u64,
+        ranks: Ranks,
+    ) -> Trained {
         let data = plan.load_data().unwrap_or_else(|e| panic!("{e}"));
         let length = RunLength::new(plan, data.train.steps_per_epoch());
-        let gpu = self.gpu_for(plan);
-        let trainer = block_on(Trainer::on_rank(&gpu, plan, &length, ranks));
+        let trainer = block_on(Trainer::on_rank(gpu, plan, &length, ranks));
         let mut trainer = trainer.unwrap_or_else(|e| panic!("{e}"));
         if let Some(path) = load {
             trainer.load_weights(path).unwrap_or_else(|e| panic!("{e}"));

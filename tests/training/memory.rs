@@ -195,6 +195,35 @@ fn tensors_that_cannot_be_split_are_named_in_the_error() {
     }
 }
 
+/// Each of four ranks may send both choices of all its tokens to the experts of one: 4 x 2 x 24 rows a window.
+#[test]
+fn more_rows_than_the_experts_of_a_rank_can_receive_are_refused() {
+    let ranks = ["--use_parallel=True", "--parallel_config={data_parallel: 4, expert_parallel: 4}"];
+    let refused = |routing: &str, batch_size: &str| {
+        let moe = format!(
+            "--moe_config={{expert_num: 8, num_experts_chosen: 2, moe_intermediate_size: 4, {routing}}}"
+        );
+        let flags = [&*moe, &format!("--batch_size={batch_size}"), "--gradient_accumulation_steps=1"];
+        let plan = Setup::new("many rows", "").with(&flags).with(&ranks).plan_on_rank(1, 4);
+        record(&plan, Capabilities::software().with_binding_bytes(MIB))
+    };
+    // The widest tensor is as wide as the model, 48.
+    let line = refused("use_gmm: True", "29").err().expect("an error").to_string();
+    println!("{line}");
+    let expected = [
+        "the rows that 4 ranks may send to the experts of one, 5568 x 48, take 2 MiB, over the adapter's largest binding of 1 MiB",
+        "lower runner_config.batch_size and raise runner_config.gradient_accumulation_steps instead",
+        "or lower model.model_config.seq_length or parallel_config.expert_parallel",
+        "moe_config.capacity_factor",
+    ];
+    for text in expected {
+        assert!(line.contains(text), "`{text}` is not in: {line}");
+    }
+    refused("use_gmm: True", "28").unwrap_or_else(|error| panic!("{error}"));
+    // A quarter of the choices of each rank go to its experts then.
+    refused("capacity_factor: 1.0", "29").unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// A grid has at most 65,535 tiles of 16 rows along an axis, and each choice of each token is a row.
 #[test]
 fn more_rows_of_experts_than_a_grid_can_have_are_refused() {

@@ -1,12 +1,16 @@
 """Trains a small model of each family, opens its checkpoint in transformers, and compares evaluation loss and greedy text.
 
     cargo build --release --example train_gpt --bin gristmill
-    python tests/transformers/compare.py [FAMILY ...]
+    python tests/transformers/compare.py [--ranks N] [FAMILY ...]
+
+With --ranks the model is trained by `gristmill train --ranks N`, an even number of ranks that share the optimizer's state and, in
+pairs, the experts: each writes its part of the checkpoint.
 
 Needs torch, transformers and safetensors, and runs from the root of the repository. A family that no published architecture
 computes is only listed, with what config.json says of it. Adding a family is adding a line to FAMILIES.
 """
 
+import argparse
 import json
 import pathlib
 import subprocess
@@ -57,8 +61,8 @@ FAMILIES = {
 }
 
 
-def train(folder, file, keys):
-    """The folder of a run, and the loss of its last evaluation."""
+def train(folder, file, keys, ranks):
+    """The folder of a run on so many ranks, and the loss of its last evaluation."""
     text = (pathlib.Path("tests/data/mill.txt").read_bytes() * 20)[: WINDOW * BATCH * BATCHES + 1]
     (folder / "text.txt").write_bytes(text)
     data = f"{{data_loader: {{type: TextDataLoader, dataset_files: {folder / 'text.txt'}}}}}"
@@ -80,10 +84,16 @@ def train(folder, file, keys):
     }
     shape = {"hidden_size": 64, "num_layers": 2, "seq_length": WINDOW, "compute_dtype": "float32"} | keys
     flags |= {f"model.model_config.{key}": value for key, value in shape.items()}
+    program = ["target/release/examples/train_gpt", "--as-single"]
+    if ranks > 1:
+        program = ["target/release/gristmill", "train", "--ranks", str(ranks)]
+        has_experts = file.startswith("deepseek") and keys.get("n_routed_experts") != 1
+        degrees = {"data_parallel": ranks, "expert_parallel": 2 if has_experts else 1}
+        flags["parallel_config"] = "{" + ", ".join(f"{key}: {degree}" for key, degree in degrees.items()) + "}"
+        flags |= {"use_parallel": True, "parallel": "{enable_parallel_optimizer: True}"}
     if "type" in keys:  # the class of the file's own type does not go with it
         flags["model.arch.type"] = None
-    command = ["target/release/examples/train_gpt", f"tests/data/dialect/{file}.yaml", "--as-single"]
-    command += [f"--{key}={value}" for key, value in flags.items()]
+    command = [*program, f"tests/data/dialect/{file}.yaml", *(f"--{key}={value}" for key, value in flags.items())]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
@@ -108,11 +118,14 @@ def greedy(model):
     return bytes(tokens).decode(errors="replace")
 
 
-def compare(name, file, keys, architecture):
+def compare(name, ranks, file, keys, architecture):
     """One line about a family, and whether it agrees."""
     with tempfile.TemporaryDirectory() as folder:
-        run, loss, text = train(pathlib.Path(folder), file, keys)
+        run, loss, text = train(pathlib.Path(folder), file, keys, ranks)
         checkpoint = sorted((run / "checkpoint").glob("step_*"))[-1]
+        shards = len(list(checkpoint.glob("model*.safetensors")))
+        if shards != ranks:
+            return f"{name}: {shards} files of weights, not {ranks}", False
         config = json.loads((checkpoint / "config.json").read_text())
         note, found = config.get("gristmill_note"), config["architectures"][0]
         if architecture is None:
@@ -130,15 +143,19 @@ def compare(name, file, keys, architecture):
         ours = subprocess.run(generate + ["--temperature", "0", "--ignore-eod"], capture_output=True, check=True).stdout
         same = ours.decode(errors="replace").rstrip("\n") == greedy(model).rstrip("\n")
     error = abs(theirs - loss) / loss
-    line = f"{name}: {found}: loss {loss:.7f} and {theirs:.7f}, {error:.1e} apart; text {'equal' if same else 'DIFFERS'}"
+    files = f" from {shards} files" if shards > 1 else ""
+    line = f"{name}: {found}{files}: loss {loss:.7f} and {theirs:.7f}, {error:.1e} apart; text {'equal' if same else 'DIFFERS'}"
     return line + (f"; unmatched {unmatched}" if unmatched else ""), error <= ALLOWED and same and not unmatched
 
 
 def main():
-    wanted = sys.argv[1:] or FAMILIES
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="train on N ranks; 1 if left out")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="all of them if left out")
+    arguments = parser.parse_args()
     agree = True
-    for name in wanted:
-        line, is_right = compare(name, *FAMILIES[name])
+    for name in arguments.families or FAMILIES:
+        line, is_right = compare(name, arguments.ranks, *FAMILIES[name])
         agree &= is_right
         print(line, flush=True)
     sys.exit(0 if agree else "some families differ")

@@ -19,16 +19,16 @@ use super::prepare::{Prepared, Program};
 use super::readback::copy_mapped;
 use crate::error::{Error, Result};
 use crate::ranks::{Pending, Ranks};
-use std::collections::VecDeque;
+use crate::record::{Room, Started, UnderWay, stops};
 
-/// Exchanges that are under way at a time; the next one waits for the oldest.
-const SLOTS: usize = 4;
+/// Exchanges that are under way at a time.
+const SLOTS: usize = UnderWay::<Carried>::MOST;
 
 /// Carries out the exchanges of programs: the connection to the other ranks, and the staging buffers.
 pub struct Exchanger {
     ranks: Ranks,
     free: Vec<Slot>,
-    under_way: VecDeque<UnderWay>,
+    under_way: UnderWay<Carried>,
 }
 
 /// Which exchanges a replay has.
@@ -53,11 +53,8 @@ struct Slot {
     bytes: HostBytes,
 }
 
-/// An exchange that has started.
-struct UnderWay {
-    /// Its index in the program.
-    index: usize,
-    needed: usize,
+/// What an exchange that has started is carried by.
+struct Carried {
     slot: Slot,
     stage: Stage,
 }
@@ -79,23 +76,22 @@ impl Exchanger {
     /// Out of memory.
     pub async fn new(gpu: &Gpu, ranks: Ranks, prepared: &Prepared) -> Result<Self> {
         let points: Vec<_> = prepared.programs.iter().flat_map(|program| &program.points).collect();
-        let down = points.iter().map(|point| point.bytes().0).max().unwrap_or(0);
-        let up = points.iter().map(|point| point.bytes().1).max().unwrap_or(0);
+        let room = points.iter().fold(Room::default(), |room, point| room.or(point.room));
         let mut free = Vec::new();
         for _ in 0..SLOTS.min(points.len()) {
-            free.push(Slot::new(gpu, down, up).await?);
+            free.push(Slot::new(gpu, &room).await?);
         }
-        Ok(Self { ranks, free, under_way: VecDeque::new() })
+        Ok(Self { ranks, free, under_way: UnderWay::new() })
     }
 
-    /// Bytes of staging buffers for exchanges of at most so many bytes from and to the device.
-    pub fn staging_bytes(exchanges: usize, down: u64, up: u64) -> u64 {
-        SLOTS.min(exchanges) as u64 * (down + up)
+    /// Bytes of staging buffers for so many exchanges that take at most `room` each.
+    pub fn staging_bytes(exchanges: usize, room: &Room) -> u64 {
+        SLOTS.min(exchanges) as u64 * (room.down + room.up)
     }
 
-    /// The same of host memory: what comes from the device, from other ranks, and goes back.
-    pub fn host_bytes(exchanges: usize, down: u64, up: u64) -> u64 {
-        SLOTS.min(exchanges) as u64 * (2 * down + up)
+    /// The same of host memory.
+    pub fn host_bytes(exchanges: usize, room: &Room) -> u64 {
+        SLOTS.min(exchanges) as u64 * (room.down + room.up + room.received)
     }
 
     /// The connection to the other ranks.
@@ -106,10 +102,7 @@ impl Exchanger {
     /// Where a replay must stop for exchanges: launch indices, ascending.
     pub(super) fn stops(program: &Program, which: Exchanges) -> Vec<usize> {
         let points = program.points.iter().filter(|point| is_among(point, which));
-        let mut stops: Vec<usize> = points.flat_map(|point| [point.at, point.needed]).collect();
-        stops.sort_unstable();
-        stops.dedup();
-        stops
+        stops(points.map(|point| (point.at, point.needed)))
     }
 
     /// Starts the exchanges of the place before launch `stop`, and ends those whose results it needs.
@@ -122,15 +115,10 @@ impl Exchanger {
     ) -> Result<()> {
         let starting = (0..).zip(&program.points).filter(|(_, point)| point.at == stop);
         for (index, point) in starting.filter(|(_, point)| is_among(point, which)) {
-            let before = self.under_way.iter().rposition(|other| Some(other.index) <= point.after);
-            self.end_first(encoder, program, before.map_or(0, |last| last + 1)).await?;
-            if self.free.is_empty() {
-                self.end_first(encoder, program, 1).await?;
-            }
+            self.end_first(encoder, program, self.under_way.before(point.after)).await?;
             self.start(encoder, index, point).await?;
         }
-        let due = self.under_way.iter().rposition(|exchange| exchange.needed <= stop);
-        self.end_first(encoder, program, due.map_or(0, |last| last + 1)).await
+        self.end_first(encoder, program, self.under_way.due(stop)).await
     }
 
     async fn start(&mut self, encoder: &mut Encoder<'_>, index: usize, point: &ExchangePoint) -> Result<()> {
@@ -143,12 +131,10 @@ impl Exchanger {
             at += range.bytes;
         }
         encoder.flush().await?;
-        let (down, up) = point.bytes();
-        slot.bytes.sources.resize(down as usize, 0);
-        slot.bytes.results.resize(up as usize, 0);
-        let stage =
-            Stage::Down(Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, down.max(4)));
-        self.under_way.push_back(UnderWay { index, needed: point.needed, slot, stage });
+        slot.bytes.fit(&point.room);
+        let bytes = point.room.down.max(4);
+        let stage = Stage::Down(Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, bytes));
+        self.under_way.start(Started { index, needed: point.needed, what: Carried { slot, stage } });
         Ok(())
     }
 
@@ -156,12 +142,12 @@ impl Exchanger {
     async fn end_first(&mut self, encoder: &mut Encoder<'_>, program: &Program, count: usize) -> Result<()> {
         let gpu = encoder.gpu();
         self.hand_over(gpu, program, count).await?;
-        let first: Vec<UnderWay> = self.under_way.drain(..count).collect();
+        let first: Vec<Started<Carried>> = self.under_way.end(count).collect();
         if first.is_empty() {
             return Ok(());
         }
         let mut ended = Vec::with_capacity(count);
-        for UnderWay { index, mut slot, stage, .. } in first {
+        for Started { index, what: Carried { mut slot, stage }, .. } in first {
             let Stage::Exchanged(exchanged) = stage else {
                 return Err(Error::Device("an exchange ended before it was made".into()));
             };
@@ -181,38 +167,38 @@ impl Exchanger {
     /// `count`.
     async fn hand_over(&mut self, gpu: &Gpu, program: &Program, count: usize) -> Result<()> {
         for (place, exchange) in self.under_way.iter_mut().enumerate() {
-            let Stage::Down(mapping) = &mut exchange.stage else { continue };
+            let Started { index, what: Carried { slot, stage }, .. } = exchange;
+            let Stage::Down(mapping) = stage else { continue };
             if mapping.done_at()?.is_none() {
                 if place >= count {
                     break;
                 }
                 mapping.arrived(gpu).await?;
             }
-            let mut bytes = std::mem::take(&mut exchange.slot.bytes);
-            let work = program.points[exchange.index].work.clone();
+            let mut bytes = std::mem::take(&mut slot.bytes);
+            let work = program.points[*index].work.clone();
             let rank = self.ranks.rank();
-            copy_mapped(&exchange.slot.down, &mut bytes.sources, work.head(), |head| work.used(rank, head))?;
+            copy_mapped(&slot.down, &mut bytes.sources, work.head(), |head| work.used(rank, head))?;
             let exchanged = self.ranks.run(move |transport| {
                 work.run(transport, &mut bytes)?;
                 Ok(bytes)
             });
-            exchange.stage = Stage::Exchanged(exchanged);
+            *stage = Stage::Exchanged(exchanged);
         }
         Ok(())
     }
 }
 
 impl Slot {
-    async fn new(gpu: &Gpu, down: u64, up: u64) -> Result<Self> {
+    async fn new(gpu: &Gpu, room: &Room) -> Result<Self> {
         let read = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let write = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-        let bytes = |bytes: u64| Vec::with_capacity(bytes as usize);
         Ok(Self {
-            down: gpu.buffer("exchange, from the device", down.max(16), read, Vec::new).await?,
-            up: gpu.buffer("exchange, to the device", up.max(16), write, Vec::new).await?,
+            down: gpu.buffer("exchange, from the device", room.down.max(16), read, Vec::new).await?,
+            up: gpu.buffer("exchange, to the device", room.up.max(16), write, Vec::new).await?,
             is_mapped: true,
             remapping: None,
-            bytes: HostBytes { sources: bytes(down), results: bytes(up), received: bytes(down) },
+            bytes: HostBytes::new(room),
         })
     }
 

@@ -6,7 +6,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::ranks::collectives::{Sum, all_gather, all_reduce, reduce_scatter};
 use crate::ranks::{Group, Transport};
-use crate::record::{Collective, Exchange, Span};
+use crate::record::{Collective, Exchange, Room, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(in crate::device) struct ExchangePoint {
     pub sources: Vec<DeviceRange>,
     /// What is copied back.
     pub results: Vec<DeviceRange>,
+    /// What it takes on the way.
+    pub room: Room,
     /// What the ranks do with the bytes.
     pub work: Arc<Work>,
 }
@@ -57,7 +59,7 @@ enum Kind {
 }
 
 /// Bytes of an exchange on the host. They are allocated once.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(in crate::device) struct HostBytes {
     /// What was copied from the device.
     pub sources: Vec<u8>,
@@ -77,8 +79,8 @@ impl ExchangePoint {
             let spans = spans.iter().filter(|span| span.bytes > 0);
             spans.map(|span| device_range(span, &exchange.path, places)).collect()
         };
-        let Exchange { path, collective, group, .. } = exchange;
-        let kind = Kind::of(collective).ok_or_else(|| {
+        let Exchange { path, collective, .. } = exchange;
+        let work = Work::of(exchange).ok_or_else(|| {
             Error::Device(format!("{path}: {} adds float32 and integers only", collective.name()))
         })?;
         Ok(Self {
@@ -88,18 +90,32 @@ impl ExchangePoint {
             once_per_step: exchange.once_per_step,
             sources: ranges(&collective.sources())?,
             results: ranges(&collective.results())?,
-            work: Arc::new(Work { group: group.clone(), kind }),
+            room: exchange.room(),
+            work: Arc::new(work),
         })
     }
+}
 
-    /// Bytes that are copied to the host, and back.
-    pub fn bytes(&self) -> (u64, u64) {
-        let bytes = |ranges: &[DeviceRange]| ranges.iter().map(|range| range.bytes).sum();
-        (bytes(&self.sources), bytes(&self.results))
+impl HostBytes {
+    /// Room for one exchange at a time.
+    pub fn new(room: &Room) -> Self {
+        let bytes = |bytes: u64| Vec::with_capacity(bytes as usize);
+        Self { sources: bytes(room.down), results: bytes(room.up), received: bytes(room.received) }
+    }
+
+    /// Makes ready for an exchange that takes `room`.
+    pub fn fit(&mut self, room: &Room) {
+        self.sources.resize(room.down as usize, 0);
+        self.results.resize(room.up as usize, 0);
     }
 }
 
 impl Work {
+    /// What is done in `exchange`, unless it adds elements in 16 bits.
+    fn of(exchange: &Exchange) -> Option<Self> {
+        Some(Self { group: exchange.group.clone(), kind: Kind::of(&exchange.collective)? })
+    }
+
     /// Exchanges the bytes with the other ranks of the group; runs on the thread that communicates.
     ///
     /// # Errors
@@ -200,4 +216,89 @@ fn device_range(span: &Span, path: &str, places: &Places<'_>) -> Result<DeviceRa
     let nowhere = || Error::Device(format!("{path}: what is exchanged has no buffer"));
     let (buffer, start) = places.place(span.buffer).ok_or_else(nowhere)?;
     Ok(DeviceRange { buffer: buffer.clone(), start: start + span.offset, bytes: span.bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranks::in_process;
+    use crate::record::{BufferId, PersistentId};
+
+    const RANKS: u64 = 8;
+
+    fn span(bytes: u64, element: Element) -> Span {
+        Span { buffer: BufferId::Persistent(PersistentId(0)), offset: 0, bytes, element }
+    }
+
+    /// Exchanges among eight ranks that take the most room for what they receive.
+    fn exchanges() -> Vec<Exchange> {
+        let floats = |bytes: u64| span(bytes, Element::F32);
+        let sum = |bytes: &[u64]| Collective::sum(bytes.iter().map(|bytes| floats(*bytes)).collect());
+        let (row, rows) = (16, 5);
+        let part = |index: u64| 64 * index * index..64 * (index + 1) * (index + 1);
+        let moved = |to_experts: bool| {
+            let [few, many] = [floats(rows * row), floats(RANKS * rows * row)];
+            let (rows, moved) = if to_experts { (few, many) } else { (many, few) };
+            let offsets = span(RANKS * 4 * (RANKS + 1), Element::U32);
+            let experts = RANKS as u32;
+            Collective::Rows { offsets, experts, rows, row_bytes: row, moved, to_experts }
+        };
+        let collectives = [
+            sum(&[4 << 10, 12 << 10]), // as much as is exchanged at once
+            sum(&[20 << 10]),          // in parts
+            Collective::ReduceScatter {
+                whole: floats(part(RANKS - 1).end),
+                own: floats(64),
+                parts: (0..RANKS).map(part).collect(),
+            },
+            moved(true),
+            moved(false),
+        ];
+        let exchange = |collective| Exchange {
+            path: String::new(),
+            collective,
+            group: Group::all(RANKS as usize),
+            once_per_step: false,
+            at: 0,
+            needed: 0,
+            after: None,
+        };
+        collectives.into_iter().map(exchange).collect()
+    }
+
+    /// The offsets with which every rank has five rows for the expert of the first one.
+    fn offsets() -> Vec<u8> {
+        let row = |_| [0].into_iter().chain([5u32; RANKS as usize]);
+        (0..RANKS).flat_map(row).flat_map(u32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn exchanges_allocate_nothing() {
+        let exchanges = exchanges();
+        let room = exchanges.iter().fold(Room::default(), |room, exchange| room.or(exchange.room()));
+        let of_rank = |mut end: in_process::InProcess| {
+            let rank = end.rank();
+            let mut bytes = HostBytes::new(&room);
+            let capacities =
+                |bytes: &HostBytes| [&bytes.sources, &bytes.results, &bytes.received].map(Vec::capacity);
+            let before = capacities(&bytes);
+            for exchange in &exchanges {
+                let work = Work::of(exchange).expect("sums of f32");
+                bytes.fit(&exchange.room());
+                if let Kind::ReduceScatter(parts, _) = &work.kind {
+                    bytes.results.resize(parts[rank].len(), 0);
+                }
+                let offsets = offsets();
+                bytes.sources[..work.head()].copy_from_slice(&offsets[..work.head()]);
+                work.run(&mut end, &mut bytes).expect("an exchange");
+                let name = exchange.collective.name();
+                assert_eq!(capacities(&bytes), before, "rank {rank} allocates in {name}");
+            }
+        };
+        std::thread::scope(|scope| {
+            for end in in_process::connect(RANKS as usize) {
+                scope.spawn(|| of_rank(end));
+            }
+        });
+    }
 }

@@ -3,6 +3,7 @@ use std::fs;
 use indicatif::{ProgressDrawTarget, TermLike};
 
 use super::*;
+use crate::report::instrument::Instrument;
 use crate::report::metrics::StepMetrics;
 use crate::report::progress::{Progress, ProgressPlan};
 
@@ -179,7 +180,7 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
         };
         let mut progress = Progress::new(plan, log);
         let metrics = StepMetrics { step: 2, loss: 3.5, step_ms: 500.0, ..StepMetrics::default() };
-        progress.step(&metrics);
+        progress.show(&metrics);
         tracing::info!("checkpoint written");
         tracing::warn!("the disk is nearly full");
         progress.finish();

@@ -13,6 +13,7 @@ pub(crate) mod run;
 pub(crate) mod runner;
 pub(crate) mod sample;
 pub(crate) mod schedule;
+pub(crate) mod tensorboard;
 pub(crate) mod unused;
 pub(crate) mod wrapper;
 
@@ -49,6 +50,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("train_dataset.data_loader.config", dataset::Megatron::table()),
             ("train_dataset_task", dataset::task_table()),
             ("sample", sample::Sample::table()),
+            ("tensorboard", tensorboard::TensorBoard::table()),
             ("context", context::Context::table()),
         ]);
         tables.extend(parallel::tables());

@@ -5,6 +5,7 @@ mod mode;
 mod rows;
 mod sharding;
 
+pub(in crate::settings) use degrees::culprit;
 pub use mode::ParallelMode;
 pub use rows::{OptimizerLevel, OptimizerShards, Parallel, ParallelContext, PipelineConfig};
 pub use sharding::{Sharded, Sharding};

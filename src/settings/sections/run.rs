@@ -46,7 +46,7 @@ rows! {
         sections(
             "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks|callback context parallel_config parallel sample",
+                monitor_config callbacks|callback context parallel_config parallel sample tensorboard",
         ),
         ignored(
             "auto_trans_ckpt transform_process_num src_strategy_path_or_dir src_strategy dst_strategy load_ckpt_format \
@@ -76,7 +76,6 @@ rows! {
         refused("ignore_data_skip data_skip_steps", Passes::Off, "remove it: resuming continues exactly"),
         refused("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
         refused("use_checkpoint_health_monitor", Passes::Off, "remove it"),
-        differs("tensorboard", Passes::Off, "no TensorBoard files are written; metrics.jsonl has the numbers of each step"),
     ]
 }
 

@@ -8,6 +8,7 @@ use crate::device::Exchanger;
 use crate::error::Result;
 use crate::kernels::{Capabilities, Limits};
 use crate::model::count;
+use crate::record::Room;
 use crate::settings::RunPlan;
 use crate::train::fit::kept_bytes;
 use crate::train::recordings::Recordings;
@@ -109,8 +110,9 @@ impl RankForecast {
         let messages = Messages::new(plan, stage, spread);
         let mut forecast = Forecast::new(&recordings);
         forecast.pool_bytes = activations(plan, stage, &recordings, spread, capabilities, steps)?;
-        let [staging, host] = [Exchanger::staging_bytes, Exchanger::host_bytes]
-            .map(|bytes| bytes(Exchanger::AT_ONCE, messages.bytes, messages.bytes));
+        let room = Room { down: messages.bytes, up: messages.bytes, received: 0 };
+        let [staging, host] =
+            [Exchanger::staging_bytes, Exchanger::host_bytes].map(|bytes| bytes(Exchanger::AT_ONCE, &room));
         forecast.exchange_bytes = forecast.exchange_bytes.max(staging);
         forecast.exchange_host_bytes = forecast.exchange_host_bytes.max(host);
         let mut all = traffic(&recordings, accumulation);

@@ -2,9 +2,7 @@
 
 use super::step_time::Machine;
 use super::traffic::TrafficKind;
-use crate::device::Exchanger;
-use crate::record::{Collective, Exchange, Recording};
-use std::collections::VecDeque;
+use crate::record::{Collective, Exchange, Recording, Room, Started, UnderWay, stops};
 
 /// What a replay takes, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,10 +15,8 @@ pub(super) struct Replay {
     pub exchanging: f64,
 }
 
-/// An exchange that has started.
-struct UnderWay {
-    index: usize,
-    needed: usize,
+/// When an exchange ends.
+struct Timed {
     end: f64,
     kind: TrafficKind,
 }
@@ -38,36 +34,30 @@ impl Replay {
         machine: &Machine,
     ) -> Self {
         let mut replay = Self::default();
-        let mut clock = Clock { device: 0.0, link: 0.0, under_way: VecDeque::new() };
+        let mut clock = Clock { device: 0.0, link: 0.0, under_way: UnderWay::new() };
         let among = |exchange: &&Exchange| is_last || !exchange.once_per_step;
-        let mut stops: Vec<usize> =
-            recording.exchanges.iter().filter(among).flat_map(|one| [one.at, one.needed]).collect();
-        stops.push(recording.dispatches.len());
-        stops.sort_unstable();
-        stops.dedup();
+        let of_exchanges = recording.exchanges.iter().filter(among).map(|one| (one.at, one.needed));
+        let last = recording.dispatches.len();
         let mut exchanges = recording.exchanges.iter().enumerate().filter(|(_, one)| among(one)).peekable();
         let mut start = 0;
-        for stop in stops {
+        for stop in stops(of_exchanges.chain([(last, last)])) {
             let launches: f64 = seconds.get(start..stop).map_or(0.0, |launches| launches.iter().sum());
             (replay.compute, clock.device) = (replay.compute + launches, clock.device + launches);
             start = stop;
             while let Some((index, exchange)) = exchanges.next_if(|(_, exchange)| exchange.at == stop) {
-                replay.end_up_to(&mut clock, |one| Some(one.index) <= exchange.after);
-                if clock.under_way.len() == Exchanger::AT_ONCE {
-                    let first = clock.under_way[0].index;
-                    replay.end_up_to(&mut clock, |one| one.index == first);
-                }
+                let before = clock.under_way.before(exchange.after);
+                replay.end_first(&mut clock, before);
                 replay.exchanging += clock.start(index, exchange, rank, machine);
             }
-            replay.end_up_to(&mut clock, |one| one.needed <= stop);
+            let due = clock.under_way.due(stop);
+            replay.end_first(&mut clock, due);
         }
         replay
     }
 
-    /// Ends all exchanges up to the last one that `ends`.
-    fn end_up_to(&mut self, clock: &mut Clock, ends: impl Fn(&UnderWay) -> bool) {
-        let count = clock.under_way.iter().rposition(ends).map_or(0, |last| last + 1);
-        for UnderWay { end, kind, .. } in clock.under_way.drain(..count) {
+    /// Ends the first `count` exchanges that are under way.
+    fn end_first(&mut self, clock: &mut Clock, count: usize) {
+        for Started { what: Timed { end, kind }, .. } in clock.under_way.end(count) {
             self.wait(kind, end - clock.device);
             clock.device = clock.device.max(end);
         }
@@ -88,14 +78,14 @@ impl Replay {
 struct Clock {
     device: f64,
     link: f64,
-    under_way: VecDeque<UnderWay>,
+    under_way: UnderWay<Timed>,
 }
 
 impl Clock {
     /// Starts an exchange; returns its seconds.
     fn start(&mut self, index: usize, exchange: &Exchange, rank: usize, machine: &Machine) -> f64 {
         let (bytes, rounds) = exchange.group.place(rank).map_or((0, 0), |place| exchange.sent_by(place));
-        let (down, mut up) = exchange.staged_bytes();
+        let Room { down, mut up, .. } = exchange.room();
         if let Collective::Rows { rows, moved, to_experts, .. } = &exchange.collective {
             up = if *to_experts { rows.bytes } else { moved.bytes }; // what arrives, not what there is room for
         }
@@ -103,7 +93,7 @@ impl Clock {
         let [down, up] = [down, up].map(|bytes| bytes as f64 / machine.staging_bytes);
         self.link = self.link.max(self.device + down) + exchanged;
         let (needed, kind) = (exchange.needed, TrafficKind::of(exchange));
-        self.under_way.push_back(UnderWay { index, needed, end: self.link + up, kind });
+        self.under_way.start(Started { index, needed, what: Timed { end: self.link + up, kind } });
         down + exchanged + up
     }
 }

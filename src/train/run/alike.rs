@@ -6,13 +6,19 @@ use crate::ranks::Ranks;
 use crate::settings::{Context, RunPlan};
 use crate::train::recordings::Recordings;
 
-/// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ.
+/// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ, and where
+/// the data lie there.
 ///
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
 pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<()> {
     let mut shared = plan.clone();
-    shared.settings.context = Context::default();
+    let settings = &mut shared.settings;
+    settings.context = Context::default();
+    [&mut settings.train_dataset]
+        .into_iter()
+        .chain(&mut settings.eval_dataset)
+        .for_each(|data| data.forget_paths());
     let datasets = [&data.train].into_iter().chain(&data.eval);
     let fingerprints: Vec<String> = datasets.map(|data| format!("{:016x}", data.fingerprint())).collect();
     let own = Own {
@@ -85,7 +91,26 @@ async fn check<T: serde::Serialize + serde::de::DeserializeOwned + Clone>(
 
 #[cfg(test)]
 mod tests {
-    use super::differing_lines;
+    use super::{Own, differing_lines};
+
+    #[test]
+    fn what_differs_is_named() {
+        let own = |version: &str, settings: &str, data: &str| {
+            let [version, settings, data] = [version, settings, data].map(str::to_string);
+            Own { version, settings, data }
+        };
+        let (first, remedy) =
+            (own("1.0", "a: 1\n", "f00d"), "start all ranks with the same program, files and flags");
+        assert_eq!(first.difference(&first), None);
+        for (other, line) in [
+            // Another version may write other settings for the same file.
+            (own("1.1", "a: 2\n", "beef"), "this is gristmill 1.1, and rank 0 is 1.0"),
+            (own("1.0", "a: 2\n", "beef"), "its settings have `a: 2` where those of rank 0 have `a: 1`"),
+            (own("1.0", "a: 1\n", "beef"), "its data have the fingerprint beef, and those of rank 0 f00d"),
+        ] {
+            assert_eq!(other.difference(&first), Some(format!("{line}; {remedy}")));
+        }
+    }
 
     #[test]
     fn the_first_difference_is_shown() {

@@ -5,7 +5,7 @@
 
 use super::Summary;
 use crate::data::{BackgroundCheck, Dataset};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::settings::RunPlan;
 use crate::store::checkpoint_folder::CheckpointFolder;
@@ -53,20 +53,12 @@ pub(super) struct Results {
     steps: VecDeque<TimedStep>,
     evaluations: Vec<FinishedEvaluation>,
     report: Report,
-    /// Why steps cannot be reported any more.
-    fault: Option<Error>,
 }
 
 impl Results {
     pub fn new() -> Self {
         let report = Report::default();
-        Self {
-            clock: StepClock::start(),
-            steps: VecDeque::new(),
-            evaluations: Vec::new(),
-            report,
-            fault: None,
-        }
+        Self { clock: StepClock::start(), steps: VecDeque::new(), evaluations: Vec::new(), report }
     }
 }
 
@@ -169,7 +161,6 @@ impl Course<'_> {
         let mut report = self.results.report;
         report.is_interrupted = self.interrupt.load(Ordering::Relaxed).into();
         report.has_data_fault = has_data_fault.into();
-        report.has_fault = self.results.fault.is_some().into();
         report
     }
 
@@ -177,9 +168,6 @@ impl Course<'_> {
     async fn heed(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
         self.take_in(answer)?;
         self.is_interrupted |= answer.is_interrupted;
-        if answer.has_fault {
-            self.check_fault().await?;
-        }
         if answer.has_data_fault {
             // As after a signal: the work so far is good.
             self.save_unless_failing(trainer).await?;
@@ -204,19 +192,8 @@ impl Course<'_> {
             }
         }
         steps.iter().for_each(|timed| self.health.note(&timed.finished));
-        let reported = self.reporter.take_in(steps, &evaluations, |step| answer.step_ms(step));
-        match (reported, self.ranks.size()) {
-            (Err(fault), 1) => return Err(fault),
-            // The others hear of it before this rank ends.
-            (Err(fault), _) => drop(self.results.fault.get_or_insert(fault)),
-            (Ok(()), _) => {}
-        }
+        self.reporter.take_in(steps, &evaluations, |step| answer.step_ms(step));
         self.health.check(|| self.saved)
-    }
-
-    /// Fails on all ranks if one cannot report.
-    async fn check_fault(&mut self) -> Result<()> {
-        self.ranks.agree(self.results.fault.clone().map_or(Ok(()), Err)).await
     }
 
     /// Waits until everything submitted has finished on all ranks and is reported.
@@ -228,8 +205,7 @@ impl Course<'_> {
         let report = self.report();
         let answer = self.roll_call.now(report).await?;
         let settled = arrived.and_then(|()| self.take_in(&answer));
-        self.ranks.agree(settled).await?;
-        self.check_fault().await
+        self.ranks.agree(settled).await
     }
 
     /// Saves, unless the last step turns out to have failed: then a later step does.

@@ -1,6 +1,8 @@
 //! Runs on several ranks against the run of one, which accumulates the micro-batches of all.
 
 use crate::runs::{Setup, Trained, Weights};
+use gristmill::device::Gpu;
+use std::collections::BTreeMap;
 
 /// Relative errors that are allowed.
 #[derive(Clone, Copy)]
@@ -11,7 +13,11 @@ struct Bounds {
 }
 
 /// Sums of f32 in another order, and what ten steps of AdamW make of that.
-const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-5 };
+const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-6 };
+
+/// A gradient that nearly cancels is divided by its own size: of a distance of 1e-6, 99.9 % are one element of a rare token's
+/// embedding, which sums in another order move by a hundredth of the learning rate.
+const SHARDED_EXPERTS: Bounds = Bounds { weights: 1e-5, ..DATA_PARALLEL };
 
 /// Sums over the rows of an expert are of other lengths, too.
 const IN_F32: Bounds = Bounds { loss: 1e-5, norm: 1e-5, weights: 1e-5 };
@@ -19,8 +25,11 @@ const IN_F32: Bounds = Bounds { loss: 1e-5, norm: 1e-5, weights: 1e-5 };
 /// A gradient that differs in its last bit may round the other way.
 const IN_BF16: Bounds = Bounds { loss: 1e-3, norm: 2e-3, weights: 2e-3 };
 
-/// Micro-batches of a step, on all ranks together.
-const MICRO_BATCHES: usize = 8;
+/// A weight that rounds the other way is up to 2^-7 of itself away, and may make a router choose another expert.
+const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.0 / 128.0 };
+
+/// Micro-batches of each rank in a step: without accumulation, and with it.
+const ACCUMULATED: [usize; 2] = [1, 2];
 const STEPS: u64 = 10;
 
 /// What ranks share, by the keys that say so.
@@ -60,6 +69,12 @@ impl Sharing {
 }
 
 const RECOMPUTED: &[&str] = &["--recompute_config.recompute=True"];
+const BF16: &[&str] = &["--model.model_config.compute_dtype=bfloat16"];
+const ROUNDED: &[&str] =
+    &["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
+
+/// What is shared beside the experts.
+const ZERO: &[Sharing] = &[Sharing::Data, Sharing::Optimizer, Sharing::Gradients];
 
 fn dense() -> Setup {
     small(Setup::new("dense", "n_kv_heads: 2"))
@@ -88,30 +103,70 @@ fn accumulating(setup: Setup, steps: usize) -> Setup {
     setup.with(&[&format!("--runner_config.gradient_accumulation_steps={steps}")])
 }
 
-/// Trains on `size` ranks that share as told, with experts over `expert` of them.
-fn on_ranks(
-    setup: fn() -> Setup,
-    keys: &[&str],
+/// How ranks share a run.
+#[derive(Clone, Copy, Debug)]
+struct Case {
     size: usize,
+    /// Experts are spread over so many of them.
     expert: usize,
     sharing: Sharing,
-) -> Vec<Trained> {
-    let degrees = [
-        "--use_parallel=True".to_string(),
-        format!("--parallel_config.data_parallel={size}"),
-        format!("--parallel_config.expert_parallel={expert}"),
-    ];
-    let setup =
-        accumulating(setup(), MICRO_BATCHES / size).with(keys).with(&degrees.each_ref().map(String::as_str));
-    setup.with(sharing.keys()).train_on_ranks(size, STEPS)
+    /// Micro-batches of each in a step.
+    accumulated: usize,
 }
 
-fn on_one(setup: fn() -> Setup, keys: &[&str]) -> Trained {
-    accumulating(setup(), MICRO_BATCHES).with(keys).train(STEPS)
+impl Case {
+    /// All on 2 and 4 ranks, with and without accumulation.
+    fn all(experts: &[usize], sharings: &[Sharing]) -> Vec<Self> {
+        let mut cases = Vec::new();
+        for (size, accumulated) in
+            [2, 4].into_iter().flat_map(|size| ACCUMULATED.map(|accumulated| (size, accumulated)))
+        {
+            for (&expert, &sharing) in
+                experts.iter().flat_map(|expert| sharings.iter().map(move |sharing| (expert, sharing)))
+            {
+                // A pair of ranks does not hold experts that are spread over four.
+                if expert <= size && (expert < 4 || sharing != Sharing::OptimizerInPairs) {
+                    cases.push(Self { size, expert, sharing, accumulated });
+                }
+            }
+        }
+        cases
+    }
+
+    /// Micro-batches of a step on all ranks together.
+    fn micro_batches(&self) -> usize {
+        self.size * self.accumulated
+    }
+
+    /// Trains so many steps.
+    fn train(&self, setup: Setup, gpu: &Gpu, steps: u64) -> Vec<Trained> {
+        let degrees = [
+            "--use_parallel=True".to_string(),
+            format!("--parallel_config.data_parallel={}", self.size),
+            format!("--parallel_config.expert_parallel={}", self.expert),
+        ];
+        let setup = accumulating(setup, self.accumulated).with(&degrees.each_ref().map(String::as_str));
+        setup.with(self.sharing.keys()).train_on_one_device(gpu, self.size, steps)
+    }
+
+    /// How many ranks may hold an element of a tensor: those that layers read there, or those that update it.
+    fn copies(&self, tensor: &str) -> Vec<usize> {
+        let read = if tensor.contains(".experts.") { self.size / self.expert } else { self.size };
+        match self.sharing {
+            Sharing::Data => vec![read],
+            Sharing::Optimizer | Sharing::Gradients | Sharing::Weights => vec![read, 1],
+            Sharing::OptimizerInPairs => vec![read, self.size / 2],
+        }
+    }
+}
+
+/// The same on one rank, which accumulates the micro-batches of all.
+fn on_one(setup: Setup, gpu: &Gpu, micro_batches: usize, steps: u64) -> Trained {
+    accumulating(setup, micro_batches).train_on_one_device(gpu, 1, steps).remove(0)
 }
 
 /// Compares what all ranks have with the run of one.
-fn compare(name: &str, ranks: &[Trained], one: &Trained, bounds: Bounds) {
+fn compare(name: &str, case: &Case, ranks: &[Trained], one: &Trained, bounds: Bounds) {
     let relative = |got: f32, want: f32| (f64::from(got) - f64::from(want)).abs() / f64::from(want);
     let mut worst = Bounds { loss: 0.0, norm: 0.0, weights: 0.0 };
     for (rank, got) in ranks.iter().enumerate() {
@@ -135,9 +190,25 @@ fn compare(name: &str, ranks: &[Trained], one: &Trained, bounds: Bounds) {
         assert_eq!(got.states, ranks[0].states, "{name}: rank {rank} has other states than rank 0");
         assert_eq!(got.reports, ranks[0].reports, "{name}: rank {rank} has other loads than rank 0");
     }
+    assert_held(name, case, ranks, &one.weights);
     let Bounds { loss, norm, weights } = worst;
     println!("{name}: losses {loss:.1e}, norms {norm:.1e}, weights {weights:.1e} apart");
     assert!(loss <= bounds.loss && norm <= bounds.norm && weights <= bounds.weights, "{name}: too far apart");
+}
+
+/// Panics unless as many ranks as should hold each element of a tensor do; for the others it is NaN, or an expert of other ranks.
+fn assert_held(name: &str, case: &Case, ranks: &[Trained], one: &Weights) {
+    for (tensor, values) in one {
+        assert!(values.iter().all(|value| value.is_finite()), "{name}: {tensor} of one rank is not finite");
+        let parts: Vec<&Vec<f64>> = ranks.iter().filter_map(|rank| rank.weights.get(tensor)).collect();
+        let holders = |index: usize| parts.iter().filter(|part| !part[index].is_nan()).count();
+        let first = holders(0);
+        assert!(case.copies(tensor).contains(&first), "{name}: {first} ranks hold {tensor}");
+        assert!(
+            (1..values.len()).all(|index| holders(index) == first),
+            "{name}: of {tensor} some elements are held by other than {first} ranks"
+        );
+    }
 }
 
 /// ‖a − b‖ / ‖b‖ over what a rank holds: some experts, and of sharded tensors some elements.
@@ -152,66 +223,99 @@ fn distance_of_held(got: &Weights, want: &Weights) -> f64 {
     (difference / norm).sqrt()
 }
 
-/// On 2 and 4 ranks, as the run of one with `keys`.
-fn equals_one(setup: fn() -> Setup, keys: &[&str], experts: &[usize], sharings: &[Sharing], bounds: Bounds) {
-    let one = on_one(setup, keys);
-    for (size, &expert) in
-        [2, 4].into_iter().flat_map(|size| experts.iter().map(move |expert| (size, expert)))
-    {
-        // A pair of ranks does not hold experts that are spread over four.
-        let is_possible =
-            |sharing: &&Sharing| expert <= size && (expert < 4 || **sharing != Sharing::OptimizerInPairs);
-        for &sharing in sharings.iter().filter(is_possible) {
-            let ranks = on_ranks(setup, keys, size, expert, sharing);
-            let name = setup().name;
-            compare(
-                &format!("{name} {keys:?} on {size}, experts over {expert}, {sharing:?}"),
-                &ranks,
-                &one,
-                bounds,
-            );
-        }
+/// On ranks as the run of one.
+fn equals_one(setup: fn() -> Setup, keys: &[&str], cases: &[Case], bounds: Bounds) {
+    let gpu = setup().with(keys).gpu();
+    let mut ones: BTreeMap<usize, Trained> = BTreeMap::new();
+    for case in cases {
+        let micro_batches = case.micro_batches();
+        let one = ones
+            .entry(micro_batches)
+            .or_insert_with(|| on_one(setup().with(keys), &gpu, micro_batches, STEPS));
+        let ranks = case.train(setup().with(keys), &gpu, STEPS);
+        compare(&format!("{} {keys:?}, {case:?}", setup().name), case, &ranks, one, bounds);
     }
+}
+
+/// Those with accumulation.
+fn accumulated(experts: &[usize], sharings: &[Sharing]) -> Vec<Case> {
+    Case::all(experts, sharings).into_iter().filter(|case| case.accumulated > 1).collect()
 }
 
 #[test]
 fn dense_models_train_as_on_one_rank() {
-    equals_one(dense, &[], &[1], &Sharing::ALL, DATA_PARALLEL);
+    equals_one(dense, &[], &Case::all(&[1], &Sharing::ALL), DATA_PARALLEL);
 }
 
 #[test]
 fn recomputed_dense_models_train_as_on_one_rank() {
-    equals_one(
-        dense,
-        RECOMPUTED,
-        &[1],
-        &[Sharing::Data, Sharing::Gradients, Sharing::Weights],
-        DATA_PARALLEL,
-    );
+    equals_one(dense, RECOMPUTED, &Case::all(&[1], &Sharing::ALL), DATA_PARALLEL);
 }
 
 #[test]
 fn experts_on_every_rank_train_as_on_one_rank() {
-    equals_one(capacity, &[], &[1], &[Sharing::Data, Sharing::Gradients], DATA_PARALLEL);
+    for keys in [RECOMPUTED, &[]] {
+        equals_one(dropless, keys, &Case::all(&[1], &[Sharing::Data]), DATA_PARALLEL);
+        equals_one(dropless, keys, &Case::all(&[1], &ZERO[1..]), SHARDED_EXPERTS);
+    }
+    equals_one(capacity, &[], &accumulated(&[1], &[Sharing::Data, Sharing::Gradients]), DATA_PARALLEL);
 }
 
 #[test]
 fn spread_experts_train_as_on_one_rank() {
-    equals_one(dropless, &[], &[2, 4], &Sharing::ALL, IN_F32);
-    equals_one(capacity, &[], &[2, 4], &[Sharing::Data, Sharing::Optimizer], IN_F32);
+    equals_one(dropless, &[], &Case::all(&[2, 4], &Sharing::ALL), IN_F32);
 }
 
 #[test]
 fn recomputed_spread_experts_train_as_on_one_rank() {
-    equals_one(dropless, RECOMPUTED, &[2, 4], &[Sharing::Data, Sharing::Gradients], IN_F32);
+    equals_one(dropless, RECOMPUTED, &Case::all(&[2, 4], ZERO), IN_F32);
+}
+
+#[test]
+fn spread_experts_of_a_capacity_train_as_on_one_rank() {
+    equals_one(capacity, &[], &Case::all(&[2, 4], &[Sharing::Data, Sharing::Optimizer]), IN_F32);
+    equals_one(capacity, RECOMPUTED, &accumulated(&[2], &[Sharing::Data, Sharing::Weights]), IN_F32);
 }
 
 /// In bf16 each rank has a part of the master weights, and the losses drift apart by roundings.
 #[test]
 fn models_in_bf16_train_as_on_one_rank() {
-    let bf16 = &["--model.model_config.compute_dtype=bfloat16"];
-    equals_one(dense, bf16, &[1], &[Sharing::Data, Sharing::Optimizer, Sharing::Weights], IN_BF16);
-    equals_one(dropless, bf16, &[2], &[Sharing::Gradients], IN_BF16);
+    let sharings = [Sharing::Data, Sharing::Optimizer, Sharing::Gradients, Sharing::Weights];
+    equals_one(dense, BF16, &Case::all(&[1], &sharings), IN_BF16);
+    let recomputed = [BF16, RECOMPUTED].concat();
+    equals_one(dense, &recomputed, &accumulated(&[1], &[Sharing::Data, Sharing::Gradients]), IN_BF16);
+    equals_one(dropless, BF16, &Case::all(&[2], &[Sharing::Data, Sharing::Gradients]), IN_BF16);
+}
+
+/// Weights in bf16 alone, which each rank rounds by the bits of the whole model.
+#[test]
+fn stochastically_rounded_models_train_as_on_one_rank() {
+    let sharings = &[Sharing::Data, Sharing::Optimizer, Sharing::Weights];
+    equals_one(dense, ROUNDED, &Case::all(&[1], sharings), IN_BF16);
+    equals_one(dropless, ROUNDED, &Case::all(&[2], sharings), ROUNDED_EXPERTS);
+    equals_one(dropless, ROUNDED, &accumulated(&[4], &[Sharing::Data, Sharing::Optimizer]), ROUNDED_EXPERTS);
+}
+
+/// The same bits round an expert wherever it is: after three steps, of which two change weights, nearly all of its weights are equal.
+/// Other bits would round about a third of them the other way.
+#[test]
+fn spread_experts_are_rounded_as_on_one_rank() {
+    let setup = || dropless().with(ROUNDED);
+    let gpu = setup().gpu();
+    let one = on_one(setup(), &gpu, 4, 3);
+    for sharing in [Sharing::Data, Sharing::Optimizer] {
+        let ranks = Case { size: 4, expert: 4, sharing, accumulated: 1 }.train(setup(), &gpu, 3);
+        for (rank, got) in ranks.iter().enumerate() {
+            let experts = one.weights.iter().filter(|(tensor, _)| tensor.contains(".experts."));
+            let pairs =
+                experts.flat_map(|(tensor, want)| got.weights.get(tensor).into_iter().flatten().zip(want));
+            let held: Vec<bool> =
+                pairs.filter(|(got, _)| !got.is_nan()).map(|(got, want)| got == want).collect();
+            let others = held.iter().filter(|is_equal| !**is_equal).count();
+            println!("{sharing:?}, rank {rank}: {others} of {} weights of experts differ", held.len());
+            assert!(100 * others <= held.len() && !held.is_empty(), "rank {rank} rounds by other bits");
+        }
+    }
 }
 
 /// Bit for bit, whatever the threads of the ranks do first.
@@ -224,7 +328,13 @@ fn runs_on_ranks_repeat() {
         (dropless, 2, Sharing::OptimizerInPairs),
         (capacity, 4, Sharing::Weights),
     ] {
-        let [first, second] = [0; 2].map(|_| on_ranks(setup, dropout, 4, expert, sharing));
+        let case = Case { size: 4, expert, sharing, accumulated: 2 };
+        let run = || {
+            let setup = setup().with(dropout);
+            let gpu = setup.gpu();
+            case.train(setup, &gpu, STEPS)
+        };
+        let [first, second] = [run(), run()];
         for (rank, (first, second)) in first.iter().zip(&second).enumerate() {
             let bits = |trained: &Trained| format!("{:?} {:?}", trained.states, trained.weights);
             assert!(bits(first) == bits(second), "rank {rank} of {sharing:?} does not repeat");
@@ -235,38 +345,32 @@ fn runs_on_ranks_repeat() {
 /// Masks are numbered by micro-batch, so ranks draw those of one.
 #[test]
 fn dropout_on_ranks_is_that_of_one() {
-    equals_one(dense, &["--model.model_config.hidden_dropout=0.1"], &[1], &[Sharing::Data], DATA_PARALLEL);
+    let dropout = &["--model.model_config.hidden_dropout=0.1"];
+    equals_one(dense, dropout, &Case::all(&[1], &[Sharing::Data]), DATA_PARALLEL);
 }
 
 /// Matrices are updated whole, each by one rank.
 #[test]
 fn muon_on_ranks_is_that_of_one() {
     let muon = &["--optimizer={type: Muon, weight_decay: 0.1}"];
-    equals_one(dense, muon, &[1], &[Sharing::Optimizer, Sharing::Gradients, Sharing::Weights], IN_F32);
-    equals_one(dropless, muon, &[2], &[Sharing::Data, Sharing::Optimizer], IN_F32);
+    let sharings = &[Sharing::Optimizer, Sharing::Gradients, Sharing::Weights];
+    equals_one(dense, muon, &Case::all(&[1], sharings), DATA_PARALLEL);
+    equals_one(dropless, muon, &Case::all(&[2], &[Sharing::Data, Sharing::Optimizer]), IN_F32);
 }
 
-/// Whatever else a step does: weights in bfloat16 alone, a loss scale that adapts, blocks that predict further, norms of parameters,
-/// frozen ones, adapters, losses per token.
+/// Whatever else a step does: a loss scale that adapts, norms of parameters, losses per token, frozen parameters, adapters, blocks
+/// that predict further.
 #[test]
 fn variants_on_ranks_train_as_on_one() {
-    let sharded = &[Sharing::Optimizer, Sharing::Weights];
-    let rounded = ["--model.model_config.compute_dtype=bfloat16", "--optimizer.stochastic_rounding=True"];
-    equals_one(dense, &rounded, &[1], sharded, IN_BF16);
+    let sharded = accumulated(&[1], &[Sharing::Optimizer, Sharing::Weights]);
     let wrapper = "--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True, \
                    use_clip_grad: True, max_grad_norm: 1.0}";
-    equals_one(dense, &[wrapper], &[1], &Sharing::ALL, DATA_PARALLEL);
-    equals_one(dropless, &[wrapper], &[2], &[Sharing::Data, Sharing::OptimizerInPairs], IN_F32);
-    equals_one(dense, &["--runner_wrapper.calculate_per_token_loss=True"], &[1], sharded, DATA_PARALLEL);
-    equals_one(
-        dense,
-        &["--model.model_config.freeze=[embed_tokens, layers.0]"],
-        &[1],
-        sharded,
-        DATA_PARALLEL,
-    );
+    equals_one(dense, &[wrapper], &accumulated(&[1], &Sharing::ALL), DATA_PARALLEL);
+    equals_one(dropless, &[wrapper], &accumulated(&[2], &[Sharing::Data, Sharing::OptimizerInPairs]), IN_F32);
+    equals_one(dense, &["--runner_wrapper.calculate_per_token_loss=True"], &sharded, DATA_PARALLEL);
+    equals_one(dense, &["--model.model_config.freeze=[embed_tokens, layers.0]"], &sharded, DATA_PARALLEL);
     let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, lora_alpha: 8, target_modules: '.*wq|.*wv'}";
-    equals_one(dense, &[adapters], &[1], sharded, DATA_PARALLEL);
+    equals_one(dense, &[adapters], &sharded, DATA_PARALLEL);
     let further = ["--model.model_config.mtp_depth=1", "--model.model_config.mtp_loss_factor=0.3"];
-    equals_one(dropless, &further, &[2], sharded, IN_F32);
+    equals_one(dropless, &further, &accumulated(&[2], &[Sharing::Optimizer, Sharing::Weights]), IN_F32);
 }

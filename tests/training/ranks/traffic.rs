@@ -1,7 +1,6 @@
 //! What is planned to be sent in a step is what a transport counts.
 
-use crate::runs::Setup;
-use gristmill::error::Result;
+use crate::runs::{Counting, Setup};
 use gristmill::ranks::{Layout, Ranks, Transport, in_process};
 use gristmill::settings::{Sharded, Sharding};
 use gristmill::train::Trainer;
@@ -13,36 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Relative error allowed to the bytes of rows where routers decide how many there are.
 const ALLOWED_OF_ROWS: f64 = 0.25;
-
-/// A transport that counts the bytes that its rank sends.
-struct Counting<T> {
-    inner: T,
-    sent: Arc<AtomicU64>,
-}
-
-impl<T: Transport> Transport for Counting<T> {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
-    fn local_rank(&self) -> usize {
-        self.inner.local_rank()
-    }
-
-    fn exchange(&mut self, outgoing: &[(usize, &[u8])], incoming: &mut [(usize, &mut [u8])]) -> Result<()> {
-        let bytes: usize = outgoing.iter().map(|(_, bytes)| bytes.len()).sum();
-        self.sent.fetch_add(bytes as u64, Ordering::SeqCst);
-        self.inner.exchange(outgoing, incoming)
-    }
-
-    fn abort(&mut self) {
-        self.inner.abort();
-    }
-}
 
 /// For each rank, what is planned by kind and what the transport counts in the second step and in the third.
 fn counted(setup: &Setup, size: usize, expert: usize, sharding: Sharding) -> Vec<(Vec<Traffic>, [u64; 2])> {
@@ -72,7 +41,7 @@ fn counted(setup: &Setup, size: usize, expert: usize, sharding: Sharding) -> Vec
                 let of_rank = &of_rank;
                 scope.spawn(move || {
                     let sent = Arc::new(AtomicU64::new(0));
-                    let counting = Counting { inner, sent: sent.clone() };
+                    let counting = Counting::new(inner, sent.clone());
                     let ranks = Ranks::start(move || Ok(Box::new(counting) as Box<dyn Transport>));
                     of_rank(rank, ranks.expect("ranks"), &sent)
                 })

@@ -123,3 +123,31 @@ fn ranks_that_differ_end_with_one_line() {
     assert!(refused[0].starts_with("rank 1: ") && refused[0].contains("learning_rat"), "{refused:?}");
     assert!(!run.folder().exists(), "a run that is refused makes no folder");
 }
+
+/// Each rank may have the data elsewhere, but not others.
+#[test]
+fn ranks_need_the_same_data_and_not_the_same_paths() {
+    let run = small(&[]);
+    let config = run.setup.write(run.home.path());
+    let text = std::fs::read("tests/data/mill.txt").expect("a text");
+    let mut other = text.clone();
+    other.reverse();
+    let with_text = |name: &str, text: &[u8]| {
+        let folder = run.home.path().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::write(folder.join("mill.txt"), text).expect("a text");
+        let mut arguments = run.arguments(2);
+        let loader = format!("{{type: TextDataLoader, dataset_dir: {}, shuffle: True}}", folder.display());
+        arguments.push(format!("--train_dataset.data_loader={loader}"));
+        arguments
+    };
+    let [here, elsewhere, others] =
+        [("here", &text), ("elsewhere", &text), ("others", &other)].map(|(name, text)| with_text(name, text));
+    let refused = lines(run_each(&config, &[here.clone(), others]));
+    let line = "rank 1: its data have the fingerprint ";
+    assert!(refused[0].starts_with(line) && refused[0].contains(", and those of rank 0 "), "{refused:?}");
+    assert!(refused[0].ends_with(&refused[1]), "{refused:?}");
+    assert!(!run.folder().exists(), "a run that is refused makes no folder");
+    let results = run_each(&config, &[here, elsewhere]);
+    results.into_iter().for_each(|result| drop(result.expect("the same data")));
+}

@@ -139,7 +139,7 @@ fn several_devices_need_a_word() {
     assert_eq!(
         answers("finetune_mixtral.yaml", &huge, false),
         [
-            "--parallel_config.data_parallel: parallel_config: makes more micro-batches a step than can be accumulated; lower its degrees"
+            "--parallel_config.data_parallel: makes more micro-batches a step than can be accumulated; lower the degrees"
         ]
     );
 }

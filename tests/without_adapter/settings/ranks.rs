@@ -7,6 +7,7 @@ use gristmill::settings::{Override, RunConfig, RunPlan, Sharded, Sharding};
 use std::path::Path;
 
 const PARALLEL: &str = "--use_parallel=True";
+const STAGES: &str = "--parallel_config.micro_batch_num=4000000000";
 
 fn started(text: &str, flags: &[&str], rank: usize, size: usize) -> Result<RunConfig> {
     let overrides = Override::parse_all(flags.to_vec())?;
@@ -111,7 +112,7 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
     let of_four = "--parallel_config.data_parallel=4";
     let start = "start 4 (`mpirun -n 4 gristmill train ...` or `--ranks 4`), change the degrees, or start one with \
                  `--as-single`, which does the work of all";
-    let asks = "--parallel_config.data_parallel: parallel_config: asks for";
+    let asks = "--parallel_config.data_parallel: asks for";
     let cases = [
         (vec![PARALLEL, of_four], 1, format!("{asks} 4 ranks (data_parallel 4), and 1 was started; {start}")),
         (vec![PARALLEL, of_four], 2, format!("{asks} 4 ranks (data_parallel 4), and 2 were started; {start}")),
@@ -156,15 +157,23 @@ fn the_degrees_are_those_of_the_ranks_that_were_started() {
         (
             vec![PARALLEL, "--parallel_config.data_parallel=4294967296"],
             4,
-            "--parallel_config.data_parallel: parallel_config: asks for 4294967296 ranks, of which 1048576 are the most; lower its \
+            "--parallel_config.data_parallel: asks for 4294967296 ranks, of which 1048576 are the most; lower the \
              degrees"
                 .to_string(),
         ),
         (
             vec![PARALLEL, "--parallel_config.data_parallel=1048576", "--gradient_accumulation_steps=4096"],
             1 << 20,
-            "--parallel_config.data_parallel: parallel_config: makes more micro-batches a step than can be accumulated; lower its \
+            "--parallel_config.data_parallel: makes more micro-batches a step than can be accumulated; lower the \
              degrees"
+                .to_string(),
+        ),
+        (
+            vec![PARALLEL, "--parallel_config={pipeline_stage: 2}", "--parallel_config.data_parallel=2", STAGES],
+            4,
+            "--parallel_config.micro_batch_num: makes more micro-batches a step than can be accumulated; lower the degrees\n\
+             --parallel_config: `2` is not built yet: each rank has all layers; write `pipeline_stage: 1` and a larger data_parallel, \
+             or add `--as-single`"
                 .to_string(),
         ),
     ];

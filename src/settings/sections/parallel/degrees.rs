@@ -61,6 +61,15 @@ pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Sourc
     }
 }
 
+/// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section, which may not be
+/// there.
+pub(in crate::settings) fn culprit(source: &Source<'_>, factors: &[(impl AsRef<str>, u64)]) -> String {
+    let set =
+        factors.iter().filter(|(path, factor)| *factor > 1 && source.document.is_overridden(path.as_ref()));
+    let of_section = if source.node(PATH).is_some() { PATH } else { "use_parallel" };
+    set.max_by_key(|(_, factor)| *factor).map_or(of_section, |(path, _)| path.as_ref()).to_string()
+}
+
 /// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and remedy.
 fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<Layout> {
     if size > 1 {
@@ -88,8 +97,8 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
     let ranks = degrees.ranks();
     if ranks > MAX_RANKS {
         source.fault(
-            PATH,
-            format!("asks for {ranks} ranks, of which {MAX_RANKS} are the most; lower its degrees"),
+            &degrees.culprit(source),
+            format!("asks for {ranks} ranks, of which {MAX_RANKS} are the most; lower the degrees"),
         );
         return None;
     }
@@ -148,7 +157,7 @@ fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started
             "asks for {ranks} ranks ({asked}), and {size} are planned for; write degrees whose product is {size}, or leave out \
              data_parallel where the others divide that"
         );
-        source.fault(if source.node(PATH).is_some() { PATH } else { "use_parallel" }, message);
+        source.fault(&degrees.culprit(source), message);
         return None;
     }
     let were_started = if size == 1 { "1 was started".to_string() } else { format!("{size} were started") };
@@ -164,8 +173,7 @@ fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started
         let asked = asked.join(", ");
         format!("asks for {ranks} ranks ({asked}), and {were_started}; {start}, {others}")
     };
-    // The section may not be there.
-    source.fault(if source.node(PATH).is_some() { PATH } else { "use_parallel" }, message);
+    source.fault(&degrees.culprit(source), message);
     None
 }
 
@@ -207,6 +215,11 @@ impl Parallel {
         if (size as u64).is_multiple_of(others) {
             self.data_parallel = size as u64 / others;
         }
+    }
+
+    /// What to blame for their product: see [`culprit`].
+    fn culprit(&self, source: &Source<'_>) -> String {
+        culprit(source, &self.factors().map(|(key, degree)| (format!("{PATH}.{key}"), degree)))
     }
 
     /// Ranks that the degrees ask for; experts are spread over those of the others.

@@ -1,28 +1,29 @@
-//! What a run reports about its experts: numbers in `metrics.jsonl`, a log line, and the files that
-//! `gristmill token-distribution` plots.
+//! What a run reports about its experts: numbers in `metrics.jsonl`, log lines, and the files that `gristmill token-distribution`
+//! plots.
 
 use std::path::{Path, PathBuf};
 
 use super::expert_load::{LayerLoad, MixtureReport};
+use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
 use crate::durable::Place;
 use crate::error::Result;
 use crate::store::npy;
 
-/// The instruments of a run whose model has experts.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExpertInstruments {
+/// Which numbers about experts a step has.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpertMetrics {
     /// Slots of an expert relative to an equal share of the choices; `None` where no token is dropped.
     pub capacity_factor: Option<f64>,
     /// Whether the objective has a balance loss.
     pub has_balance_loss: bool,
     /// Whether the objective has a z-loss.
     pub has_z_loss: bool,
-    /// Whether each layer's drop rate is logged after every step.
-    pub logs_drop_rate: bool,
-    /// Where and when each layer's choices are written, if at all.
-    pub distribution: Option<TokenDistribution>,
 }
+
+/// A log line for each layer with the share of its choices that were dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct DropRates;
 
 /// What chose the folder of these files.
 const SUMMARY_DIR: Place = Place("summary_dir of SummaryMonitor");
@@ -34,15 +35,7 @@ pub struct TokenDistribution {
     every_steps: u64,
 }
 
-impl ExpertInstruments {
-    /// Creates the folder of the distribution, so that one that cannot be written is found before the first step.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
-    pub fn prepare(&self) -> Result<()> {
-        self.distribution.as_ref().map_or(Ok(()), TokenDistribution::create_folder)
-    }
-
+impl ExpertMetrics {
     /// Fills in the numbers about experts.
     pub fn measure(&self, report: &MixtureReport, metrics: &mut StepMetrics) {
         let each = |number: &dyn Fn(&LayerLoad) -> f32| Some(report.layers.iter().map(number).collect());
@@ -55,21 +48,13 @@ impl ExpertInstruments {
         metrics.load_balancing_loss = sum(self.has_balance_loss, |layer| layer.balance_loss);
         metrics.z_loss = sum(self.has_z_loss, |layer| layer.z_loss);
     }
+}
 
-    /// Logs the drop rates of `step` and writes the distribution, each if it is asked for and due.
-    ///
-    /// # Errors
-    /// A file of the distribution cannot be written.
-    pub fn show(&self, report: &MixtureReport, step: u64) -> Result<()> {
-        if self.logs_drop_rate {
-            report.layers.iter().for_each(|layer| tracing::info!("{}", drop_rate_line(layer)));
-        }
-        match &self.distribution {
-            Some(distribution) if step.is_multiple_of(distribution.every_steps) => {
-                distribution.write(step, report)
-            }
-            _ => Ok(()),
-        }
+impl Instrument for DropRates {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        let layers = report.mixture.iter().flat_map(|mixture| &mixture.layers);
+        layers.for_each(|layer| tracing::info!("{}", drop_rate_line(layer)));
+        Ok(())
     }
 }
 
@@ -80,7 +65,11 @@ impl TokenDistribution {
         Self { folder: summary_dir.join(format!("export_{run_name}")).join("tensor"), every_steps }
     }
 
-    fn create_folder(&self) -> Result<()> {
+    /// Creates the folder, so that one that cannot be written is found before the first step.
+    ///
+    /// # Errors
+    /// The folder cannot be created.
+    pub fn create_folder(&self) -> Result<()> {
         SUMMARY_DIR.create_folder(&self.folder)
     }
 
@@ -92,6 +81,14 @@ impl TokenDistribution {
             npy::write(SUMMARY_DIR, &self.folder.join(format!("layer-{}_{step}.npy", layer.layer)), &counts)?;
         }
         Ok(())
+    }
+}
+
+impl Instrument for TokenDistribution {
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+        let step = report.metrics.step;
+        let due = report.mixture.filter(|_| step.is_multiple_of(self.every_steps));
+        due.map_or(Ok(()), |mixture| self.write(step, mixture))
     }
 }
 
@@ -119,22 +116,19 @@ mod tests {
 
     #[test]
     fn metrics_have_a_number_a_layer() {
-        let measured = |instruments: ExpertInstruments| {
+        let measured = |which: ExpertMetrics| {
             let mut metrics = StepMetrics { step: 4, ..StepMetrics::default() };
-            instruments.measure(&report(), &mut metrics);
+            which.measure(&report(), &mut metrics);
             metrics
         };
-        let metrics = measured(ExpertInstruments {
-            capacity_factor: Some(1.5),
-            has_balance_loss: true,
-            ..ExpertInstruments::default()
-        });
+        let limited = ExpertMetrics { capacity_factor: Some(1.5), has_balance_loss: true, has_z_loss: false };
+        let metrics = measured(limited);
         assert_eq!(metrics.drop_rate, Some(vec![0.0, 0.25]));
         assert_eq!(metrics.drop_rate_estimate, Some(vec![0.125; 2]));
         assert_eq!(metrics.expert_load_entropy, Some(vec![1.0, 0.0]));
         assert_eq!(metrics.expert_load_max_over_mean, Some(vec![1.0, 4.0]));
         assert_eq!((metrics.load_balancing_loss, metrics.z_loss), (Some(0.5), None));
-        let metrics = measured(ExpertInstruments { has_z_loss: true, ..ExpertInstruments::default() });
+        let metrics = measured(ExpertMetrics { has_z_loss: true, ..ExpertMetrics::default() });
         assert_eq!(metrics.drop_rate_estimate, Some(vec![0.0; 2]));
         assert_eq!((metrics.load_balancing_loss, metrics.z_loss), (None, Some(1.0)));
         let line = serde_json::to_string(&metrics).unwrap();
@@ -153,19 +147,10 @@ mod tests {
     #[test]
     fn the_distribution_is_written_every_so_often() {
         let folder = tempfile::tempdir().unwrap();
-        let distribution = Some(TokenDistribution::new(folder.path(), "small", 5));
-        let instruments = ExpertInstruments { distribution, ..ExpertInstruments::default() };
-        let silent = ExpertInstruments::default();
+        let mut distribution = TokenDistribution::new(folder.path(), "small", 5);
         for step in 1..=10 {
-            silent.show(&report(), step).unwrap();
-        }
-        assert_eq!(
-            std::fs::read_dir(folder.path()).unwrap().count(),
-            0,
-            "nothing asked for the distribution"
-        );
-        for step in 1..=10 {
-            instruments.show(&report(), step).unwrap();
+            let metrics = StepMetrics { step, ..StepMetrics::default() };
+            distribution.step(&StepReport { metrics: &metrics, mixture: Some(&report()) }).unwrap();
         }
         let tensors = folder.path().join("export_small/tensor");
         let mut names: Vec<_> =

@@ -1,0 +1,164 @@
+//! The place of each weight in the whole model, which numbers the bits that round it.
+
+use super::arena::{ALIGNMENT, ArenaLayout};
+use crate::element::stride_of;
+use std::ops::Range;
+
+/// Places of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a
+/// weight is rounded by the same bits wherever it lies, and two weights never by the same ones.
+///
+/// A stack of experts that one rank would have to split over several bindings counts as one piece here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// For each segment, ascending runs of elements whose places follow each other.
+    segments: Vec<Vec<Run>>,
+}
+
+/// Elements of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which they are.
+    pub range: Range<u64>,
+    /// The place of the first one.
+    pub place: u64,
+}
+
+impl Places {
+    /// Those of the parameters in `layout`, of which `whole` has all rows.
+    #[track_caller]
+    pub fn new(layout: &ArenaLayout, whole: &ArenaLayout) -> Self {
+        let starts: Vec<u64> = whole
+            .segments
+            .iter()
+            .scan(0, |end, segment| {
+                let start = *end;
+                *end += segment.elements;
+                Some(start)
+            })
+            .collect();
+        let mut segments = vec![Vec::new(); layout.segments.len()];
+        for ((spec, parts), (of, whole_parts)) in layout.parameters.iter().zip(&whole.parameters) {
+            assert!(spec.path == of.path, "{} is not {} in the whole model", spec.path, of.path);
+            for (number, part) in parts.iter().enumerate() {
+                let (in_whole, rows) = match spec.share {
+                    None => (whole_parts[number], 0),
+                    Some(share) => (whole_parts[0], share.first_row + part.first_row),
+                };
+                let before = rows as u64 * u64::from(stride_of(spec.cols as u32));
+                let place = starts[in_whole.segment] + in_whole.offset + before;
+                let end = part.offset + part.elements(spec).next_multiple_of(ALIGNMENT);
+                segments[part.segment].push(Run { range: part.offset..end, place });
+            }
+        }
+        for runs in &mut segments {
+            runs.sort_unstable_by_key(|run: &Run| run.range.start);
+            runs.dedup_by(|next, run| {
+                let follows = run.place + (run.range.end - run.range.start) == next.place;
+                if follows {
+                    run.range.end = next.range.end;
+                }
+                follows
+            });
+        }
+        Self { segments }
+    }
+
+    /// A range of a segment's elements, cut where places do not follow each other.
+    pub fn runs(&self, segment: usize, range: &Range<u64>) -> Vec<Run> {
+        let shared = self.segments[segment].iter().map(|run| {
+            let start = run.range.start.max(range.start);
+            let place = run.place + (start - run.range.start).min(run.range.end - run.range.start);
+            Run { range: start..run.range.end.min(range.end), place }
+        });
+        shared.filter(|run| !run.range.is_empty()).collect()
+    }
+
+    /// The place of an element of a segment.
+    #[track_caller]
+    pub fn of(&self, segment: usize, element: u64) -> u64 {
+        let runs = self.runs(segment, &(element..element + 1));
+        assert!(runs.len() == 1, "segment {segment} has no element {element}");
+        runs[0].place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Limits;
+    use crate::model::arena::Part;
+    use crate::model::parameters::tests::mixture_example;
+    use crate::model::parameters::{Gpt, Spec};
+    use std::collections::HashSet;
+
+    const LIMITS: Limits = Limits { binding_bytes: 1 << 27, buffer_bytes: 1 << 28 };
+
+    fn layout(rank: usize, ranks: usize, limits: &Limits) -> ArenaLayout {
+        let mut config = mixture_example();
+        config.mixture.as_mut().expect("experts").route.experts = 4;
+        let specs = Gpt::describe(&config).into_iter().map(|spec| spec.of_expert_rank(rank, ranks));
+        ArenaLayout::new(specs.collect(), limits).unwrap()
+    }
+
+    /// The places of a parameter's elements, row by row.
+    fn of_rows(layout: &ArenaLayout, places: &Places, (spec, parts): &(Spec, Vec<Part>)) -> Vec<u64> {
+        assert!(layout.parameters.iter().any(|(held, _)| held.path == spec.path));
+        let elements = parts.iter().flat_map(|part| {
+            let range = part.range(spec, part.first_row, part.first_row + part.rows);
+            range.map(|element| places.of(part.segment, element))
+        });
+        elements.collect()
+    }
+
+    #[test]
+    fn one_rank_has_them_in_order() {
+        let whole = layout(0, 1, &LIMITS);
+        let places = Places::new(&whole, &whole);
+        let mut start = 0;
+        for (index, segment) in whole.segments.iter().enumerate() {
+            assert_eq!(places.runs(index, &segment.whole()), [Run { range: segment.whole(), place: start }]);
+            start += segment.elements;
+        }
+    }
+
+    #[test]
+    fn ranks_have_those_of_one() {
+        let whole = layout(0, 1, &LIMITS);
+        let of_one = Places::new(&whole, &whole);
+        let mut stacks = 0;
+        for rank in 0..2 {
+            let own = layout(rank, 2, &LIMITS);
+            let places = Places::new(&own, &whole);
+            for (held, all) in own.parameters.iter().zip(&whole.parameters) {
+                let got = of_rows(&own, &places, held);
+                let want = of_rows(&whole, &of_one, all);
+                let (path, rows) = (&held.0.path, got.len());
+                let first = if held.0.share.is_some() { rank * rows } else { 0 };
+                assert_eq!(got, want[first..first + rows], "{path} on rank {rank}");
+                stacks += usize::from(held.0.share.is_some());
+            }
+        }
+        assert_eq!(
+            stacks,
+            2 * 4,
+            "gate and up and down, in a layer and in a block of multi-token prediction"
+        );
+    }
+
+    /// Bindings of 1 KiB hold an expert and not all of them.
+    #[test]
+    fn no_two_weights_share_one() {
+        let narrow = Limits { binding_bytes: 1 << 10, buffer_bytes: 1 << 10 };
+        let whole = layout(0, 1, &narrow);
+        assert!(whole.parameters.iter().any(|(_, parts)| parts.len() > 1), "a stack is split");
+        let mut seen = HashSet::new();
+        for rank in 0..2 {
+            let own = layout(rank, 2, &narrow);
+            let places = Places::new(&own, &whole);
+            for held in own.parameters.iter().filter(|held| rank == 0 || held.0.share.is_some()) {
+                let own = of_rows(&own, &places, held);
+                assert!(own.iter().all(|place| seen.insert(*place)), "{} on rank {rank}", held.0.path);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What shows the steps of a run or writes them down, and what becomes of one that fails.
+
+use super::expert_load::MixtureReport;
+use super::metrics::StepMetrics;
+use crate::error::Result;
+use std::fmt::Debug;
+
+/// What is known of a step once it and its evaluation are finished.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport<'a> {
+    /// Its line of `metrics.jsonl`.
+    pub metrics: &'a StepMetrics,
+    /// The load of its experts, for a mixture.
+    pub mixture: Option<&'a MixtureReport>,
+}
+
+/// Shows the steps of a run or writes them down.
+pub trait Instrument: Debug {
+    /// Shows a step. Steps come in order, each once.
+    ///
+    /// # Errors
+    /// A file that cannot be written. The next step is shown all the same, so what was not written must be kept or left out whole.
+    fn step(&mut self, report: &StepReport<'_>) -> Result<()>;
+
+    /// Ends after the last step of a run without an error.
+    fn finish(&mut self) {}
+}
+
+/// The instruments of a run, in the order in which they show a step. One that fails says so once, and training goes on.
+#[derive(Debug, Default)]
+pub struct Instruments(Vec<Mounted>);
+
+#[derive(Debug)]
+struct Mounted {
+    instrument: Box<dyn Instrument>,
+    has_failed: bool,
+}
+
+impl Instruments {
+    /// Adds the last one.
+    pub fn push(&mut self, instrument: impl Instrument + 'static) {
+        self.0.push(Mounted { instrument: Box::new(instrument), has_failed: false });
+    }
+
+    /// Shows a step on all.
+    pub fn step(&mut self, report: &StepReport<'_>) {
+        for Mounted { instrument, has_failed } in &mut self.0 {
+            match instrument.step(report) {
+                Err(error) if !*has_failed => {
+                    tracing::warn!("{error}; training goes on without it");
+                    *has_failed = true;
+                }
+                // What failed once is tried again without a word until it succeeds.
+                Err(_) => {}
+                Ok(()) => *has_failed = false,
+            }
+        }
+    }
+
+    /// Ends all after the last step.
+    pub fn finish(&mut self) {
+        self.0.iter_mut().for_each(|mounted| mounted.instrument.finish());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use std::sync::{Arc, Mutex};
+
+    /// Notes the steps it has shown; fails at some.
+    #[derive(Debug)]
+    struct Flaky {
+        fails: fn(u64) -> bool,
+        shown: Arc<Mutex<Vec<u64>>>,
+    }
+
+    impl Instrument for Flaky {
+        fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
+            let step = report.metrics.step;
+            if (self.fails)(step) {
+                return Err(Error::Plan("no room".into()));
+            }
+            self.shown.lock().expect("no panic").push(step);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn one_that_fails_keeps_neither_the_others_nor_itself_from_later_steps() {
+        let shown: [Arc<Mutex<Vec<u64>>>; 2] = Default::default();
+        let mut instruments = Instruments::default();
+        instruments.push(Flaky { fails: |step| step < 3, shown: shown[0].clone() });
+        instruments.push(Flaky { fails: |_| false, shown: shown[1].clone() });
+        for step in 1..=4 {
+            let metrics = StepMetrics { step, ..StepMetrics::default() };
+            instruments.step(&StepReport { metrics: &metrics, mixture: None });
+        }
+        let shown = shown.map(|shown| shown.lock().expect("no panic").clone());
+        assert_eq!(shown, [vec![3, 4], vec![1, 2, 3, 4]]);
+    }
+}
