@@ -4,7 +4,8 @@
 #   ./setup.sh                install what is missing (Debian, Ubuntu) or print the commands for it (elsewhere)
 #   ./setup.sh --mpi          also what the feature mpi needs: an MPI library and libclang, which reads its header
 #   ./setup.sh --tensorboard  also TensorBoard, by which tests read event files back, into target/python
-#   ./setup.sh --check [--mpi] [--tensorboard]  only check, install nothing
+#   ./setup.sh --browser      also Chromium, in which tests open the report of a run
+#   ./setup.sh --check [--mpi] [--tensorboard] [--browser]  only check, install nothing
 #
 # Required: cargo, a C linker, and a graphics driver that wgpu can use. macOS and Windows include the driver. Linux needs
 # the Vulkan loader and one Vulkan driver: that of the GPU, or Mesa's software Vulkan driver on a machine without a GPU.
@@ -118,14 +119,25 @@ has_libclang() {
     return 1
 }
 
-# The missing parts: a list of the words loader, driver, linker, and with $1 = mpi also mpi, libclang.
+# Whether tests will find a Chromium.
+has_browser() {
+    local name
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        command -v "$name" >/dev/null && return 0
+    done
+    return 1
+}
+
+# The missing parts: a list of the words loader, driver, linker; with mpi in $1 also mpi, libclang, and with browser browser.
 missing_parts() {
     has_library libvulkan.so.1 || printf 'loader '
     [[ -n "$(usable_drivers)" ]] || printf 'driver '
     command -v cc >/dev/null || printf 'linker '
-    [[ "$1" == mpi ]] || return 0
-    has_mpi || printf 'mpi '
-    has_libclang || printf 'libclang '
+    if [[ "$1" == *mpi* ]]; then
+        has_mpi || printf 'mpi '
+        has_libclang || printf 'libclang '
+    fi
+    if [[ "$1" == *browser* ]]; then has_browser || printf 'browser '; fi
 }
 
 # The parts in $1, as text for messages.
@@ -136,6 +148,7 @@ described() {
     text="${text/linker /a C linker (cc), }"
     text="${text/mpi /an MPI library (mpicc, mpirun), }"
     text="${text/libclang /libclang, }"
+    text="${text/browser /Chromium, }"
     printf '%s' "${text%, }"
 }
 
@@ -166,6 +179,7 @@ packages() {
             alpine-mpi) printf 'openmpi openmpi-dev ' ;;
             alpine-libclang) printf 'clang-dev ' ;;
             *-libclang) printf 'clang-devel ' ;;
+            *-browser) printf 'chromium ' ;;
         esac
     done
 }
@@ -263,10 +277,11 @@ report() {
             ;;
     esac
     gpu_hints "$drivers"
-    if [[ "$1" == mpi ]]; then say "MPI: $(command -v mpicc). libclang: found."; fi
+    if [[ "$1" == *mpi* ]]; then say "MPI: $(command -v mpicc). libclang: found."; fi
+    if [[ "$1" == *browser* ]]; then say "Chromium: found."; fi
 }
 
-# Installs or checks as $1 says (install, check), with what the feature in $2 needs (none, mpi).
+# Installs or checks as $1 says (install, check), with what the words in $2 need (mpi, browser).
 setup_linux() {
     local missing as distribution
     missing="$(missing_parts "$2")"
@@ -313,7 +328,7 @@ setup_macos() {
         status=1
     }
     # Xcode's command line tools include libclang.
-    if [[ "$1" == mpi ]] && ! has_mpi; then
+    if [[ "$1" == *mpi* ]] && ! has_mpi; then
         say "The MPI library (mpicc, mpirun) is missing. Run: brew install mpich"
         status=1
     fi
@@ -322,7 +337,7 @@ setup_macos() {
 
 setup_windows() {
     say "Windows includes DirectX 12; no driver is needed."
-    if [[ "$1" == mpi && -z "${MSMPI_INC:-}" ]]; then
+    if [[ "$1" == *mpi* && -z "${MSMPI_INC:-}" ]]; then
         say "Microsoft MPI is missing. Run: winget install Microsoft.msmpi Microsoft.msmpisdk LLVM.LLVM"
         return 1
     fi
@@ -354,12 +369,13 @@ setup_tensorboard() {
 usage() { sed -n '1d; /^set /q; s/^# \{0,1\}//p' "$0"; }
 
 main() {
-    local mode=install feature=none tensorboard=no status=0 argument
+    local mode=install features="" tensorboard=no status=0 argument
     for argument in "$@"; do
         case "$argument" in
             --check) mode=check ;;
-            --mpi) feature=mpi ;;
+            --mpi) features+=" mpi" ;;
             --tensorboard) tensorboard=yes ;;
+            --browser) features+=" browser" ;;
             -h | --help)
                 usage
                 return 0
@@ -372,9 +388,9 @@ main() {
     done
     check_cargo || status=1
     case "$(uname -s)" in
-        Linux) setup_linux "$mode" "$feature" || status=1 ;;
-        Darwin) setup_macos "$feature" || status=1 ;;
-        MINGW* | MSYS* | CYGWIN*) setup_windows "$feature" || status=1 ;;
+        Linux) setup_linux "$mode" "$features" || status=1 ;;
+        Darwin) setup_macos "$features" || status=1 ;;
+        MINGW* | MSYS* | CYGWIN*) setup_windows "$features" || status=1 ;;
         *) say "Unknown system $(uname -s): wgpu needs a Vulkan loader and driver, Metal or DirectX 12." ;;
     esac
     if [[ "$tensorboard" == yes ]]; then setup_tensorboard "$mode" || status=1; fi

@@ -34,7 +34,7 @@
 //!
 //! | feature | what needs it | dependencies |
 //! |---|---|---|
-//! | `cli` | the module `cli`, the binary, the progress bar of a run | clap, ctrlc, indicatif, pollster |
+//! | `cli` | the module `cli`, the binary, the progress bar of a run, `train --watch` | clap, ctrlc, httparse, indicatif, pollster |
 //! | `tokenizers` | reading and training `tokenizer.json` ([`data::tokenizer`]); without it, doing so is an error | tokenizers |
 //! | `mpi` | ranks as processes of MPI ([`ranks::mpi`]); without it, being started by `mpirun` is an error | mpi, an MPI library, libclang |
 //! | `plots` | `gristmill token-distribution`; without it, the command is an error; implies `cli` | plotters, png, fonts |

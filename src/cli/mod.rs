@@ -15,6 +15,7 @@ mod output;
 mod parse;
 mod plan;
 mod ranks;
+mod report;
 mod self_test;
 #[cfg(feature = "plots")]
 mod stacked_areas;
@@ -22,6 +23,7 @@ mod stacked_areas;
 mod token_distribution;
 mod tokenize;
 mod train;
+mod watch;
 
 #[cfg(not(feature = "plots"))]
 use self::no_plots as token_distribution;
@@ -63,6 +65,8 @@ enum Command {
     TrainTokenizer(TrainTokenizerArguments),
     /// Plot how often each expert was chosen, and list the busiest
     TokenDistribution(token_distribution::Arguments),
+    /// Draw one run, or several to compare, as a page: curves, settings, samples
+    Report(report::Arguments),
     /// Write the shaders of a run to a folder
     DumpWgsl {
         /// The folder to write to
@@ -87,10 +91,12 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
-    exit_code(
-        parse::parse(parse::options_first(config_first(std::env::args().collect()), 2, &plan::VALUED))
-            .and_then(run),
-    )
+    let mut arguments: Vec<String> = std::env::args().collect();
+    if arguments.get(1).is_some_and(|command| command == "train") {
+        train::join_watch(&mut arguments);
+    }
+    let valued = [plan::VALUED.as_slice(), &["--watch"]].concat();
+    exit_code(parse::parse(parse::options_first(config_first(arguments), 2, &valued)).and_then(run))
 }
 
 fn run(Arguments { command }: Arguments) -> Result<()> {
@@ -106,6 +112,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
             say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
         }),
         Command::TokenDistribution(arguments) => token_distribution::token_distribution(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::DumpWgsl { folder, configured } => {
             train::dump_wgsl(&configured.config, &configured.overrides, &folder)
         }

@@ -5,6 +5,7 @@ use super::config_to;
 use super::output::say;
 use super::parse::{options_first, parse};
 use super::ranks::on_ranks;
+use super::watch::{WatchAddress, Watcher};
 use crate::error::Result;
 use crate::ranks::launcher;
 use clap::Parser;
@@ -28,7 +29,7 @@ Overrides follow the file and set any key of the configuration by its path: --lr
 The flags of the original's launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
 --load_checkpoint, --output_dir, and --options KEY=VALUE ... for any keys.
 
-A run leaves config.yaml, metrics.jsonl, checkpoint/ and log.txt in output_dir/run_name (./output/tiny for
+A run leaves config.yaml, metrics.jsonl, checkpoint/, log.txt and report.html in output_dir/run_name (./output/tiny for
 configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one exits at once.";
 
 /// The section of `--help` on exit codes.
@@ -45,6 +46,7 @@ Examples:
   train_gpt configs/tiny.yaml --resume_training
   train_gpt configs/tiny.yaml --tier portable --dump-wgsl shaders_of_tiny
   train_gpt configs/tiny.yaml --ranks 2
+  train_gpt configs/tiny.yaml --watch
   mpirun -n 2 train_gpt configs/tiny.yaml";
 
 /// A training run.
@@ -55,6 +57,10 @@ pub struct Arguments {
     /// Train on N threads of this process, each a rank with its device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
     ranks: Option<u16>,
+    /// Serve the run's report while it trains, as a page that updates itself: on port 4747 of this machine, or where PORT or
+    /// ADDRESS:PORT says
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    watch: Option<String>,
 }
 
 /// Threads beyond this are a slip: no machine has as many devices.
@@ -82,9 +88,13 @@ impl Arguments {
     /// If the configuration, the data, a folder or the adapter cannot be used, or a rank ends.
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
+        let address = self.watch.as_deref().map(WatchAddress::parse).transpose()?;
         let interrupt = interrupt_flag();
         on_ranks(self.ranks.map(usize::from), |ranks| {
-            let run = crate::train::run_on_ranks(config, overrides, interrupt.clone(), ranks);
+            let mut watcher = None; // for as long as the run takes
+            let mut opened =
+                |folder: &Path| watcher = address.and_then(|address| Watcher::start(address, folder));
+            let run = crate::train::run_watched(config, overrides, interrupt.clone(), ranks, &mut opened);
             pollster::block_on(run).map(drop)
         })
     }
@@ -107,13 +117,24 @@ pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<(
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
     let mut arguments = arguments.collect();
     config_to(&mut arguments, 1);
-    let options = options_first(arguments, 1, &["--dump-wgsl", "--ranks"]);
+    join_watch(&mut arguments);
+    let options = options_first(arguments, 1, &["--dump-wgsl", "--ranks", "--watch"]);
     let Example { arguments, dump_wgsl: folder } = parse(options)?;
     let Configured { config, overrides } = &arguments.configured;
     match folder {
         Some(folder) => dump_wgsl(config, overrides, &folder),
         None => arguments.run(),
     }
+}
+
+/// Joins `--watch` and a value after it by `=`, and writes `--watch=` where there is none: else the configuration would be taken for it.
+pub fn join_watch(arguments: &mut Vec<String>) {
+    let Some(at) = arguments.iter().position(|argument| argument == "--watch") else { return };
+    let value = arguments
+        .get(at + 1)
+        .is_some_and(|value| WatchAddress::is_meant(value))
+        .then(|| arguments.remove(at + 1));
+    arguments[at] = format!("--watch={}", value.unwrap_or_default());
 }
 
 /// A flag that the first Ctrl-C or SIGTERM sets, upon which the run finishes its step and saves. The second exits the

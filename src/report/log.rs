@@ -22,6 +22,9 @@ use crate::store::OUTPUT_DIR;
 /// The target of the two lines of a step: always in the file, on the terminal only if no bar shows the same.
 pub(super) const STEP_TARGET: &str = "gristmill::step";
 
+/// The target of the error that ended a run: only in the file, since the program prints it when the run has returned it.
+pub(crate) const END_TARGET: &str = "gristmill::end";
+
 /// How much a log keeps before it has a file. A run logs a few lines before its folder exists.
 const WAITING_BYTES: usize = 64 * 1024;
 
@@ -68,7 +71,10 @@ impl Log {
 
     fn subscriber(&self) -> impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static {
         let shows_bar = self.is_interactive();
-        let on_console = filter_fn(move |event| !shows_bar || event.target() != STEP_TARGET);
+        let on_console = filter_fn(move |event| match event.target() {
+            STEP_TARGET => !shows_bar,
+            target => target != END_TARGET,
+        });
         let Self { console, file } = self.clone();
         let console = fmt::layer().event_format(MessageOnly).with_writer(move || console.clone());
         let file = fmt::layer().with_ansi(false).with_target(false).with_writer(move || file.clone());

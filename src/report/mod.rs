@@ -1,6 +1,7 @@
-//! What a run reports: log lines, the progress bar, `metrics.jsonl`, and the load of experts.
+//! What a run reports: log lines, the progress bar, `metrics.jsonl`, the load of experts, and the
+//! report page.
 //!
-//! Nothing here knows the trainer or the configuration: functions take the numbers of a step and show them.
+//! Nothing here knows the trainer: functions take the numbers of a step and show them, and the page reads what they left.
 
 mod bars;
 pub mod expert_load;
@@ -11,6 +12,7 @@ pub mod loss_monitor;
 pub mod metrics;
 pub mod monitors;
 mod pace;
+pub mod page;
 pub mod progress;
 pub mod remarks;
 pub mod tensorboard;

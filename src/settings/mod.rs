@@ -33,6 +33,7 @@ mod instruments;
 mod model_config;
 mod monitors;
 mod plan;
+mod resolved;
 mod sections;
 mod single;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use config::RunConfig;
 pub use engine::{Node, Override};
 pub use explain::{explain, reference};
 pub use plan::RunPlan;
+pub use resolved::Resolved;
 pub use sections::callbacks::{
     Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, LossMonitor, SummaryMonitor,
     TopkBiasCallback,

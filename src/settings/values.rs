@@ -127,7 +127,7 @@ impl Settings {
     }
 
     /// All sections and where they belong. Every field is named, so that none can be forgotten.
-    fn placed(&self) -> Vec<Placed> {
+    pub(super) fn placed(&self) -> Vec<Placed> {
         let Self {
             run,
             model,

@@ -6,6 +6,7 @@
 //!     metrics.jsonl                one object per step
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
 //!     log.txt                      what the run logged
+//!     report.html                  a page that shows all of this, written when the run ends
 //!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, if they are asked for
 //!     run.lock                     locked while a process writes here; its existence means nothing
 //! ```
@@ -13,14 +14,21 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::checkpoint_folder::CheckpointFolder;
 use super::{OUTPUT_DIR, json_lines};
 use crate::error::{Error, Result};
 
 pub(crate) const CONFIG: &str = "config.yaml";
-const METRICS: &str = "metrics.jsonl";
+pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const LOG: &str = "log.txt";
+pub(crate) const REPORT: &str = "report.html";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
+const LOCK: &str = "run.lock";
+
+/// Far longer than a look at the lock takes.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a run expects in its folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -133,7 +141,7 @@ impl RunFolder {
 
     /// `log.txt`: what the run logged.
     pub fn log_path(&self) -> PathBuf {
-        self.path.join("log.txt")
+        self.path.join(LOG)
     }
 
     fn find_checkpoint(&self) -> Result<(u64, PathBuf)> {
@@ -145,6 +153,13 @@ impl RunFolder {
             )
         })
     }
+}
+
+/// Whether a process trains into the run folder at `path`. Where a file system has no locks, none seems to.
+pub(crate) fn is_in_use(path: &Path) -> bool {
+    // The lock is given back at once, and a run that starts within these microseconds tries again.
+    File::open(path.join(LOCK))
+        .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 fn refuse_existing(path: &Path) -> Result<()> {
@@ -164,9 +179,14 @@ fn refuse_existing(path: &Path) -> Result<()> {
 fn lock(folder: &Path) -> Result<File> {
     let unwritable = |error: io::Error| OUTPUT_DIR.error(folder, "write into this folder", &error);
     let mut options = OpenOptions::new();
-    let opened = options.create(true).truncate(false).read(true).write(true).open(folder.join("run.lock"));
+    let opened = options.create(true).truncate(false).read(true).write(true).open(folder.join(LOCK));
     let mut file = opened.map_err(unwritable)?;
-    match file.try_lock() {
+    let mut taken = file.try_lock();
+    if matches!(taken, Err(TryLockError::WouldBlock)) {
+        std::thread::sleep(LOOK); // perhaps somebody only looks, see `is_in_use`
+        taken = file.try_lock();
+    }
+    match taken {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(locked(folder, file)),
         // Some network file systems have no locks: better a run without one than no run.

@@ -23,9 +23,10 @@ use crate::error::Result;
 use crate::model::count;
 use crate::ranks::Ranks;
 use crate::report::experts::TokenDistribution;
-use crate::report::log::Log;
+use crate::report::log::{END_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::MonitorLines;
+use crate::report::page;
 use crate::report::progress::{Progress, ProgressPlan};
 use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
 use crate::store::run_folder::{RunFolder, Start};
@@ -72,12 +73,33 @@ pub async fn run_on_ranks(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
 ) -> Result<Summary> {
+    run_watched(config, overrides, interrupt, ranks, &mut |_| {}).await
+}
+
+/// The same, and the first rank passes the run folder to `opened` once it is there and the log goes on in it, before the first step.
+///
+/// # Errors
+/// Those of [`run_on_ranks`].
+pub async fn run_watched(
+    config: &Path,
+    overrides: &[String],
+    interrupt: Arc<AtomicBool>,
+    ranks: Ranks,
+    opened: &mut dyn FnMut(&Path),
+) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        let log = Log::start();
-        return train(config, overrides, interrupt, ranks, Some(&log)).await;
+        let first = First { log: Log::start(), opened };
+        return train(config, overrides, interrupt, ranks, Some(first)).await;
     }
     train(config, overrides, interrupt, ranks, None).with_subscriber(NoSubscriber::default()).await
+}
+
+/// What only the first rank has.
+struct First<'a> {
+    log: Log,
+    /// Is told the run folder.
+    opened: &'a mut dyn FnMut(&Path),
 }
 
 async fn train(
@@ -85,7 +107,7 @@ async fn train(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    log: Option<&Log>,
+    first: Option<First<'_>>,
 ) -> Result<Summary> {
     let loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
     let Loaded { config, data, length } = &loaded;
@@ -99,7 +121,7 @@ async fn train(
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
-    let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks).await;
+    let trained = train_on(&mut trainer, &loaded, first, peak, interrupt, ranks).await;
     trained.map_err(|error| trainer.explain(error))
 }
 
@@ -147,7 +169,7 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
 async fn train_on(
     trainer: &mut Trainer<'_>,
     loaded: &Loaded,
-    log: Option<&Log>,
+    mut first: Option<First<'_>>,
     peak: Peak,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
@@ -166,7 +188,7 @@ async fn train_on(
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
-    let mounted = log.map(|log| {
+    let mounted = first.as_mut().map(|First { log, opened }| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
         if ranks.size() > 1 {
@@ -181,6 +203,7 @@ async fn train_on(
         let places = progress_plan(plan, length, state.step, peak);
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
+        opened(folder.path());
         let after = (start != Start::New).then_some(state.step);
         instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
     });
@@ -220,8 +243,20 @@ async fn train_on(
         state,
         ranks,
     };
-    course.train(trainer).await?;
-    course.finish(trainer).await
+    let trained = match course.train(trainer).await {
+        Ok(()) => course.finish(trainer).await,
+        failed => {
+            drop(course); // with the progress bar
+            failed.map(|()| Summary::default())
+        }
+    };
+    if first.is_some() {
+        if let Err(error) = &trained {
+            tracing::error!(target: END_TARGET, "{}", trainer.explain(error.clone()));
+        }
+        page::write_at_end(folder.path());
+    }
+    trained
 }
 
 /// Loads the weights and adapters that `plan` starts from, if it names some.

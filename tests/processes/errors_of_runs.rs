@@ -72,6 +72,11 @@ fn a_bad_token_far_into_a_long_file() {
     );
     // The work before it is saved, as after a signal.
     assert!(place.newest().0 < 5000);
+    // The log has the error too, which the program has printed once, and the report knows how the run ended.
+    let read = |name: &str| std::fs::read_to_string(place.folder().join(name)).expect("a file");
+    let is_error = |line: &&str| line.contains("ERROR") && line.contains("token 300 at position");
+    assert_eq!(read("log.txt").lines().filter(is_error).count(), 1);
+    assert!(read("report.html").contains("\"state\":{\"word\":\"failed\",\"detail\":"));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #[path = "../runs/mod.rs"]
 mod runs;
 
+mod browser;
 mod launch;
 mod place;
 
@@ -17,6 +18,8 @@ mod generate;
 mod mixture;
 mod out_of_memory;
 mod plan;
+mod report;
 mod resume;
 mod tensorboard;
 mod token_distribution;
+mod watch;

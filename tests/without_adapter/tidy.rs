@@ -84,7 +84,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("generate", &["device", "element", "error", "kernels", "model", "ops", "random", "record", "tape"]),
     ("store", &["durable", "element", "error", "model", "ops", "ranks", "record"]),
-    ("report", &["durable", "error", "store"]),
+    // The page shows settings beside their defaults.
+    ("report", &["durable", "error", "settings", "store"]),
     (
         "train",
         &[

@@ -93,7 +93,18 @@ fn two_processes_do_not_share_a_folder_and_a_dead_one_holds_nothing() {
     let line = refused(&path, Start::Resume);
     let holder = if cfg!(unix) { format!("process {}", std::process::id()) } else { "process".to_owned() };
     assert!(line.contains(&format!("{holder} is training into this folder")), "{line}");
+    assert!(is_in_use(&path) && !is_in_use(parent.path()));
     drop(first);
+    assert!(!is_in_use(&path));
+    // Somebody who looks does not keep a run from starting.
+    let look = File::open(path.join("run.lock")).unwrap();
+    look.lock_shared().unwrap();
+    let looking = std::thread::spawn(move || {
+        std::thread::sleep(LOOK / 4);
+        drop(look);
+    });
+    drop(RunFolder::create(&path, "", Start::Resume).unwrap());
+    looking.join().unwrap();
     assert!(path.join("run.lock").exists(), "the lock is the operating system's, not the file's existence");
     RunFolder::create(&path, "", Start::Resume).unwrap();
 }

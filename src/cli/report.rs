@@ -1,0 +1,55 @@
+//! `gristmill report`: the page of a run, or of several that are compared.
+
+use std::path::{Path, PathBuf};
+
+use super::output::say;
+use crate::durable::Place;
+use crate::error::{Error, Result};
+use crate::report::page::{RunFiles, page, write};
+
+/// What chose the place of the page.
+const OUTPUT: Place = Place("--output");
+
+/// The name of a page unless `--output` names another.
+const REPORT: &str = "report.html";
+
+/// Runs to draw.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The folder of a run, such as output/tiny; several are drawn in the same charts
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The page to write; without it report.html in the folder of a single run, or here for several
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Writes the page and says where.
+///
+/// # Errors
+/// A folder is missing or has no metrics; the page cannot be written.
+pub fn report(arguments: &Arguments) -> Result<()> {
+    let Arguments { runs, output } = arguments;
+    let files = runs.iter().map(|run| read(run)).collect::<Result<Vec<_>>>()?;
+    let path = match (output, runs.as_slice()) {
+        (Some(path), _) => path.clone(),
+        (None, [run]) => run.join(REPORT),
+        (None, _) => PathBuf::from(REPORT),
+    };
+    write(&path, &page(&files, None), OUTPUT)?;
+    let steps =
+        |files: &RunFiles| format!("{} to step {}", files.folder().display(), files.step().unwrap_or(0));
+    say!("{}: {}", path.display(), files.iter().map(steps).collect::<Vec<_>>().join(", "));
+    Ok(())
+}
+
+fn read(run: &Path) -> Result<RunFiles> {
+    let files = RunFiles::open(run)?;
+    match files.step() {
+        Some(_) => Ok(files),
+        None => {
+            let message = "no step is in its metrics.jsonl; name the folder of a run, such as output/tiny";
+            Err(Error::file(run, message))
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `--watch`: serves the report of a run while it goes on, as a page that updates itself.
+//!
+//! The server has threads of its own and reads the files of the run folder, so a step does nothing for it: neither a slow
+//! browser nor a closed one, nor anything that is sent to the port, can hold a run up.
+
+mod address;
+mod connection;
+mod request;
+
+pub use address::WatchAddress;
+
+use self::connection::{DEADLINE, serve};
+use crate::error::Result;
+use crate::report::page::{Known, RunFiles, live_data, live_page};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+/// Connections beyond these are closed at once. Each takes a thread, an idle one for as long as its request may take to arrive.
+const MOST_CONNECTIONS: usize = 256;
+
+/// Stack of a connection's thread: a request and its answer are on the heap.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Serves a run until it is dropped.
+#[derive(Debug)]
+pub struct Watcher {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+}
+
+/// What the threads of a server share.
+struct Shared {
+    folder: PathBuf,
+    address: SocketAddr,
+    /// What has been read of the folder; none before the first request, and after a fault.
+    files: Mutex<Option<RunFiles>>,
+    connections: AtomicUsize,
+}
+
+impl Watcher {
+    /// Serves the run in `folder` at `address` and logs where. If that is not possible a warning says why, and there is no
+    /// page: it is not worth a run.
+    pub fn start(address: WatchAddress, folder: &Path) -> Option<Self> {
+        let WatchAddress(asked) = address;
+        let started = TcpListener::bind(asked).and_then(|listener| Self::serve(listener, folder));
+        match started {
+            Ok(watcher) => {
+                tracing::info!("this run can be watched at http://{}/", watcher.address);
+                if !watcher.address.ip().is_loopback() {
+                    tracing::warn!(
+                        "--watch {asked}: anybody who reaches this address can read the run's settings and samples"
+                    );
+                }
+                Some(watcher)
+            }
+            Err(error) => {
+                let reason = match error.kind() {
+                    ErrorKind::AddrInUse => "another program uses this port; choose another".to_string(),
+                    ErrorKind::PermissionDenied => "no permission; choose a port from 1024".to_string(),
+                    ErrorKind::AddrNotAvailable => "this machine does not have this address".to_string(),
+                    _ => error.to_string(),
+                };
+                tracing::warn!("--watch {asked}: {reason}. The run goes on and cannot be watched");
+                None
+            }
+        }
+    }
+
+    fn serve(listener: TcpListener, folder: &Path) -> std::io::Result<Self> {
+        let address = listener.local_addr()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let shared = Arc::new(Shared {
+            folder: folder.to_path_buf(),
+            address,
+            files: Mutex::new(None),
+            connections: AtomicUsize::new(0),
+        });
+        let flag = is_over.clone();
+        Builder::new().name("watch".into()).spawn(move || accept(&listener, &shared, &flag))?;
+        Ok(Self { address, is_over })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // Wakes the thread that waits for connections, which then closes the port.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(100));
+    }
+}
+
+impl Shared {
+    /// The page, as the run is now.
+    fn page(&self) -> Result<String> {
+        self.with_files(live_page)
+    }
+
+    /// What is new since `known`, as JSON.
+    fn data(&self, known: Option<Known>) -> Result<String> {
+        self.with_files(|files| live_data(files, known))
+    }
+
+    fn with_files(&self, answer: impl FnOnce(&RunFiles) -> String) -> Result<String> {
+        let mut kept = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = match kept.take() {
+            Some(mut files) => files.refresh().map(|()| files)?,
+            None => RunFiles::open(&self.folder)?,
+        };
+        Ok(answer(kept.insert(files)))
+    }
+}
+
+/// Gives each connection a thread, until the run is over.
+fn accept(listener: &TcpListener, shared: &Arc<Shared>, is_over: &AtomicBool) {
+    for connection in listener.incoming() {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(connection) = connection else {
+            // Out of file descriptors, for example: trying again at once would keep a core busy.
+            std::thread::sleep(Duration::from_millis(200));
+            continue;
+        };
+        if shared.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let of_thread = shared.clone();
+        let spawned = Builder::new().name("watcher".into()).stack_size(STACK_BYTES).spawn(move || {
+            // A browser that has gone is no fault.
+            let _ = serve(connection, &of_thread);
+            of_thread.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+        if spawned.is_err() {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            std::thread::sleep(DEADLINE / 10);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

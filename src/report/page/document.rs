@@ -1,0 +1,118 @@
+//! The page as a document: style, script and data in one file.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::curves::MOST_BINS;
+use super::run_data::RunData;
+use super::run_files::{Known, RunFiles};
+use crate::durable::Place;
+use crate::error::Result;
+
+const HTML: &str = include_str!("web/page.html");
+const STYLE: &str = include_str!("web/page.css");
+
+/// The script, in the order of its parts.
+const SCRIPT: [&str; 10] = [
+    include_str!("web/format.js"),
+    include_str!("web/data.js"),
+    include_str!("web/scale.js"),
+    include_str!("web/chart.js"),
+    include_str!("web/lines.js"),
+    include_str!("web/heat.js"),
+    include_str!("web/charts.js"),
+    include_str!("web/facts.js"),
+    include_str!("web/settings.js"),
+    include_str!("web/page.js"),
+];
+
+/// How often a page asks for what is new, in milliseconds.
+const POLL_MS: u64 = 2000;
+
+/// What the script reads.
+#[derive(Serialize)]
+struct Data<'a> {
+    /// Of this program.
+    version: &'static str,
+    /// Seconds since 1970.
+    written: u64,
+    most_bins: usize,
+    /// Only where the page is served while the run goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    poll_ms: Option<u64>,
+    runs: Vec<RunData<'a>>,
+}
+
+/// The page of `runs`, the first one being that which others are compared with. `are_running` says whether they go on; without it
+/// their locks do.
+pub fn page(runs: &[RunFiles], are_running: Option<bool>) -> String {
+    document(&data(runs.iter().map(|run| run.data(None, are_running)), None))
+}
+
+/// The page of a run that goes on, which asks for more at `/data`.
+pub fn live_page(run: &RunFiles) -> String {
+    document(&data([run.data(None, Some(true))], Some(POLL_MS)))
+}
+
+/// What follows what a page of [`live_page`] knows, as JSON; everything if that is no longer so.
+pub fn live_data(run: &RunFiles, known: Option<Known>) -> String {
+    json(&data([run.data(known, Some(true))], Some(POLL_MS)))
+}
+
+/// Writes `page` to `path`, which `place` has chosen.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, page: &str, place: Place) -> Result<()> {
+    place.write(path, page.as_bytes())
+}
+
+fn data<'a>(runs: impl IntoIterator<Item = RunData<'a>>, poll_ms: Option<u64>) -> Data<'a> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Data {
+        version: env!("CARGO_PKG_VERSION"),
+        written: now.map_or(0, |since| since.as_secs()),
+        most_bins: MOST_BINS,
+        poll_ms,
+        runs: runs.into_iter().collect(),
+    }
+}
+
+fn json(data: &Data<'_>) -> String {
+    // Cannot fail: keys are texts, and numbers that are not finite were left out.
+    serde_json::to_string(data).unwrap_or_default()
+}
+
+/// Fills the places of `page.html`. Every `<` of the data is escaped, so that no text of a run can end its element.
+fn document(data: &Data<'_>) -> String {
+    let nonce = nonce();
+    let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPT.join("\n"));
+    let connects = if data.poll_ms.is_some() { "'self'" } else { "'none'" };
+    let json = json(data).replace('<', "\\u003c");
+    let mut page = String::with_capacity(HTML.len() + STYLE.len() + script.len() + json.len());
+    let mut rest = HTML;
+    while let Some((before, (name, after))) =
+        rest.split_once("{{").and_then(|(before, rest)| Some((before, rest.split_once("}}")?)))
+    {
+        page += before;
+        page += match name {
+            "nonce" => &nonce,
+            "connects" => connects,
+            "style" => STYLE,
+            "script" => &script,
+            "data" => &json,
+            _ => unreachable!("a place of page.html that nothing fills"),
+        };
+        rest = after;
+    }
+    page + rest
+}
+
+/// A number that nobody can guess, without which the page's policy lets no script run.
+fn nonce() -> String {
+    let number = || RandomState::new().build_hasher().finish(); // keys from the system's random numbers
+    format!("{:016x}{:016x}", number(), number())
+}

@@ -1,0 +1,43 @@
+//! The report of runs: one page with their curves, settings and samples, from the files of their run folders alone.
+//!
+//! ```text
+//! metrics.jsonl -> tail -> line -> curves (series, marks) --\
+//! log.txt       -> tail -> journal -> state ------------------> run_data -> page.html with style, script and data
+//! config.yaml   -> settings_table --------------------------/
+//! ```
+//!
+//! A page is one file without links: no network, no library. Curves have at most 2000 bins, so a page stays small however long
+//! the run was; a bin keeps the mean and the extremes of its points. `web/` has the page itself, in the order in which a reader
+//! would want it: `page.html`, `page.css`, and the parts of its script.
+
+mod curves;
+mod document;
+mod journal;
+mod line;
+mod marks;
+mod run_data;
+mod run_files;
+mod series;
+mod settings_table;
+mod state;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+pub use document::{live_data, live_page, page, write};
+pub use run_files::{Known, RunFiles};
+
+use crate::store::run_folder::REPORT;
+use std::path::Path;
+
+/// Writes `report.html` into the folder of a run that has ended. A failure is a warning: a report is not worth a run. Nothing is
+/// written of a run that has done no step.
+pub fn write_at_end(folder: &Path) {
+    let written = RunFiles::open(folder).and_then(|files| match files.step() {
+        Some(_) => write(&folder.join(REPORT), &page(&[files], Some(false)), crate::store::OUTPUT_DIR),
+        None => Ok(()),
+    });
+    if let Err(error) = written {
+        tracing::warn!("no report of this run: {error}");
+    }
+}

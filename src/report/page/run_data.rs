@@ -1,0 +1,167 @@
+//! The data of a run as the page's script reads them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::curves::{Family, Member};
+use super::journal::Journal;
+use super::run_files::{Known, RunFiles};
+use super::settings_table::SettingsTable;
+use super::state::State;
+
+/// The data of a run: all of them, or what is new.
+#[derive(Debug, Serialize)]
+pub(super) struct RunData<'a> {
+    name: String,
+    folder: String,
+    state: State,
+    generation: u64,
+    /// The step that the curves follow; all of them are there where it is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<u64>,
+    step: Option<u64>,
+    updates: Option<u64>,
+    unreadable: u64,
+    is_last_line_unfinished: bool,
+    is_cut: bool,
+    /// Sum of the steps' times.
+    seconds: Option<f64>,
+    /// The least value of the losses and its step.
+    least: BTreeMap<&'a str, (f32, u64)>,
+    /// First steps of bins, which curves share.
+    axes: Vec<Vec<u64>>,
+    curves: Vec<Curve<'a>>,
+    marks: Vec<Mark<'a>>,
+    journal: &'a Journal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<&'a SettingsTable>,
+}
+
+/// A curve.
+#[derive(Debug, Serialize)]
+struct Curve<'a> {
+    key: &'a str,
+    name: &'a str,
+    /// Which of the axes it has.
+    axis: usize,
+    /// Points of a full bin.
+    points: u64,
+    /// The last step.
+    to: u64,
+    mean: Vec<Option<f32>>,
+    /// Where bins have several points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min: Option<Vec<Option<f32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max: Option<Vec<Option<f32>>>,
+}
+
+/// The steps at which something was so.
+#[derive(Debug, Serialize)]
+struct Mark<'a> {
+    key: &'a str,
+    count: u64,
+    steps: &'a [u64],
+}
+
+impl<'a> RunData<'a> {
+    /// The data of `files`, of the curves only what follows `known`.
+    pub fn new(
+        files: &'a RunFiles,
+        state: State,
+        is_last_line_unfinished: bool,
+        known: Option<Known>,
+    ) -> Self {
+        let curves = &files.curves;
+        let after = known.map(|known| known.step);
+        let mut axes = Axes::default();
+        let members =
+            curves.families.iter().flat_map(|family| family.members.iter().map(move |one| (family, one)));
+        let written =
+            members.filter_map(|(family, member)| curve(family, member, after, &mut axes)).collect();
+        let single = |key| curves.family(key).and_then(|family: &Family| family.members.first());
+        let least = |key: &'static str| Some((key, single(key)?.least?));
+        Self {
+            name: name(files.folder()),
+            folder: files.folder().display().to_string(),
+            state,
+            generation: files.generation(),
+            after,
+            step: curves.step,
+            updates: curves.updates,
+            unreadable: curves.unreadable,
+            is_last_line_unfinished,
+            is_cut: curves.is_cut,
+            seconds: single("step_ms").map(|member| member.series.sum() / 1e3),
+            least: ["loss", "eval_loss"].into_iter().filter_map(least).collect(),
+            axes: axes.list,
+            curves: written,
+            marks: curves
+                .marks
+                .iter()
+                .map(|(key, marks)| Mark { key, count: marks.count, steps: &marks.steps })
+                .collect(),
+            journal: &files.journal,
+            settings: known.is_none().then_some(&files.settings),
+        }
+    }
+}
+
+/// The steps of curves, each list once.
+#[derive(Default)]
+struct Axes {
+    list: Vec<Vec<u64>>,
+    known: HashMap<Vec<u64>, usize>,
+}
+
+impl Axes {
+    fn index(&mut self, steps: Vec<u64>) -> usize {
+        *self.known.entry(steps).or_insert_with_key(|steps| {
+            self.list.push(steps.clone());
+            self.list.len() - 1
+        })
+    }
+}
+
+/// The bins of a curve after a step; none where nothing is new.
+fn curve<'a>(
+    family: &'a Family,
+    member: &'a Member,
+    after: Option<u64>,
+    axes: &mut Axes,
+) -> Option<Curve<'a>> {
+    let bins = member.series.after(after);
+    let points = member.series.points_per_bin();
+    let extremes = |pick: fn((Option<f32>, Option<f32>)) -> Option<f32>| {
+        (points > 1).then(|| bins.iter().map(|bin| pick(bin.extremes())).collect())
+    };
+    Some(Curve {
+        key: &family.key,
+        name: &member.name,
+        axis: axes.index(bins.iter().map(|bin| bin.from).collect()),
+        points,
+        to: bins.last()?.to,
+        mean: bins
+            .iter()
+            .map(|bin| bin.mean().map(|mean| if points > 1 { rounded(mean) } else { mean }))
+            .collect(),
+        min: extremes(|(min, _)| min),
+        max: extremes(|(_, max)| max),
+    })
+}
+
+/// A mean to six digits: more would only make the page longer.
+fn rounded(mean: f32) -> f32 {
+    format!("{mean:.5e}").parse().unwrap_or(mean)
+}
+
+/// The name of a run: that of its folder.
+fn name(folder: &Path) -> String {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    // `.` has a name only once it is resolved.
+    name(folder)
+        .or_else(|| name(&folder.canonicalize().ok()?))
+        .unwrap_or_else(|| folder.display().to_string())
+}

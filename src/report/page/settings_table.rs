@@ -1,0 +1,64 @@
+//! The settings of a run, from its `config.yaml`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::settings::{Resolved, RunConfig};
+
+/// The settings of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SettingsTable {
+    /// Every setting with its default.
+    Rows(Vec<Resolved>),
+    /// The file as it is, which this version cannot read.
+    Text {
+        /// What is in the file.
+        text: String,
+        /// Why it cannot be read.
+        reason: String,
+    },
+}
+
+impl SettingsTable {
+    /// What the file at `path` says.
+    pub fn read(path: &Path) -> Self {
+        let text = match fs::read(path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) => {
+                let reason = match error.kind() {
+                    ErrorKind::NotFound => "config.yaml is missing".to_string(),
+                    _ => format!("config.yaml cannot be read: {error}"),
+                };
+                return Self::Text { text: String::new(), reason };
+            }
+        };
+        // As a plan, which needs none of the data or ranks that the run had.
+        match RunConfig::outline(path, &[]) {
+            Ok(config) => Self::Rows(config.plan.settings.resolved()),
+            Err(error) => Self::Text { text, reason: error.to_string() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_shown_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        let SettingsTable::Text { text, reason } = SettingsTable::read(&path) else { panic!("no file") };
+        assert_eq!((text.as_str(), reason.as_str()), ("", "config.yaml is missing"));
+        fs::write(&path, "seed: 1\nmodel: {\n").unwrap();
+        let SettingsTable::Text { text, reason } = SettingsTable::read(&path) else { panic!("no YAML") };
+        assert!(text.starts_with("seed: 1") && reason.contains("config.yaml"), "{reason}");
+        fs::write(&path, "an_old_key: 1\n").unwrap();
+        let SettingsTable::Text { reason, .. } = SettingsTable::read(&path) else { panic!("unknown keys") };
+        assert!(reason.contains("an_old_key"), "{reason}");
+    }
+}

@@ -1,0 +1,93 @@
+//! `gristmill report`, and the page that a run leaves.
+
+use crate::browser::open;
+use crate::launch::{Ended, assert_refused, gristmill, run};
+use crate::place::Place;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A run of a mixture by a version without reports, with all that it left but its checkpoints.
+fn before() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runs/mill")
+}
+
+fn report(arguments: &[&dyn AsRef<OsStr>]) -> Ended {
+    run(gristmill(["report"]).args(arguments))
+}
+
+/// A copy of that run, in which `change` replaces a text of its configuration.
+fn copy(folder: &Path, change: (&str, &str)) {
+    fs::create_dir_all(folder).expect("a folder");
+    for name in ["config.yaml", "metrics.jsonl", "log.txt"] {
+        let text = fs::read_to_string(before().join(name)).expect("a file");
+        fs::write(folder.join(name), text.replace(change.0, change.1)).expect("a file");
+    }
+}
+
+#[test]
+fn a_run_leaves_a_page_that_draws_itself() {
+    let place = Place::new();
+    run(&mut place.command(&["--do_eval", "--train_dataset.eval_fraction=0.2", "--eval_step_interval=2"]))
+        .succeeded();
+    let page = place.folder().join("report.html");
+    let text = fs::read_to_string(&page).expect("a page");
+    assert!(text.contains("\"state\":{\"word\":\"complete\""), "the run is complete");
+    if let Some(opened) = open(&page) {
+        opened.assert_drawn(7); // loss; rate, norm, scale; throughput, step time, memory
+        for text in ["Complete", "Evaluation loss", "adapter", "runner_config.stop_step"] {
+            assert!(opened.dom.contains(text), "{text} is not on the page");
+        }
+    }
+}
+
+#[test]
+fn a_run_from_before_there_were_reports() {
+    let home = tempfile::tempdir().expect("a folder");
+    let folder = home.path().join("mill");
+    copy(&folder, ("", ""));
+    let ended = report(&[&folder]).succeeded();
+    let page = folder.join("report.html");
+    assert_eq!(ended.stdout, format!("{}: {} to step 12\n", page.display(), folder.display()));
+    if let Some(opened) = open(&page) {
+        opened.assert_drawn(10); // and the balance of experts, evenness, the busiest, dropped choices
+        assert!(opened.dom.contains("A sample of 40 tokens") && opened.dom.contains("moe_config.expert_num"));
+    }
+}
+
+#[test]
+fn runs_are_compared_from_what_differs() {
+    let home = tempfile::tempdir().expect("a folder");
+    let [one, other] = ["one", "other"].map(|name| home.path().join(name));
+    copy(&one, ("", ""));
+    copy(&other, ("learning_rate: 0.003", "learning_rate: 0.004"));
+    let page = home.path().join("both.html");
+    let ended = report(&[&one, &other, &"--output", &page]).succeeded();
+    let line = format!("{}: {} to step 12, {} to step 12\n", page.display(), one.display(), other.display());
+    assert_eq!(ended.stdout, line);
+    if let Some(opened) = open(&page) {
+        opened.assert_drawn(10);
+        let (_, differences) = opened.dom.split_once("Settings that differ").expect("a section");
+        let (differences, _) = differences.split_once("</section>").expect("its end");
+        assert!(
+            differences.contains("lr_schedule.learning_rate") && differences.contains("0.004"),
+            "{differences}"
+        );
+        assert!(!differences.contains("batch_size"), "{differences}");
+    }
+}
+
+#[test]
+fn errors_are_one_line() {
+    let home = tempfile::tempdir().expect("a folder");
+    let nowhere = home.path().join("nowhere");
+    assert_refused("no folder", &report(&[&nowhere]), &["nowhere: no such folder; name the folder of a run"]);
+    let nothing = report(&[&home.path()]);
+    assert_refused("no metrics", &nothing, &["no step is in its metrics.jsonl; name the folder of a run"]);
+    fs::write(home.path().join("metrics.jsonl"), "{\"step\":1,\"lo").expect("a file");
+    assert_refused("half a line", &report(&[&home.path()]), &["no step is in its metrics.jsonl"]);
+    let below = home.path().join("metrics.jsonl/report.html");
+    let unwritable = report(&[&before(), &"--output", &below]);
+    assert_refused("no place", &unwritable, &["is a file, not a folder: choose another --output"]);
+    assert_refused("no run", &report(&[]), &["required arguments were not provided: <RUN>..."]);
+}
