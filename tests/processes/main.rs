@@ -7,6 +7,7 @@
 mod runs;
 
 mod browser;
+mod event_files;
 mod launch;
 mod place;
 
@@ -15,11 +16,11 @@ mod command_line;
 mod errors_of_configuration;
 mod errors_of_runs;
 mod generate;
+mod instruments;
 mod mixture;
 mod out_of_memory;
 mod plan;
 mod report;
 mod resume;
-mod tensorboard;
 mod token_distribution;
 mod watch;

@@ -9,12 +9,18 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The metrics of a run's folder, without what depends on the clock.
+/// The metrics of a run's folder, without what depends on the clock, and without the memory, which depends on where the run is to end.
 pub fn metrics(run: &Path) -> Vec<StepMetrics> {
     let text = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of metrics"));
     lines
-        .map(|line| StepMetrics { tokens_per_second: 0.0, step_ms: 0.0, host_memory_mib: None, ..line })
+        .map(|line| StepMetrics {
+            tokens_per_second: 0.0,
+            step_ms: 0.0,
+            host_memory_mib: None,
+            device_memory_mib: None,
+            ..line
+        })
         .collect()
 }
 
