@@ -6,6 +6,7 @@ const STATES = {
   interrupted: "Interrupted",
   failed: "Failed",
   stopped: "Stopped",
+  lost: "Last known state",
 };
 
 /** The head of the page: name, state, and what the files lack. */

@@ -162,7 +162,7 @@ class LineChart extends Panel {
   drawValues(step) {
     for (const line of this.spec.lines) {
       const { curve } = line;
-      const at = step === null ? -1 : curve.at(step);
+      const at = step === null || step > line.run.step ? -1 : curve.at(step);
       const value = step === null ? curve.last() : at < 0 ? null : curve.mean[at];
       const hasRange = at >= 0 && (curve.points > 1 || line.hasBand) && value !== null;
       line.output.textContent = hasRange ? `${number(value)} (${number(curve.min[at])}–${number(curve.max[at])})` : number(value);
