@@ -11,17 +11,15 @@
 // square_sum: one workgroup per row; software tier: one invocation (lib/reduce). Reductions have a fixed order that
 // does not depend on tensor boundaries, so the norm is the same from run to run. Large models have several blocks in a row,
 // which keeps the partials few, and each block is summed by itself, which keeps the sums as accurate as for small ones.
-// Numerics: gradients are unscaled before squaring. Squares of values above 2^40 are summed times 2^-176, those of values
-// below 2^-40 times 2^150, each apart from the others, so that no square overflows or vanishes (Blue, "A Portable Fortran
-// Program to Find the Euclidean Norm of a Vector", 1978; LAPACK's dnrm2). A norm over the largest f32 becomes that. So
-// is_overflow means that a gradient is not finite, and nothing else. That is tested on the raw bits (exponent all ones):
-// shader compilers may assume that no value is NaN and drop `g != g`.
+// Numerics: gradients are unscaled before squaring, and no square overflows or vanishes (lib/squares). So is_overflow means
+// that a gradient is not finite, and nothing else.
 // weight is 1, or, if every token of the step counts the same, tokens / (targets of the step that are not ignored): the loss
 // of each micro-batch was divided by all its tokens, since the targets of the others were not known yet.
 // Clipping: factor = min(1, max_norm / (norm + 1e-6)), as in PyTorch's clip_grad_norm_.
 
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum4};
+import package::lib::squares::{SMALLEST, Squares, is_overflow, norm_of, squares_of};
 import package::lib::step_state::{HALTED, LossState, SKIPPED, StepState};
 import package::tile::{BLOCK, LANES};
 
@@ -40,17 +38,6 @@ struct Params {
 
 // By global_step: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), learning rate of parameter group 1, ...
 alias ScheduleRow = vec4<f32>;
-
-// Sums of squares by the size of their values: large ones times DOWN², ordinary ones, small ones times UP²; and how many
-// groups are not finite.
-alias Squares = vec4<f32>;
-
-const LARGE = 1099511627776.0; // 2^40
-const SMALL = 9.094947017729282e-13; // 2^-40
-const DOWN = 3.2311742677852644e-27; // 2^-88: 2^34 squares of the largest f32 have a finite sum
-const UP = 3.777893186295716e22; // 2^75: the square of the smallest normal f32 is normal
-const LARGEST = 3.4028234663852886e38;
-const SMALLEST = 1.1754943508222875e-38; // normal
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> gradients: array<vec4<f32>>;
@@ -132,36 +119,4 @@ fn halt_of(norm: f32, overflow: bool, has_nan: bool) -> u32 {
 
 fn token_weight() -> f32 {
     return select(1.0, params.tokens / max(loss.token_sum, 1.0), params.tokens > 0.0);
-}
-
-fn squares_of(values: vec4<f32>) -> Squares {
-    let sizes = abs(values);
-    let is_large = sizes > vec4<f32>(LARGE);
-    let is_small = sizes < vec4<f32>(SMALL);
-    let scaled = sizes * select(select(vec4<f32>(1.0), vec4<f32>(UP), is_small), vec4<f32>(DOWN), is_large);
-    let large = select(vec4<f32>(0.0), scaled, is_large);
-    let small = select(vec4<f32>(0.0), scaled, is_small);
-    let ordinary = select(scaled, vec4<f32>(0.0), is_large | is_small);
-    let overflows = select(0.0, 1.0, any(is_overflow(values)));
-    return Squares(dot(large, large), dot(ordinary, ordinary), dot(small, small), overflows);
-}
-
-// The root of the sum of all squares, at most the largest f32.
-fn norm_of(sums: Squares) -> f32 {
-    let large = sqrt(sums.x);
-    if (large >= LARGEST * DOWN) {
-        return LARGEST;
-    }
-    return hypotenuse(large / DOWN, hypotenuse(sqrt(sums.y), sqrt(sums.z) / UP));
-}
-
-// √(a² + b²) of two lengths.
-fn hypotenuse(a: f32, b: f32) -> f32 {
-    let longer = max(a, b);
-    let ratio = min(a, b) / max(longer, SMALLEST);
-    return min(longer * sqrt(1.0 + ratio * ratio), LARGEST);
-}
-
-fn is_overflow(value: vec4<f32>) -> vec4<bool> {
-    return (bitcast<vec4<u32>>(value) & vec4<u32>(0x7f800000u)) == vec4<u32>(0x7f800000u);
 }

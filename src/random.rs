@@ -2,7 +2,7 @@
 //! state to save, and any step can be repeated or resumed exactly.
 //!
 //! Streams separate the uses of one seed: the data order has the streams from [`SHUFFLE_STREAM`], the rounding of weights
-//! [`ROUNDING_STREAM`], dropout those from [`DROPOUT_STREAM`]; all other uses (initialisation, sampling) number their streams below these.
+//! [`ROUNDING_STREAM`], power iteration those from [`POWER_STREAM`], dropout those from [`DROPOUT_STREAM`]; all other uses (initialisation, sampling) number their streams below these.
 
 /// First stream of shuffling: epoch `e` uses stream `SHUFFLE_STREAM + e`.
 pub const SHUFFLE_STREAM: u64 = 1 << 48;
@@ -12,6 +12,10 @@ pub const DROPOUT_STREAM: u64 = 1 << 63;
 
 /// The stream of the bits that round updated weights, which are drawn on the device; see `shaders/lib/rounding.wgsl`.
 pub const ROUNDING_STREAM: u64 = 1 << 62;
+
+/// First stream of the vectors that power iteration starts from, which are drawn on the device; see
+/// `shaders/power_iteration.wgsl`.
+pub const POWER_STREAM: u64 = 1 << 61;
 
 /// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 ///
@@ -90,6 +94,27 @@ impl RoundingBits {
     pub fn at(&self, group: u32) -> [u16; 4] {
         let counter = u64::from(self.update) << 32 | u64::from(group);
         Philox::new(self.seed, ROUNDING_STREAM).block(counter).map(|word| (word >> 16) as u16)
+    }
+}
+
+/// The vectors that power iteration starts from, as the device draws them: the host version of `start_vectors` in
+/// `shaders/power_iteration.wgsl`.
+#[derive(Clone, Copy, Debug)]
+pub struct StartVector {
+    /// The run's seed.
+    pub seed: u64,
+    /// Number of the parameter.
+    pub stream: u32,
+    /// Updates done before.
+    pub step: u32,
+}
+
+impl StartVector {
+    /// The 4 numbers in [-1, 1) of group `group`, counted from the first vector of the parameter's matrices.
+    pub fn at(&self, group: u32) -> [f32; 4] {
+        let counter = u64::from(self.step) << 32 | u64::from(group);
+        let words = Philox::new(self.seed, POWER_STREAM | u64::from(self.stream)).block(counter);
+        words.map(|word| (word >> 8) as f32 / (1 << 23) as f32 - 1.0)
     }
 }
 

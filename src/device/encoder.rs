@@ -96,6 +96,23 @@ impl<'gpu> Encoder<'gpu> {
         }
     }
 
+    /// Adds a copy between persistent buffers, from a byte of one to a byte of another; all sizes are multiples of 4 bytes. For an
+    /// application's buffer without the usages `COPY_SRC` and `COPY_DST`, the submission fails.
+    pub fn copy_within(
+        &mut self,
+        buffers: &Buffers,
+        from: (PersistentId, u64),
+        to: (PersistentId, u64),
+        bytes: u64,
+    ) {
+        match buffers.source(from.0).and_then(|source| Ok((source, buffers.target(to.0)?))) {
+            Ok((source, target)) => {
+                self.copy(&source.buffer, source.start + from.1, &target.buffer, target.start + to.1, bytes);
+            }
+            Err(error) => self.gpu.fault(error),
+        }
+    }
+
     /// Adds a copy between two buffers; size and offsets are multiples of 4 bytes.
     pub(super) fn copy(&mut self, from: &wgpu::Buffer, at: u64, to: &wgpu::Buffer, to_at: u64, bytes: u64) {
         self.commands.copy_buffer_to_buffer(from, at, to, to_at, Some(bytes));

@@ -45,6 +45,13 @@ pub enum List {
     Group(usize),
 }
 
+/// Parameters by patterns, of which one that matches any of its names selects it.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    patterns: Vec<Regex>,
+    invert: bool,
+}
+
 /// A list of patterns that does not fit the parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
@@ -100,6 +107,27 @@ impl Grouping {
             }
         }
         Ok(groups)
+    }
+}
+
+impl Selection {
+    /// What one of `patterns` matches, all where there are none; the others with `invert`.
+    ///
+    /// # Errors
+    /// A pattern that is not a regular expression, in a sentence.
+    pub fn new(patterns: &[String], invert: bool) -> Result<Self, String> {
+        let patterns = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<_, _>>()?;
+        Ok(Self { patterns, invert })
+    }
+
+    /// Whether it selects the parameter.
+    pub fn takes(&self, spec: &Spec) -> bool {
+        let matches = |name: &str| self.patterns.iter().any(|pattern| pattern.is_match(name.as_bytes()));
+        let is_matched = self.patterns.is_empty()
+            || matches(&spec.path)
+            || megatron_name(&spec.path).is_some_and(|name| matches(&name))
+            || spec.pieces.iter().any(|piece| matches(&piece.name));
+        is_matched != self.invert
     }
 }
 

@@ -8,7 +8,7 @@ use crate::record::{Collective, Recorder, Span, State, Tensor};
 use std::ops::Range;
 
 /// Groups of 4 gradients that are summed in one go in the first pass.
-const BLOCK: u32 = 256;
+pub(super) const BLOCK: u32 = 256;
 
 /// Most rows of the first pass, whose partial sums the one workgroup of the second pass reduces; each segment may add one.
 /// Some hundred rows are left for each segment of a model with many, which keep a GPU busy.
@@ -176,34 +176,35 @@ fn record_sums(
 }
 
 /// Rows of the first pass.
-struct Rows {
+pub(super) struct Rows {
     /// Blocks of a row.
-    blocks: u32,
+    pub blocks: u32,
     /// Rows of each tensor.
-    counts: Vec<u32>,
+    pub counts: Vec<u32>,
 }
 
 impl Rows {
     /// The rows of tensors with so many elements.
-    fn of(lengths: &[u64]) -> Self {
+    pub fn of(lengths: &[u64]) -> Self {
         let blocks: u64 = lengths.iter().map(|length| u64::from(groups(*length).div_ceil(BLOCK))).sum();
         let blocks = u32::try_from(blocks.div_ceil(u64::from(MOST_ROWS))).unwrap_or(u32::MAX / BLOCK).max(1);
         let counts = lengths.iter().map(|length| groups(*length).div_ceil(BLOCK * blocks)).collect();
         Self { blocks, counts }
     }
 
-    fn total(&self) -> u32 {
+    /// Rows of all tensors.
+    pub fn total(&self) -> u32 {
         self.counts.iter().sum()
     }
 }
 
 /// Elements of a tensor, padding included.
-fn length(tensor: &Tensor) -> u64 {
+pub(super) fn length(tensor: &Tensor) -> u64 {
     u64::from(tensor.stride) * u64::from(tensor.rows)
 }
 
 /// Groups of 4 among so many elements.
-fn groups(length: u64) -> u32 {
+pub(super) fn groups(length: u64) -> u32 {
     (length / 4) as u32
 }
 

@@ -97,6 +97,8 @@ pub struct StepResult {
     pub loss: f64,
     /// Global gradient norm, before clipping.
     pub grad_norm: f64,
+    /// The gradient of each tensor that trains, before clipping.
+    pub gradients: Weights,
     /// The outcome of each micro-batch.
     pub outcomes: Vec<Outcome>,
 }
@@ -141,6 +143,7 @@ impl Trainer {
         let (outcomes, mut grads) = self.outcomes_and_gradients(micro_batches, sequence_length);
         grads.retain(|name, _| !self.frozen.contains(name));
         let norm = grad_norm(grads.values().map(Vec::as_slice));
+        let gradients = grads.clone();
         if let Some(max_norm) = max_grad_norm {
             let coefficient = clip_coefficient(norm, max_norm);
             grads.values_mut().flatten().for_each(|g| *g *= coefficient);
@@ -156,7 +159,7 @@ impl Trainer {
             memory.update(mixture, self.step, &counts.collect::<Vec<_>>());
         }
         let loss = outcomes.iter().map(Outcome::loss).sum::<f64>() / outcomes.len() as f64;
-        StepResult { loss, grad_norm: norm, outcomes }
+        StepResult { loss, grad_norm: norm, gradients, outcomes }
     }
 
     /// Updates one tensor, given its clipped gradient.

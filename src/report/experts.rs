@@ -150,7 +150,9 @@ mod tests {
         let mut distribution = TokenDistribution::new(folder.path(), "small", 5);
         for step in 1..=10 {
             let metrics = StepMetrics { step, ..StepMetrics::default() };
-            distribution.step(&StepReport { metrics: &metrics, mixture: Some(&report()) }).unwrap();
+            distribution
+                .step(&StepReport { metrics: &metrics, mixture: Some(&report()), watched: &[] })
+                .unwrap();
         }
         let tensors = folder.path().join("export_small/tensor");
         let mut names: Vec<_> =

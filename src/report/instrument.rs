@@ -2,6 +2,7 @@
 
 use super::expert_load::MixtureReport;
 use super::metrics::StepMetrics;
+use super::monitors::MonitorValue;
 use crate::error::Result;
 use std::fmt::Debug;
 
@@ -12,6 +13,8 @@ pub struct StepReport<'a> {
     pub metrics: &'a StepMetrics,
     /// The load of its experts, for a mixture.
     pub mixture: Option<&'a MixtureReport>,
+    /// The numbers of `monitor_config` that are due, in their order.
+    pub watched: &'a [MonitorValue],
 }
 
 /// Shows the steps of a run or writes them down.
@@ -95,7 +98,7 @@ mod tests {
         instruments.push(Flaky { fails: |_| false, shown: shown[1].clone() });
         for step in 1..=4 {
             let metrics = StepMetrics { step, ..StepMetrics::default() };
-            instruments.step(&StepReport { metrics: &metrics, mixture: None });
+            instruments.step(&StepReport { metrics: &metrics, mixture: None, watched: &[] });
         }
         let shown = shown.map(|shown| shown.lock().expect("no panic").clone());
         assert_eq!(shown, [vec![3, 4], vec![1, 2, 3, 4]]);

@@ -1,5 +1,6 @@
 //! `metrics.jsonl`: one JSON object per step, for `jq`, plotting scripts and tests.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -78,6 +79,9 @@ pub struct StepMetrics {
     /// Mean loss of multi-token prediction in nats per token, without its factor; not part of `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub mtp_loss: Option<f32>,
+    /// What `monitor_config` asks for, by tag, in steps in which it is due.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_map")]
+    pub monitor: Option<BTreeMap<String, f32>>,
 }
 
 /// Appends steps to a `metrics.jsonl`. Each line is written at once, so a kill loses none.
@@ -133,6 +137,13 @@ fn present_list<'de, D: Deserializer<'de>>(
 ) -> std::result::Result<Option<Vec<f32>>, D::Error> {
     let numbers = Vec::<Option<f32>>::deserialize(deserializer)?;
     Ok(Some(numbers.into_iter().map(|number| number.unwrap_or(f32::NAN)).collect()))
+}
+
+fn present_map<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<BTreeMap<String, f32>>, D::Error> {
+    let numbers = BTreeMap::<String, Option<f32>>::deserialize(deserializer)?;
+    Ok(Some(numbers.into_iter().map(|(tag, number)| (tag, number.unwrap_or(f32::NAN))).collect()))
 }
 
 #[cfg(test)]

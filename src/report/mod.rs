@@ -10,6 +10,7 @@ pub mod instrument;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
+pub mod monitors;
 mod pace;
 pub mod page;
 pub mod progress;

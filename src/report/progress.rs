@@ -33,6 +33,19 @@ pub struct ProgressPlan {
     pub log_every: u64,
 }
 
+/// The place of a step in a run, as the original counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// Epochs that the run begins in all.
+    pub epochs: u64,
+    /// The step in the epoch, from 1.
+    pub step: u64,
+    /// Steps that the run takes in this epoch: all, unless it ends within the epoch.
+    pub steps: u64,
+}
+
 /// Reports the steps of a run. Dropping it, as on an error, clears the bar.
 #[derive(Debug)]
 pub struct Progress {
@@ -100,17 +113,28 @@ impl ProgressPlan {
         Speed { step_ms, tokens_per_second, tflops: flops / 1e12, mfu: flops / self.peak_flops }
     }
 
-    fn loss_line(&self, metrics: &StepMetrics, speed: &Speed) -> LossLine {
+    /// Where step number `step` of the run is.
+    pub fn place(&self, step: u64) -> Place {
         let steps_per_epoch = self.steps_per_epoch.max(1);
-        let steps_before = metrics.step.saturating_sub(1);
+        let steps_before = step.saturating_sub(1);
         let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
         // The original counts whole epochs, also where `stop_step` ends the run within one.
         let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
-        LossLine {
+        Place {
             epoch: epochs_before + 1,
             epochs: self.total_steps.div_ceil(steps_per_epoch).min(self.epochs),
             step,
             steps: steps_left.clamp(step, steps_per_epoch),
+        }
+    }
+
+    fn loss_line(&self, metrics: &StepMetrics, speed: &Speed) -> LossLine {
+        let Place { epoch, epochs, step, steps } = self.place(metrics.step);
+        LossLine {
+            epoch,
+            epochs,
+            step,
+            steps,
             loss: metrics.loss,
             epoch_loss: None,
             step_ms: speed.step_ms,

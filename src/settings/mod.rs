@@ -31,6 +31,7 @@ mod explain;
 mod flags;
 mod instruments;
 mod model_config;
+mod monitors;
 mod plan;
 mod resolved;
 mod sections;
@@ -52,7 +53,7 @@ pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::model::{Model, Pet, PetType, Scaling};
 pub use sections::moe::Moe;
-pub use sections::monitor::Monitor;
+pub use sections::monitor::{Formats, MoeShowMode, Monitor, StableRank};
 pub use sections::optimizer::*;
 pub use sections::parallel::{
     OptimizerLevel, OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig,

@@ -3,6 +3,7 @@
 use super::engine::{MAX_PARAMETERS, MAX_SIZE, MAX_TENSORS, Source};
 use super::instruments;
 use super::model_config::model_config;
+use super::monitors;
 use super::sections::model::{Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
@@ -69,6 +70,7 @@ impl RunPlan {
         settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
         let tokens_per_step = tokens_per_step(&settings, layout.data, source);
         instruments::settle(&mut settings);
+        monitors::settle(&mut settings, source);
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
@@ -97,6 +99,7 @@ impl RunPlan {
             settings,
         };
         plan.check_groups(source);
+        monitors::check(&plan, source);
         Some(plan)
     }
 

@@ -9,10 +9,11 @@ use std::path::Path;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 40] = [
+const BASES: [&[&str]; 41] = [
     &[],
     &["--do_eval", "--train_dataset.eval_fraction=0.1", "--sample={tokens: 3}"],
     &["--runner_wrapper={use_clip_grad: True}"],
+    &["--monitor_config={monitor_on: True, local_norm_format: log, stable_rank_config: {format: log}}"],
     &["--runner_wrapper={scale_sense: {type: FixedLossScaleUpdateCell}}"],
     &["--runner_wrapper={scale_sense: {type: DynamicLossScaleUpdateCell}}"],
     &["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}}"],

@@ -4,6 +4,8 @@ use super::peak::Peak;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
+use crate::model::parameters::Gpt;
+use crate::settings::RunPlan;
 use crate::store::hugging_face;
 
 /// Variables by which the original compiles equal layers once.
@@ -64,6 +66,14 @@ pub(super) fn announce_entropy(data: &Batches) {
     tracing::info!(
         "the evaluation tokens have a unigram entropy of {nats:.3} nats: no model that ignores context does better"
     );
+}
+
+/// Logs the names of the parameters that train, a line each.
+pub(super) fn announce_parameters(plan: &RunPlan) {
+    // The plan was refused if its patterns do not fit.
+    let specs = plan.grouping().apply(Gpt::describe(&plan.model)).unwrap_or_default();
+    specs.iter().filter(|spec| spec.trains).for_each(|spec| tracing::info!("{}", spec.path));
+    tracing::info!("nothing was trained, as monitor_config.print_struct is on");
 }
 
 fn frozen_parameters(trainer: &Trainer<'_>) -> usize {

@@ -24,6 +24,8 @@ pub struct FinishedStep {
     pub local_norms: Option<Vec<f32>>,
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
+    /// What monitors left, for [`Board::values`](super::monitors::Board::values).
+    pub monitors: Vec<f32>,
     /// The load of experts, for a mixture.
     pub mixture: Option<MixtureReport>,
     /// When the device finished it.
@@ -49,11 +51,12 @@ impl FinishedEvaluation {
 }
 
 /// The buffers that are read back after a step, and how they are decoded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct StepReadback {
     state: Tensor,
     scaler: Option<Tensor>,
     local_norms: Option<Tensor>,
+    monitors: Vec<(PersistentId, u64)>,
     ahead_loss: Option<Tensor>,
     experts: Option<ExpertState>,
     losses: BalanceLosses,
@@ -66,6 +69,7 @@ impl StepReadback {
             state: recordings.state,
             scaler: recordings.scaler.map(|scaler| scaler.state),
             local_norms: recordings.local_norms,
+            monitors: recordings.monitors.sources(),
             ahead_loss: recordings.ahead_loss,
             experts: recordings.experts,
             losses: mixture.map_or(BalanceLosses::default(), |mixture| mixture.losses),
@@ -77,7 +81,8 @@ impl StepReadback {
         let state = persistent(self.state).map(|id| (id, size_of::<StepState>() as u64));
         let scaler = self.scaler.and_then(persistent).map(|id| (id, size_of::<LossScaleState>() as u64));
         let norms = self.local_norms.and_then(persistent).map(|id| (id, self.local_norm_bytes() as u64));
-        [state, scaler, norms].into_iter().flatten().chain(self.sums()).collect()
+        let monitors = self.monitors.iter().copied();
+        [state, scaler, norms].into_iter().flatten().chain(monitors).chain(self.sums()).collect()
     }
 
     /// Bytes of all of them.
@@ -96,6 +101,7 @@ impl StepReadback {
         let scaler_bytes = if self.scaler.is_some() { size_of::<LossScaleState>() } else { 0 };
         let (scaler, rest) = rest.split_at(scaler_bytes);
         let (norms, rest) = rest.split_at(self.local_norm_bytes());
+        let (monitors, rest) = rest.split_at(self.monitors.iter().map(|(_, bytes)| *bytes as usize).sum());
         let ahead_bytes = if self.ahead_loss.is_some() { size_of::<LossState>() } else { 0 };
         let (ahead, tallies) = rest.split_at(ahead_bytes);
         let mut state: StepState = bytemuck::pod_read_unaligned(state);
@@ -106,6 +112,7 @@ impl StepReadback {
             state,
             scaler,
             local_norms: self.local_norms.map(|_| bytemuck::pod_collect_to_vec(norms)),
+            monitors: bytemuck::pod_collect_to_vec(monitors),
             ahead_loss: self.ahead_loss.map(|_| mean(&bytemuck::pod_read_unaligned(ahead))),
             mixture: self.experts.map(|experts| self.mixture(&experts, tallies)),
             at,

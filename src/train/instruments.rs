@@ -6,6 +6,7 @@ use crate::model::count;
 use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
 use crate::report::instrument::Instruments;
 use crate::report::metrics::MetricsWriter;
+use crate::report::monitors::{MonitorFormats, MonitorLines};
 use crate::report::progress::Progress;
 use crate::report::remarks::Remarks;
 use crate::report::tensorboard::{Scalars, TensorBoard};
@@ -20,20 +21,23 @@ pub(super) fn instruments(
     plan: &RunPlan,
     parameters: Vec<(String, usize)>,
     progress: Progress,
+    lines: MonitorLines,
     metrics: MetricsWriter,
     after: Option<u64>,
 ) -> Result<Instruments> {
     let settings = &plan.settings;
     let mut instruments = Instruments::default();
     instruments.push(progress);
+    let monitors = lines.formats.clone();
     instruments.push(Remarks { parameters, spike_norm: settings.wrapper.spike_norm() });
+    instruments.push(lines);
     if settings.moe.as_ref().is_some_and(|moe| moe.callback_moe_droprate) {
         instruments.push(DropRates);
     }
     if let Some(distribution) = token_distribution(&plan.model, settings) {
         instruments.push(distribution);
     }
-    if let Some(board) = tensor_board(plan, after)? {
+    if let Some(board) = tensor_board(plan, monitors, after)? {
         instruments.push(board);
     }
     instruments.push(metrics);
@@ -47,7 +51,7 @@ pub(super) fn token_distribution(model: &ModelConfig, settings: &Settings) -> Op
 }
 
 /// The event file, if one is asked for.
-fn tensor_board(plan: &RunPlan, after: Option<u64>) -> Result<Option<TensorBoard>> {
+fn tensor_board(plan: &RunPlan, monitors: MonitorFormats, after: Option<u64>) -> Result<Option<TensorBoard>> {
     let settings = &plan.settings;
     let Some(asked) = &settings.tensorboard else { return Ok(None) };
     let (runner, data_parallel) = (&settings.runner, plan.layout.data as u64);
@@ -58,6 +62,7 @@ fn tensor_board(plan: &RunPlan, after: Option<u64>) -> Result<Option<TensorBoard
         has_loss_scale: asked.log_loss_scale_to_tensorboard,
         has_timers: asked.log_timers_to_tensorboard,
         has_expert_load: asked.log_expert_load_to_tensorboard,
+        monitors,
     };
     let (folder, run_name) = (&asked.tensorboard_dir, &settings.run.run_name);
     TensorBoard::open(folder, run_name, after, scalars, &sections(&settings.to_yaml())).map(Some)

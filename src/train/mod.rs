@@ -19,6 +19,7 @@ mod initial;
 mod instruments;
 pub mod length;
 mod limits;
+pub mod monitors;
 mod passes;
 pub mod peak;
 mod published_peaks;

@@ -3,6 +3,7 @@
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_binding, check_memory, misfit};
+use super::monitors::{Monitors, Watchable};
 use super::passes::{Passes, copies, sum_evaluation};
 use super::schedule_table::schedule_columns;
 use super::sharing::Sharing;
@@ -74,6 +75,8 @@ pub struct Recordings {
     pub sum_evaluation: Option<Recording>,
     /// Copies of the weights in the storage type of layers, after each change; `None` where that is f32.
     pub copy: Option<Recording>,
+    /// What is watched after an update.
+    pub monitors: Monitors,
     /// Generation of the sample at the end, if the run asks for one.
     pub sample: Option<GenerateRecordings>,
 }
@@ -151,6 +154,18 @@ impl Recordings {
             experts: buffers.experts,
         };
         let update = update.record(capabilities)?;
+        let watchable = Watchable {
+            plan,
+            layout: &layout,
+            arenas: &arenas,
+            sharing: &sharing,
+            state,
+            loss,
+            ahead_loss,
+            experts: buffers.experts,
+            capabilities,
+        };
+        let monitors = Monitors::new(&watchable, &mut persistents)?;
         let copy = copies(&layout, &arenas, &sharing, capabilities)?;
         let sum_evaluation = sum_evaluation(eval_loss, &sharing, capabilities)?;
         let read = arenas.read();
@@ -183,6 +198,7 @@ impl Recordings {
             eval,
             sum_evaluation,
             copy,
+            monitors,
             sample,
         };
         check_memory(&recordings, plan.settings.context.max_device_memory.map(|size| size.0))?;
@@ -204,6 +220,7 @@ impl Recordings {
         all.extend(self.sample.iter().flat_map(|sample| [&sample.prefill, &sample.step]));
         all.extend(&self.sum_evaluation);
         all.extend(&self.copy);
+        all.extend(self.monitors.recordings());
         all
     }
 

@@ -1,6 +1,7 @@
 //! The replays of a trainer, with the exchanges among ranks that belong to them.
 
 use super::batch_arrays::batch_stride;
+use super::monitors::SumCopy;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::device::{Encoder, Exchanges};
@@ -28,6 +29,24 @@ impl Trainer<'_> {
             Some(copy) => self.replay(encoder, copy, Exchanges::All).await,
             None => Ok(()),
         }
+    }
+
+    /// Keeps the losses so far for the monitors, after micro-batch number `micro_step` of a step.
+    pub(super) fn copy_losses(&self, encoder: &mut Encoder<'_>, micro_step: u64) {
+        let losses = self.recordings.monitors.losses.iter();
+        for (SumCopy { from, to, bytes }, into) in losses.flat_map(|losses| losses.copies(micro_step)) {
+            encoder.copy_within(&self.buffers, from, (into, to), bytes);
+        }
+    }
+
+    /// Computes what is watched after the update of `step`, if that is due.
+    pub(super) async fn replay_monitors(&mut self, encoder: &mut Encoder<'_>, step: u64) -> Result<()> {
+        let due = self.recordings.monitors.due(step);
+        let due: Vec<usize> = due.filter_map(|one| self.recordings.index_of(Some(one))).collect();
+        for program in due {
+            self.replay(encoder, program, Exchanges::All).await?;
+        }
+        Ok(())
     }
 
     /// Replays a program with its exchanges, if it has some.

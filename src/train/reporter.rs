@@ -2,12 +2,14 @@
 
 use super::evaluation::Evaluation;
 use super::finished::{FinishedEvaluation, FinishedStep};
+use super::monitors::Board;
 use super::step_clock::TimedStep;
 use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
 use crate::report::experts::ExpertMetrics;
 use crate::report::instrument::{Instruments, StepReport};
 use crate::report::metrics::StepMetrics;
+use crate::report::monitors::{MonitorValue, singles};
 use std::collections::VecDeque;
 
 /// Turns finished steps into metrics and hands them to the instruments.
@@ -24,9 +26,20 @@ pub(super) struct Reporter<'a> {
     pub device_memory_mib: f32,
     /// Device memory of each rank in MiB, if the metrics of every rank are asked for.
     pub memory_by_rank: Option<Vec<f32>>,
-    /// Steps that wait for the loss of their evaluation, and the load of their experts.
-    pub waiting: VecDeque<(StepMetrics, Option<MixtureReport>)>,
+    /// Makes the numbers of `monitor_config`.
+    pub board: Board,
+    /// Steps that wait for the loss of their evaluation.
+    pub waiting: VecDeque<Measured>,
     pub losses: Losses,
+}
+
+/// What is known of a step.
+pub(super) struct Measured {
+    pub metrics: StepMetrics,
+    /// The load of its experts.
+    pub mixture: Option<MixtureReport>,
+    /// The numbers of `monitor_config`.
+    pub watched: Vec<MonitorValue>,
 }
 
 /// The losses at the end of a run, in nats per token.
@@ -53,17 +66,20 @@ impl Reporter<'_> {
                 metrics.rank_step_ms = Some(by_rank(metrics.step));
                 metrics.rank_memory_mib = self.memory_by_rank.clone();
             }
-            self.waiting.push_back((metrics, timed.finished.mixture));
+            let watched = self.board.values(&timed.finished, timed.step_ms);
+            metrics.monitor = singles(&watched);
+            self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
         }
         for &FinishedEvaluation { tag: step, loss, .. } in evaluations {
-            let of_step = self.waiting.iter_mut().filter(|(metrics, _)| metrics.step == step);
-            of_step.for_each(|(metrics, _)| metrics.eval_loss = Some(loss));
+            let of_step = self.waiting.iter_mut().filter(|measured| measured.metrics.step == step);
+            of_step.for_each(|measured| measured.metrics.eval_loss = Some(loss));
             self.losses.eval = Some(loss);
         }
-        while self.waiting.front().is_some_and(|(metrics, _)| self.is_complete(metrics)) {
-            let Some((metrics, mixture)) = self.waiting.pop_front() else { break };
+        while self.waiting.front().is_some_and(|measured| self.is_complete(&measured.metrics)) {
+            let Some(Measured { metrics, mixture, watched }) = self.waiting.pop_front() else { break };
             self.losses.train = metrics.loss;
-            self.instruments.step(&StepReport { metrics: &metrics, mixture: mixture.as_ref() });
+            let report = StepReport { metrics: &metrics, mixture: mixture.as_ref(), watched: &watched };
+            self.instruments.step(&report);
         }
     }
 

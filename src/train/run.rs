@@ -5,11 +5,12 @@ mod course;
 
 use self::alike::{check_division, check_run};
 use self::course::{Course, Results};
-use super::announce::{announce, announce_entropy};
+use super::announce::{announce, announce_entropy, announce_parameters};
 use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::{expert_metrics, instruments, token_distribution};
 use super::length::RunLength;
+use super::monitors::Board;
 use super::peak::Peak;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
@@ -24,6 +25,7 @@ use crate::ranks::Ranks;
 use crate::report::experts::TokenDistribution;
 use crate::report::log::{END_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
+use crate::report::monitors::MonitorLines;
 use crate::report::page;
 use crate::report::progress::{Progress, ProgressPlan};
 use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
@@ -110,6 +112,10 @@ async fn train(
     let loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
     let Loaded { config, data, length } = &loaded;
     let plan = &config.plan;
+    if plan.settings.monitor.print_struct {
+        announce_parameters(plan);
+        return Ok(Summary::default());
+    }
     check_run(&ranks, plan, data).await?;
     let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
@@ -181,6 +187,7 @@ async fn train_on(
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
+    let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
     let mounted = first.as_mut().map(|First { log, opened }| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
@@ -193,10 +200,12 @@ async fn train_on(
         if let Some(evaluation) = evaluation {
             announce_entropy(evaluation.data);
         }
+        let places = progress_plan(plan, length, state.step, peak);
+        let (progress, formats) = (Progress::new(places, log), board.formats().clone());
+        let lines = MonitorLines { plan: places, formats };
         opened(folder.path());
-        let progress = Progress::new(progress_plan(plan, length, state.step, peak), log);
         let after = (start != Start::New).then_some(state.step);
-        instruments(plan, trainer.recordings().layout.sizes(), progress, metrics, after)
+        instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
     });
     let mounted = ranks.agree(mounted.transpose()).await?;
     let memory_by_rank = match settings.monitor.device_local_metrics {
@@ -213,6 +222,7 @@ async fn train_on(
             skips_spikes: settings.wrapper.spike_norm().is_some(),
             device_memory_mib: device_memory_mib(trainer),
             memory_by_rank,
+            board,
             waiting: VecDeque::new(),
             losses: Losses::default(),
         },

@@ -2,7 +2,8 @@
 
 use crate::element::Element;
 use crate::model::ExpertState;
-use crate::model::arena::{Arena, ArenaLayout};
+use crate::model::arena::{Arena, ArenaLayout, Part};
+use crate::model::parameters::Spec;
 use crate::model::shards::{Bucket, Shards};
 use crate::ops::grad_norm::NormShares;
 use crate::ops::spread::ExpertRanks;
@@ -84,6 +85,14 @@ impl Sharing {
             true => self.shards.own(segment),
             false => vec![layout.segments[segment].whole()],
         }
+    }
+
+    /// What of a part of a parameter is in this rank's share of the norm: ranges of the elements of its segment.
+    pub(super) fn normed_of(&self, layout: &ArenaLayout, spec: &Spec, part: &Part) -> Vec<Range<u64>> {
+        let own = part.offset..part.offset + part.elements(spec);
+        let normed = self.normed(layout, part.segment).into_iter();
+        let shared = normed.map(|range| range.start.max(own.start)..range.end.min(own.end));
+        shared.filter(|range| !range.is_empty()).collect()
     }
 
     /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.

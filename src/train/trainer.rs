@@ -175,6 +175,7 @@ impl<'gpu> Trainer<'gpu> {
         let mut encoder = self.gpu.encoder();
         self.replay(&mut encoder, UPDATE, Exchanges::All).await?;
         self.copy_weights(&mut encoder).await?;
+        self.replay_monitors(&mut encoder, step).await?;
         self.steps.copy(&mut encoder, step, &self.buffers)?;
         encoder.submit().await?;
         self.steps.request(self.gpu);
@@ -196,6 +197,7 @@ impl<'gpu> Trainer<'gpu> {
             let is_last = micro_step + 1 == self.gradient_accumulation_steps;
             let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
             self.replay_on(&mut encoder, MICRO_STEP, exchanges, data, first_micro_step + micro_step).await?;
+            self.copy_losses(&mut encoder, micro_step);
             encoder.submit().await?;
             self.uploads.recycle(self.gpu);
         }

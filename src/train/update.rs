@@ -128,10 +128,7 @@ impl Update<'_> {
 
     /// What of a part's gradients is in this rank's share of the norm.
     fn gradients_of(&self, spec: &Spec, part: &Part) -> Vec<Tensor> {
-        let own = part.offset..part.offset + part.elements(spec);
-        let normed = self.sharing.normed(self.layout, part.segment).into_iter();
-        let shared = normed.map(|range| range.start.max(own.start)..range.end.min(own.end));
-        let shared = shared.filter(|range| !range.is_empty());
+        let shared = self.sharing.normed_of(self.layout, spec, part).into_iter();
         shared.map(|range| self.arenas.gradients.range(part.segment, range)).collect()
     }
 

@@ -124,7 +124,7 @@ pub fn follows_the_reference_on(
 
 /// Micro-batch number `micro_step`, cut from the text here: a window starts every T bytes, and each epoch takes them in an
 /// order of its own, as many as fill whole steps. Only the permutation is the library's.
-fn reference_batch(plan: &RunPlan, micro_step: u64) -> (Vec<u32>, Vec<u32>) {
+pub fn reference_batch(plan: &RunPlan, micro_step: u64) -> (Vec<u32>, Vec<u32>) {
     let text = std::fs::read("tests/data/mill.txt").expect("the text");
     let (length, runner) = (plan.model.seq_length, &plan.settings.runner);
     let (rows, accumulation) = (runner.batch_size, runner.gradient_accumulation_steps);
@@ -142,7 +142,7 @@ fn reference_batch(plan: &RunPlan, micro_step: u64) -> (Vec<u32>, Vec<u32>) {
 
 /// The f64 trainer with the plan's exemptions and frozen tensors; and the parameter group of each tensor. They follow from the
 /// names of tensors alone.
-fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, usize)>) {
+pub fn reference_trainer(setup: &Setup, plan: &RunPlan) -> (Trainer, Vec<(String, usize)>) {
     let shape = reference_shape(&plan.model);
     let names: Vec<String> = shape.parameters().into_iter().map(|(name, _)| name).collect();
     let mut reference = Trainer::new(shape, setup.initial_weights());
@@ -196,7 +196,7 @@ fn takes(patterns: &[String], name: &str) -> bool {
 }
 
 /// The f64 trainer's rule, and AdamW's settings for the tensors that the rule leaves to it.
-fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
+pub fn reference_optimizer(optimizer: &OptimizerConfig) -> (Rule, AdamWSettings) {
     let (rule, adamw) = match optimizer.kind {
         OptimizerKind::AdamW(adamw) => (Rule::AdamW, adamw),
         OptimizerKind::Sgd(SgdConfig { momentum, dampening, nesterov }) => {

@@ -21,6 +21,7 @@ mod loss_scale;
 mod memory;
 mod mindrecord;
 mod mixtures;
+mod monitors;
 mod portions;
 mod published;
 mod published_names;

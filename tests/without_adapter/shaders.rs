@@ -185,6 +185,10 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config={type: DeepseekV2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
          seq_length: 16, q_lora_rank: 12, kv_lora_rank: 8, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 12}",
     ];
+    let watched = [
+        "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
+         stable_rank_config: {format: log}}",
+    ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
@@ -196,15 +200,17 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     capabilities
         .iter()
         .flat_map(|&capabilities| {
-            let models = [&[][..], &plain, &tied, &gpt2, &exact, &fast, &latent, &dropping, &wide, &scaling];
+            let models =
+                [&[][..], &plain, &tied, &gpt2, &exact, &fast, &latent, &dropping, &wide, &scaling, &watched];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let mut in_half = Vec::new();
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {
                 in_half.extend(everything(&[model, &[half]].concat(), capabilities));
             }
-            let rounding = [halves[1].as_str(), "--optimizer.stochastic_rounding=True"];
-            let rounded =
-                optimizers.iter().flat_map(move |o| everything(&[o, rounding[0], rounding[1]], capabilities));
+            let rounding = [watched[0], halves[1].as_str(), "--optimizer.stochastic_rounding=True"];
+            let rounded = optimizers
+                .iter()
+                .flat_map(move |o| everything(&[&[o.as_str()], &rounding[..]].concat(), capabilities));
             let optimizers = optimizers.iter().flat_map(move |o| everything(&[o], capabilities));
             models
                 .chain(in_half)

@@ -9,6 +9,7 @@ mod records;
 use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
 use super::metrics::StepMetrics;
+use super::monitors::MonitorFormats;
 use crate::durable::{AppendFile, Place, read_error};
 use crate::error::Result;
 use prost::Message;
@@ -41,6 +42,8 @@ pub struct Scalars {
     pub has_timers: bool,
     /// Whether histograms of the load of experts are.
     pub has_expert_load: bool,
+    /// Which numbers of `monitor_config` are.
+    pub monitors: MonitorFormats,
 }
 
 /// The event file of a run.
@@ -132,6 +135,9 @@ impl Scalars {
         values.extend(optional.into_iter().filter_map(|(tag, number)| Some((tag, f64::from(number?)))));
         let mut values: Vec<Value> =
             values.into_iter().map(|(tag, number)| Value::scalar(tag, number)).collect();
+        let watched =
+            metrics.monitor.iter().flatten().filter(|(tag, _)| self.monitors.of(tag).to_tensorboard);
+        values.extend(watched.map(|(tag, number)| Value::scalar(tag.as_str(), f64::from(*number))));
         let layers =
             [("drop-rate", &metrics.drop_rate), ("expert-load-entropy", &metrics.expert_load_entropy)];
         for (tag, numbers) in layers {
@@ -236,7 +242,7 @@ mod tests {
 
     fn show(board: &mut TensorBoard, steps: impl Iterator<Item = u64>) {
         for step in steps {
-            board.step(&StepReport { metrics: &metrics(step), mixture: None }).unwrap();
+            board.step(&StepReport { metrics: &metrics(step), mixture: None, watched: &[] }).unwrap();
         }
     }
 

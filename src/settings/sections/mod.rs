@@ -30,6 +30,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("runner_wrapper", wrapper::Wrapper::table()),
             ("runner_wrapper.scale_sense", wrapper::LossScale::table()),
             (monitor::PATH, monitor::Monitor::table()),
+            (monitor::STABLE_RANK_PATH, monitor::StableRank::table()),
             ("optimizer", optimizer::Optimizer::table()),
             ("lr_schedule", schedule::Schedule::table()),
             ("grouped_lr_schedule", schedule::grouped_table()),

@@ -1,10 +1,48 @@
 //! `monitor_config`: what the original watches during a run.
 
+mod formats;
+mod stable_rank;
+
+pub use formats::Formats;
+pub use stable_rank::{MoeShowMode, StableRank};
+
 use crate::settings::engine::*;
 
 rows! {
-    /// `monitor_config`: norms and other numbers of the step.
+    /// `monitor_config`: norms and other numbers of single parameters, layers and micro-batches. Each goes to the log, as a line
+    /// `Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672`, to TensorBoard or to both, as its `_format` says, and is in
+    /// `monitor` of `metrics.jsonl`. What is off costs nothing.
     pub struct Monitor {
+        /// Whether anything is watched. Where it is False the formats, `throughput_baseline`, `print_struct` and
+        /// `stable_rank_config` have no effect.
+        monitor_on: bool = Host.default(false),
+        /// Steps from one report to the next; the launches of norms are made at these steps alone.
+        step_interval: u64 = Host.default(1).within(COUNT),
+        /// Parameters whose norms are reported one by one: regular expressions, found anywhere in a parameter's path here, in
+        /// Hugging Face's name or in Megatron's; by default all that train.
+        target: Vec<String> = Host.optional().example("['wo']"),
+        /// Whether the others are reported, those that `target` does not match.
+        invert: bool = Host.default(false).example("True\ntarget: ['wo']"),
+        /// `local_norm/{parameter}`: L2 norm of the parameter's gradient of the whole step, unscaled and before clipping.
+        local_norm_format: Formats = Host.optional().example("log"),
+        /// `device_local_norm`: L2 norm of all gradients of this device, which on one rank are those of the step.
+        device_local_norm_format: Formats = Host.optional().example("log"),
+        /// `micro_local_lm_loss`: mean loss of each micro-batch of the first rank in nats per token, one line each; in TensorBoard
+        /// and `metrics.jsonl` `local_lm_loss`, the mean of these. For multi-token prediction `mtp` in place of `lm`, without its
+        /// factor, and for balance losses of experts `aux`, with their factors.
+        local_loss_format: Formats = Host.optional().example("log"),
+        /// `device_accum_local_lm_loss`: mean of the losses that the first rank accumulated in the step, in nats per token; `mtp` and
+        /// `aux` as for `local_loss_format`.
+        device_local_loss_format: Formats = Host.optional().example("log"),
+        /// `adam_m_norm/{parameter}` and `adam_v_norm/{parameter}`: L2 norms of the first and second moments after the update.
+        /// The momentum of Muon and SGD is `momentum_norm/{parameter}`.
+        optimizer_state_format: Formats = Host.optional().example("log"),
+        /// `weight_norm`: L2 norm of all weights that train, after the update.
+        weight_state_format: Formats = Host.optional().example("log"),
+        /// `throughput_linearity`, to the log and to TensorBoard: samples per second and device, divided by this.
+        throughput_baseline: Option<f64> = Host.optional().within(ABOVE_ZERO).example("2.5"),
+        /// Whether the names of the parameters that train are logged, and the run ends before its first step.
+        print_struct: bool = Host.default(false),
         /// So many steps in a row that `use_skip_data_by_global_norm` skips end the run with an error.
         global_norm_spike_count_threshold: u64 = Host.default(10).within(COUNT),
         /// Whether `metrics.jsonl` has the numbers of every rank: `rank_step_ms`, how long the step took, and `rank_memory_mib`, the
@@ -12,21 +50,50 @@ rows! {
         device_local_metrics: bool = Host.default(false),
     }
     others [
-        ignored(
-            "dump_path target invert step_interval local_loss_format device_local_loss_format local_norm_format \
-                device_local_norm_format optimizer_state_format weight_state_format throughput_baseline print_struct",
-            "without effect while the monitor is off",
+        sections("stable_rank_config"),
+        ignored("dump_path", "about the files in which the original passes these numbers on"),
+        refused(
+            "check_for_global_norm",
+            Passes::Off,
+            "write `False`, and `use_skip_data_by_global_norm: True` to make no update in steps whose norm spikes",
         ),
-        refused("monitor_on check_for_global_norm", Passes::Off, "write `False`"),
+        refused("max_attention_logit_format", Passes::Off, "remove it"),
     ]
 }
 
 /// The dotted path of the section.
 pub(crate) const PATH: &str = "monitor_config";
 
+/// That of the section in it.
+pub(crate) const STABLE_RANK_PATH: &str = "monitor_config.stable_rank_config";
+
 /// Reads the section, where the keys of `shared` may be too.
 pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, Monitor) {
     let reader = Reader::open(source, PATH, &[&Monitor::table(), shared]);
     let monitor = Monitor::read(&reader);
     (reader, monitor)
+}
+
+impl Monitor {
+    /// Every key that says where a number goes, and what it says.
+    pub fn formats(&self) -> [(&'static str, Formats); 6] {
+        [
+            ("local_norm_format", self.local_norm_format),
+            ("device_local_norm_format", self.device_local_norm_format),
+            ("local_loss_format", self.local_loss_format),
+            ("device_local_loss_format", self.device_local_loss_format),
+            ("optimizer_state_format", self.optimizer_state_format),
+            ("weight_state_format", self.weight_state_format),
+        ]
+    }
+
+    /// Says where each of these numbers goes by `change`.
+    pub(crate) fn change_formats(&mut self, change: impl Fn(&'static str, Formats) -> Formats) {
+        self.local_norm_format = change("local_norm_format", self.local_norm_format);
+        self.device_local_norm_format = change("device_local_norm_format", self.device_local_norm_format);
+        self.local_loss_format = change("local_loss_format", self.local_loss_format);
+        self.device_local_loss_format = change("device_local_loss_format", self.device_local_loss_format);
+        self.optimizer_state_format = change("optimizer_state_format", self.optimizer_state_format);
+        self.weight_state_format = change("weight_state_format", self.weight_state_format);
+    }
 }

@@ -12,6 +12,7 @@ fn finished(state: StepState) -> FinishedStep {
         state,
         scaler: None,
         local_norms: None,
+        monitors: Vec::new(),
         ahead_loss: None,
         mixture: None,
         at: Instant::now(),

@@ -10,6 +10,7 @@ mod malformed;
 mod mixture;
 mod mixture_errors;
 mod model;
+mod monitors;
 mod optimizer;
 mod overrides;
 mod ranks;

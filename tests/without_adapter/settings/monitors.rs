@@ -1,0 +1,143 @@
+//! `monitor_config`: what is watched, where it goes, and what is refused.
+
+use super::{BASE, assert_reads_back, message, resolve};
+use gristmill::settings::{Formats, MoeShowMode, Override, RunConfig, RunPlan};
+use std::path::Path;
+
+fn watched(keys: &str) -> (RunPlan, Vec<String>) {
+    let flag = format!("--monitor_config={{monitor_on: True, {keys}}}");
+    let (plan, notices) = resolve(BASE, &[&flag]).unwrap_or_else(|error| panic!("{keys}: {error}"));
+    assert_reads_back(&plan);
+    (plan, without_clipping(notices))
+}
+
+/// The notices but that the base has no `runner_wrapper`.
+fn without_clipping(notices: Vec<String>) -> Vec<String> {
+    notices.into_iter().filter(|notice| !notice.starts_with("runner_wrapper")).collect()
+}
+
+/// What is answered to keys of the section, `key=value`.
+fn refused(keys: &[&str]) -> String {
+    let flags = keys.iter().map(|key| format!("--monitor_config.{key}"));
+    let flags: Vec<String> = flags.chain(["--monitor_config.monitor_on=True".to_string()]).collect();
+    message(BASE, &flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn every_form_of_a_format() {
+    let formats = |form: &str| watched(&format!("local_norm_format: {form}"));
+    for (form, want) in [("log", Formats::LOG), ("[log]", Formats::LOG), ("null", Formats::default())] {
+        let (plan, notices) = formats(form);
+        assert_eq!(plan.settings.monitor.local_norm_format, want, "{form}");
+        assert_eq!(notices, [""; 0], "{form}");
+    }
+    // As in the original, what cannot go to TensorBoard goes to the log.
+    for form in ["tensorboard", "[tensorboard]", "['log', 'tensorboard']"] {
+        let (plan, notices) = formats(form);
+        assert_eq!(plan.settings.monitor.local_norm_format, Formats::LOG, "{form}");
+        let notice =
+            "monitor_config.local_norm_format: to the log alone, as there is no `tensorboard` section";
+        assert_eq!(notices, [notice], "{form}");
+    }
+    let flags = [
+        "--tensorboard={}",
+        "--monitor_config={monitor_on: True, local_norm_format: ['log', 'tensorboard']}",
+    ];
+    let (plan, notices) = resolve(BASE, &flags).unwrap();
+    assert_eq!(
+        (plan.settings.monitor.local_norm_format, without_clipping(notices).len()),
+        (Formats::BOTH, 0)
+    );
+    for wrong in ["csv", "[log, csv]", "True"] {
+        let line = refused(&[&format!("local_norm_format={wrong}")]);
+        let expected =
+            "--monitor_config.local_norm_format: expected log, tensorboard or a list of both, found ";
+        assert!(line.starts_with(expected), "{line}");
+    }
+}
+
+#[test]
+fn stable_ranks_have_a_section() {
+    let (plan, _) = watched(
+        "stable_rank_config: {format: log, step_interval: 7, moe_show_mode: full, do_aggregation: True}",
+    );
+    let config = plan.settings.stable_rank.expect("a section");
+    assert_eq!(
+        (config.step_interval, config.power_iteration_num, config.moe_show_mode),
+        (7, 5, MoeShowMode::Full)
+    );
+    let (plan, _) = watched("stable_rank_config: {step_interval: 7}");
+    assert_eq!(plan.settings.stable_rank, None, "without a format there are none");
+    let line = refused(&["stable_rank_config.moe_show_mode=some"]);
+    assert!(line.ends_with("moe_show_mode: expected all, full or statistics, found `some`"), "{line}");
+}
+
+#[test]
+fn a_monitor_that_is_off_has_no_effect() {
+    let keys =
+        "local_norm_format: log, target: ['wo'], print_struct: True, stable_rank_config: {format: log}";
+    let (plan, notices) = resolve(BASE, &[&format!("--monitor_config={{{keys}}}")]).unwrap();
+    assert_eq!(
+        without_clipping(notices),
+        [
+            "monitor_config: without effect while `monitor_on` is False: target, local_norm_format, print_struct, stable_rank_config"
+        ]
+    );
+    assert_eq!(plan, resolve(BASE, &[]).unwrap().0);
+}
+
+#[test]
+fn patterns_that_select_nothing_are_one_line() {
+    for keys in [&["local_norm_format=log", "target=['no_such']"], &["local_norm_format=log", "invert=True"]]
+    {
+        let line = refused(keys);
+        assert!(line.contains("selects no parameter that trains; names are such as "), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+    }
+    let line = refused(&["target=['*']"]);
+    assert!(line.starts_with("--monitor_config.target: `*` is no regular expression"), "{line}");
+    let line = refused(&["stable_rank_config={format: log, target: ['(']}"]);
+    assert!(line.contains("`(` is no regular expression"), "{line}");
+    let (plan, _) = watched("local_norm_format: log, target: ['layers.[01]', 'no_such'], invert: True");
+    assert!(plan.settings.monitor.invert);
+}
+
+#[test]
+fn what_is_not_built_is_one_line() {
+    let line = refused(&["check_for_global_norm=True"]);
+    assert!(
+        line.contains("check_for_global_norm: not built yet (found `True`); write `False`, and "),
+        "{line}"
+    );
+    assert!(refused(&["throughput_baseline=0"]).contains("expected a number above 0, found `0`"));
+}
+
+/// Of several ranks a norm that sums squares can be watched; what needs all gradients or all weights on one cannot.
+#[test]
+fn what_several_ranks_cannot_watch_is_one_line() {
+    let answer = |monitor: &[&str], optimizer: bool| {
+        let flags = [
+            "--use_parallel=True".to_string(),
+            "--parallel_config.data_parallel=2".to_string(),
+            format!("--parallel.enable_parallel_optimizer={}", if optimizer { "True" } else { "False" }),
+            "--monitor_config.monitor_on=True".to_string(),
+        ];
+        let flags: Vec<String> =
+            flags.into_iter().chain(monitor.iter().map(|key| format!("--monitor_config.{key}"))).collect();
+        let overrides = Override::parse_all(&flags).unwrap();
+        let config = RunConfig::parse_on_rank(BASE, Path::new("x.yaml"), &overrides, 0, 2);
+        config.map_or_else(|error| error.to_string(), |_| "accepted".to_string())
+    };
+    let all = ["local_norm_format", "optimizer_state_format", "weight_state_format", "local_loss_format"];
+    let all = all.map(|key| format!("{key}=log"));
+    assert_eq!(answer(&all.each_ref().map(String::as_str), true), "accepted");
+    let device = answer(&["device_local_norm_format=log"], false);
+    assert!(device.contains("device_local_norm_format: is not built for several ranks, "), "{device}");
+    let ranks = ["stable_rank_config.format=log"];
+    assert_eq!(answer(&ranks, false), "accepted");
+    let parted = answer(&ranks, true);
+    assert!(
+        parted.contains("format: is not built for ranks that hold a part of the weights each"),
+        "{parted}"
+    );
+}
