@@ -57,8 +57,7 @@ pub struct Arguments {
     /// Train on N threads of this process, each a rank with its device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
     ranks: Option<u16>,
-    /// Serve the run's report while it trains, as a page that updates itself: on port 4747 of this machine, or where PORT or
-    /// ADDRESS:PORT says
+    /// Serve the report while the run trains: at port 4747 here, or PORT, or ADDRESS:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
 }
