@@ -19,7 +19,7 @@ pub struct Arguments {
     /// The folder of a run, such as output/tiny; several are drawn in the same charts
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The page to write; without it report.html in the folder of a single run, or here for several
+    /// The page to write [default: report.html in the run's folder, or here for several runs]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -29,8 +29,9 @@ Overrides follow the file and set any key of the configuration by its path: --lr
 The flags of the original's launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
 --load_checkpoint, --output_dir, and --options KEY=VALUE ... for any keys.
 
-A run leaves config.yaml, metrics.jsonl, checkpoint/, log.txt and report.html in output_dir/run_name (./output/tiny for
-configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one exits at once.";
+A run leaves config.yaml, metrics.jsonl, checkpoint/, log.txt and report.html in output_dir/run_name
+(./output/tiny for configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one
+exits at once.";
 
 /// The section of `--help` on exit codes.
 pub const EXIT_CODES: &str = "\
@@ -57,8 +58,7 @@ pub struct Arguments {
     /// Train on N threads of this process, each a rank with its device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
     ranks: Option<u16>,
-    /// Serve the run's report while it trains, as a page that updates itself: on port 4747 of this machine, or where PORT or
-    /// ADDRESS:PORT says
+    /// Serve the report while the run trains: at port 4747 here, or PORT, or ADDRESS:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
 }

@@ -8,7 +8,7 @@ const NAMES: [&str; 5] = ["chromium", "chromium-browser", "google-chrome", "goog
 
 /// What a page has become after its script ran.
 pub struct Opened {
-    /// The document.
+    /// The document up to its data, without the places where its words may break.
     pub dom: String,
     /// What was written to the console.
     pub console: Vec<String>,
@@ -62,7 +62,10 @@ pub fn open(path: &Path) -> Option<Opened> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "Chromium failed:\n{stderr}");
     let console = stderr.lines().filter(|line| line.contains("CONSOLE")).map(str::to_string).collect();
-    Some(Opened { dom: String::from_utf8_lossy(&output.stdout).into_owned(), console })
+    let document = String::from_utf8_lossy(&output.stdout);
+    let dom =
+        document.split("<script type=\"application/json\"").next().unwrap_or_default().replace("<wbr>", "");
+    Some(Opened { dom, console })
 }
 
 fn browser() -> Option<PathBuf> {

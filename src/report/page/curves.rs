@@ -209,7 +209,7 @@ impl Member {
     /// The least value of the bins, after the least one was taken away.
     fn rest_least(&self) -> Option<(f32, u64)> {
         let bins = self.series.after(None).iter();
-        let all = bins.filter_map(|bin| Some((bin.extremes().0?, bin.from)));
+        let all = bins.filter_map(|bin| Some((bin.min()?, bin.from)));
         all.min_by(|one, other| one.0.total_cmp(&other.0))
     }
 }

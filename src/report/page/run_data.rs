@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::curves::{Family, Member};
 use super::journal::Journal;
 use super::run_files::{Known, RunFiles};
+use super::series::Bin;
 use super::settings_table::SettingsTable;
 use super::state::State;
 
@@ -134,9 +135,7 @@ fn curve<'a>(
 ) -> Option<Curve<'a>> {
     let bins = member.series.after(after);
     let points = member.series.points_per_bin();
-    let extremes = |pick: fn((Option<f32>, Option<f32>)) -> Option<f32>| {
-        (points > 1).then(|| bins.iter().map(|bin| pick(bin.extremes())).collect())
-    };
+    let each = |extreme: fn(&Bin) -> Option<f32>| (points > 1).then(|| bins.iter().map(extreme).collect());
     Some(Curve {
         key: &family.key,
         name: &member.name,
@@ -147,8 +146,8 @@ fn curve<'a>(
             .iter()
             .map(|bin| bin.mean().map(|mean| if points > 1 { rounded(mean) } else { mean }))
             .collect(),
-        min: extremes(|(min, _)| min),
-        max: extremes(|(_, max)| max),
+        min: each(Bin::min),
+        max: each(Bin::max),
     })
 }
 

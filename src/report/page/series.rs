@@ -120,10 +120,14 @@ impl Bin {
         (self.finite > 0).then(|| (self.sum / self.finite as f64) as f32)
     }
 
-    /// The least and the greatest finite value.
-    pub fn extremes(&self) -> (Option<f32>, Option<f32>) {
-        let finite = |value: f32| value.is_finite().then_some(value);
-        (finite(self.min), finite(self.max))
+    /// The least finite value.
+    pub fn min(&self) -> Option<f32> {
+        (self.finite > 0).then_some(self.min)
+    }
+
+    /// The greatest finite value.
+    pub fn max(&self) -> Option<f32> {
+        (self.finite > 0).then_some(self.max)
     }
 }
 
@@ -152,11 +156,11 @@ mod tests {
         let series = filled(2000, (1..=1_000_000).map(|step| if step == 777_777 { 1e6 } else { 1.0 }));
         let bins = series.after(None);
         assert!(bins.len() <= 2000 && bins.len() > 900, "{} bins", bins.len());
-        let highest = bins.iter().filter_map(|bin| bin.extremes().1).fold(0.0, f32::max);
+        let highest = bins.iter().filter_map(|bin| bin.max()).fold(0.0, f32::max);
         assert_eq!(highest, 1e6);
-        let spike = bins.iter().find(|bin| bin.extremes().1 == Some(1e6)).unwrap();
+        let spike = bins.iter().find(|bin| bin.max() == Some(1e6)).unwrap();
         assert!((spike.from..=spike.to).contains(&777_777));
-        assert_eq!(spike.extremes().0, Some(1.0));
+        assert_eq!(spike.min(), Some(1.0));
         // Without a hole or an overlap.
         assert!(bins.windows(2).all(|pair| pair[1].from == pair[0].to + 1));
         assert_eq!((bins[0].from, bins[bins.len() - 1].to), (1, 1_000_000));
@@ -168,8 +172,8 @@ mod tests {
         let series = filled(2, [1.0, f32::INFINITY, 3.0, 7.0, f32::NAN]);
         assert_eq!(series.points_per_bin(), 4);
         let bins = series.after(None);
-        assert_eq!((bins[0].mean(), bins[0].extremes()), (Some(11.0 / 3.0), (Some(1.0), Some(7.0))));
-        assert_eq!((bins[1].mean(), bins[1].extremes()), (None, (None, None)));
+        assert_eq!((bins[0].mean(), bins[0].min(), bins[0].max()), (Some(11.0 / 3.0), Some(1.0), Some(7.0)));
+        assert_eq!((bins[1].mean(), bins[1].min(), bins[1].max()), (None, None, None));
     }
 
     #[test]
@@ -193,6 +197,6 @@ mod tests {
         let mut series = filled(64, (0..50).map(|value| value as f32));
         assert!(series.limit(16) && !series.limit(16));
         assert_eq!((series.after(None).len(), series.points_per_bin()), (13, 4));
-        assert_eq!(series.after(None)[12].extremes(), (Some(48.0), Some(49.0)));
+        assert_eq!((series.after(None)[12].min(), series.after(None)[12].max()), (Some(48.0), Some(49.0)));
     }
 }

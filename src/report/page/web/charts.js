@@ -69,13 +69,13 @@ function specification(chart, runs) {
 
 function ofRun(run, chart, curves, kind, order) {
   if (curves.length === 1 && curves[0].name === "") {
-    return [{ curve: curves[0], label: kind || "value", short: kind, color: order % 8, dash: order % 4 }];
+    return [{ run, curve: curves[0], label: kind || "value", short: kind, color: order % 8, dash: order % 4 }];
   }
   const first = chart.layers ? Number(run.valueOf("moe_config.first_k_dense_replace") ?? 0) : 0;
   return curves.map((curve, index) => {
     const place = /^\d+$/.test(curve.name) ? Number(curve.name) + first : curve.name;
     const name = `${kind} ${place}`.trim();
-    return { curve, label: name || chart.title, short: String(typeof place === "number" ? place : index + 1), color: index % 8, dash: 0 };
+    return { run, curve, label: name || chart.title, short: String(typeof place === "number" ? place : index + 1), color: index % 8, dash: 0 };
   });
 }
 
@@ -83,7 +83,7 @@ function ofMany(run, index, chart, curves, kind, order) {
   const isOne = curves.length === 1;
   const curve = isOne ? curves[0] : together(curves);
   const what = chart.keys.length > 1 ? `, ${kind}` : isOne ? "" : ", mean";
-  return { curve, label: `${run.label}${what}`, short: run.label, color: index % 8, dash: order % 4, hasBand: !isOne };
+  return { run, curve, label: `${run.label}${what}`, short: run.label, color: index % 8, dash: order % 4, hasBand: !isOne };
 }
 
 /** The mean of curves over the same steps, and their extremes. */

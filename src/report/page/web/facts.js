@@ -6,6 +6,7 @@ const STATES = {
   interrupted: "Interrupted",
   failed: "Failed",
   stopped: "Stopped",
+  lost: "Last known state",
 };
 
 /** The head of the page: name, state, and what the files lack. */
@@ -31,13 +32,14 @@ function pill({ word }) {
 
 /** What a reader must know to read the curves rightly. */
 function notes(run, isNamed) {
-  const texts = [];
-  if (run.state.detail && run.state.word !== "running") texts.push(run.state.detail);
+  const isTold = run.state.detail !== "" && run.state.word !== "running";
+  const texts = isTold ? [run.state.detail] : [];
   if (run.unreadable) texts.push(`${counted(run.unreadable, "line")} of metrics.jsonl could not be read and were left out`);
   if (run.is_last_line_unfinished) texts.push("the last line of metrics.jsonl is incomplete and was left out");
   if (run.is_cut) texts.push("there are more curves in metrics.jsonl than a page can hold; some were left out");
   const text = (sentence) => (isNamed ? `${run.label}: ${sentence}` : sentence.charAt(0).toUpperCase() + sentence.slice(1));
-  return texts.map((sentence) => make("p", { class: `note ${run.state.word === "failed" ? "bad" : ""}` }, text(sentence)));
+  const isBad = (index) => index === 0 && run.state.word === "failed";
+  return texts.map((sentence, index) => make("p", { class: `note ${isBad(index) ? "bad" : ""}` }, text(sentence)));
 }
 
 /** The numbers that matter most: tiles for a run, a table for several. */

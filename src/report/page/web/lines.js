@@ -28,7 +28,7 @@ class LineChart extends Panel {
 
   fillLegend() {
     const entry = (line) => {
-      line.output = make("span", { class: "value" });
+      line.output = make("span", { class: `value ${this.hasRange(line) ? "long" : ""}` });
       const swatch = draw("svg", { class: `swatch c${line.color}`, viewBox: "0 0 22 8", "aria-hidden": "true" });
       swatch.append(draw("path", { class: `line dash${line.dash}`, d: "M1 4H21" }));
       return make("li", {}, swatch, make("span", { class: "name" }, line.label), line.output);
@@ -60,6 +60,11 @@ class LineChart extends Panel {
     this.svg.append(draw("clipPath", { id: clip }, draw("rect", box)), content);
     this.drawMarks(content);
     drawn.forEach((line) => this.drawLine(content, line));
+  }
+
+  /** Whether the legend shows the extremes of a bin: not of many lines, which would take too much room. */
+  hasRange({ curve, hasBand }) {
+    return this.spec.lines.length <= 2 && (curve.points > 1 || hasBand === true);
   }
 
   /** Which bins of a line are in view, one more on each side, and their extremes. */
@@ -162,9 +167,9 @@ class LineChart extends Panel {
   drawValues(step) {
     for (const line of this.spec.lines) {
       const { curve } = line;
-      const at = step === null ? -1 : curve.at(step);
+      const at = step === null || step > line.run.step ? -1 : curve.at(step);
       const value = step === null ? curve.last() : at < 0 ? null : curve.mean[at];
-      const hasRange = at >= 0 && (curve.points > 1 || line.hasBand) && value !== null;
+      const hasRange = at >= 0 && this.hasRange(line) && value !== null;
       line.output.textContent = hasRange ? `${number(value)} (${number(curve.min[at])}–${number(curve.max[at])})` : number(value);
       if (at < 0 || value === null || (this.isLog && value <= 0)) continue;
       const y = this.y(this.isSmooth(line) ? curve.smoothed(view.smoothing)[at] : value);

@@ -114,6 +114,8 @@ function follow(run, pause) {
       } catch {
         wait = Math.min(wait * 2, LONGEST_PAUSE);
         show("the run has ended or cannot be reached; this page shows its last state", true);
+        run.state = { word: "lost", detail: "" };
+        showHead(view.runs);
       }
     }
     document.documentElement.dataset.polls = Number(document.documentElement.dataset.polls ?? 0) + 1;
