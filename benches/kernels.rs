@@ -19,11 +19,13 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
 use gristmill::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::power_iteration::{PowerIteration, Spectra, power_iteration};
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{
-    adamw, add, decode, embedding, l2_norm, layer_norm, muon, rms_norm, rope, sgd, swiglu, unfused,
+    adamw, add, decode, embedding, l2_norm, layer_norm, max_logit, muon, rms_norm, rope, sgd, squares,
+    swiglu, unfused,
 };
 use row::{D, F, N, Work, gpu, row};
 
@@ -322,6 +324,28 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
+/// What `monitor_config` computes of a weight.
+fn monitors(c: &mut Criterion) {
+    let gpu = gpu();
+    row(c, &gpu, "squares V=8192", |row| {
+        let (x, sums) = (row.tensor(1, 8192 * D, F32), row.tensor(1, 4, F32));
+        squares::squares(&mut row.rec, &[x], sums, 0);
+        Work::Bytes(4.0 * 8192.0 * D as f64)
+    });
+    row(c, &gpu, "power_iteration V=8192, 5 iterations", |row| {
+        let (x, state) = (row.tensor(8192, D, F32), row.state(StepState::default()));
+        let spectra = Spectra { eigenvalues: row.tensor(1, 1, F32), sums: row.tensor(1, 4, F32) };
+        let settings = PowerIteration { iterations: 5, seed: 0, stream: 0 };
+        power_iteration(&mut row.rec, &[x], 1, state, &settings, &spectra, 0);
+        Work::Bytes(11.0 * 4.0 * 8192.0 * D as f64)
+    });
+    row(c, &gpu, "max_logit 16 heads", |row| {
+        let (logits, largest) = (row.tensor(8192, 16, F32), row.tensor(1, 16, U32));
+        max_logit::max_logit(&mut row.rec, logits, largest);
+        Work::Bytes(4.0 * 8192.0 * 16.0)
+    });
+}
+
 fn losses(c: &mut Criterion) {
     let gpu = gpu();
     row(c, &gpu, "l2_norm V=8192", |row| {
@@ -371,6 +395,7 @@ criterion_group!(
     decoding,
     mixture::permutations,
     mixture::routing,
+    monitors,
     losses
 );
 criterion_main!(benches);

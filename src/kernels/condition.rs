@@ -64,6 +64,8 @@ conditions! {
     Grouped = "grouped",
     /// Rotary pairs are neighbours.
     Interleaved = "interleaved",
+    /// Attention also writes the largest score of each query.
+    Logits = "logits",
     /// Half precision is converted by the adapter's own instructions; only with `f16`.
     NativeF16 = "native_f16",
     /// A residual is added to the result.

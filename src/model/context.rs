@@ -47,6 +47,8 @@ pub struct Training {
     pub accumulation: u32,
     /// Random bits of dropout masks; `None`: nothing is dropped.
     pub masks: Option<Masks>,
+    /// (layers, heads), u32: receives the largest attention scores of each layer, if they are watched.
+    pub largest_scores: Option<Tensor>,
 }
 
 /// The random bits of dropout masks.
@@ -121,6 +123,12 @@ impl ForwardContext<'_> {
     /// Added to the mean square or the variance in the norms.
     pub(super) fn epsilon(&self) -> f32 {
         self.config.norm_eps as f32
+    }
+
+    /// The row of layer number `layer` that receives its largest attention scores, if they are watched.
+    pub(super) fn largest_scores(&self, layer: usize) -> Option<Tensor> {
+        let all = self.training()?.largest_scores?;
+        Some(all.rows(layer as u32, 1).columns(0, self.config.num_heads as u32))
     }
 
     pub(super) fn training(&self) -> Option<Training> {

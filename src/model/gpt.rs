@@ -233,7 +233,8 @@ fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: 
     let Decode { layout, tokens, scale, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
     let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, dropout };
-    tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention))
+    let largest = ctx.largest_scores(layer);
+    tape.scope("flash_attention", |tape| tape.watched_attention(qkv, ctx.batch.documents, attention, largest))
 }
 
 impl DenseFeedForward<Parameter> {

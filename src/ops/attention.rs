@@ -1,9 +1,12 @@
 //! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
 
+mod plan;
+
+use self::plan::{Pass, Plan, plan};
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Capabilities, Condition, Kernel, Tier};
+use crate::kernels::Condition;
 use crate::record::{Recorder, State, Tensor};
 
 /// The sizes and the mask of an attention.
@@ -80,6 +83,36 @@ pub fn attention(
     documents: Option<DocumentBounds>,
     shape: &Attention,
 ) {
+    forward(rec, qkv, out, lse, None, documents, shape);
+}
+
+/// [`attention`], and in `logits` (N, heads) f32, laid out as lse, the largest score of each query among the keys that it sees, as
+/// the softmax gets it: scaled, less ALiBi's part.
+#[track_caller]
+pub fn attention_with_logits(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    logits: Tensor,
+    documents: Option<DocumentBounds>,
+    shape: &Attention,
+) {
+    let fits = (logits.rows, logits.stride, logits.offset4()) == (lse.rows, lse.stride, lse.offset4());
+    assert!(fits, "logits must be laid out as lse");
+    forward(rec, qkv, out, lse, Some(logits), documents, shape);
+}
+
+#[track_caller]
+fn forward(
+    rec: &mut Recorder,
+    qkv: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    logits: Option<Tensor>,
+    documents: Option<DocumentBounds>,
+    shape: &Attention,
+) {
     shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
     let params = shape.params(qkv, out, lse, documents);
@@ -93,6 +126,8 @@ pub fn attention(
     ];
     bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
     bindings.extend(shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));
+    bindings.extend(logits.map(|logits| logits.bind_with_offset("logits", Element::F32)));
+    let kernel = kernel.condition(Condition::Logits, logits.is_some());
     rec.dispatch(kernel, &bindings, &params, [blocks, shape.layout.heads, batch]);
 }
 
@@ -252,81 +287,4 @@ struct Mask {
     seed: [u32; 2],
     threshold: u32,
     factor: f32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Forward,
-    BackwardQ,
-    BackwardKv,
-}
-
-struct Plan {
-    kernel: Kernel,
-    /// Workgroups along the tokens of one sequence.
-    blocks: u32,
-}
-
-fn plan(
-    pass: Pass,
-    shape: &Attention,
-    is_packed: bool,
-    element: Element,
-    capabilities: Capabilities,
-) -> Plan {
-    let (kernel, block) = match capabilities.tier {
-        Tier::Software => software(pass, shape.layout, element, capabilities),
-        Tier::Portable => portable(pass, shape, element),
-    };
-    let kernel = kernel
-        .condition(Condition::Alibi, shape.has_alibi)
-        .condition(Condition::Causal, shape.is_causal)
-        .condition(Condition::Windowed, shape.window.is_some())
-        .condition(Condition::Segmented, is_packed)
-        .condition(Condition::Dropout, shape.dropout.is_some())
-        .constant("D4", shape.layout.head_dim / 4)
-        .constant("V4", shape.layout.value_dim / 4);
-    Plan { kernel, blocks: shape.tokens.div_ceil(block) }
-}
-
-/// The kernel in which an invocation owns whole rows, and the rows of a workgroup.
-fn software(pass: Pass, layout: HeadLayout, element: Element, capabilities: Capabilities) -> (Kernel, u32) {
-    let (file, entry, step) = match pass {
-        Pass::Forward => ("attention/software/forward", "attention", "KEYS"),
-        Pass::BackwardQ => ("attention/software/backward_q", "attention_backward_q", "KEYS"),
-        Pass::BackwardKv => ("attention/software/backward_kv", "attention_backward_kv", "QUERIES"),
-    };
-    // More rows reuse each loaded key more often, but compile longer. One key at a time compiles fastest and runs as fast
-    // as two. A tile holds one key per lane.
-    let rows = if layout.head_dim + layout.value_dim <= 128 { 2 } else { 1 };
-    let lanes = capabilities.software_workgroup();
-    let kernel = Kernel::new(file, entry, element)
-        .condition(Condition::Shuffled, capabilities.lanes > 1)
-        .constant("LANES", lanes)
-        .constant("ROWS", rows)
-        .constant("TILE", lanes)
-        .constant(step, 1);
-    (kernel, rows * lanes)
-}
-
-/// The kernel in which a workgroup shares 32 rows, and those rows.
-fn portable(pass: Pass, shape: &Attention, element: Element) -> (Kernel, u32) {
-    let (file, entry) = match pass {
-        Pass::Forward => ("attention/portable/forward", "attention"),
-        Pass::BackwardQ => ("attention/portable/backward_q", "attention_backward_q"),
-        Pass::BackwardKv => ("attention/portable/backward_kv", "attention_backward_kv"),
-    };
-    // The largest tiles with which AMD's, NVIDIA's and Intel's compilers keep everything in registers, see
-    // benches/LOG.md: a longer chunk is unrolled into more registers where few chunks make a head.
-    let has_all_masks = shape.dropout.is_some() && shape.window.is_some();
-    let (width, chunk) = match shape.layout.head_dim.max(shape.layout.value_dim) {
-        ..=32 => (8, 2),
-        33..=64 => (16, 4),
-        65..=128 if pass == Pass::BackwardKv && has_all_masks => (16, 1),
-        65..=128 => (16, 8),
-        // Its sums of keys and of values are five chunks of columns at DeepSeek's sizes, and three of twice the width.
-        _ if pass == Pass::BackwardKv => (32, 4),
-        _ => (16, 4),
-    };
-    (Kernel::new(file, entry, element).constant("WIDTH", width).constant("CHUNK", chunk), 32)
 }

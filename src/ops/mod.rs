@@ -24,6 +24,7 @@ pub mod linear_cross_entropy;
 pub mod local_norm;
 pub mod loss_scale;
 pub mod matmul;
+pub mod max_logit;
 pub mod muon;
 pub mod permute;
 pub mod power_iteration;

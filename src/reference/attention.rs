@@ -144,7 +144,7 @@ impl Attention<'_> {
     }
 
     /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
-    fn probabilities(&self, q: &[f64], k: &[f64], row: usize, head: usize) -> (Vec<f64>, f64) {
+    pub(super) fn probabilities(&self, q: &[f64], k: &[f64], row: usize, head: usize) -> (Vec<f64>, f64) {
         let query = &q[self.query(row, head)];
         let score = |j| self.scale * dot(query, &k[self.key(j, head)]) + self.bias(row, head, j);
         let mut p: Vec<f64> = self.visible(row).map(score).collect();

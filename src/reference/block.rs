@@ -13,6 +13,7 @@ pub(super) use feed_forward::FeedForward;
 
 use super::attention::{Attention, attention, attention_backward};
 use super::gpt::{Architecture, Shape, Weights, accumulate};
+use super::largest_scores::{by_head, largest_scores};
 use super::layer_norm::{layer_norm, layer_norm_backward};
 use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
@@ -145,6 +146,11 @@ impl Block<'_> {
             _ => self.project_qkv_backward(input, dqkv, grads),
         });
         store(add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads)))
+    }
+
+    /// The largest attention score of each head.
+    pub(super) fn largest_scores(&self, saved: &Activations) -> Vec<f64> {
+        by_head(&largest_scores(&saved.q, &saved.k, &self.attention()), self.shape.num_heads)
     }
 
     /// Causal attention within each sequence, with scores scaled by 1/√head_dim or as latent attention has it.

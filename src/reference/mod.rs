@@ -23,6 +23,7 @@ pub mod gpt;
 pub mod grad_norm;
 pub mod grouped_matmul;
 pub mod l2_norm;
+pub mod largest_scores;
 pub mod latent_attention;
 pub mod latent_heads;
 pub mod layer_norm;

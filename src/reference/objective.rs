@@ -43,6 +43,8 @@ pub struct Outcome {
     pub further: Vec<(f64, usize)>,
     /// Routing statistics of the mixtures, by layer index.
     pub mixtures: BTreeMap<usize, MixtureOutcome>,
+    /// The largest attention score of each head, layer by layer, those of the MTP modules last.
+    pub largest_scores: Vec<Vec<f64>>,
 }
 
 /// Routing statistics of a mixture.
@@ -143,6 +145,10 @@ pub(super) fn with_seeds(
         accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));
     }
     let blocks = last.blocks.iter().chain(depths.iter().map(|depth| &depth.block)).enumerate();
+    let largest_scores = blocks
+        .clone()
+        .map(|(layer, saved)| shape.block(weights, memories, layer, batch).largest_scores(saved));
+    let largest_scores = largest_scores.collect();
     let mixtures = blocks.filter_map(|(layer, saved)| match &saved.feed_forward {
         FeedForward::Mixture(visit) => {
             let dropped = visit.kept.iter().filter(|kept| !**kept).count();
@@ -151,7 +157,7 @@ pub(super) fn with_seeds(
         FeedForward::Dense { .. } => None,
     });
     let mixtures = mixtures.collect();
-    (Outcome { loss_sum: head.loss_sum, count: head.count, further, mixtures }, grads)
+    (Outcome { loss_sum: head.loss_sum, count: head.count, further, mixtures, largest_scores }, grads)
 }
 
 fn mean(sum: f64, count: usize) -> f64 {

@@ -43,10 +43,9 @@ pub fn singular_values(w: &[f64], rows: usize) -> Vec<f64> {
                 let tangent = zeta.signum() / (zeta.abs() + (1.0 + zeta * zeta).sqrt());
                 let cosine = 1.0 / (1.0 + tangent * tangent).sqrt();
                 let sine = cosine * tangent;
-                for row in 0..rows {
-                    let (x, y) = (columns[i][row], columns[j][row]);
-                    columns[i][row] = cosine * x - sine * y;
-                    columns[j][row] = sine * x + cosine * y;
+                let (before, from_j) = columns.split_at_mut(j);
+                for (x, y) in before[i].iter_mut().zip(&mut from_j[0]) {
+                    (*x, *y) = (cosine * *x - sine * *y, sine * *x + cosine * *y);
                 }
             }
         }

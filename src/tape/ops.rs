@@ -9,7 +9,7 @@ use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, column_sum, embedding, layer_norm, qk_norm, rms_norm, swiglu};
+use crate::ops::{add, column_sum, embedding, layer_norm, max_logit, qk_norm, rms_norm, swiglu};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -204,11 +204,29 @@ impl<'p> Tape<'_, 'p> {
 
     /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim).
     pub fn attention(&mut self, qkv: Var, documents: Option<DocumentBounds>, attention: Attention) -> Var {
+        self.watched_attention(qkv, documents, attention, None)
+    }
+
+    /// The same, which raises `largest` (1, heads), if given, to the [largest scores](max_logit::max_logit) of its heads.
+    pub fn watched_attention(
+        &mut self,
+        qkv: Var,
+        documents: Option<DocumentBounds>,
+        attention: Attention,
+        largest: Option<Tensor>,
+    ) -> Var {
         let Tensor { rows, element, .. } = qkv.tensor;
         let layout = attention.layout;
         let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
         let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
-        attention::attention(self.rec, qkv.tensor, y, lse, documents, &attention);
+        match largest {
+            None => attention::attention(self.rec, qkv.tensor, y, lse, documents, &attention),
+            Some(largest) => {
+                let logits = self.rec.tensor("logits", rows, layout.heads, Element::F32);
+                attention::attention_with_logits(self.rec, qkv.tensor, y, lse, logits, documents, &attention);
+                max_logit::max_logit(self.rec, logits, largest);
+            }
+        }
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);
         self.result(y, &[qkv], false, move |tape, dy| {

@@ -57,6 +57,7 @@ pub(super) struct StepReadback {
     scaler: Option<Tensor>,
     local_norms: Option<Tensor>,
     monitors: Vec<(PersistentId, u64)>,
+    watched_sums: Option<PersistentId>,
     ahead_loss: Option<Tensor>,
     experts: Option<ExpertState>,
     losses: BalanceLosses,
@@ -70,6 +71,7 @@ impl StepReadback {
             scaler: recordings.scaler.map(|scaler| scaler.state),
             local_norms: recordings.local_norms,
             monitors: recordings.monitors.sources(),
+            watched_sums: recordings.monitors.cleared(),
             ahead_loss: recordings.ahead_loss,
             experts: recordings.experts,
             losses: mixture.map_or(BalanceLosses::default(), |mixture| mixture.losses),
@@ -92,7 +94,7 @@ impl StepReadback {
 
     /// The buffers that accumulate over a step and are cleared before it: all but the states, which persist.
     pub fn cleared(&self) -> impl Iterator<Item = PersistentId> + use<> {
-        self.sums().into_iter().map(|(id, _)| id)
+        self.sums().into_iter().map(|(id, _)| id).chain(self.watched_sums)
     }
 
     pub fn read(&self, arrival: Arrival) -> FinishedStep {

@@ -2,12 +2,14 @@
 //! the host reads together with a step's results.
 
 mod board;
+mod logits;
 mod losses;
 mod norms;
 mod spectra;
 mod stable_rank;
 
 pub use board::Board;
+pub use logits::MaxLogits;
 pub use losses::{Losses, MicroLosses, SumCopy};
 pub use norms::{Norms, Watched};
 pub use stable_rank::{Matrices, StableRanks};
@@ -29,6 +31,8 @@ pub struct Monitors {
     pub norms: Option<Norms>,
     /// Losses of micro-batches.
     pub losses: Option<MicroLosses>,
+    /// The largest attention scores.
+    pub logits: Option<MaxLogits>,
     /// Stable ranks of weights.
     pub stable_ranks: Option<StableRanks>,
     /// `LossState` of the training batches, where norms of gradients depend on it.
@@ -46,6 +50,7 @@ pub(super) struct Watchable<'a> {
     pub loss: Tensor,
     pub ahead_loss: Option<Tensor>,
     pub experts: Option<ExpertState>,
+    pub logits: Option<MaxLogits>,
     pub capabilities: Capabilities,
 }
 
@@ -60,7 +65,7 @@ impl Monitors {
         let loss = norms.is_some().then_some(run.loss).filter(|_| weighs_tokens);
         let losses = MicroLosses::new(run, persistents);
         let stable_ranks = StableRanks::new(run, persistents)?;
-        Ok(Self { norms, losses, stable_ranks, loss })
+        Ok(Self { norms, losses, stable_ranks, logits: run.logits.clone(), loss })
     }
 
     /// All recordings.
@@ -76,13 +81,19 @@ impl Monitors {
         norms.map(|norms| &norms.recording).chain(ranks.map(|ranks| &ranks.recording))
     }
 
+    /// What is cleared at the start of a step.
+    pub(super) fn cleared(&self) -> Option<PersistentId> {
+        persistent(self.logits.as_ref()?.largest)
+    }
+
     /// What the host reads after each step, and how many bytes of it: [`Board::values`] takes it in this order.
     pub(super) fn sources(&self) -> Vec<(PersistentId, u64)> {
         let norms = self.norms.iter().map(|norms| &norms.sums);
         let losses = self.losses.iter().map(|losses| &losses.rows);
+        let logits = self.logits.iter().map(|logits| &logits.largest);
         let ranks =
             self.stable_ranks.iter().flat_map(|ranks| [&ranks.spectra.eigenvalues, &ranks.spectra.sums]);
-        let tensors = self.loss.iter().chain(norms).chain(losses).chain(ranks);
+        let tensors = self.loss.iter().chain(norms).chain(losses).chain(logits).chain(ranks);
         tensors.filter_map(|tensor| Some((persistent(*tensor)?, words_of(tensor) * 4))).collect()
     }
 }

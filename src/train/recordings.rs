@@ -3,7 +3,7 @@
 use super::arenas::Arenas;
 use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_binding, check_memory, misfit};
-use super::monitors::{Monitors, Watchable};
+use super::monitors::{MaxLogits, Monitors, Watchable};
 use super::passes::{Passes, copies, sum_evaluation};
 use super::schedule_table::schedule_columns;
 use super::sharing::Sharing;
@@ -133,7 +133,10 @@ impl Recordings {
             next_token: loss,
             multi_token: ahead_loss,
         };
-        let training = context(Mode::Training(Training { step: state, accumulation, masks }));
+        let logits = MaxLogits::new(plan, &mut persistents);
+        let largest_scores = logits.as_ref().map(|logits| logits.largest);
+        let training = Training { step: state, accumulation, masks, largest_scores };
+        let training = context(Mode::Training(training));
         let micro_step = passes.micro_step(&training, &losses).map_err(|e| misfit(&e))?;
         let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
         let eval = passes.eval(&context(Mode::Evaluation), &losses).map_err(|e| misfit(&e))?;
@@ -163,6 +166,7 @@ impl Recordings {
             loss,
             ahead_loss,
             experts: buffers.experts,
+            logits,
             capabilities,
         };
         let monitors = Monitors::new(&watchable, &mut persistents)?;

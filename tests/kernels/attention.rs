@@ -4,12 +4,15 @@ use crate::lab::{Bits, Case, allowed, check, check_tier};
 use crate::packed::{document_bounds, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::{Capabilities, Tier};
-use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
+use gristmill::ops::attention::{
+    Attention, DocumentBounds, attention, attention_backward, attention_with_logits,
+};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
 use gristmill::record::{Recorder, Tensor};
 use gristmill::reference::attention as reference;
+use gristmill::reference::largest_scores::largest_scores;
 
 const BASE: Row = Row {
     batch: 2,
@@ -254,8 +257,19 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let lse = case.output(n, row.heads.0, F32);
     let (bounds, dropout) = (row.document_bounds(case), row.dropout(case));
     let factors = row.factors(dropout);
-    attention(&mut case.rec, qkv.0, out, lse, bounds, &Attention { dropout, ..row.shape() });
-    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&row.starts(), &factors));
+    let logits = case.output(n, row.heads.0, F32);
+    let shape = Attention { dropout, ..row.shape() };
+    attention_with_logits(&mut case.rec, qkv.0, out, lse, logits, bounds, &shape);
+    let starts = row.starts();
+    let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
+    let want_logits = largest_scores(&q, &k, &row.reference(&starts, &factors));
+    // Both variants of the kernel; that without logits is the one of most runs.
+    let (plain, plain_lse) =
+        (case.output(n, row.shape().layout.out_cols(), row.element), case.output(n, row.heads.0, F32));
+    attention(&mut case.rec, qkv.0, plain, plain_lse, bounds, &shape);
+    case.expect("plain out", plain, want_out.clone(), (size * size) * allowed(row.element, row.terms()));
+    case.expect("plain lse", plain_lse, want_lse.clone(), allowed(F32, row.terms()));
+    case.expect("logits", logits, want_logits, allowed(F32, row.terms()));
     // A score of size s has an absolute error of some f32 roundings of s; so has its weight, relative to its size.
     case.expect("out", out, want_out, (size * size) * allowed(row.element, row.terms()));
     case.expect("lse", lse, want_lse, allowed(F32, row.terms()));

@@ -22,6 +22,7 @@ mod local_norm;
 mod loss_scale;
 mod masks;
 mod matmul;
+mod max_logit;
 mod muon;
 mod norms_and_sums;
 mod optimizers;

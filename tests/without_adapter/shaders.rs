@@ -7,7 +7,9 @@ use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
 use gristmill::ops::add::add;
-use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
+use gristmill::ops::attention::{
+    Attention, DocumentBounds, attention, attention_backward, attention_with_logits,
+};
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
@@ -69,7 +71,7 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
     let state = rec.tensor("dropout state", 1, DropoutState::WORDS, U32);
     let (qkv, dqkv) = (tensor(&mut rec, layout.cols()), tensor(&mut rec, layout.cols()));
     let (out, dout) = (tensor(&mut rec, layout.out_cols()), tensor(&mut rec, layout.out_cols()));
-    let lse = tensor(&mut rec, layout.heads);
+    let [lse, logits] = [0; 2].map(|_| tensor(&mut rec, layout.heads));
     let place = Dropout { probability: 0.1, seed: 0, site: 0, state };
     random_words(&mut rec, words, &place);
     for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))] {
@@ -78,6 +80,7 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
                 Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, has_alibi, dropout };
             let documents = Some(DocumentBounds { starts, ends });
             attention(&mut rec, qkv, out, lse, documents, &shape);
+            attention_with_logits(&mut rec, qkv, out, lse, logits, documents, &shape);
             attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
         }
     }
@@ -187,6 +190,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
     ];
     let watched = [
         "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
+         max_attention_logit_format: log, \
          stable_rank_config: {format: log}}",
     ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];

@@ -23,6 +23,7 @@ import package::tile::{D4, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
+@if(logits) @group(0) @binding(9) var<storage, read_write> logits: array<f32>; // laid out as lse
 
 const PARTS: u32 = (V4 + WIDTH - 1u) / WIDTH; // column chunks of the sums
 
@@ -106,10 +107,12 @@ fn write_row(place: Place, row: u32, head: u32, r: u32) {
             out[at + column] = store4(sum / total[r]);
         }
     }
-    // The last head also clears the padding of the row of lse.
+    // The last head also clears the padding of the rows of lse and logits.
     let heads = select(1u, params.lse_stride - head, head == params.heads - 1u);
     if (place.column < heads) {
         let value = (highest[r] + log2(total[r])) * LN_2;
-        lse[params.lse_offset + row * params.lse_stride + head + place.column] = select(0.0, value, place.column == 0u);
+        let lse_at = params.lse_offset + row * params.lse_stride + head + place.column;
+        lse[lse_at] = select(0.0, value, place.column == 0u);
+        @if(logits) { logits[lse_at] = select(0.0, highest[r] * LN_2, place.column == 0u); }
     }
 }

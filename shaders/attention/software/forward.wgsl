@@ -2,6 +2,7 @@
 //
 //   qkv (N, columns) read      a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = B · T
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
+//   logits (N, heads) f32      with `logits`: the largest score of each query that it sees
 //
 // An invocation owns ROWS queries of one head, LANES apart, and walks the keys, KEYS at a time, with the running
 // maximum and sum of the online softmax; the score matrix is never stored. Each loaded key serves ROWS queries, because
@@ -29,6 +30,7 @@ import package::tile::{D4, KEYS, LANES, ROWS, TILE, V4};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
 @group(0) @binding(3) var<storage, read_write> lse: array<f32>;
+@if(logits) @group(0) @binding(9) var<storage, read_write> logits: array<f32>; // laid out as lse
 
 var<private> q: array<array<vec4<f32>, D4>, ROWS>;
 var<private> sums: array<array<vec4<f32>, V4>, ROWS>; // Σ p v, to be divided by `total`
@@ -82,10 +84,12 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             }
             let lse_at = params.lse_offset + row * params.lse_stride;
             lse[lse_at + head] = (highest[r] + log2(total[r])) * LN_2;
+            @if(logits) { logits[lse_at + head] = highest[r] * LN_2; }
             // Constant bound: an inner loop that is not unrolled keeps the loop over r, and so its arrays, in memory.
             for (var pad = 1u; pad < 4u; pad++) {
                 if (head == params.heads - 1u && head + pad < params.lse_stride) {
                     lse[lse_at + head + pad] = 0.0;
+                    @if(logits) { logits[lse_at + head + pad] = 0.0; }
                 }
             }
         }

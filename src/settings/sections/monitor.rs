@@ -39,6 +39,9 @@ rows! {
         optimizer_state_format: Formats = Host.optional().example("log"),
         /// `weight_norm`: L2 norm of all weights that train, after the update.
         weight_state_format: Formats = Host.optional().example("log"),
+        /// `max_attention_logit/{layer}`: the largest attention score of each head over the rows and micro-batches of the step, scaled
+        /// and masked as the softmax gets it, in one line; with `/mean` and `/max` over the heads, which are in TensorBoard too.
+        max_attention_logit_format: Formats = Host.optional().example("log"),
         /// `throughput_linearity`, to the log and to TensorBoard: samples per second and device, divided by this.
         throughput_baseline: Option<f64> = Host.optional().within(ABOVE_ZERO).example("2.5"),
         /// Whether the names of the parameters that train are logged, and the run ends before its first step.
@@ -57,7 +60,6 @@ rows! {
             Passes::Off,
             "write `False`, and `use_skip_data_by_global_norm: True` to make no update in steps whose norm spikes",
         ),
-        refused("max_attention_logit_format", Passes::Off, "remove it"),
     ]
 }
 
@@ -75,19 +77,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, M
 }
 
 impl Monitor {
-    /// Every key that says where a number goes, and what it says.
-    pub fn formats(&self) -> [(&'static str, Formats); 6] {
-        [
-            ("local_norm_format", self.local_norm_format),
-            ("device_local_norm_format", self.device_local_norm_format),
-            ("local_loss_format", self.local_loss_format),
-            ("device_local_loss_format", self.device_local_loss_format),
-            ("optimizer_state_format", self.optimizer_state_format),
-            ("weight_state_format", self.weight_state_format),
-        ]
-    }
-
-    /// Says where each of these numbers goes by `change`.
+    /// Changes what each key says of where its number goes.
     pub(crate) fn change_formats(&mut self, change: impl Fn(&'static str, Formats) -> Formats) {
         self.local_norm_format = change("local_norm_format", self.local_norm_format);
         self.device_local_norm_format = change("device_local_norm_format", self.device_local_norm_format);
@@ -95,5 +85,7 @@ impl Monitor {
         self.device_local_loss_format = change("device_local_loss_format", self.device_local_loss_format);
         self.optimizer_state_format = change("optimizer_state_format", self.optimizer_state_format);
         self.weight_state_format = change("weight_state_format", self.weight_state_format);
+        let key = "max_attention_logit_format";
+        self.max_attention_logit_format = change(key, self.max_attention_logit_format);
     }
 }

@@ -1,12 +1,12 @@
 //! From what the device computed to numbers with tags.
 
 use super::spectra::stable_ranks;
-use super::{Losses, Matrices, MicroLosses, Monitors, Watched, words_of};
+use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Watched, words_of};
 use crate::model::arena::ArenaLayout;
 use crate::model::parameters::UpdateRule;
 use crate::ops::squares::SquareSum;
 use crate::ops::step_state::LossState;
-use crate::record::State;
+use crate::record::{State, Tensor};
 use crate::report::monitors::{Goes, MonitorFormats, MonitorValue, Numbers};
 use crate::settings::{Formats, Monitor, OptimizerKind, RunPlan, StableRank};
 use crate::train::finished::FinishedStep;
@@ -19,6 +19,7 @@ pub struct Board {
     /// Tag and kind of each norm.
     norms: Vec<(String, Watched)>,
     losses: Option<MicroLosses>,
+    logits: Option<MaxLogits>,
     stable_rank: StableRank,
     matrices: Vec<Matrices>,
     /// Words of `LossState`, where it is read.
@@ -39,6 +40,7 @@ impl Board {
             config,
             norms: norms.map(|watched| (tag(plan, layout, *watched), *watched)).collect(),
             losses: monitors.losses.clone(),
+            logits: monitors.logits.clone(),
             stable_rank: plan.settings.stable_rank.clone().unwrap_or_default(),
             matrices: monitors.stable_ranks.iter().flat_map(|ranks| ranks.watched.clone()).collect(),
             loss_words: monitors.loss.as_ref().map_or(0, |loss| words_of(loss) as usize),
@@ -57,8 +59,9 @@ impl Board {
         let mut values = Vec::new();
         let (loss, rest) = finished.monitors.split_at(self.loss_words);
         let (sums, rest) = rest.split_at(4 * self.norms.len());
-        let (losses, spectra) =
-            rest.split_at(self.losses.as_ref().map_or(0, |of| words_of(&of.rows) as usize));
+        let words = |tensor: Option<&Tensor>| tensor.map_or(0, |tensor| words_of(tensor) as usize);
+        let (losses, rest) = rest.split_at(words(self.losses.as_ref().map(|of| &of.rows)));
+        let (logits, spectra) = rest.split_at(words(self.logits.as_ref().map(|of| &of.largest)));
         if self.config.monitor_on && finished.step.is_multiple_of(self.config.step_interval) {
             let norms = self.norms(finished, loss, sums);
             let (gradients, others): (Vec<_>, Vec<_>) =
@@ -70,6 +73,7 @@ impl Board {
             values.extend(self.losses.iter().flat_map(|of| self.losses(&of.of_micro_batches(losses))));
             values.extend(others.into_iter().map(|(_, value)| value));
             values.extend(self.linearity(step_ms));
+            values.extend(self.logits.iter().flat_map(|of| of.values(logits)));
         }
         if finished.step.is_multiple_of(self.stable_rank.step_interval) {
             values.extend(stable_ranks(&self.matrices, self.stable_rank.moe_show_mode, spectra));
@@ -141,6 +145,7 @@ fn formats(config: &Monitor, stable_rank: Option<&StableRank>) -> MonitorFormats
         ("momentum_norm", config.optimizer_state_format),
         ("weight_norm", config.weight_state_format),
         ("throughput_linearity", Formats::BOTH),
+        ("max_attention_logit", config.max_attention_logit_format),
     ];
     for (tag, Formats { log, tensorboard }) in tags {
         formats.set(tag, Goes { to_log: log, to_tensorboard: tensorboard });

@@ -133,6 +133,8 @@ fn what_several_ranks_cannot_watch_is_one_line() {
     assert_eq!(answer(&all.each_ref().map(String::as_str), true), "accepted");
     let device = answer(&["device_local_norm_format=log"], false);
     assert!(device.contains("device_local_norm_format: is not built for several ranks, "), "{device}");
+    let scores = answer(&["max_attention_logit_format=log"], false);
+    assert!(scores.contains("max_attention_logit_format: is not built for several ranks, "), "{scores}");
     let ranks = ["stable_rank_config.format=log"];
     assert_eq!(answer(&ranks, false), "accepted");
     let parted = answer(&ranks, true);

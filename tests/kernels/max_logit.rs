@@ -1,0 +1,29 @@
+//! The largest score of each head, over launches.
+
+use crate::lab::check;
+use gristmill::element::Element::{F32, U32};
+use gristmill::ops::max_logit::{max_logit, score};
+use gristmill::reference::largest_scores::by_head;
+
+/// A maximum is exact.
+#[test]
+fn the_largest_of_each_column_over_all_launches() {
+    for (rows, heads) in [(1, 1), (130, 6), (1000, 4), (5, 67)] {
+        check(&format!("{rows} x {heads}"), |case| {
+            let parts = [0, 1].map(|_| case.input(rows, heads, F32));
+            let none: Vec<u32> = vec![0; heads as usize];
+            let largest = case.integers(&none);
+            for part in &parts {
+                max_logit(&mut case.rec, part.tensor, largest);
+            }
+            let values: Vec<f64> = parts.iter().flat_map(|part| part.values.clone()).collect();
+            let want = by_head(&values, heads as usize);
+            case.expect_words("largest", largest, move |words| {
+                for (word, want) in words.iter().zip(&want) {
+                    assert_eq!(f64::from(score(*word)), *want);
+                }
+            });
+            assert_eq!(largest.element, U32);
+        });
+    }
+}
