@@ -10,6 +10,7 @@ pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
 mod pace;
+mod plain_lines;
 pub mod progress;
 pub mod remarks;
 pub mod tensorboard;

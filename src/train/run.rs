@@ -8,7 +8,7 @@ use self::course::{Course, Results};
 use super::announce::{announce, announce_entropy};
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, token_distribution};
+use super::instruments::{expert_metrics, instruments, loss_parts, token_distribution};
 use super::length::RunLength;
 use super::peak::Peak;
 use super::reporter::{Losses, Reporter};
@@ -240,7 +240,7 @@ fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -
 
 /// What progress is computed from. Like the original's, its lines count samples and operations of one rank.
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
-    let runner = &plan.settings.runner;
+    let (runner, lines) = (&plan.settings.runner, plan.settings.callbacks.loss.as_ref());
     ProgressPlan {
         total_steps: length.total_steps,
         start_step,
@@ -250,6 +250,8 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
         peak_flops: peak.flops(),
-        log_every: plan.settings.callbacks.loss.per_print_times,
+        log_every: lines.map_or(1, |lines| lines.per_print_times),
+        asks_for_lines: lines.is_some(),
+        loss_parts: loss_parts(plan),
     }
 }

@@ -9,9 +9,10 @@ use super::moe::Moe;
 use crate::settings::engine::*;
 
 rows! {
-    /// `MFLossMonitor`: a log line with loss, learning rate and speed.
+    /// `MFLossMonitor`: the original's two lines of a step, with loss, learning rate and speed. `log.txt` has them in any case; a console
+    /// that is no terminal has them where a file names this callback, and shorter lines otherwise. A terminal has a bar.
     pub struct LossMonitor {
-        /// Steps between log lines.
+        /// Steps between these lines.
         per_print_times: u64 = Host.default(1).within(COUNT),
     }
     others [sections("type"), ignored("keep_default_action", "about the original's callback")]
@@ -43,8 +44,8 @@ rows! {
 /// What the callbacks ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
-    /// When lines are logged.
-    pub loss: LossMonitor,
+    /// When the original's lines are logged, where the configuration names them.
+    pub loss: Option<LossMonitor>,
     /// When checkpoints are written, if at all.
     pub checkpoint: Option<CheckpointMonitor>,
     /// Whether each layer's drop rate is logged, and what the callback says of the model.
@@ -125,7 +126,7 @@ pub(crate) fn read(source: &Source<'_>) -> Callbacks {
 impl Callbacks {
     fn read_one(&mut self, source: &Source<'_>, path: &str, kind: &str) {
         match kind {
-            LOSS => self.loss = Section::read_at(source, path),
+            LOSS => self.loss = Some(Section::read_at(source, path)),
             CHECKPOINT => self.checkpoint = Some(Section::read_at(source, path)),
             DROP_RATE => {
                 let callback = DropRateCallback::read_at(source, path);
@@ -156,7 +157,8 @@ impl Callbacks {
 
     /// Its sections, to be written as items of a list. What the callbacks repeat of the model is left out.
     pub(crate) fn placed(&self) -> Vec<Placed> {
-        let mut items: Vec<(&'static str, Vec<Entry>)> = vec![(LOSS, self.loss.entries())];
+        let mut items: Vec<(&'static str, Vec<Entry>)> = Vec::new();
+        items.extend(self.loss.as_ref().map(|section| (LOSS, section.entries())));
         items.extend(self.checkpoint.as_ref().map(|section| (CHECKPOINT, section.entries())));
         items.extend(self.cold_hot.as_ref().map(|section| (COLD_HOT, section.entries())));
         items.extend(self.summary.as_ref().map(|section| (SUMMARY, section.entries())));

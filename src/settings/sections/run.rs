@@ -33,6 +33,10 @@ rows! {
         /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
         /// Under a loss scale that adapts, too, the first overflow does.
         check_for_nan_in_loss_and_grad: bool = Host.default(false),
+        /// Whether the loss lines and event files show the parts of the loss, `lm_loss`, `load_balancing_loss` and `mtp_loss`, as the
+        /// original prints them: the balance loss without its factor and per layer, that of multi-token prediction with its factor.
+        /// By default as there: where a file says `use_legacy: False`. A model without experts and such prediction has one part.
+        print_separate_loss: Option<bool> = Host.optional().example("True"),
         /// Whether one rank does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows
         /// of a step are kept by accumulation, and `context.max_device_memory` is not applied.
         as_single: bool = Host.default(false),
@@ -62,7 +66,7 @@ rows! {
         ),
         ignored(
             "use_legacy layer_decay lr_scale_factor metric eval_callbacks infer train_precision_sync \
-                infer_precision_sync postprocess_use_numpy print_separate_loss predict_batch_size input_data adapter_id",
+                infer_precision_sync postprocess_use_numpy predict_batch_size input_data adapter_id",
             "of another branch of the original, or without effect on training",
         ),
         ignored(
@@ -134,6 +138,8 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, R
     if run.do_eval {
         check_evaluation(&reader, &run);
     }
+    let is_new_style = source.node("use_legacy").and_then(bool::from_node) == Some(false);
+    run.print_separate_loss = run.print_separate_loss.or(Some(is_new_style));
     run.eval_epoch_interval = -1;
     run.base_config.clear(); // merged already
     (reader, run)
