@@ -82,7 +82,9 @@ impl Progress {
             self.since_line = Stretch::default();
         }
         if let Some(loss) = metrics.eval_loss {
-            let line = format!("step {}: eval_loss {loss:.4}", metrics.step);
+            let perplexity = metrics.eval_perplexity.map(|number| format!(", eval_perplexity {number:.4}"));
+            let line =
+                format!("step {}: eval_loss {loss:.4}{}", metrics.step, perplexity.unwrap_or_default());
             match self.plain {
                 Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
                 None => tracing::info!("{line}"),

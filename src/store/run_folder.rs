@@ -5,6 +5,7 @@
 //!     config.yaml                  the configuration with every number decided
 //!     metrics.jsonl                one object per step
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
+//!     checkpoint/meta.json         which of them is the newest
 //!     log.txt                      what the run logged
 //!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, if they are asked for
 //!     run.lock                     locked while a process writes here; its existence means nothing
@@ -14,7 +15,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::checkpoint_folder::CheckpointFolder;
+use super::checkpoint_folder::{CheckpointFolder, Keep};
 use super::{OUTPUT_DIR, json_lines};
 use crate::error::{Error, Result};
 
@@ -77,7 +78,7 @@ impl RunFolder {
                 folder.resume_point = Some(folder.find_checkpoint()?);
                 return Ok(folder);
             }
-            Start::Again if folder.checkpoints(0).latest()?.is_none() => {
+            Start::Again if folder.checkpoints(Keep::All).latest()?.is_none() => {
                 json_lines::truncate_after(&folder.metrics_path(), 0)?;
             }
             Start::New | Start::Again => refuse_existing(&folder.path)?,
@@ -111,9 +112,9 @@ impl RunFolder {
         self.resume_point.as_ref().map(|(step, path)| (*step, path.as_path()))
     }
 
-    /// The checkpoints of this run, of which the newest `keep_max` are kept; 0 keeps all.
-    pub fn checkpoints(&self, keep_max: usize) -> CheckpointFolder {
-        CheckpointFolder::new(self.path.join(CHECKPOINTS), keep_max)
+    /// The checkpoints of this run.
+    pub fn checkpoints(&self, keep: impl Into<Keep>) -> CheckpointFolder {
+        CheckpointFolder::new(self.path.join(CHECKPOINTS), keep)
     }
 
     /// The folder itself.
@@ -137,7 +138,7 @@ impl RunFolder {
     }
 
     fn find_checkpoint(&self) -> Result<(u64, PathBuf)> {
-        self.checkpoints(0).latest()?.ok_or_else(|| {
+        self.checkpoints(Keep::All).latest()?.ok_or_else(|| {
             Error::file(
                 self.path.join(CHECKPOINTS),
                 "--resume_training=True, but no complete checkpoint is here: start a new run with another \

@@ -18,6 +18,8 @@ pub(super) struct Reporter<'a> {
     pub experts: Option<ExpertMetrics>,
     pub evaluation: Option<Evaluation<'a>>,
     pub tokens_per_step: usize,
+    /// Whether an evaluation reports the perplexity.
+    pub shows_perplexity: bool,
     /// Whether steps are skipped for their gradient norm.
     pub skips_spikes: bool,
     /// Device memory of this rank in MiB.
@@ -57,7 +59,10 @@ impl Reporter<'_> {
         }
         for &FinishedEvaluation { tag: step, loss, .. } in evaluations {
             let of_step = self.waiting.iter_mut().filter(|(metrics, _)| metrics.step == step);
-            of_step.for_each(|(metrics, _)| metrics.eval_loss = Some(loss));
+            of_step.for_each(|(metrics, _)| {
+                metrics.eval_loss = Some(loss);
+                metrics.eval_perplexity = self.shows_perplexity.then(|| loss.exp());
+            });
             self.losses.eval = Some(loss);
         }
         while self.waiting.front().is_some_and(|(metrics, _)| self.is_complete(metrics)) {

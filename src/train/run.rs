@@ -15,6 +15,7 @@ use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::roll_call::RollCall;
 use super::sample::check_sample;
+use super::save_clock::SaveClock;
 use super::trainer::Trainer;
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
@@ -25,12 +26,14 @@ use crate::report::experts::TokenDistribution;
 use crate::report::log::Log;
 use crate::report::metrics::MetricsWriter;
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
+use crate::settings::{CheckpointMonitor, Context, Override, Pet, RunConfig, RunPlan};
+use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
@@ -158,7 +161,7 @@ async fn train_on(
     let folder = open_folder(&ranks, plan, start).await?;
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
     let eval = data.eval.as_ref();
-    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
+    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let mounted = log.map(|log| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
@@ -181,12 +184,18 @@ async fn train_on(
         false => None,
     };
     let checkpoint = settings.callbacks.checkpoint.as_ref();
+    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch);
+    if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
+        checkpoints.note_newest(step, newest);
+    }
+    let save_seconds = checkpoint.map_or(0, |config| config.save_checkpoint_seconds);
     let mut course = Course {
         reporter: Reporter {
             instruments: mounted.unwrap_or_default(),
             experts: expert_metrics(&plan.model),
             evaluation,
             tokens_per_step: plan.tokens_per_step,
+            shows_perplexity: settings.metric.perplexity,
             skips_spikes: settings.wrapper.spike_norm().is_some(),
             device_memory_mib: device_memory_mib(trainer),
             memory_by_rank,
@@ -195,7 +204,8 @@ async fn train_on(
         },
         results: Results::new(),
         roll_call: RollCall::new(ranks.clone()),
-        checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
+        checkpoints,
+        save_clock: SaveClock::new(if ranks.is_first() { save_seconds } else { 0 }, Instant::now()),
         is_interrupted: false,
         health: Health::new(settings.monitor.global_norm_spike_count_threshold),
         is_save_due: false,
@@ -212,6 +222,21 @@ async fn train_on(
     };
     course.train(trainer).await?;
     course.finish(trainer).await
+}
+
+/// The checkpoints of a run, named and kept as `config` says.
+fn checkpoints(
+    folder: &RunFolder,
+    config: Option<&CheckpointMonitor>,
+    steps_per_epoch: u64,
+) -> CheckpointFolder {
+    let Some(config) = config else { return folder.checkpoints(Keep::All).with_meta(steps_per_epoch) };
+    let stretch = Duration::from_secs(config.keep_checkpoint_per_n_minutes.saturating_mul(60));
+    let keep = match config.keep_checkpoint_max {
+        0 if stretch > Duration::ZERO => Keep::OnePer(stretch),
+        count => Keep::from(count as usize),
+    };
+    folder.checkpoints(keep).with_prefix(config.prefix()).with_meta(steps_per_epoch)
 }
 
 /// Loads the weights and adapters that `plan` starts from, if it names some.

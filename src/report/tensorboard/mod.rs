@@ -135,6 +135,7 @@ impl Scalars {
             ("z-loss", metrics.z_loss),
             ("mtp-loss", mtp),
             ("eval-loss", metrics.eval_loss),
+            ("eval-perplexity", metrics.eval_perplexity),
             ("device-memory-mib", metrics.device_memory_mib),
             ("host-memory-mib", metrics.host_memory_mib),
         ];

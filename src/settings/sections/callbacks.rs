@@ -1,7 +1,11 @@
 //! `callbacks`: what is logged, saved and shown while a run goes on.
 
+mod checkpoint;
+mod course;
 mod experts;
 
+pub use checkpoint::CheckpointMonitor;
+pub use course::{EvalCallback, TrainCallback};
 pub(crate) use experts::{COLLECT_FREQ, Claim, claims};
 pub use experts::{ColdHotMonitor, DropRateCallback, SummaryMonitor, TopkBiasCallback};
 
@@ -18,29 +22,6 @@ rows! {
     others [sections("type"), ignored("keep_default_action", "about the original's callback")]
 }
 
-rows! {
-    /// `CheckpointMonitor`: when checkpoints are written. Without it none are.
-    pub struct CheckpointMonitor {
-        /// Steps between checkpoints.
-        save_checkpoint_steps: u64 = Host.default(1).within(COUNT),
-        /// How many are kept.
-        keep_checkpoint_max: u64 = Host.default(5).within(COUNT),
-        /// Name that the original gives the files; here folders are named by their step.
-        prefix: String = Host.default("CKP".to_string()).example("llama"),
-    }
-    others [
-        sections("type"),
-        ignored(
-            "integrated_save async_save save_network_params remove_redundancy exception_save",
-            "about the original's files and its threads",
-        ),
-        differs("checkpoint_format", Passes::Words("safetensors"), "always safetensors"),
-        refused("save_trainable_params", Passes::Off, "write `False`: checkpoints hold all weights"),
-        refused("save_checkpoint_seconds keep_checkpoint_per_n_minutes", Passes::Off, "use save_checkpoint_steps"),
-        refused("directory", Passes::Off, "set output_dir"),
-    ]
-}
-
 /// What the callbacks ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
@@ -48,6 +29,10 @@ pub struct Callbacks {
     pub loss: Option<LossMonitor>,
     /// When checkpoints are written, if at all.
     pub checkpoint: Option<CheckpointMonitor>,
+    /// When the model is evaluated, and the path of the callback.
+    pub(crate) eval: Option<(String, EvalCallback)>,
+    /// Where training stops.
+    pub(crate) train: Option<TrainCallback>,
     /// Whether each layer's drop rate is logged, and what the callback says of the model.
     pub drop_rate: Option<DropRateCallback>,
     /// What it says of the model.
@@ -62,17 +47,21 @@ pub struct Callbacks {
 
 const LOSS: &str = "MFLossMonitor";
 const CHECKPOINT: &str = "CheckpointMonitor";
+const EVAL: &str = "EvalCallBack";
+const TRAIN: &str = "TrainCallBack";
 const DROP_RATE: &str = "MoEDropRateCallback";
 const TOPK_BIAS: &str = "TopkBiasBalanceCallback";
 const COLD_HOT: &str = "ColdHotExpertMonitor";
 const SUMMARY: &str = "SummaryMonitor";
 
 /// Every name of the callbacks that are read. The misspelling is that of half of all files.
-const READ: [(&str, &str); 8] = [
+const READ: [(&str, &str); 10] = [
     (LOSS, LOSS),
     ("LossMonitor", LOSS),
     (CHECKPOINT, CHECKPOINT),
     ("CheckpointMointor", CHECKPOINT),
+    (EVAL, EVAL),
+    (TRAIN, TRAIN),
     (DROP_RATE, DROP_RATE),
     (TOPK_BIAS, TOPK_BIAS),
     (COLD_HOT, COLD_HOT),
@@ -80,14 +69,16 @@ const READ: [(&str, &str); 8] = [
 ];
 /// Uploads to a cloud that is not ours.
 const IGNORED: [&str; 1] = ["ObsMonitor"];
-const PLANNED: &str = "TrainingStateMonitor MaxLogitsMonitor EvalCallBack ProfileMonitor TrainCallBack TrainFaultTolerance \
-    StressDetectCallBack";
+const PLANNED: &str =
+    "TrainingStateMonitor MaxLogitsMonitor ProfileMonitor TrainFaultTolerance StressDetectCallBack";
 
 /// The table of each callback.
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     vec![
         ("callbacks.MFLossMonitor", LossMonitor::table()),
         ("callbacks.CheckpointMonitor", CheckpointMonitor::table()),
+        ("callbacks.EvalCallBack", EvalCallback::table()),
+        ("callbacks.TrainCallBack", TrainCallback::table()),
         ("callbacks.MoEDropRateCallback", DropRateCallback::table()),
         ("callbacks.TopkBiasBalanceCallback", TopkBiasCallback::table()),
         ("callbacks.ColdHotExpertMonitor", ColdHotMonitor::table()),
@@ -127,7 +118,9 @@ impl Callbacks {
     fn read_one(&mut self, source: &Source<'_>, path: &str, kind: &str) {
         match kind {
             LOSS => self.loss = Some(Section::read_at(source, path)),
-            CHECKPOINT => self.checkpoint = Some(Section::read_at(source, path)),
+            CHECKPOINT => self.checkpoint = Some(CheckpointMonitor::read_checked(source, path)),
+            EVAL => self.eval = Some((path.to_string(), Section::read_at(source, path))),
+            TRAIN => self.train = Some(Section::read_at(source, path)),
             DROP_RATE => {
                 let callback = DropRateCallback::read_at(source, path);
                 self.claimants.push((path.to_string(), claims(&callback)));
@@ -152,7 +145,7 @@ impl Callbacks {
         let own =
             self.cold_hot.as_ref().and_then(|monitor| u64::try_from(monitor.save_checkpoint_steps).ok());
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| checkpoint.save_checkpoint_steps);
-        own.filter(|step| *step > 0).or(checkpoint)
+        own.filter(|step| *step > 0).or(checkpoint.filter(|step| *step > 0))
     }
 
     /// Its sections, to be written as items of a list. What the callbacks repeat of the model is left out.
@@ -216,3 +209,6 @@ fn kind_at(source: &Source<'_>, list: &str, path: &str) -> Option<&'static str> 
     }
     None
 }
+
+#[cfg(test)]
+mod tests;
