@@ -19,11 +19,14 @@ use super::bars::MultiProgress;
 use crate::error::Result;
 use crate::store::OUTPUT_DIR;
 
-/// The target of the two lines of a step: always in the file, on the terminal only if no bar shows the same.
+/// The target of the two lines of a step: always in the file, on the console only if no bar shows the same.
 pub(super) const STEP_TARGET: &str = "gristmill::step";
 
-/// The target of the error that ended a run: only in the file, since the program prints it when the run has returned it.
-pub(crate) const END_TARGET: &str = "gristmill::end";
+/// The target of what the file alone has, because the console has it in another form, or the program prints it itself.
+pub(crate) const FILE_TARGET: &str = "gristmill::file";
+
+/// The target of that other form: never in the file, on the console only if there is no bar.
+pub(super) const PLAIN_TARGET: &str = "gristmill::plain";
 
 /// How much a log keeps before it has a file. A run logs a few lines before its folder exists.
 const WAITING_BYTES: usize = 64 * 1024;
@@ -72,16 +75,17 @@ impl Log {
     fn subscriber(&self) -> impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync + 'static {
         let shows_bar = self.is_interactive();
         let on_console = filter_fn(move |event| match event.target() {
-            STEP_TARGET => !shows_bar,
-            target => target != END_TARGET,
+            STEP_TARGET | PLAIN_TARGET => !shows_bar,
+            target => target != FILE_TARGET,
         });
+        let in_file = filter_fn(|event| event.target() != PLAIN_TARGET);
         let Self { console, file } = self.clone();
         let console = fmt::layer().event_format(MessageOnly).with_writer(move || console.clone());
         let file = fmt::layer().with_ansi(false).with_target(false).with_writer(move || file.clone());
         tracing_subscriber::registry()
             .with(LevelFilter::INFO)
             .with(console.with_filter(on_console))
-            .with(file)
+            .with(file.with_filter(in_file))
     }
 }
 

@@ -3,10 +3,14 @@
 //! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for the
 //! original still matches.
 
+use super::metrics::StepMetrics;
 use std::time::Duration;
 
 /// Width of the bar in [`bar_line`], in characters.
 const BAR_CELLS: usize = 50;
+
+/// Decimals that numpy prints at most.
+const NUMPY_DECIMALS: usize = 8;
 
 /// The content of a step's first line.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +27,8 @@ pub struct LossLine {
     pub loss: f32,
     /// Mean loss of the epoch so far, which the original prints outside its data-sink mode.
     pub epoch_loss: Option<f32>,
+    /// The parts of the loss, if they are asked for.
+    pub separate: Option<SeparateLosses>,
     /// Wall-clock milliseconds of the step.
     pub step_ms: f64,
     /// The learning rate.
@@ -39,6 +45,40 @@ pub struct LossLine {
     pub tokens_per_second: Option<f64>,
     /// Model FLOP/s over the peak of the adapter, 0 to 1.
     pub mfu: Option<f64>,
+}
+
+/// The parts of a step's loss as the original prints and plots them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SeparateLosses {
+    /// Mean cross-entropy of the next token, in nats per token.
+    pub lm: f32,
+    /// The balance loss without its factor, a mean over the layers with experts; left out of the line unless above 0.
+    pub load_balancing: Option<f32>,
+    /// The loss of multi-token prediction with its factor.
+    pub mtp: Option<f32>,
+}
+
+/// What the parts of a step's loss are divided or multiplied by to be those of the original.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LossParts {
+    /// The factors of the balance losses, summed over the layers with experts, if the model has such losses.
+    pub balance_scale: Option<f32>,
+    /// The factor of multi-token prediction, if the model has it.
+    pub mtp_factor: Option<f32>,
+}
+
+impl LossParts {
+    /// The parts of the loss of a step.
+    pub fn of(&self, metrics: &StepMetrics) -> SeparateLosses {
+        SeparateLosses {
+            lm: metrics.loss,
+            load_balancing: self
+                .balance_scale
+                .zip(metrics.load_balancing_loss)
+                .map(|(scale, loss)| loss / scale),
+            mtp: self.mtp_factor.zip(metrics.mtp_loss).map(|(factor, loss)| loss * factor),
+        }
+    }
 }
 
 /// The first line of a step.
@@ -62,6 +102,7 @@ pub fn loss_line(line: &LossLine) -> String {
         None => format!("loss: {}, ", fixed(line.loss)),
         Some(mean) => format!("loss:[{}/{}], ", fixed(line.loss), fixed(mean)),
     };
+    text += &line.separate.map_or_else(String::new, |losses| losses.text());
     text += &format!("per_step_time: {}ms", line.step_ms as u64);
     if let Some(lr) = line.lr {
         text += &format!(", lr: {}", python_float(lr));
@@ -69,7 +110,7 @@ pub fn loss_line(line: &LossLine) -> String {
     let overflow = if line.overflow { "True" } else { "False" };
     let loss_scale = line.loss_scale.map_or_else(|| "unavailable".to_owned(), python_float);
     let global_norm =
-        line.global_norm.map_or_else(|| "None".to_owned(), |norm| format!("[{}]", python_float(norm)));
+        line.global_norm.map_or_else(|| "None".to_owned(), |norm| format!("[{}]", numpy_float(norm)));
     text += &format!(", overflow cond: {overflow}, loss_scale: {loss_scale}, global_norm: {global_norm}");
     if let Some(tflops) = line.tflops {
         text += &format!(", train_throughput_per_npu: {tflops:.3}T");
@@ -89,11 +130,11 @@ pub fn loss_line(line: &LossLine) -> String {
 /// use gristmill::report::loss_monitor::skip_line;
 /// assert_eq!(
 ///     skip_line(7, 1.0, true),
-///     "opt_global_step: 7, skip_data_grad_norm_threshold: 1.0, is_skip: True"
+///     "opt_global_step: 7, skip_data_grad_norm_threshold: 1.0, is_skip: [ True]"
 /// );
 /// ```
 pub fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
-    let (bound, is_skip) = (python_float(bound), if is_skip { "True" } else { "False" });
+    let (bound, is_skip) = (python_float(bound), if is_skip { "[ True]" } else { "[False]" });
     format!("opt_global_step: {global_step}, skip_data_grad_norm_threshold: {bound}, is_skip: {is_skip}")
 }
 
@@ -142,6 +183,19 @@ pub fn python_duration(duration: Duration) -> String {
     }
 }
 
+impl SeparateLosses {
+    fn text(&self) -> String {
+        let mut text = format!("lm_loss: {}, ", fixed(self.lm));
+        if let Some(loss) = self.load_balancing.filter(|loss| *loss > 0.0) {
+            text += &format!("load_balancing_loss: {}, ", fixed(loss));
+        }
+        if let Some(loss) = self.mtp {
+            text += &format!("mtp_loss: {}, ", fixed(loss));
+        }
+        text
+    }
+}
+
 /// A number as Python prints a float: the shortest decimal that reads back the same, lower-case `nan`, and below 1e-4
 /// and from 1e16 on an exponent of at least two digits (Rust's `{:?}` switches to an exponent at the same bounds).
 fn python_float<N: std::fmt::Debug>(number: N) -> String {
@@ -152,94 +206,32 @@ fn python_float<N: std::fmt::Debug>(number: N) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
+/// A number as numpy prints it in an array of one: at most eight decimals, none after a point that ends the number, and below 1e-4 and
+/// from 1e8 on an exponent.
+fn numpy_float(number: f32) -> String {
+    let size = number.abs();
+    if !number.is_finite() {
+        return python_float(number);
+    }
+    if size >= 1e8 || (size < 1e-4 && size > 0.0) {
+        let text = format!("{number:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |positive| ('-', positive));
+        let point = if digits.contains('.') { "" } else { "." };
+        return format!("{digits}{point}e{sign}{exponent:0>2}");
+    }
+    let shortest = number.to_string();
+    match shortest.split_once('.') {
+        None => shortest + ".",
+        Some((_, decimals)) if decimals.len() <= NUMPY_DECIMALS => shortest,
+        Some(_) => format!("{:.NUMPY_DECIMALS$}", f64::from(number)).trim_end_matches('0').to_owned(),
+    }
+}
+
 /// Six decimals and at least five characters, as Python's `%5.6f`.
 fn fixed(number: f32) -> String {
     format!("{number:5.6}").to_lowercase()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line() -> LossLine {
-        LossLine {
-            epoch: 2,
-            epochs: 10,
-            step: 123,
-            steps: 6500,
-            loss: 3.25,
-            step_ms: 672.9,
-            lr: Some(3e-4),
-            loss_scale: Some(65536.0),
-            global_norm: Some(0.5),
-            ..LossLine::default()
-        }
-    }
-
-    #[test]
-    fn the_first_line_reads_as_the_original() {
-        let head = "{ Epoch:[  2/ 10], step:[  123/ 6500], ";
-        let tail = "overflow cond: False, loss_scale: 65536.0, global_norm: [0.5]";
-        assert_eq!(
-            loss_line(&line()),
-            format!("{head}loss: 3.250000, per_step_time: 672ms, lr: 0.0003, {tail}")
-        );
-        let unsunk = LossLine { epoch_loss: Some(4.0), lr: None, ..line() };
-        assert_eq!(
-            loss_line(&unsunk),
-            format!("{head}loss:[3.250000/4.000000], per_step_time: 672ms, {tail}")
-        );
-    }
-
-    #[test]
-    fn what_the_original_lacks_comes_last() {
-        let more =
-            LossLine { tflops: Some(0.0615), tokens_per_second: Some(1523.4), mfu: Some(0.4125), ..line() };
-        let ours = ", train_throughput_per_npu: 0.061T, tokens/s: 1523, mfu: 41.2%";
-        assert_eq!(loss_line(&more), loss_line(&line()) + ours);
-    }
-
-    #[test]
-    fn an_overflow_and_missing_values_have_the_original_words() {
-        let overflow = LossLine {
-            loss: f32::NAN,
-            overflow: true,
-            loss_scale: None,
-            global_norm: Some(f32::INFINITY),
-            ..line()
-        };
-        let text = loss_line(&overflow);
-        assert!(text.contains("loss:   nan, ") && text.contains("overflow cond: True"), "{text}");
-        assert!(text.ends_with("loss_scale: unavailable, global_norm: [inf]"), "{text}");
-        assert!(loss_line(&LossLine { global_norm: None, ..line() }).ends_with("global_norm: None"));
-    }
-
-    #[test]
-    fn floats_read_as_in_python() {
-        let pairs = [
-            (0.0, "0.0"),
-            (1.0, "1.0"),
-            (3e-4, "0.0003"),
-            (1e-4, "0.0001"),
-            (9.9e-5, "9.9e-05"),
-            (1e-5, "1e-05"),
-            (-2.5e-12, "-2.5e-12"),
-            (1e16, "1e+16"),
-            (f32::NEG_INFINITY, "-inf"),
-        ];
-        for (number, text) in pairs {
-            assert_eq!(python_float::<f32>(number), text);
-        }
-        assert_eq!(python_float(4_294_967_296.0_f64), "4294967296.0");
-    }
-
-    #[test]
-    fn the_bar_fills_and_the_time_counts_days() {
-        let line = |share, seconds| bar_line(share, 0.0, Duration::from_secs(seconds));
-        assert!(line(1.0, 0).starts_with(&format!(" 100.0% |{}|", "█".repeat(50)).replace(" 100", "  100")));
-        assert!(line(7.0, 0).contains(&format!("|{}|", "█".repeat(50))));
-        assert!(line(0.0, 0).starts_with(&format!("   0.0% |{}|", " ".repeat(50))));
-        assert!(line(0.5, 86_400 + 7_384).ends_with("  1 day, 2:03:04 }"));
-        assert!(line(0.5, 2 * 86_400 + 59).ends_with("  2 days, 0:00:59 }"));
-    }
-}
+mod tests;

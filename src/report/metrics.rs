@@ -58,6 +58,9 @@ pub struct StepMetrics {
     /// Mean loss on the evaluation data in nats per token, if an evaluation followed this step.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_loss: Option<f32>,
+    /// The exponential of `eval_loss`, if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub eval_perplexity: Option<f32>,
     /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,

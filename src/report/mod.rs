@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod monitors;
 mod pace;
 pub mod page;
+mod plain_lines;
 pub mod progress;
 pub mod remarks;
 pub mod tensorboard;

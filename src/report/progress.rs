@@ -1,13 +1,14 @@
-//! The progress of a run: a bar on a terminal, plain lines elsewhere, and the lines of steps in `log.txt`.
+//! The progress of a run: a bar on a terminal, plain lines or the original's elsewhere, and always the original's in `log.txt`.
 
 use std::time::{Duration, Instant};
 
 use super::bars::{ProgressBar, add_bar};
 use super::instrument::{Instrument, StepReport};
-use super::log::{Log, STEP_TARGET};
-use super::loss_monitor::{LossLine, bar_line, loss_line, python_duration};
+use super::log::{FILE_TARGET, Log, PLAIN_TARGET, STEP_TARGET};
+use super::loss_monitor::{LossLine, LossParts, bar_line, loss_line, python_duration};
 use super::metrics::StepMetrics;
 use super::pace::Pace;
+use super::plain_lines::PlainLines;
 use crate::error::Result;
 
 /// The length of a run, and what its speed is computed from.
@@ -31,6 +32,10 @@ pub struct ProgressPlan {
     pub peak_flops: f64,
     /// Steps from one log line to the next; the first and the last step always have one.
     pub log_every: u64,
+    /// Whether the configuration asks for the original's lines, which a console without a terminal shows then.
+    pub asks_for_lines: bool,
+    /// The parts of the loss that the original's lines have, if they are asked for.
+    pub loss_parts: Option<LossParts>,
 }
 
 /// The place of a step in a run, as the original counts.
@@ -54,36 +59,60 @@ pub struct Progress {
     since_line: Stretch,
     eval_loss: Option<f32>,
     bar: ProgressBar,
+    /// Where there is no terminal and nothing asks for the original's lines.
+    plain: Option<PlainLines>,
 }
 
 impl Progress {
-    /// Shows a bar if `log` has a terminal.
+    /// Shows a bar if `log` has a terminal, and lines otherwise.
     pub fn new(plan: ProgressPlan, log: &Log) -> Self {
         let bar = add_bar(log.bars(), plan.total_steps, plan.start_step);
         bar.set_message("first step");
-        let pace = Pace::new(plan.start_step, Instant::now());
-        Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar }
+        let now = Instant::now();
+        let pace = Pace::new(plan.start_step, now);
+        let ProgressPlan { start_step, total_steps, tokens_per_step, .. } = plan;
+        let is_plain = !log.is_interactive() && !plan.asks_for_lines;
+        let plain = is_plain.then(|| PlainLines::new(start_step + 1, total_steps, tokens_per_step, now));
+        Self { plan, pace, since_line: Stretch::default(), eval_loss: None, bar, plain }
     }
 
     /// Reports one finished step. Times and speeds are means over the steps since the last line, since the time of a
     /// single step is noisy.
     pub fn show(&mut self, metrics: &StepMetrics) {
+        let now = Instant::now();
         self.since_line.add(metrics.step_ms);
         let speed = self.plan.speed(&self.since_line);
-        self.pace.advance(metrics.step, Instant::now());
+        self.pace.advance(metrics.step, now);
         self.eval_loss = metrics.eval_loss.or(self.eval_loss);
         let remaining = self.pace.remaining(self.plan.total_steps);
         self.bar.set_message(bar_message(metrics.loss, &speed, self.eval_loss, remaining));
         self.bar.set_position(metrics.step);
         if self.plan.is_logged(metrics.step) {
-            tracing::info!(target: STEP_TARGET, "{}", loss_line(&self.plan.loss_line(metrics, &speed)));
+            self.log(loss_line(&self.plan.loss_line(metrics, &speed)));
             let share = metrics.step as f64 / self.plan.total_steps.max(1) as f64;
             let samples_per_second = self.plan.samples_per_step as f64 * 1e3 / speed.step_ms;
-            tracing::info!(target: STEP_TARGET, "{}", bar_line(share, samples_per_second, remaining));
+            self.log(bar_line(share, samples_per_second, remaining));
             self.since_line = Stretch::default();
         }
         if let Some(loss) = metrics.eval_loss {
-            tracing::info!("step {}: eval_loss {loss:.4}", metrics.step);
+            let perplexity = metrics.eval_perplexity.map(|number| format!(", eval_perplexity {number:.4}"));
+            let line =
+                format!("step {}: eval_loss {loss:.4}{}", metrics.step, perplexity.unwrap_or_default());
+            match self.plain {
+                Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
+                None => tracing::info!("{line}"),
+            }
+        }
+        if let Some(line) = self.plain.as_mut().and_then(|plain| plain.line(metrics, remaining, now)) {
+            tracing::info!(target: PLAIN_TARGET, "{line}");
+        }
+    }
+
+    /// Logs a line of the original: to the file, and to a console that shows neither a bar nor plain lines.
+    fn log(&self, line: String) {
+        match self.plain {
+            Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
+            None => tracing::info!(target: STEP_TARGET, "{line}"),
         }
     }
 }
@@ -137,6 +166,7 @@ impl ProgressPlan {
             steps,
             loss: metrics.loss,
             epoch_loss: None,
+            separate: self.loss_parts.map(|parts| parts.of(metrics)),
             step_ms: speed.step_ms,
             lr: Some(metrics.lr),
             overflow: metrics.overflow,
@@ -201,6 +231,8 @@ mod tests {
             flops_per_token: 1e6,
             peak_flops: 1e10,
             log_every: 10,
+            asks_for_lines: true,
+            loss_parts: None,
         }
     }
 

@@ -46,11 +46,12 @@ pub use explain::{explain, reference};
 pub use plan::RunPlan;
 pub use resolved::Resolved;
 pub use sections::callbacks::{
-    Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, LossMonitor, SummaryMonitor,
-    TopkBiasCallback,
+    Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, EvalCallback, LossMonitor,
+    SummaryMonitor, TopkBiasCallback, TrainCallback,
 };
 pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
+pub use sections::metric::{MetricKeys, MetricType, Metrics};
 pub use sections::model::{Model, Pet, PetType, Scaling};
 pub use sections::moe::Moe;
 pub use sections::monitor::{Formats, MoeShowMode, Monitor, StableRank};

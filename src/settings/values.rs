@@ -4,6 +4,7 @@ use super::engine::{Placed, Section, Source, decisions, to_json, write};
 use super::sections::callbacks::{self, Callbacks};
 use super::sections::context::Context;
 use super::sections::dataset::{self, Dataset};
+use super::sections::metric::{self, Metrics};
 use super::sections::model::{self, Model};
 use super::sections::moe::{self, Moe};
 use super::sections::monitor::{self, Monitor, StableRank};
@@ -52,6 +53,8 @@ pub struct Settings {
     pub eval_dataset: Option<Dataset>,
     /// `callbacks`.
     pub callbacks: Callbacks,
+    /// `metric`.
+    pub metric: Metrics,
     /// `sample`.
     pub sample: Option<Sample>,
     /// `tensorboard`.
@@ -67,12 +70,12 @@ impl Settings {
     /// `started`, whose section is still to be settled.
     pub(super) fn read(source: &Source<'_>, started: Option<Started>) -> (Self, Distribution) {
         let shared = wrapper::shared_table();
-        let (top, run) = run::read(source, &shared);
+        let (top, mut run) = run::read(source, &shared);
         let (of_model, mut model) = model::read(source, &Moe::table());
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
         let mut moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
         unused::check(source);
-        let runner = Runner::read_at(source, "runner_config");
+        let mut runner = Runner::read_at(source, "runner_config");
         let (watched, monitor) = monitor::read(source, &shared);
         let path = monitor::STABLE_RANK_PATH;
         let stable_rank = source.node(path).map(|_| StableRank::read_at(source, path));
@@ -80,9 +83,12 @@ impl Settings {
         let mut optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
         let train_dataset = dataset::read(source, "train_dataset");
+        let mut callbacks = callbacks::read(source);
+        callbacks.settle_course(source, &mut run, &mut runner);
+        run::check_evaluation(source, &run);
         let eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
-        let callbacks = callbacks::read(source);
         callbacks.note_idle(source, moe.as_ref());
+        let metric = metric::read(source, run.do_eval);
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
         let tensorboard = source.node("tensorboard").map(|_| TensorBoard::read_at(source, "tensorboard"));
         let context = Context::read_at(source, "context");
@@ -108,6 +114,7 @@ impl Settings {
             train_dataset,
             eval_dataset,
             callbacks,
+            metric,
             sample,
             tensorboard,
             context,
@@ -143,6 +150,7 @@ impl Settings {
             train_dataset,
             eval_dataset,
             callbacks,
+            metric,
             sample,
             tensorboard,
             context,
@@ -160,6 +168,7 @@ impl Settings {
         placed.extend(train_dataset.placed("train_dataset", true));
         placed.extend(eval_dataset.iter().flat_map(|data| data.placed("eval_dataset", false)));
         placed.extend(callbacks.placed());
+        placed.extend(metric.placed());
         placed.extend(sample.as_ref().map(|sample| sample.placed("sample")));
         placed.extend(tensorboard.as_ref().map(|tensorboard| tensorboard.placed("tensorboard")));
         placed.push(context.placed("context"));

@@ -1,11 +1,16 @@
 //! The folder of checkpoints, `checkpoint/step_NNNNNNN/`, and the protocol that keeps it sound through crashes.
 //!
 //! A checkpoint is written into `step_NNNNNNN.tmp`, every file is synced to disk, the folder gets its final name in
-//! one rename, and only then are old checkpoints deleted. So a folder under its final name is always complete, and
-//! the newest complete one survives a kill, a power cut or a full disk at any moment.
+//! one rename, then `meta.json` names it, and only then are old checkpoints deleted. So a folder under its final name is always
+//! complete, and the newest complete one survives a kill, a power cut or a full disk at any moment.
+//!
+//! A run may give its checkpoints a prefix: `PREFIX-step_NNNNNNN`. Checkpoints of any prefix are found.
+
+mod meta;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::OUTPUT_DIR;
 use crate::durable::{UNFINISHED, read_error, with_suffix};
@@ -14,17 +19,60 @@ use crate::error::Result;
 /// Suffix of a checkpoint while a new one of the same step replaces it.
 const REPLACED: &str = ".old";
 
+/// Which checkpoints are kept when another is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// All.
+    All,
+    /// The newest, so many.
+    Newest(usize),
+    /// One for each stretch of this length, and the newest: of those that are younger than the stretch, the oldest.
+    OnePer(Duration),
+}
+
+impl From<usize> for Keep {
+    /// The newest `count`; 0: all.
+    fn from(count: usize) -> Self {
+        if count == 0 { Self::All } else { Self::Newest(count) }
+    }
+}
+
 /// The checkpoints of one run.
 #[derive(Debug, Clone)]
 pub struct CheckpointFolder {
     folder: PathBuf,
-    keep_max: usize,
+    keep: Keep,
+    /// What the names of new checkpoints begin with: empty, or a prefix and a hyphen.
+    start_of_name: String,
+    /// Without it there is no `meta.json`.
+    steps_per_epoch: Option<u64>,
 }
 
 impl CheckpointFolder {
-    /// The checkpoints in `folder`, which may not exist yet. The newest `keep_max` are kept; 0 keeps all.
-    pub fn new(folder: impl Into<PathBuf>, keep_max: usize) -> Self {
-        Self { folder: folder.into(), keep_max }
+    /// The checkpoints in `folder`, which may not exist yet.
+    pub fn new(folder: impl Into<PathBuf>, keep: impl Into<Keep>) -> Self {
+        let (folder, keep) = (folder.into(), keep.into());
+        Self { folder, keep, start_of_name: String::new(), steps_per_epoch: None }
+    }
+
+    /// Names new checkpoints `PREFIX-step_NNNNNNN`; an empty prefix leaves out the hyphen too.
+    pub fn with_prefix(mut self, prefix: &str) -> Self {
+        self.start_of_name = if prefix.is_empty() { String::new() } else { format!("{prefix}-") };
+        self
+    }
+
+    /// Writes a `meta.json` that says where in its epoch the newest checkpoint was written.
+    pub fn with_meta(mut self, steps_per_epoch: u64) -> Self {
+        self.steps_per_epoch = Some(steps_per_epoch);
+        self
+    }
+
+    /// Names the checkpoint of `step` in `meta.json`, if the folder has one: also where a kill came before it. A failure is a warning.
+    pub fn note_newest(&self, step: u64, checkpoint: &Path) {
+        let Some(steps_per_epoch) = self.steps_per_epoch else { return };
+        if let Err(error) = meta::write(&self.folder, step, steps_per_epoch, checkpoint) {
+            tracing::warn!("{error}; training goes on without it");
+        }
     }
 
     /// Starts the checkpoint of `step` with an empty folder to write files into. Removes what a killed run left
@@ -76,7 +124,7 @@ impl CheckpointFolder {
     }
 
     fn path_of(&self, step: u64) -> PathBuf {
-        self.folder.join(name_of(step))
+        self.folder.join(format!("{}{}", self.start_of_name, name_of(step)))
     }
 
     /// The names in the folder, none if there is no folder. Names that are not UTF-8 are not ours.
@@ -108,22 +156,42 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// Deletes the oldest checkpoints beyond `keep_max`, but never the one just `written`: a run that continued from an
-    /// earlier step writes checkpoints older than the existing ones.
-    fn delete_old(&self, written: &Path) -> Result<()> {
-        if self.keep_max == 0 {
-            return Ok(());
-        }
+    /// Deletes what is not to be kept at `now`, but never the one just `written` at `step`: a run that continued from an earlier step
+    /// writes checkpoints older than the existing ones.
+    fn delete_old(&self, step: u64, written: &Path, now: SystemTime) -> Result<()> {
         let found = self.list()?;
-        let excess = found.len().saturating_sub(self.keep_max);
-        for path in found.iter().map(|(_, path)| path).filter(|path| *path != written).take(excess) {
+        // Under another prefix.
+        let (same, others): (Vec<_>, Vec<_>) =
+            found.into_iter().filter(|(_, path)| path != written).partition(|(other, _)| *other == step);
+        let others: Vec<PathBuf> = others.into_iter().map(|(_, path)| path).collect();
+        let excess = match self.keep {
+            Keep::All => Vec::new(),
+            Keep::Newest(count) => {
+                let excess = (others.len() + 1).saturating_sub(count.max(1));
+                others.into_iter().take(excess).collect()
+            }
+            Keep::OnePer(stretch) => young(others, stretch, now).into_iter().skip(1).collect(),
+        };
+        for path in same.into_iter().map(|(_, path)| path).chain(excess) {
             // Rename first, so that a kill halfway leaves nothing that looks complete.
-            let waste = with_suffix(path, UNFINISHED);
-            rename(path, &waste)?;
+            let waste = with_suffix(&path, UNFINISHED);
+            rename(&path, &waste)?;
             delete_or_warn(&waste);
         }
         Ok(())
     }
+}
+
+/// Those of `checkpoints` that were written less than `stretch` before `now`, the oldest first.
+fn young(checkpoints: Vec<PathBuf>, stretch: Duration, now: SystemTime) -> Vec<PathBuf> {
+    let written = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let is_young = |at: &SystemTime| now.duration_since(*at).map_or(true, |age| age < stretch);
+    let mut young: Vec<(SystemTime, PathBuf)> = checkpoints
+        .into_iter()
+        .filter_map(|path| written(&path).filter(is_young).map(|at| (at, path)))
+        .collect();
+    young.sort();
+    young.into_iter().map(|(_, path)| path).collect()
 }
 
 /// A checkpoint that is being written. Dropping it without [`PendingCheckpoint::commit`] removes what was written.
@@ -160,7 +228,7 @@ impl PendingCheckpoint {
         Ok(are_linked)
     }
 
-    /// Syncs the checkpoint to disk, gives it its final name and deletes old ones; returns the final folder. A
+    /// Syncs the checkpoint to disk, gives it its final name, notes it in `meta.json` and deletes old ones; returns the final folder. A
     /// checkpoint of the same step is replaced.
     ///
     /// # Errors
@@ -180,7 +248,8 @@ impl PendingCheckpoint {
         if replaces {
             delete_or_warn(&replaced);
         }
-        if let Err(error) = self.home.delete_old(&final_path) {
+        self.home.note_newest(self.step, &final_path);
+        if let Err(error) = self.home.delete_old(self.step, &final_path, SystemTime::now()) {
             tracing::warn!("an old checkpoint was not deleted: {error}");
         }
         Ok(final_path)
@@ -211,10 +280,12 @@ fn name_of(step: u64) -> String {
     format!("step_{step:07}")
 }
 
-/// The step in a checkpoint's name, if [`name_of`] makes exactly this name.
+/// The step in a checkpoint's name, if [`name_of`] makes exactly this name or what follows its prefix.
 fn step_of(name: &str) -> Option<u64> {
+    let start = name.rfind("step_")?;
+    let (before, name) = name.split_at(start);
     let step = name.strip_prefix("step_")?.parse().ok()?;
-    (name_of(step) == name).then_some(step)
+    ((before.is_empty() || before.ends_with('-')) && name_of(step) == name).then_some(step)
 }
 
 #[cfg(test)]

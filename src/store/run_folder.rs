@@ -5,6 +5,7 @@
 //!     config.yaml                  the configuration with every number decided
 //!     metrics.jsonl                one object per step
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
+//!     checkpoint/meta.json         which of them is the newest
 //!     log.txt                      what the run logged
 //!     report.html                  a page that shows all of this, written when the run ends
 //!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, if they are asked for
@@ -16,7 +17,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::checkpoint_folder::CheckpointFolder;
+use super::checkpoint_folder::{CheckpointFolder, Keep};
 use super::{OUTPUT_DIR, json_lines};
 use crate::error::{Error, Result};
 
@@ -85,7 +86,7 @@ impl RunFolder {
                 folder.resume_point = Some(folder.find_checkpoint()?);
                 return Ok(folder);
             }
-            Start::Again if folder.checkpoints(0).latest()?.is_none() => {
+            Start::Again if folder.checkpoints(Keep::All).latest()?.is_none() => {
                 json_lines::truncate_after(&folder.metrics_path(), 0)?;
             }
             Start::New | Start::Again => refuse_existing(&folder.path)?,
@@ -119,9 +120,9 @@ impl RunFolder {
         self.resume_point.as_ref().map(|(step, path)| (*step, path.as_path()))
     }
 
-    /// The checkpoints of this run, of which the newest `keep_max` are kept; 0 keeps all.
-    pub fn checkpoints(&self, keep_max: usize) -> CheckpointFolder {
-        CheckpointFolder::new(self.path.join(CHECKPOINTS), keep_max)
+    /// The checkpoints of this run.
+    pub fn checkpoints(&self, keep: impl Into<Keep>) -> CheckpointFolder {
+        CheckpointFolder::new(self.path.join(CHECKPOINTS), keep)
     }
 
     /// The folder itself.
@@ -145,7 +146,7 @@ impl RunFolder {
     }
 
     fn find_checkpoint(&self) -> Result<(u64, PathBuf)> {
-        self.checkpoints(0).latest()?.ok_or_else(|| {
+        self.checkpoints(Keep::All).latest()?.ok_or_else(|| {
             Error::file(
                 self.path.join(CHECKPOINTS),
                 "--resume_training=True, but no complete checkpoint is here: start a new run with another \

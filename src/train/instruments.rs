@@ -1,10 +1,11 @@
 //! Which instruments a run's model and configuration ask for.
 
 use crate::error::Result;
-use crate::model::config::{ModelConfig, TokenDispatch};
+use crate::model::config::{MixtureConfig, ModelConfig, TokenDispatch};
 use crate::model::count;
 use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
 use crate::report::instrument::Instruments;
+use crate::report::loss_monitor::LossParts;
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::{MonitorFormats, MonitorLines};
 use crate::report::progress::Progress;
@@ -63,9 +64,26 @@ fn tensor_board(plan: &RunPlan, monitors: MonitorFormats, after: Option<u64>) ->
         has_timers: asked.log_timers_to_tensorboard,
         has_expert_load: asked.log_expert_load_to_tensorboard,
         monitors,
+        loss_parts: loss_parts(plan),
     };
     let (folder, run_name) = (&asked.tensorboard_dir, &settings.run.run_name);
     TensorBoard::open(folder, run_name, after, scalars, &sections(&settings.to_yaml())).map(Some)
+}
+
+/// The parts of the loss that are shown, if they are asked for. A model whose loss has one part has none.
+pub(super) fn loss_parts(plan: &RunPlan) -> Option<LossParts> {
+    let model = &plan.model;
+    let balance = |mixture: &MixtureConfig| {
+        let layers = model.num_layers.saturating_sub(mixture.first_dense_layers);
+        let factor = mixture.losses.expert + mixture.losses.sequence;
+        (factor > 0.0).then_some((factor * layers as f64) as f32)
+    };
+    let parts = LossParts {
+        balance_scale: model.mixture.as_ref().and_then(balance),
+        mtp_factor: model.multi_token.map(|ahead| ahead.loss_factor as f32),
+    };
+    let has_parts = model.mixture.is_some() || model.multi_token.is_some();
+    (plan.settings.run.print_separate_loss == Some(true) && has_parts).then_some(parts)
 }
 
 /// Name and text of each part of a configuration, as `RunPlan::to_yaml` writes it.
@@ -99,7 +117,7 @@ pub(super) fn expert_metrics(model: &ModelConfig) -> Option<ExpertMetrics> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{BalanceLosses, Capacity, DropOrder, MixtureConfig, Sizes};
+    use crate::model::config::{BalanceLosses, Capacity, DropOrder, Sizes};
     use crate::ops::route::{RouterConfig, Score};
     use crate::settings::{Callbacks, Run, SummaryMonitor};
     use std::path::Path;

@@ -30,6 +30,7 @@ mod resume;
 mod roll_call;
 pub mod run;
 pub mod sample;
+mod save_clock;
 pub mod schedule;
 pub mod schedule_table;
 mod sharing;

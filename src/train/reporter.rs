@@ -20,6 +20,8 @@ pub(super) struct Reporter<'a> {
     pub experts: Option<ExpertMetrics>,
     pub evaluation: Option<Evaluation<'a>>,
     pub tokens_per_step: usize,
+    /// Whether an evaluation reports the perplexity.
+    pub shows_perplexity: bool,
     /// Whether steps are skipped for their gradient norm.
     pub skips_spikes: bool,
     /// Device memory of this rank in MiB.
@@ -71,8 +73,11 @@ impl Reporter<'_> {
             self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
         }
         for &FinishedEvaluation { tag: step, loss, .. } in evaluations {
-            let of_step = self.waiting.iter_mut().filter(|measured| measured.metrics.step == step);
-            of_step.for_each(|measured| measured.metrics.eval_loss = Some(loss));
+            let of_step = self.waiting.iter_mut().map(|measured| &mut measured.metrics);
+            of_step.filter(|metrics| metrics.step == step).for_each(|metrics| {
+                metrics.eval_loss = Some(loss);
+                metrics.eval_perplexity = self.shows_perplexity.then(|| loss.exp());
+            });
             self.losses.eval = Some(loss);
         }
         while self.waiting.front().is_some_and(|measured| self.is_complete(&measured.metrics)) {

@@ -1,4 +1,4 @@
-//! What each rank tells the others after a step: what has arrived there, and whether the run must end.
+//! What each rank tells the others after a step: what has arrived there, and whether the run must end or save.
 //!
 //! Results of a step reach the host of each rank at another moment, and a signal reaches one rank alone. Ranks that acted upon
 //! them at once would leave the others waiting. So all act upon the answer of a roll call, which is the same on all.
@@ -9,7 +9,7 @@ use crate::ranks::{Group, Pending, Ranks, Transport, gather_at_first};
 use bytemuck::{Pod, Zeroable};
 
 /// Steps of which a report says how long they took: more than arrive between two reports.
-const LAPS: usize = 8;
+const LAPS: usize = 9;
 
 /// What a rank reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -21,6 +21,8 @@ pub(super) struct Report {
     pub is_interrupted: u32,
     /// Whether it found a fault in the data, after which the work so far is good.
     pub has_data_fault: u32,
+    /// Whether a checkpoint is due by its clock, which the first rank has.
+    pub is_save_due: u32,
     /// How long the steps up to `arrived` took in milliseconds, the last one first.
     laps: [f32; LAPS],
 }
@@ -34,6 +36,8 @@ pub(super) struct Answer {
     pub is_interrupted: bool,
     /// Whether any found a fault in the data.
     pub has_data_fault: bool,
+    /// Whether a checkpoint is due by the first rank's clock.
+    pub is_save_due: bool,
     /// The reports by rank, on the first one.
     reports: Vec<Report>,
 }
@@ -66,6 +70,7 @@ impl Answer {
             arrived: reports.iter().map(|report| report.arrived).min().unwrap_or(0),
             is_interrupted: any(|report| report.is_interrupted),
             has_data_fault: any(|report| report.has_data_fault),
+            is_save_due: any(|report| report.is_save_due),
             reports,
         }
     }
@@ -132,11 +137,12 @@ fn answer(transport: &mut dyn Transport, own: &Report) -> Result<Answer> {
     let all = Group::all(transport.size());
     let reports = gather_at_first(transport, bytemuck::bytes_of(own))?;
     let reports: Vec<Report> = bytemuck::pod_collect_to_vec(&reports);
-    let Answer { arrived, is_interrupted, has_data_fault, .. } = Answer::of(reports.clone());
+    let Answer { arrived, is_interrupted, has_data_fault, is_save_due, .. } = Answer::of(reports.clone());
     let mut heard = Report {
         arrived,
         is_interrupted: is_interrupted.into(),
         has_data_fault: has_data_fault.into(),
+        is_save_due: is_save_due.into(),
         ..Report::default()
     };
     broadcast(transport, &all, 0, bytemuck::bytes_of_mut(&mut heard))?;
@@ -153,9 +159,10 @@ mod tests {
         slow.add(3, 30.0);
         let mut fast = slow;
         fast.add(4, 40.0);
-        fast.is_interrupted = 1;
+        (fast.is_interrupted, slow.is_save_due) = (1, 1);
         let answer = Answer::of(vec![fast, slow]);
         assert_eq!((answer.arrived, answer.is_interrupted, answer.has_data_fault), (3, true, false));
+        assert!(answer.is_save_due);
         assert_eq!(answer.step_ms(3), [30.0, 30.0]);
         let [fast, slow] = answer.step_ms(4)[..] else { panic!("two ranks") };
         assert!(fast == 40.0 && slow.is_nan(), "{fast} {slow}");

@@ -8,7 +8,7 @@ use self::course::{Course, Results};
 use super::announce::{announce, announce_entropy, announce_parameters};
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, token_distribution};
+use super::instruments::{expert_metrics, instruments, loss_parts, token_distribution};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
@@ -16,6 +16,7 @@ use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::roll_call::RollCall;
 use super::sample::check_sample;
+use super::save_clock::SaveClock;
 use super::trainer::Trainer;
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
@@ -23,17 +24,19 @@ use crate::error::Result;
 use crate::model::count;
 use crate::ranks::Ranks;
 use crate::report::experts::TokenDistribution;
-use crate::report::log::{END_TARGET, Log};
+use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::MonitorLines;
 use crate::report::page;
 use crate::report::progress::{Progress, ProgressPlan};
-use crate::settings::{Context, Override, Pet, RunConfig, RunPlan};
+use crate::settings::{CheckpointMonitor, Context, Override, Pet, RunConfig, RunPlan};
+use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
@@ -186,7 +189,7 @@ async fn train_on(
     let folder = open_folder(&ranks, plan, start).await?;
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
     let eval = data.eval.as_ref();
-    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length.total_steps));
+    let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
     let mounted = first.as_mut().map(|First { log, opened }| {
         let metrics = open_log(log, &folder, config, data)?;
@@ -213,12 +216,18 @@ async fn train_on(
         false => None,
     };
     let checkpoint = settings.callbacks.checkpoint.as_ref();
+    let checkpoints = checkpoints(&folder, checkpoint, length.steps_per_epoch);
+    if let Some((step, newest)) = folder.resume_point().filter(|_| ranks.is_first()) {
+        checkpoints.note_newest(step, newest);
+    }
+    let save_seconds = checkpoint.map_or(0, |config| config.save_checkpoint_seconds);
     let mut course = Course {
         reporter: Reporter {
             instruments: mounted.unwrap_or_default(),
             experts: expert_metrics(&plan.model),
             evaluation,
             tokens_per_step: plan.tokens_per_step,
+            shows_perplexity: settings.metric.perplexity,
             skips_spikes: settings.wrapper.spike_norm().is_some(),
             device_memory_mib: device_memory_mib(trainer),
             memory_by_rank,
@@ -228,7 +237,8 @@ async fn train_on(
         },
         results: Results::new(),
         roll_call: RollCall::new(ranks.clone()),
-        checkpoints: folder.checkpoints(checkpoint.map_or(0, |config| config.keep_checkpoint_max as usize)),
+        checkpoints,
+        save_clock: SaveClock::new(if ranks.is_first() { save_seconds } else { 0 }, Instant::now()),
         is_interrupted: false,
         health: Health::new(settings.monitor.global_norm_spike_count_threshold),
         is_save_due: false,
@@ -252,11 +262,26 @@ async fn train_on(
     };
     if first.is_some() {
         if let Err(error) = &trained {
-            tracing::error!(target: END_TARGET, "{}", trainer.explain(error.clone()));
+            tracing::error!(target: FILE_TARGET, "{}", trainer.explain(error.clone()));
         }
         page::write_at_end(folder.path());
     }
     trained
+}
+
+/// The checkpoints of a run, named and kept as `config` says.
+fn checkpoints(
+    folder: &RunFolder,
+    config: Option<&CheckpointMonitor>,
+    steps_per_epoch: u64,
+) -> CheckpointFolder {
+    let Some(config) = config else { return folder.checkpoints(Keep::All).with_meta(steps_per_epoch) };
+    let stretch = Duration::from_secs(config.keep_checkpoint_per_n_minutes.saturating_mul(60));
+    let keep = match config.keep_checkpoint_max {
+        0 if stretch > Duration::ZERO => Keep::OnePer(stretch),
+        count => Keep::from(count as usize),
+    };
+    folder.checkpoints(keep).with_prefix(config.prefix()).with_meta(steps_per_epoch)
 }
 
 /// Loads the weights and adapters that `plan` starts from, if it names some.
@@ -285,7 +310,7 @@ fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -
 
 /// What progress is computed from. Like the original's, its lines count samples and operations of one rank.
 fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
-    let runner = &plan.settings.runner;
+    let (runner, lines) = (&plan.settings.runner, plan.settings.callbacks.loss.as_ref());
     ProgressPlan {
         total_steps: length.total_steps,
         start_step,
@@ -295,6 +320,8 @@ fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak
         tokens_per_step: plan.tokens_per_step as u64,
         flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
         peak_flops: peak.flops(),
-        log_every: plan.settings.callbacks.loss.per_print_times,
+        log_every: lines.map_or(1, |lines| lines.per_print_times),
+        asks_for_lines: lines.is_some(),
+        loss_parts: loss_parts(plan),
     }
 }

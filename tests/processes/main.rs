@@ -13,6 +13,7 @@ mod place;
 
 mod announced;
 mod command_line;
+mod console;
 mod errors_of_configuration;
 mod errors_of_runs;
 mod generate;

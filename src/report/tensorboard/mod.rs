@@ -8,6 +8,7 @@ mod records;
 
 use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
+use super::loss_monitor::LossParts;
 use super::metrics::StepMetrics;
 use super::monitors::MonitorFormats;
 use crate::durable::{AppendFile, Place, read_error};
@@ -44,6 +45,8 @@ pub struct Scalars {
     pub has_expert_load: bool,
     /// Which numbers of `monitor_config` are.
     pub monitors: MonitorFormats,
+    /// The parts of the loss as the original has them, if they are asked for.
+    pub loss_parts: Option<LossParts>,
 }
 
 /// The event file of a run.
@@ -124,11 +127,18 @@ impl Scalars {
             values.push(("B-samples-per-day", samples_per_day / 1e9));
         }
         values.push(("tokens-per-second", metrics.tokens_per_second));
+        let parts = self.loss_parts.map(|parts| parts.of(metrics));
+        let (balance, mtp) = match parts {
+            Some(parts) => (parts.load_balancing, parts.mtp),
+            None => (metrics.load_balancing_loss, metrics.mtp_loss),
+        };
         let optional = [
-            ("load-balancing-loss", metrics.load_balancing_loss),
+            ("lm-loss", parts.map(|parts| parts.lm)),
+            ("load-balancing-loss", balance),
             ("z-loss", metrics.z_loss),
-            ("mtp-loss", metrics.mtp_loss),
+            ("mtp-loss", mtp),
             ("eval-loss", metrics.eval_loss),
+            ("eval-perplexity", metrics.eval_perplexity),
             ("device-memory-mib", metrics.device_memory_mib),
             ("host-memory-mib", metrics.host_memory_mib),
         ];
@@ -296,6 +306,23 @@ mod tests {
         assert_eq!(number("B-samples-per-day"), Some(16.0 * 86_400.0 / 1e9));
         assert_eq!(number("model-flops-throughput-per-npu"), Some(2.0));
         assert_eq!((number("loss-scale"), number("mtp-loss")), (None, None));
+    }
+
+    #[test]
+    fn the_parts_of_the_loss_are_scaled_where_they_are_asked_for() {
+        let metrics = StepMetrics { load_balancing_loss: Some(0.5), mtp_loss: Some(2.0), ..metrics(1) };
+        let of = |loss_parts| {
+            let values = Scalars { loss_parts, ..scalars() }.by_step(&metrics);
+            ["lm-loss", "load-balancing-loss", "mtp-loss"].map(|tag| {
+                values.iter().find(|value| value.tag == tag).and_then(|value| match value.content {
+                    Some(Content::Scalar(number)) => Some(number),
+                    _ => None,
+                })
+            })
+        };
+        assert_eq!(of(None), [None, Some(0.5), Some(2.0)]);
+        let parts = LossParts { balance_scale: Some(0.25), mtp_factor: Some(0.5) };
+        assert_eq!(of(Some(parts)), [Some(3.5), Some(2.0), Some(1.0)]);
     }
 
     #[test]

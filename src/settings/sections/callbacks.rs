@@ -1,7 +1,11 @@
 //! `callbacks`: what is logged, saved and shown while a run goes on.
 
+mod checkpoint;
+mod course;
 mod experts;
 
+pub use checkpoint::CheckpointMonitor;
+pub use course::{EvalCallback, TrainCallback};
 pub(crate) use experts::{COLLECT_FREQ, Claim, claims};
 pub use experts::{ColdHotMonitor, DropRateCallback, SummaryMonitor, TopkBiasCallback};
 
@@ -9,44 +13,26 @@ use super::moe::Moe;
 use crate::settings::engine::*;
 
 rows! {
-    /// `MFLossMonitor`: a log line with loss, learning rate and speed.
+    /// `MFLossMonitor`: the original's two lines of a step, with loss, learning rate and speed. `log.txt` has them in any case; a console
+    /// that is no terminal has them where a file names this callback, and shorter lines otherwise. A terminal has a bar.
     pub struct LossMonitor {
-        /// Steps between log lines.
+        /// Steps between these lines.
         per_print_times: u64 = Host.default(1).within(COUNT),
     }
     others [sections("type"), ignored("keep_default_action", "about the original's callback")]
 }
 
-rows! {
-    /// `CheckpointMonitor`: when checkpoints are written. Without it none are.
-    pub struct CheckpointMonitor {
-        /// Steps between checkpoints.
-        save_checkpoint_steps: u64 = Host.default(1).within(COUNT),
-        /// How many are kept.
-        keep_checkpoint_max: u64 = Host.default(5).within(COUNT),
-        /// Name that the original gives the files; here folders are named by their step.
-        prefix: String = Host.default("CKP".to_string()).example("llama"),
-    }
-    others [
-        sections("type"),
-        ignored(
-            "integrated_save async_save save_network_params remove_redundancy exception_save",
-            "about the original's files and its threads",
-        ),
-        differs("checkpoint_format", Passes::Words("safetensors"), "always safetensors"),
-        refused("save_trainable_params", Passes::Off, "write `False`: checkpoints hold all weights"),
-        refused("save_checkpoint_seconds keep_checkpoint_per_n_minutes", Passes::Off, "use save_checkpoint_steps"),
-        refused("directory", Passes::Off, "set output_dir"),
-    ]
-}
-
 /// What the callbacks ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
-    /// When lines are logged.
-    pub loss: LossMonitor,
+    /// When the original's lines are logged, where the configuration names them.
+    pub loss: Option<LossMonitor>,
     /// When checkpoints are written, if at all.
     pub checkpoint: Option<CheckpointMonitor>,
+    /// When the model is evaluated, and the path of the callback.
+    pub(crate) eval: Option<(String, EvalCallback)>,
+    /// Where training stops.
+    pub(crate) train: Option<TrainCallback>,
     /// Whether each layer's drop rate is logged, and what the callback says of the model.
     pub drop_rate: Option<DropRateCallback>,
     /// What it says of the model.
@@ -61,17 +47,21 @@ pub struct Callbacks {
 
 const LOSS: &str = "MFLossMonitor";
 const CHECKPOINT: &str = "CheckpointMonitor";
+const EVAL: &str = "EvalCallBack";
+const TRAIN: &str = "TrainCallBack";
 const DROP_RATE: &str = "MoEDropRateCallback";
 const TOPK_BIAS: &str = "TopkBiasBalanceCallback";
 const COLD_HOT: &str = "ColdHotExpertMonitor";
 const SUMMARY: &str = "SummaryMonitor";
 
 /// Every name of the callbacks that are read. The misspelling is that of half of all files.
-const READ: [(&str, &str); 8] = [
+const READ: [(&str, &str); 10] = [
     (LOSS, LOSS),
     ("LossMonitor", LOSS),
     (CHECKPOINT, CHECKPOINT),
     ("CheckpointMointor", CHECKPOINT),
+    (EVAL, EVAL),
+    (TRAIN, TRAIN),
     (DROP_RATE, DROP_RATE),
     (TOPK_BIAS, TOPK_BIAS),
     (COLD_HOT, COLD_HOT),
@@ -79,14 +69,16 @@ const READ: [(&str, &str); 8] = [
 ];
 /// Uploads to a cloud that is not ours.
 const IGNORED: [&str; 1] = ["ObsMonitor"];
-const PLANNED: &str = "TrainingStateMonitor MaxLogitsMonitor EvalCallBack ProfileMonitor TrainCallBack TrainFaultTolerance \
-    StressDetectCallBack";
+const PLANNED: &str =
+    "TrainingStateMonitor MaxLogitsMonitor ProfileMonitor TrainFaultTolerance StressDetectCallBack";
 
 /// The table of each callback.
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
     vec![
         ("callbacks.MFLossMonitor", LossMonitor::table()),
         ("callbacks.CheckpointMonitor", CheckpointMonitor::table()),
+        ("callbacks.EvalCallBack", EvalCallback::table()),
+        ("callbacks.TrainCallBack", TrainCallback::table()),
         ("callbacks.MoEDropRateCallback", DropRateCallback::table()),
         ("callbacks.TopkBiasBalanceCallback", TopkBiasCallback::table()),
         ("callbacks.ColdHotExpertMonitor", ColdHotMonitor::table()),
@@ -125,8 +117,10 @@ pub(crate) fn read(source: &Source<'_>) -> Callbacks {
 impl Callbacks {
     fn read_one(&mut self, source: &Source<'_>, path: &str, kind: &str) {
         match kind {
-            LOSS => self.loss = Section::read_at(source, path),
-            CHECKPOINT => self.checkpoint = Some(Section::read_at(source, path)),
+            LOSS => self.loss = Some(Section::read_at(source, path)),
+            CHECKPOINT => self.checkpoint = Some(CheckpointMonitor::read_checked(source, path)),
+            EVAL => self.eval = Some((path.to_string(), Section::read_at(source, path))),
+            TRAIN => self.train = Some(Section::read_at(source, path)),
             DROP_RATE => {
                 let callback = DropRateCallback::read_at(source, path);
                 self.claimants.push((path.to_string(), claims(&callback)));
@@ -151,12 +145,13 @@ impl Callbacks {
         let own =
             self.cold_hot.as_ref().and_then(|monitor| u64::try_from(monitor.save_checkpoint_steps).ok());
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| checkpoint.save_checkpoint_steps);
-        own.filter(|step| *step > 0).or(checkpoint)
+        own.filter(|step| *step > 0).or(checkpoint.filter(|step| *step > 0))
     }
 
     /// Its sections, to be written as items of a list. What the callbacks repeat of the model is left out.
     pub(crate) fn placed(&self) -> Vec<Placed> {
-        let mut items: Vec<(&'static str, Vec<Entry>)> = vec![(LOSS, self.loss.entries())];
+        let mut items: Vec<(&'static str, Vec<Entry>)> = Vec::new();
+        items.extend(self.loss.as_ref().map(|section| (LOSS, section.entries())));
         items.extend(self.checkpoint.as_ref().map(|section| (CHECKPOINT, section.entries())));
         items.extend(self.cold_hot.as_ref().map(|section| (COLD_HOT, section.entries())));
         items.extend(self.summary.as_ref().map(|section| (SUMMARY, section.entries())));
@@ -214,3 +209,6 @@ fn kind_at(source: &Source<'_>, list: &str, path: &str) -> Option<&'static str> 
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 pub(crate) mod callbacks;
 pub(crate) mod context;
 pub(crate) mod dataset;
+pub(crate) mod metric;
 pub(crate) mod model;
 pub(crate) mod moe;
 pub(crate) mod monitor;
@@ -50,6 +51,7 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
             ("train_dataset.data_loader", dataset::Loader::table()),
             ("train_dataset.data_loader.config", dataset::Megatron::table()),
             ("train_dataset_task", dataset::task_table()),
+            ("metric", metric::MetricKeys::table()),
             ("sample", sample::Sample::table()),
             ("tensorboard", tensorboard::TensorBoard::table()),
             ("context", context::Context::table()),

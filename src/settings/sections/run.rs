@@ -22,17 +22,21 @@ rows! {
         seed: u64 = Numbers.default(0),
         /// Whether to evaluate during training.
         do_eval: bool = Host.default(false),
-        /// Steps between evaluations. Nothing is evaluated unless it is above 0.
+        /// Steps between evaluations, unless it is 0 or below.
         eval_step_interval: i64 = Host.default(100),
         /// Micro-batches of an evaluation at most, always the same ones.
         eval_batches: u64 = Host.default(16),
-        /// Epochs between evaluations: not built, so -1 or 0 where `do_eval`.
-        eval_epoch_interval: i64 = Host.default(-1).example("0"),
+        /// Epochs between evaluations at their ends, beside those by steps, unless it is 0 or below.
+        eval_epoch_interval: i64 = Host.default(-1).example("2"),
         /// Patterns of matrices without weight decay: regular expressions, found anywhere in a parameter's name.
         no_decay_params: Vec<String> = Numbers.optional().example("['down_proj']"),
         /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
         /// Under a loss scale that adapts, too, the first overflow does.
         check_for_nan_in_loss_and_grad: bool = Host.default(false),
+        /// Whether the loss lines and event files show the parts of the loss, `lm_loss`, `load_balancing_loss` and `mtp_loss`, as the
+        /// original prints them: the balance loss without its factor and per layer, that of multi-token prediction with its factor.
+        /// By default as there: where a file says `use_legacy: False`. A model without experts and such prediction has one part.
+        print_separate_loss: Option<bool> = Host.optional().example("True"),
         /// Whether one rank does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows
         /// of a step are kept by accumulation, and `context.max_device_memory` is not applied.
         as_single: bool = Host.default(false),
@@ -46,7 +50,7 @@ rows! {
         sections(
             "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks|callback context parallel_config parallel sample tensorboard",
+                monitor_config callbacks|callback context parallel_config parallel sample metric tensorboard",
         ),
         ignored(
             "auto_trans_ckpt transform_process_num src_strategy_path_or_dir src_strategy dst_strategy load_ckpt_format \
@@ -61,8 +65,8 @@ rows! {
             "about the original's profiler",
         ),
         ignored(
-            "use_legacy layer_decay lr_scale_factor metric eval_callbacks infer train_precision_sync \
-                infer_precision_sync postprocess_use_numpy print_separate_loss predict_batch_size input_data adapter_id",
+            "use_legacy layer_decay lr_scale_factor eval_callbacks infer train_precision_sync \
+                infer_precision_sync postprocess_use_numpy predict_batch_size input_data adapter_id",
             "of another branch of the original, or without effect on training",
         ),
         ignored(
@@ -131,10 +135,8 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, R
         run.run_name = stem.map_or("run".to_string(), |stem| stem.to_string_lossy().into_owned());
         check_folder_name(&reader, "run_name", &run.run_name);
     }
-    if run.do_eval {
-        check_evaluation(&reader, &run);
-    }
-    run.eval_epoch_interval = -1;
+    let is_new_style = source.node("use_legacy").and_then(bool::from_node) == Some(false);
+    run.print_separate_loss = run.print_separate_loss.or(Some(is_new_style));
     run.base_config.clear(); // merged already
     (reader, run)
 }
@@ -150,23 +152,27 @@ impl Run {
         (!self.load_checkpoint.as_os_str().is_empty()).then_some(&self.load_checkpoint)
     }
 
-    /// Steps between evaluations, if there are any.
+    /// Steps between evaluations, if there are any by steps.
     pub fn eval_interval(&self) -> Option<u64> {
         u64::try_from(self.eval_step_interval).ok().filter(|steps| self.do_eval && *steps > 0)
+    }
+
+    /// Epochs between evaluations, if there are any by epochs.
+    pub fn eval_epochs(&self) -> Option<u64> {
+        u64::try_from(self.eval_epoch_interval).ok().filter(|epochs| self.do_eval && *epochs > 0)
     }
 }
 
 /// Files of the original carry these keys where nothing is evaluated, too.
-fn check_evaluation(reader: &Reader<'_>, run: &Run) {
-    if run.eval_step_interval <= 0 {
-        reader.source.note("eval_step_interval: not above 0, so nothing is evaluated");
+pub(crate) fn check_evaluation(source: &Source<'_>, run: &Run) {
+    if !run.do_eval {
+        return;
     }
-    if run.eval_epoch_interval > 0 {
-        let message = "is not built yet; write `eval_epoch_interval: -1` and use eval_step_interval";
-        reader.fault("eval_epoch_interval", message);
+    if run.eval_step_interval <= 0 && run.eval_epoch_interval <= 0 {
+        source.note("eval_step_interval: not above 0, so nothing is evaluated");
     }
     if run.eval_batches == 0 {
-        reader.fault("eval_batches", "expected a whole number above 0, found `0`");
+        source.fault("eval_batches", "expected a whole number above 0, found `0`");
     }
 }
 

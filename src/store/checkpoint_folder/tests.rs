@@ -148,3 +148,86 @@ fn a_full_disk_is_named_and_the_previous_checkpoint_survives() {
     assert_eq!(names(folder.path()), ["step_0000010"]);
     assert_eq!(names(&previous), FILES);
 }
+
+/// What `meta.json` says: epoch, step and name.
+fn meta(folder: &Path) -> (u64, u64, String) {
+    let text = fs::read(folder.join("meta.json")).unwrap();
+    let meta: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let number = |key: &str| meta[key].as_u64().unwrap();
+    (number("last_epoch"), number("last_step"), meta["last_ckpt_file"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn meta_names_the_newest_checkpoint_in_the_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2).with_meta(10);
+    for (step, epoch, in_epoch) in [(1, 1, 1), (10, 1, 10), (11, 2, 1), (25, 3, 5)] {
+        let path = save(&checkpoints, step);
+        assert_eq!(meta(folder.path()), (epoch, in_epoch, format!("step_{step:07}")));
+        assert!(path.is_dir());
+    }
+    // Killed after the rename and before the file was replaced.
+    let unaware = CheckpointFolder::new(folder.path(), 2);
+    save(&unaware, 30);
+    assert_eq!(meta(folder.path()).2, "step_0000025");
+    let (step, path) = checkpoints.latest().unwrap().unwrap();
+    checkpoints.note_newest(step, &path);
+    assert_eq!(meta(folder.path()), (3, 10, "step_0000030".into()));
+}
+
+#[test]
+fn a_meta_file_that_cannot_be_written_does_not_fail_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("meta.json")).unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), 2).with_meta(10);
+    save(&checkpoints, 5);
+    assert_eq!(steps(&checkpoints), [5]);
+}
+
+#[test]
+fn a_prefix_names_checkpoints_and_others_are_still_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = CheckpointFolder::new(folder.path(), 3);
+    save(&plain, 10);
+    save(&plain, 20);
+    let named = CheckpointFolder::new(folder.path(), 3).with_prefix("llama2-7.b").with_meta(100);
+    let path = save(&named, 15);
+    assert!(path.ends_with("llama2-7.b-step_0000015"));
+    assert_eq!(meta(folder.path()).2, "llama2-7.b-step_0000015");
+    assert_eq!(steps(&plain), [10, 15, 20]);
+    assert_eq!(plain.latest().unwrap().unwrap().0, 20);
+    // A step is there once, whatever it is called.
+    save(&named, 20);
+    assert_eq!(
+        names(folder.path()),
+        ["llama2-7.b-step_0000015", "llama2-7.b-step_0000020", "meta.json", "step_0000010"]
+    );
+    save(&named, 30);
+    assert_eq!(steps(&named), [15, 20, 30]);
+    fs::create_dir(folder.path().join("llama2-7.b-step_0000040.tmp")).unwrap();
+    fs::create_dir(folder.path().join("misstep_0000050")).unwrap();
+    save(&named, 60);
+    assert_eq!(steps(&named), [20, 30, 60], "what is unfinished or not ours does not count");
+    assert!(!folder.path().join("llama2-7.b-step_0000040.tmp").exists());
+}
+
+#[test]
+fn one_checkpoint_is_kept_per_stretch_and_the_newest() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = CheckpointFolder::new(folder.path(), Keep::OnePer(5 * MINUTE));
+    let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    // One a minute, under a clock of our own. As the original keeps them.
+    let mut kept = Vec::new();
+    for minute in 0..=12 {
+        let path = folder.path().join(name_of(minute));
+        fs::create_dir(&path).unwrap();
+        let now = start + MINUTE * minute as u32;
+        File::open(&path).unwrap().set_modified(now).unwrap();
+        checkpoints.delete_old(minute, &path, now).unwrap();
+        kept.push(steps(&checkpoints));
+    }
+    assert_eq!(kept[..6], [vec![0], vec![0, 1], vec![0, 2], vec![0, 3], vec![0, 4], vec![0, 4, 5]]);
+    assert_eq!(kept[9], [0, 4, 8, 9]);
+    assert_eq!(kept[12], [0, 4, 8, 12]);
+}

@@ -17,11 +17,13 @@ use crate::train::reporter::{Losses, Reporter};
 use crate::train::resume::in_file;
 use crate::train::roll_call::{Answer, Report, RollCall};
 use crate::train::sample::sample;
+use crate::train::save_clock::SaveClock;
 use crate::train::step_clock::{StepClock, TimedStep};
 use crate::train::trainer::Trainer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// A run under way.
 pub(super) struct Course<'a> {
@@ -36,6 +38,7 @@ pub(super) struct Course<'a> {
     pub reporter: Reporter<'a>,
     pub results: Results,
     pub roll_call: RollCall,
+    pub save_clock: SaveClock,
     pub interrupt: Arc<AtomicBool>,
     pub is_interrupted: bool,
     pub health: Health,
@@ -81,7 +84,8 @@ impl Course<'_> {
                 trainer.evaluate(step, data, batches, |trainer| self.collect(trainer)).await?;
             }
             self.collect(trainer)?;
-            let report = self.report();
+            let mut report = self.report();
+            report.is_save_due = self.save_clock.is_due(Instant::now()).into();
             let answer = self.roll_call.after_step(report).await?;
             self.heed(trainer, &answer).await?;
             self.is_save_due |=
@@ -168,6 +172,7 @@ impl Course<'_> {
     async fn heed(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
         self.take_in(answer)?;
         self.is_interrupted |= answer.is_interrupted;
+        self.is_save_due |= answer.is_save_due;
         if answer.has_data_fault {
             // As after a signal: the work so far is good.
             self.save_unless_failing(trainer).await?;

@@ -3,6 +3,7 @@
 use super::spread::{Spread, run_each};
 use crate::runs::{FolderRun, Setup, metrics, on_ranks};
 use gristmill::error::Result;
+use gristmill::store::checkpoint_folder::CheckpointFolder;
 use gristmill::train::run::{Summary, run_on_ranks};
 use pollster::block_on;
 use std::sync::Arc;
@@ -150,4 +151,45 @@ fn ranks_need_the_same_data_and_not_the_same_paths() {
     assert!(!run.folder().exists(), "a run that is refused makes no folder");
     let results = run_each(&config, &[here, elsewhere]);
     results.into_iter().for_each(|result| drop(result.expect("the same data")));
+}
+
+/// What `meta.json` says: epoch, step and name.
+fn meta(run: &FolderRun) -> (u64, u64, String) {
+    let text = std::fs::read(run.folder().join("checkpoint/meta.json")).expect("meta.json");
+    let meta: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let number = |key: &str| meta[key].as_u64().expect("a number");
+    (number("last_epoch"), number("last_step"), meta["last_ckpt_file"].as_str().expect("a name").to_owned())
+}
+
+/// The first rank's clock decides, and all save after the same step; a file that a kill left behind is mended.
+#[test]
+fn ranks_save_by_the_clock_of_the_first() {
+    let run = small(&[
+        "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 0, save_checkpoint_seconds: 1, \
+         keep_checkpoint_max: 0, prefix: two}]",
+        "--runner_config.epochs=1000",
+    ]);
+    let config = run.setup.write(run.home.path());
+    let mut last = 40;
+    // As many steps as take some seconds, whatever the machine.
+    let steps = loop {
+        let results = run_each(&config, &vec![Spread::sharded(2).arguments(&run, last); 2]);
+        results.into_iter().for_each(|result| drop(result.expect("a run")));
+        let folder = CheckpointFolder::new(run.folder().join("checkpoint"), 0);
+        let steps: Vec<u64> = folder.list().expect("checkpoints").into_iter().map(|(step, _)| step).collect();
+        if steps.iter().any(|step| step % 40 != 0) || last >= 4000 {
+            break steps;
+        }
+        last += 40 * (last / 40);
+    };
+    assert!(steps.iter().any(|step| step % 40 != 0), "none by the clock: {steps:?}");
+    assert_eq!(steps.last(), Some(&last), "and one at the end");
+    assert_eq!(meta(&run).2, format!("two-step_{last:07}"));
+    // Killed after the checkpoint was renamed and before the file was replaced.
+    let path = run.folder().join("checkpoint/meta.json");
+    std::fs::write(&path, r#"{"last_epoch":1,"last_step":1,"last_ckpt_file":"two-step_0000001"}"#)
+        .expect("a file");
+    let results = run_each(&config, &vec![Spread::sharded(2).arguments(&run, last); 2]);
+    results.into_iter().for_each(|result| drop(result.expect("a run")));
+    assert_eq!(meta(&run).2, format!("two-step_{last:07}"));
 }

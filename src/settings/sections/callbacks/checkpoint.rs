@@ -1,0 +1,83 @@
+//! `CheckpointMonitor`: when checkpoints are written, which are kept, what they are called.
+
+use crate::settings::engine::*;
+
+rows! {
+    /// `CheckpointMonitor`: when checkpoints are written. Without it none are. `meta.json` beside them names the newest.
+    pub struct CheckpointMonitor {
+        /// Steps between checkpoints. 0: `save_checkpoint_seconds` decides.
+        save_checkpoint_steps: u64 = Host.default(1),
+        /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step beyond them.
+        save_checkpoint_seconds: u64 = Host.default(0).example("600\nsave_checkpoint_steps: 0"),
+        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept (the original keeps one).
+        keep_checkpoint_max: u64 = Host.default(5),
+        /// Minutes of which one checkpoint is kept, and the newest, where `keep_checkpoint_max` is 0: of those younger than that, the oldest.
+        keep_checkpoint_per_n_minutes: u64 = Host.default(0).example("30\nkeep_checkpoint_max: 0"),
+        /// What the names of checkpoints begin with, `PREFIX-step_NNNNNNN`; those of `CKP` are just `step_NNNNNNN`.
+        prefix: String = Host.default(NO_PREFIX.to_string()).read_by(prefix).example("llama"),
+    }
+    others [
+        sections("type"),
+        ignored(
+            "integrated_save async_save save_network_params remove_redundancy exception_save",
+            "about the original's files and its threads",
+        ),
+        differs("checkpoint_format", Passes::Words("safetensors"), "always safetensors"),
+        refused("save_trainable_params", Passes::Off, "write `False`: checkpoints hold all weights"),
+        refused("directory", Passes::Off, "set output_dir"),
+    ]
+}
+
+/// The original's default.
+const NO_PREFIX: &str = "CKP";
+
+impl CheckpointMonitor {
+    /// What the names of checkpoints begin with; empty for the original's default.
+    pub fn prefix(&self) -> &str {
+        if self.prefix == NO_PREFIX { "" } else { &self.prefix }
+    }
+
+    /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts, as in the original.
+    pub(crate) fn read_checked(source: &Source<'_>, path: &str) -> Self {
+        let mut monitor = Self::read_at(source, path);
+        // An empty value is no number there.
+        let is_empty = |key: &str| source.document.get(&format!("{path}.{key}")).is_some_and(Node::is_none);
+        if is_empty("save_checkpoint_steps") && monitor.save_checkpoint_seconds > 0 {
+            monitor.save_checkpoint_steps = 0;
+        }
+        if is_empty("keep_checkpoint_max") && monitor.keep_checkpoint_per_n_minutes > 0 {
+            monitor.keep_checkpoint_max = 0;
+        }
+        let (steps, seconds) = (monitor.save_checkpoint_steps, monitor.save_checkpoint_seconds);
+        let key = format!("{path}.save_checkpoint_steps");
+        if steps == 0 && seconds == 0 && source.is_sound(path) {
+            source.fault(&key, "nothing says when checkpoints are written: write a number above 0 here or at save_checkpoint_seconds");
+        }
+        let idle = |key: &str, other: &str, number: u64| {
+            source.note(format!("callbacks: {key} counts where `{other}: 0` is written; it is {number}"));
+        };
+        if steps > 0 && seconds > 0 {
+            idle("save_checkpoint_seconds", "save_checkpoint_steps", steps);
+            monitor.save_checkpoint_seconds = 0;
+        }
+        let kept = monitor.keep_checkpoint_max;
+        if kept > 0 && monitor.keep_checkpoint_per_n_minutes > 0 {
+            idle("keep_checkpoint_per_n_minutes", "keep_checkpoint_max", kept);
+            monitor.keep_checkpoint_per_n_minutes = 0;
+        }
+        monitor
+    }
+}
+
+/// It becomes the beginning of a folder's name.
+fn prefix(reader: &Reader<'_>, key: &'static str) -> Option<String> {
+    let prefix: String = reader.convert(key, reader.node(key)?)?;
+    let is_wrong = prefix.contains(['/', '\\']) || prefix.chars().any(char::is_control);
+    if is_wrong {
+        reader.fault(
+            key,
+            format!("expected the beginning of a folder's name, found `{}`", prefix.escape_debug()),
+        );
+    }
+    (!is_wrong).then_some(prefix)
+}

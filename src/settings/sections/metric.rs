@@ -1,0 +1,78 @@
+//! `metric`: what evaluations report beside the loss.
+
+use crate::settings::engine::*;
+
+rows! {
+    /// `metric`: what evaluations report beside the loss; one section, or a list of several.
+    pub struct MetricKeys {
+        /// `PerplexityMetric` is the exponential of the loss; the others are ignored with a notice.
+        kind "type": MetricType = Host.required().read_by(|reader, key| reader.kind(key, "")),
+    }
+    others [ignored("eval_type", "about metrics that are not computed")]
+}
+
+words! {
+    /// `type` of a metric.
+    pub enum MetricType {
+        /// The exponential of the loss.
+        #[default]
+        Perplexity = "PerplexityMetric",
+        /// The share of tokens that are predicted.
+        Accuracy = "Accuracy",
+        /// Of generated advertisements.
+        Adgen = "ADGENMetric",
+        /// Of recognised entities.
+        Entity = "EntityScore",
+        /// Of answers in a text.
+        Squad = "SQuADMetric",
+        /// Of prompts with choices.
+        Prompt = "PromptAccMetric",
+        /// Of generated answers.
+        EmF1 = "EmF1Metric",
+    }
+}
+
+/// What evaluations report beside the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// The exponential of the loss.
+    pub perplexity: bool,
+}
+
+const PATH: &str = "metric";
+
+/// Reads the section or the list of them, of a run that evaluates or does not.
+pub(crate) fn read(source: &Source<'_>, evaluates: bool) -> Metrics {
+    let mut metrics = Metrics::default();
+    let Some(node) = source.node(PATH) else { return metrics };
+    if !evaluates {
+        source.ignore("", PATH);
+        return metrics;
+    }
+    let paths = match node {
+        Node::List(items) => (0..items.len()).map(|index| format!("{PATH}.{index}")).collect(),
+        _ => vec![PATH.to_string()],
+    };
+    for path in paths {
+        match MetricKeys::read_at(source, &path).kind {
+            MetricType::Perplexity => metrics.perplexity = true,
+            MetricType::Accuracy => {
+                source.note(format!("{path}: Accuracy is not built yet, and not reported"))
+            }
+            kind => {
+                let kind = kind.word();
+                source.note(format!(
+                    "{path}: {kind} judges generated text or other tasks than training here; not reported"
+                ));
+            }
+        }
+    }
+    metrics
+}
+
+impl Metrics {
+    /// Its section, if something is reported.
+    pub(crate) fn placed(self) -> Option<Placed> {
+        self.perplexity.then(|| MetricKeys { kind: MetricType::Perplexity }.placed(PATH))
+    }
+}
