@@ -146,8 +146,7 @@ fn metrics_are_a_section_or_a_list_of_them() {
     );
     let wrong = read("do_eval: True\nmetric: {type: Perplexity}", &[]).map(drop).unwrap_err();
     assert!(
-        wrong
-            .starts_with("x.yaml:9: metric.type: unknown type `Perplexity`; did you mean `PerplexityMetric`"),
+        wrong.starts_with("x.yaml:9: metric.type: unknown type `Perplexity`; known are PerplexityMetric"),
         "{wrong}"
     );
 }
