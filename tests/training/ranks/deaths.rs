@@ -92,8 +92,12 @@ impl Mortal {
         if self.seen.as_ref() == Some(&checkpoint) {
             return;
         }
+        let place = checkpoint.join(moments(self.rank));
+        if place.is_file() {
+            return; // left by an earlier life, and removed before the next checkpoint begins
+        }
         if *left == 0 {
-            std::fs::create_dir_all(checkpoint.join(moments(self.rank))).expect("a folder");
+            std::fs::create_dir_all(place).expect("a folder");
         }
         *left = left.wrapping_sub(1);
         self.seen = Some(checkpoint);
