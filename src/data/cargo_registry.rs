@@ -2,12 +2,15 @@
 //! built it. Text to train on without a download.
 //!
 //! The text does not depend on what else lies in the registry: it is made of the packages in `Cargo.lock`, in their order.
-//! Packages that cargo downloads on some platforms only are left out everywhere.
+//! Packages that cargo downloads on some platforms or for some features only are left out everywhere.
+
+mod locked;
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use self::locked::packages;
 use super::codec::Codec;
 use super::config::{CargoRegistryConfig, DocumentFormat};
 use super::corpus::Corpus;
@@ -22,9 +25,6 @@ const MAX_FILE_BYTES: u64 = 256 << 10;
 
 /// The packages of this version of the crate, sorted by name and version.
 const LOCK: &str = include_str!("../../Cargo.lock");
-
-/// The names of packages that are needed on some platforms only, one a line.
-const PLATFORM_PACKAGES: &str = include_str!("cargo_registry/platform_packages.txt");
 
 /// The one source of the loader.
 pub(super) fn load(config: &CargoRegistryConfig, codec: &Codec) -> Result<Vec<Loaded>> {
@@ -83,19 +83,6 @@ fn load_from(
     let sentence =
         format!("{} of {} from {origin}", corpus.size(&stream), plural(corpus.files, "source file"));
     Ok((stream, sentence))
-}
-
-/// The packages of a `Cargo.lock` that come from a registry, as `name-version`.
-fn packages(lock: &str) -> impl Iterator<Item = String> {
-    let field = |package: &str, key: &str| -> Option<String> {
-        let line = package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""))?;
-        line.strip_suffix('"').map(str::to_string)
-    };
-    lock.split("[[package]]").skip(1).filter_map(move |package| {
-        let (name, version) = (field(package, "name")?, field(package, "version")?);
-        let is_everywhere = PLATFORM_PACKAGES.lines().all(|platform| platform != name);
-        (is_everywhere && field(package, "source").is_some()).then(|| format!("{name}-{version}"))
-    })
 }
 
 /// Says which packages could not be read.
@@ -194,6 +181,11 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
 [[package]]
 name = "gristmill"
 version = "0.1.0"
+dependencies = [
+ "a",
+ "anstyle-wincon",
+ "b 1.0.0",
+]
 "#;
 
     #[test]
@@ -225,16 +217,6 @@ version = "0.1.0"
         let (stream, sentence) = load();
         assert_eq!((text(&stream), sentence), (text(&whole.0), whole.1));
         assert_eq!(text(&stream), "a\0c\0b\0");
-    }
-
-    /// Cargo downloaded what these tests are built with: what is missing is for other platforms.
-    #[test]
-    fn every_platform_has_the_packages_that_are_read() {
-        let home = cargo_home().unwrap();
-        let folders = folders_below(&home);
-        let missing: Vec<String> =
-            packages(super::LOCK).filter(|package| !folders.contains_key(package)).collect();
-        assert_eq!(missing, [""; 0], "not downloaded here: add their names to platform_packages.txt");
     }
 
     #[test]
