@@ -371,6 +371,7 @@ fn losses(c: &mut Criterion) {
                 ignore: u32::MAX,
                 step,
                 loss,
+                correct: None,
                 accumulation: 1,
                 factor: 1.0,
                 is_per_token: false,

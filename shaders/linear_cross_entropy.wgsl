@@ -3,8 +3,9 @@
 //   count_targets           count = targets other than `ignore`; seed = factor · loss_scale / (accumulation · count), or
 //                           / (accumulation · N) if grad_norm divides by the step's count
 //   softmax_cross_entropy   one chunk of rows: losses (N) f32; with `gradient` that of the logits (rows, V), dz = seed ·
-//                           (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites them
-//   sum_losses              adds losses (N) to LossState
+//                           (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites them.
+//                           With `accuracy` correct (N): 1 where argmax(z) = target, the first one of equal logits
+//   sum_losses              adds losses (N) to LossState; with `accuracy` the sum of correct (N) to correct_sum
 //
 // For each chunk of rows the host records logits = h Wᵀ, this kernel, dh = dz W and dW += dzᵀ h, so the logits of all
 // tokens never exist at once. The seed depends on the targets alone and is known before the first chunk.
@@ -39,10 +40,13 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 @group(0) @binding(3) var<storage, read_write> losses: array<f32>; // (N)
 @group(0) @binding(4) var<storage, read> loss_seed: LossState;
 @if(gradient && !f32) @group(0) @binding(5) var<storage, read_write> dz: array<Packed>; // (rows, V)
+@if(accuracy) @group(0) @binding(6) var<storage, read_write> correct: array<f32>; // (N)
 
 @group(0) @binding(2) var<storage, read> step: StepState;
 @group(0) @binding(3) var<storage, read> losses_in: array<f32>; // (N)
 @group(0) @binding(4) var<storage, read_write> loss: LossState;
+@if(accuracy) @group(0) @binding(5) var<storage, read> correct_in: array<f32>; // (N)
+@if(accuracy) @group(0) @binding(6) var<storage, read_write> correct_sum: array<f32>; // (1)
 
 @compute @workgroup_size(LANES)
 fn count_targets(@builtin(local_invocation_index) lane: u32) {
@@ -80,8 +84,21 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
     let target_id = targets[params.first_token + row];
     let counts = target_id != params.ignore;
     if (first == 0u) {
-        let at = logits[start + min(target_id, params.vocab - 1u) / 4u][target_id % 4u];
-        losses[params.first_token + row] = select(0.0, log(total) + shift - at, counts);
+        losses[params.first_token + row] = select(0.0, log(total) + shift - logit_of(target_id, start), counts);
+    }
+    @if(accuracy) {
+        let at = logit_of(target_id, start);
+        var beaten = 0.0;
+        for (var i = first; i < params.stride4; i += STEP) {
+            let z = load_logits(start, i);
+            let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
+            let is_behind = (z < vec4<f32>(at)) | ((z == vec4<f32>(at)) & (index >= vec4<u32>(target_id)));
+            beaten = select(1.0, beaten, all(is_behind));
+        }
+        let is_correct = row_max(beaten, lane) == 0.0;
+        if (first == 0u) {
+            correct[params.first_token + row] = select(0.0, 1.0, counts && is_correct);
+        }
     }
     @if(gradient) {
         row_barrier(); // the target's logit is read above, and overwritten below by another invocation
@@ -107,6 +124,21 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
         loss.token_sum += loss.count;
         loss.mean_sum += params.inverse_accumulation * total / max(loss.count, 1.0);
     }
+    @if(accuracy) {
+        var hits = 0.0;
+        for (var token = lane; token < params.rows; token += LANES) {
+            hits += correct_in[token];
+        }
+        let all_hits = row_sum(hits, lane);
+        if (lane == 0u) {
+            correct_sum[0] += all_hits;
+        }
+    }
+}
+
+// The logit of a target; of one that is ignored, any logit of its row.
+fn logit_of(target_id: u32, start: u32) -> f32 {
+    return logits[start + min(target_id, params.vocab - 1u) / 4u][target_id % 4u];
 }
 
 // Four logits; columns past the vocabulary are LOWEST, which changes neither the maximum nor the sum of exponentials.

@@ -176,6 +176,7 @@ fn loss(harness: &mut Harness<'_>) {
         ignore,
         step,
         loss,
+        correct: None,
         accumulation: 1,
         factor: 1.0,
         is_per_token: false,

@@ -32,6 +32,8 @@ conditions! {
     ATransposed = "a_transposed",
     /// The result is added to the contents of its tensor.
     Accumulate = "accumulate",
+    /// A loss also tells which targets have the largest logit.
+    Accuracy = "accuracy",
     /// Scores of attention fall with the distance between query and key (ALiBi).
     Alibi = "alibi",
     /// The right factor of a product is stored transposed: (N, K).

@@ -29,6 +29,8 @@ pub struct LossTensors {
     pub is_per_token: bool,
     /// `LossState` of the next token.
     pub next_token: Tensor,
+    /// (1, 1): receives how many of the next tokens have the largest logit, if it is asked for.
+    pub correct: Option<Tensor>,
     /// `LossState` of multi-token prediction; `None` outside training and for models without it.
     pub multi_token: Option<Tensor>,
 }
@@ -43,6 +45,7 @@ impl Gpt<Parameter> {
             ignore: ctx.config.ignore_id,
             step: losses.step,
             loss: losses.next_token,
+            correct: losses.correct,
             accumulation: losses.accumulation,
             factor: 1.0,
             is_per_token: losses.is_per_token,
@@ -52,7 +55,7 @@ impl Gpt<Parameter> {
         if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
             let factor = (config.loss_factor / config.depth as f64) as f32;
             for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
-                let further = CrossEntropy { targets, loss, factor, ..next_token };
+                let further = CrossEntropy { targets, loss, correct: None, factor, ..next_token };
                 tape.scope("loss_ahead", |tape| tape.linear_cross_entropy(hidden, self.head(), &further));
             }
         }

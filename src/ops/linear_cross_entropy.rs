@@ -38,6 +38,9 @@ pub struct LinearCrossEntropy<'a> {
     pub step: Tensor,
     /// [`LossState`], which receives the gradient's seed, the number of targets and the sum of losses.
     pub loss: Tensor,
+    /// (1, 1) f32, to which the number of targets with the largest logit of their row is added, if it is asked for. Of equal
+    /// logits the first is the largest, as in `torch.argmax`; a target that does not count is none.
+    pub correct: Option<Tensor>,
     /// Micro-batches in a step: the mean loss of each counts 1 / accumulation.
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
@@ -75,7 +78,7 @@ pub fn linear_cross_entropy(
     dh: Tensor,
     dhead: Option<HeadGradient<'_>>,
 ) {
-    let losses = begin(rec, op);
+    let outcome = begin(rec, op);
     for (first, rows) in chunks(rec, op) {
         let h = op.h.rows(first, rows);
         let logits = logits(rec, op, h);
@@ -83,7 +86,7 @@ pub fn linear_cross_entropy(
             Element::F32 => logits,
             element => rec.tensor("dlogits", rows, logits.cols, element),
         };
-        softmax(rec, op, logits, losses, first, Some(dlogits));
+        softmax(rec, op, logits, outcome, first, Some(dlogits));
         let mut column = 0;
         for (i, part) in op.head.iter().enumerate() {
             let dz = dlogits.columns(column, part.rows);
@@ -96,22 +99,29 @@ pub fn linear_cross_entropy(
             column += part.rows;
         }
     }
-    finish(rec, op, losses);
+    finish(rec, op, outcome);
 }
 
 /// Adds the loss of the batch to `loss`, without gradients: evaluation.
 #[track_caller]
 pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) {
-    let losses = begin(rec, op);
+    let outcome = begin(rec, op);
     for (first, rows) in chunks(rec, op) {
         let logits = logits(rec, op, op.h.rows(first, rows));
-        softmax(rec, op, logits, losses, first, None);
+        softmax(rec, op, logits, outcome, first, None);
     }
-    finish(rec, op, losses);
+    finish(rec, op, outcome);
+}
+
+/// What the rows of all chunks leave to be summed, (1, N) each.
+#[derive(Clone, Copy)]
+struct Outcome {
+    losses: Tensor,
+    correct: Option<Tensor>,
 }
 
 #[track_caller]
-fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Tensor {
+fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Outcome {
     let bindings = [
         op.targets.bind("targets", Element::U32),
         StepState::bind("step", op.step),
@@ -119,12 +129,17 @@ fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Tensor {
     ];
     let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
-    rec.tensor("losses", 1, op.h.rows, Element::F32)
+    let mut rows = |label| rec.tensor(label, 1, op.h.rows, Element::F32);
+    Outcome { losses: rows("losses"), correct: op.correct.map(|_| rows("correct")) }
 }
 
-fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, losses: Tensor) {
+fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, outcome: Outcome) {
     let kernel = fold("linear_cross_entropy", "sum_losses", op.h.element);
-    let bindings = [losses.bind("losses_in", Element::F32), LossState::bind("loss", op.loss)];
+    let mut bindings = vec![outcome.losses.bind("losses_in", Element::F32), LossState::bind("loss", op.loss)];
+    for (rows, sum) in outcome.correct.into_iter().zip(op.correct) {
+        bindings.extend([rows.bind("correct_in", Element::F32), sum.bind("correct_sum", Element::F32)]);
+    }
+    let kernel = kernel.condition(Condition::Accuracy, op.correct.is_some());
     rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
 }
 
@@ -183,7 +198,7 @@ fn softmax(
     rec: &mut Recorder,
     op: &LinearCrossEntropy<'_>,
     logits: Tensor,
-    losses: Tensor,
+    Outcome { losses, correct }: Outcome,
     first: u32,
     dlogits: Option<Tensor>,
 ) {
@@ -198,12 +213,11 @@ fn softmax(
         bindings.push(LossState::bind("loss_seed", op.loss));
     }
     bindings.extend(dlogits.filter(|_| element != Element::F32).map(|dz| dz.bind("dz", element)));
-    rec.dispatch(
-        kernel.condition(Condition::Gradient, dlogits.is_some()),
-        &bindings,
-        &params(op, logits.rows, first),
-        grid,
-    );
+    bindings.extend(correct.map(|correct| correct.bind("correct", Element::F32)));
+    let kernel = kernel
+        .condition(Condition::Accuracy, correct.is_some())
+        .condition(Condition::Gradient, dlogits.is_some());
+    rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
 }
 
 fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {

@@ -41,6 +41,28 @@ pub fn cross_entropy(logits: &[f64], targets: &[u32], vocab: usize, ignore: u32)
     (loss_sum, count, dlogits)
 }
 
+/// The number of targets (N), other than `ignore`, that are the index of the largest of their row of logits (N, vocab), the first
+/// one of equal ones.
+///
+/// # Examples
+///
+/// ```
+/// use gristmill::reference::linear_cross_entropy::correct;
+///
+/// let logits = [0.5, 0.7, 0.7, 0.1, 0.2, 0.3, 0.9, 0.0, 0.0];
+/// assert_eq!(correct(&logits, &[1, 2, 0], 3, 9), 3);
+/// assert_eq!(correct(&logits, &[2, 1, 9], 3, 9), 0);
+/// ```
+#[track_caller]
+pub fn correct(logits: &[f64], targets: &[u32], vocab: usize, ignore: u32) -> usize {
+    assert_len("logits", logits, targets.len() * vocab);
+    let is_correct = |(row, &target): (&[f64], &u32)| {
+        let largest = row.iter().copied().fold(f64::MIN, f64::max);
+        target != ignore && row.iter().position(|logit| *logit == largest) == Some(target as usize)
+    };
+    logits.chunks_exact(vocab).zip(targets).filter(|pair| is_correct(*pair)).count()
+}
+
 /// The result of [`linear_cross_entropy`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearCrossEntropy {

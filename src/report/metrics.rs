@@ -61,6 +61,9 @@ pub struct StepMetrics {
     /// The exponential of `eval_loss`, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_perplexity: Option<f32>,
+    /// The share of the evaluation's targets that have the largest logit, 0 to 1, if it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub eval_accuracy: Option<f32>,
     /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,

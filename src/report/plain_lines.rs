@@ -81,6 +81,9 @@ fn plain_line(metrics: &StepMetrics, last_step: u64, tokens_per_second: f64, rem
     if let Some(perplexity) = metrics.eval_perplexity {
         line += &format!("  eval_perplexity {perplexity:.3}");
     }
+    if let Some(accuracy) = metrics.eval_accuracy {
+        line += &format!("  eval_accuracy {accuracy:.3}");
+    }
     if metrics.overflow {
         line += "  overflow";
     }
@@ -132,8 +135,14 @@ mod tests {
         assert_eq!(line(&metrics(10), 130), plain);
         let evaluated = StepMetrics { eval_loss: Some(4.5), overflow: true, ..metrics(10) };
         assert_eq!(line(&evaluated, 130), format!("{plain}  eval_loss 4.500  overflow"));
-        let judged = StepMetrics { eval_loss: Some(4.5), eval_perplexity: Some(90.0171), ..metrics(10) };
-        assert_eq!(line(&judged, 130), format!("{plain}  eval_loss 4.500  eval_perplexity 90.017"));
+        let judged = StepMetrics {
+            eval_loss: Some(4.5),
+            eval_perplexity: Some(90.0171),
+            eval_accuracy: Some(0.125),
+            ..metrics(10)
+        };
+        let numbers = "  eval_loss 4.500  eval_perplexity 90.017  eval_accuracy 0.125";
+        assert_eq!(line(&judged, 130), format!("{plain}{numbers}"));
         let failed = StepMetrics { loss: f32::NAN, lr: 0.0, ..metrics(200) };
         assert_eq!(
             plain_line(&failed, 200, 1_234_567.0, left(36_061)),

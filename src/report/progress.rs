@@ -95,9 +95,12 @@ impl Progress {
             self.since_line = Stretch::default();
         }
         if let Some(loss) = metrics.eval_loss {
-            let perplexity = metrics.eval_perplexity.map(|number| format!(", eval_perplexity {number:.4}"));
-            let line =
-                format!("step {}: eval_loss {loss:.4}{}", metrics.step, perplexity.unwrap_or_default());
+            let mut line = format!("step {}: eval_loss {loss:.4}", metrics.step);
+            let further =
+                [("eval_perplexity", metrics.eval_perplexity), ("eval_accuracy", metrics.eval_accuracy)];
+            for (name, number) in further.iter().filter_map(|(name, number)| Some((name, (*number)?))) {
+                line += &format!(", {name} {number:.4}");
+            }
             match self.plain {
                 Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
                 None => tracing::info!("{line}"),

@@ -19,6 +19,8 @@ pub struct CrossEntropy {
     pub step: Tensor,
     /// `LossState`.
     pub loss: Tensor,
+    /// Receives how many targets have the largest logit, if it is asked for; see [`LinearCrossEntropy::correct`].
+    pub correct: Option<Tensor>,
     /// Micro-batches in a step.
     pub accumulation: u32,
     /// Factor of the mean loss in the objective.
@@ -36,7 +38,8 @@ impl<'p> Tape<'_, 'p> {
     /// `h`.
     pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
         let units = loss.head_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
-        let CrossEntropy { targets, ignore, step, loss, accumulation, factor, is_per_token, head_epsilon } =
+        let CrossEntropy { head_epsilon, .. } = *loss;
+        let CrossEntropy { targets, ignore, step, loss, correct, accumulation, factor, is_per_token, .. } =
             *loss;
         let op = LinearCrossEntropy {
             h: h.tensor,
@@ -45,6 +48,7 @@ impl<'p> Tape<'_, 'p> {
             ignore,
             step,
             loss,
+            correct,
             accumulation,
             factor,
             is_per_token,

@@ -39,14 +39,26 @@ pub struct FinishedEvaluation {
     pub tag: u64,
     /// Mean loss in nats per token.
     pub loss: f32,
+    /// The share of targets that have the largest logit, if it is asked for.
+    pub accuracy: Option<f32>,
     /// When the device finished it.
     pub at: Instant,
 }
 
+/// The buffers that are read back after an evaluation, and how many bytes of each are.
+pub(super) fn evaluation_sources(recordings: &Recordings) -> Vec<(PersistentId, u64)> {
+    let loss = persistent(recordings.eval_loss).map(|id| (id, size_of::<LossState>() as u64));
+    let correct = recordings.eval_correct.and_then(persistent).map(|id| (id, size_of::<f32>() as u64));
+    loss.into_iter().chain(correct).collect()
+}
+
 impl FinishedEvaluation {
     pub(super) fn read(arrival: Arrival) -> Self {
-        let sums: LossState = bytemuck::pod_read_unaligned(&arrival.bytes);
-        Self { tag: arrival.tag, loss: mean(&sums), at: arrival.at }
+        let (sums, correct) = arrival.bytes.split_at(size_of::<LossState>());
+        let sums: LossState = bytemuck::pod_read_unaligned(sums);
+        let share = |correct: &[u8]| bytemuck::pod_read_unaligned::<f32>(correct) / sums.token_sum.max(1.0);
+        let accuracy = (!correct.is_empty()).then(|| share(correct));
+        Self { tag: arrival.tag, loss: mean(&sums), accuracy, at: arrival.at }
     }
 }
 

@@ -95,14 +95,16 @@ pub(super) fn copies(
     Ok((copied.count() > 0).then_some(recording))
 }
 
-/// The sum of an evaluation's losses over the ranks, each of which evaluates some of the micro-batches.
+/// The sums of an evaluation's losses and correct predictions over the ranks, each of which evaluates some of the micro-batches.
 pub(super) fn sum_evaluation(
     loss: Tensor,
+    correct: Option<Tensor>,
     sharing: &Sharing,
     capabilities: Capabilities,
 ) -> Result<Option<Recording>> {
     let mut rec = Recorder::new("sum_evaluation", capabilities);
-    sharing.sum_counts(&mut rec, &[loss], None);
+    let sums: Vec<Tensor> = [loss].into_iter().chain(correct).collect();
+    sharing.sum_counts(&mut rec, &sums, None);
     let recording = rec.try_finish()?;
     Ok((!recording.exchanges.is_empty()).then_some(recording))
 }

@@ -53,6 +53,8 @@ pub struct Recordings {
     pub loss: Tensor,
     /// `LossState` of the evaluation batches.
     pub eval_loss: Tensor,
+    /// How many of their targets have the largest logit (1, 1), if it is asked for.
+    pub eval_correct: Option<Tensor>,
     /// `LossState` of multi-token prediction, for a model that has it.
     pub ahead_loss: Option<Tensor>,
     /// Tallies, biases and capacities of the routers, for a mixture.
@@ -103,6 +105,9 @@ impl Recordings {
         });
         let loss = LossState::tensor(&mut persistents, "loss state");
         let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
+        let eval_correct = plan.settings.metric.accuracy;
+        let eval_correct =
+            eval_correct.then(|| persistents.tensor("evaluation's correct predictions", 1, 1, Element::F32));
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
         let columns = schedule_columns(1 + plan.settings.groups.len());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
@@ -131,6 +136,7 @@ impl Recordings {
             accumulation,
             is_per_token,
             next_token: loss,
+            correct: None,
             multi_token: ahead_loss,
         };
         let logits = MaxLogits::new(plan, &mut persistents);
@@ -138,7 +144,8 @@ impl Recordings {
         let training = Training { step: state, accumulation, masks, largest_scores };
         let training = context(Mode::Training(training));
         let micro_step = passes.micro_step(&training, &losses).map_err(|e| misfit(&e))?;
-        let losses = LossTensors { next_token: eval_loss, multi_token: None, ..losses };
+        let losses =
+            LossTensors { next_token: eval_loss, correct: eval_correct, multi_token: None, ..losses };
         let eval = passes.eval(&context(Mode::Evaluation), &losses).map_err(|e| misfit(&e))?;
         let places = Places::new(&layout, &ArenaLayout::new(whole.clone(), &capabilities.limits)?);
         let update = Update {
@@ -171,7 +178,7 @@ impl Recordings {
         };
         let monitors = Monitors::new(&watchable, &mut persistents)?;
         let copy = copies(&layout, &arenas, &sharing, capabilities)?;
-        let sum_evaluation = sum_evaluation(eval_loss, &sharing, capabilities)?;
+        let sum_evaluation = sum_evaluation(eval_loss, eval_correct, &sharing, capabilities)?;
         let read = arenas.read();
         let sample = plan.settings.sample.as_ref().filter(|_| sharing.holds_all_weights()).map(|_| {
             let gpt = layout.bind(model, &read, None);
@@ -191,6 +198,7 @@ impl Recordings {
             local_norms: local_norms.map(|norms| norms.all),
             loss,
             eval_loss,
+            eval_correct,
             ahead_loss,
             experts: buffers.experts,
             schedule,

@@ -10,6 +10,7 @@ use crate::report::experts::ExpertMetrics;
 use crate::report::instrument::{Instruments, StepReport};
 use crate::report::metrics::StepMetrics;
 use crate::report::monitors::{MonitorValue, singles};
+use crate::settings::Metrics;
 use std::collections::VecDeque;
 
 /// Turns finished steps into metrics and hands them to the instruments.
@@ -20,8 +21,8 @@ pub(super) struct Reporter<'a> {
     pub experts: Option<ExpertMetrics>,
     pub evaluation: Option<Evaluation<'a>>,
     pub tokens_per_step: usize,
-    /// Whether an evaluation reports the perplexity.
-    pub shows_perplexity: bool,
+    /// What an evaluation reports beside the loss.
+    pub metric: Metrics,
     /// Whether steps are skipped for their gradient norm.
     pub skips_spikes: bool,
     /// Device memory of this rank in MiB.
@@ -72,11 +73,12 @@ impl Reporter<'_> {
             metrics.monitor = singles(&watched);
             self.waiting.push_back(Measured { metrics, mixture: timed.finished.mixture, watched });
         }
-        for &FinishedEvaluation { tag: step, loss, .. } in evaluations {
+        for &FinishedEvaluation { tag: step, loss, accuracy, .. } in evaluations {
             let of_step = self.waiting.iter_mut().map(|measured| &mut measured.metrics);
             of_step.filter(|metrics| metrics.step == step).for_each(|metrics| {
                 metrics.eval_loss = Some(loss);
-                metrics.eval_perplexity = self.shows_perplexity.then(|| loss.exp());
+                metrics.eval_perplexity = self.metric.perplexity.then(|| loss.exp());
+                metrics.eval_accuracy = accuracy;
             });
             self.losses.eval = Some(loss);
         }

@@ -227,7 +227,7 @@ async fn train_on(
             experts: expert_metrics(&plan.model),
             evaluation,
             tokens_per_step: plan.tokens_per_step,
-            shows_perplexity: settings.metric.perplexity,
+            metric: settings.metric,
             skips_spikes: settings.wrapper.spike_norm().is_some(),
             device_memory_mib: device_memory_mib(trainer),
             memory_by_rank,

@@ -156,8 +156,8 @@ impl Sharing {
     }
 
     /// Sums what micro-batches have counted over the ranks: losses, and the tallies of routers.
-    pub(super) fn sum_counts(&self, rec: &mut Recorder, losses: &[Tensor], experts: Option<&ExpertState>) {
-        let losses = losses.iter().map(|state| {
+    pub(super) fn sum_counts(&self, rec: &mut Recorder, sums: &[Tensor], experts: Option<&ExpertState>) {
+        let sums = sums.iter().map(|state| {
             let words = Span::of(state);
             words.part(0, state.cols.into(), Element::F32)
         });
@@ -170,7 +170,7 @@ impl Sharing {
                 [counts, row.part(columns.expert_loss.into(), losses, Element::F32)]
             })
         });
-        let sums = losses.chain(tallies).collect();
+        let sums = sums.chain(tallies).collect();
         rec.exchange("counts", Collective::sum(sums), &self.ranks.data_group());
     }
 }

@@ -1,6 +1,6 @@
 //! The device side of a run: steps and evaluations.
 
-use super::finished::{FinishedEvaluation, FinishedStep, StepReadback};
+use super::finished::{FinishedEvaluation, FinishedStep, StepReadback, evaluation_sources};
 use super::length::RunLength;
 use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
@@ -9,7 +9,7 @@ use crate::data::{Batch, Batches};
 use crate::device::{Buffers, Exchanger, Exchanges, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
-use crate::ops::step_state::{LossState, StepState};
+use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
@@ -56,7 +56,8 @@ pub struct Trainer<'gpu> {
 pub(super) struct Ids {
     gradients: Vec<PersistentId>,
     loss: PersistentId,
-    eval_loss: PersistentId,
+    /// The sums of an evaluation.
+    evaluated: Vec<PersistentId>,
     pub(super) batch: PersistentId,
 }
 
@@ -95,14 +96,14 @@ impl<'gpu> Trainer<'gpu> {
         let id = |tensor: Tensor| {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
+        let evaluated = evaluation_sources(&recordings);
         let ids = Ids {
             gradients: recordings.arenas.gradients.buffers().collect(),
             loss: id(recordings.loss)?,
-            eval_loss: id(recordings.eval_loss)?,
+            evaluated: evaluated.iter().map(|(id, _)| *id).collect(),
             batch: id(recordings.batch.tokens)?,
         };
         let readback = StepReadback::new(&recordings);
-        let evaluated = [(ids.eval_loss, size_of::<LossState>() as u64)];
         let batch_bytes = recordings.batch_bytes();
         let trainer = Self {
             exchanger: Exchanger::new(gpu, ranks, &prepared).await?,
@@ -219,7 +220,7 @@ impl<'gpu> Trainer<'gpu> {
         for micro_step in 0..batches {
             let mut encoder = self.gpu.encoder();
             if micro_step == 0 {
-                encoder.clear(&self.buffers, self.ids.eval_loss);
+                self.ids.evaluated.iter().for_each(|&id| encoder.clear(&self.buffers, id));
             }
             self.replay_on(&mut encoder, EVAL, Exchanges::All, data, micro_step).await?;
             let is_last = micro_step + 1 == batches;

@@ -61,6 +61,7 @@ fn linear_cross_entropy_matches_the_reference() {
                 ignore,
                 step,
                 loss,
+                correct: None,
                 accumulation: 4,
                 factor: 1.0,
                 is_per_token: false,
@@ -106,6 +107,65 @@ fn linear_cross_entropy_matches_the_reference() {
     }
 }
 
+/// Whole numbers, of which products and sums are exact, so that logits are equal where those of the reference are. The head is in
+/// two parts where it is large enough.
+#[test]
+fn correct_predictions_are_the_references() {
+    for ((tokens, vocab, width), element) in [(1, 1, 4), (33, 31, 20), (130, 257, 36), (65, 64, 33)]
+        .into_iter()
+        .flat_map(|shape| [F32, F16, Bf16].map(|element| (shape, element)))
+    {
+        check(&format!("correct predictions {tokens}x{width} of {vocab} {element:?}"), |case| {
+            let mut whole = |rows: u32| {
+                let values: Vec<f64> = (0..rows * width).map(|_| case.normal().round()).collect();
+                case.input_of(&values, rows, width, element)
+            };
+            let first = if vocab > 4 { vocab / 8 * 4 } else { 0 };
+            let h = whole(tokens);
+            let head: Vec<_> =
+                [first, vocab - first].into_iter().filter(|rows| *rows > 0).map(whole).collect();
+            let (rows, columns, width) = (tokens as usize, vocab as usize, width as usize);
+            let logits = reference::matmul::linear(&h.values, &values(&head), None, rows, columns, width);
+            let ignore = u32::MAX;
+            let mut targets = case.ids_below(rows, vocab);
+            for (number, (target, row)) in targets.iter_mut().zip(logits.chunks_exact(columns)).enumerate() {
+                let largest = row.iter().copied().fold(f64::MIN, f64::max);
+                let mut equal = (0..vocab).filter(|&id| row[id as usize] == largest);
+                *target = match number % 4 {
+                    0 => equal.next().expect("a largest logit"),
+                    1 => equal.last().expect("a largest logit"),
+                    2 => ignore,
+                    _ => continue,
+                };
+            }
+            let want = reference::linear_cross_entropy::correct(&logits, &targets, columns, ignore);
+            println!("{want} of {tokens}");
+            assert!(want > 0 && want <= rows.div_ceil(2));
+
+            let dh = case.output(tokens, width as u32, element);
+            let [correct, eval_correct] = [0; 2].map(|_| case.input_of(&[5.0], 1, 1, F32).tensor);
+            let op = LinearCrossEntropy {
+                h: h.tensor,
+                head: &tensors(&head),
+                targets: case.integers(&targets),
+                ignore,
+                step: case.state(StepState { loss_scale: 1.0, ..StepState::default() }),
+                loss: case.state(LossState::default()),
+                correct: Some(correct),
+                accumulation: 1,
+                factor: 1.0,
+                is_per_token: false,
+            };
+            linear_cross_entropy(&mut case.rec, &op, dh, None);
+            let op = LinearCrossEntropy { correct: Some(eval_correct), ..op };
+            linear_cross_entropy_forward(&mut case.rec, &op);
+            for tensor in [correct, eval_correct] {
+                case.expect("correct", tensor, vec![5.0 + want as f64], 0.0);
+            }
+        });
+    }
+}
+
 /// Rows of the head that are divided by their length, in two parts; what is there of their gradient stays.
 #[test]
 fn a_head_of_unit_rows_matches_the_reference() {
@@ -138,6 +198,7 @@ fn a_head_of_unit_rows_matches_the_reference() {
                 accumulation: 1,
                 factor: 1.0,
                 is_per_token: false,
+                correct: None,
                 head_epsilon: Some(epsilon),
             };
             let table = Parameter { weight: tensors(&head), gradient: Some(tensors(&before)) };

@@ -11,7 +11,7 @@ fn lines(callbacks: &str) -> (Vec<String>, String) {
         ["--stop_step=40", "--train_dataset.eval_fraction=0.3", "--do_eval=True", "--eval_step_interval=15"];
     let mut arguments = vec!["train".to_owned()];
     arguments.extend(place.arguments(&evaluated));
-    arguments.extend([callbacks, "--metric={type: PerplexityMetric}".into()]);
+    arguments.extend([callbacks, "--metric=[{type: PerplexityMetric}, {type: Accuracy}]".into()]);
     let ended = run(&mut gristmill(arguments)).succeeded();
     let log = std::fs::read_to_string(place.folder().join("log.txt")).expect("a log");
     (ended.stderr.lines().map(str::to_owned).collect(), log)
@@ -35,16 +35,18 @@ fn plain_lines_unless_the_originals_are_asked_for() {
     for line in &plain {
         let fields: Vec<&str> = line.split("  ").collect();
         let is_evaluated = ["step 15/40", "step 30/40", "step 40/40"].contains(&fields[0]);
-        assert_eq!(fields.len(), if is_evaluated { 7 } else { 5 }, "{line}");
+        assert_eq!(fields.len(), if is_evaluated { 8 } else { 5 }, "{line}");
         assert!(fields[1].starts_with("loss ") && fields[1].len() == "loss 5.545".len(), "{line}");
         assert!(fields[2].starts_with("lr ") && fields[2].contains(".") && fields[2].contains("e"), "{line}");
         assert!(fields[3].ends_with(" tokens/s") && fields[4].ends_with(" left"), "{line}");
         if is_evaluated {
-            let numbers = [("eval_loss ", fields[5]), ("eval_perplexity ", fields[6])];
-            let [loss, perplexity] = numbers.map(|(name, field)| {
+            let numbers =
+                [("eval_loss ", fields[5]), ("eval_perplexity ", fields[6]), ("eval_accuracy ", fields[7])];
+            let [loss, perplexity, accuracy] = numbers.map(|(name, field)| {
                 field.strip_prefix(name).and_then(|text| text.parse::<f64>().ok()).expect("a number")
             });
             assert!((loss.exp() / perplexity - 1.0).abs() < 1e-3, "{line}");
+            assert!(accuracy > 0.0 && accuracy < 1.0, "{line}");
         }
     }
     assert!(plain.last().expect("a last line").contains("  0:00 left  "), "{plain:?}");

@@ -99,6 +99,8 @@ fn numbers(line: &StepMetrics) -> Vec<(String, f64)> {
         ("z-loss", line.z_loss.map(f64::from)),
         ("mtp-loss", line.mtp_loss.map(f64::from)),
         ("eval-loss", line.eval_loss.map(f64::from)),
+        ("eval-perplexity", line.eval_perplexity.map(f64::from)),
+        ("eval-accuracy", line.eval_accuracy.map(f64::from)),
         ("device-memory-mib", line.device_memory_mib.map(f64::from)),
         ("host-memory-mib", line.host_memory_mib.map(f64::from)),
     ];

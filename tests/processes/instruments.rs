@@ -23,7 +23,7 @@ fn everything() -> FolderRun {
     );
     let tensorboard = "--tensorboard={log_timers_to_tensorboard: True, log_loss_scale_to_tensorboard: True, \
                        log_expert_load_to_tensorboard: True}";
-    evaluated(setup, 4, &[&monitor, tensorboard])
+    evaluated(setup, 4, &[&monitor, tensorboard, "--metric=[{type: PerplexityMetric}, {type: Accuracy}]"])
 }
 
 fn train(run: &FolderRun) -> Command {

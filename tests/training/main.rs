@@ -11,6 +11,7 @@ mod blend;
 mod divergence;
 mod document_steps;
 mod dropout;
+mod evaluation;
 mod families;
 mod fit;
 mod forecast;

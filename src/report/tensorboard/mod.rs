@@ -139,6 +139,7 @@ impl Scalars {
             ("mtp-loss", mtp),
             ("eval-loss", metrics.eval_loss),
             ("eval-perplexity", metrics.eval_perplexity),
+            ("eval-accuracy", metrics.eval_accuracy),
             ("device-memory-mib", metrics.device_memory_mib),
             ("host-memory-mib", metrics.host_memory_mib),
         ];

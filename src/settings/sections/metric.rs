@@ -5,7 +5,8 @@ use crate::settings::engine::*;
 rows! {
     /// `metric`: what evaluations report beside the loss; one section, or a list of several.
     pub struct MetricKeys {
-        /// `PerplexityMetric` is the exponential of the loss; the others are ignored with a notice.
+        /// `PerplexityMetric` is the exponential of the loss, `Accuracy` the share of targets with the largest logit; the others are
+        /// ignored with a notice.
         kind "type": MetricType = Host.required().read_by(|reader, key| reader.kind(key, "")),
     }
     others [ignored("eval_type", "about metrics that are not computed")]
@@ -17,7 +18,7 @@ words! {
         /// The exponential of the loss.
         #[default]
         Perplexity = "PerplexityMetric",
-        /// The share of tokens that are predicted.
+        /// The share of targets with the largest logit.
         Accuracy = "Accuracy",
         /// Of generated advertisements.
         Adgen = "ADGENMetric",
@@ -37,6 +38,8 @@ words! {
 pub struct Metrics {
     /// The exponential of the loss.
     pub perplexity: bool,
+    /// The share of targets with the largest logit.
+    pub accuracy: bool,
 }
 
 const PATH: &str = "metric";
@@ -56,9 +59,7 @@ pub(crate) fn read(source: &Source<'_>, evaluates: bool) -> Metrics {
     for path in paths {
         match MetricKeys::read_at(source, &path).kind {
             MetricType::Perplexity => metrics.perplexity = true,
-            MetricType::Accuracy => {
-                source.note(format!("{path}: Accuracy is not built yet, and not reported"))
-            }
+            MetricType::Accuracy => metrics.accuracy = true,
             kind => {
                 let kind = kind.word();
                 source.note(format!(
@@ -71,8 +72,11 @@ pub(crate) fn read(source: &Source<'_>, evaluates: bool) -> Metrics {
 }
 
 impl Metrics {
-    /// Its section, if something is reported.
-    pub(crate) fn placed(self) -> Option<Placed> {
-        self.perplexity.then(|| MetricKeys { kind: MetricType::Perplexity }.placed(PATH))
+    /// The sections of those that are reported, as items of a list.
+    pub(crate) fn placed(self) -> Vec<Placed> {
+        let reported = [(MetricType::Perplexity, self.perplexity), (MetricType::Accuracy, self.accuracy)];
+        let kinds = reported.into_iter().filter(|(_, is_reported)| *is_reported).map(|(kind, _)| kind);
+        let place = |(number, kind)| MetricKeys { kind }.placed(format!("{PATH}.{number}"));
+        kinds.enumerate().map(place).collect()
     }
 }

@@ -87,13 +87,20 @@ fn a_run_that_diverges_ends_on_all_ranks() {
 fn an_evaluation_is_that_of_one_rank() {
     let evaluated = |size: usize| {
         let accumulation = format!("--gradient_accumulation_steps={}", 4 / size);
-        let eval = ["--do_eval", "--train_dataset.eval_fraction=0.3", "--eval_batches=3"];
+        let eval = [
+            "--do_eval",
+            "--train_dataset.eval_fraction=0.3",
+            "--eval_batches=3",
+            "--metric={type: Accuracy}",
+        ];
         let run = small(&eval);
         let run = FolderRun::new(run.setup.with(&[&accumulation]));
         let config = run.setup.write(run.home.path());
         let results = run_each(&config, &vec![run.arguments(2); size]);
         let summary = results.into_iter().next().expect("a rank").expect("a run");
-        [summary.loss, summary.eval_loss.expect("an evaluation")].map(f64::from)
+        let accuracy = metrics(&run.folder())[1].eval_accuracy.expect("an accuracy");
+        assert!(accuracy > 0.0 && accuracy < 1.0, "{accuracy}");
+        [summary.loss, summary.eval_loss.expect("an evaluation"), accuracy].map(f64::from)
     };
     let one = evaluated(1);
     for size in [2, 4] {
