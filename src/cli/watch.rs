@@ -11,26 +11,28 @@ pub use address::WatchAddress;
 
 use self::connection::{DEADLINE, serve};
 use crate::error::Result;
-use crate::report::page::{Known, RunFiles, live_data, live_page};
+use crate::report::page::{Known, POLL, RunFiles, live_data, live_page};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections beyond these are closed at once. Each takes a thread, an idle one for as long as its request may take to arrive.
 const MOST_CONNECTIONS: usize = 256;
 
+/// What a page may be late when it asks again.
+const LATE: Duration = Duration::from_millis(500);
+
 /// Stack of a connection's thread: a request and its answer are on the heap.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Serves a run until it is dropped.
-#[derive(Debug)]
+/// Serves a run until it is dropped, when the run has ended. Pages that are open then are served until they have asked once more, so
+/// that they show how it ended.
 pub struct Watcher {
-    address: SocketAddr,
-    is_over: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
 /// What the threads of a server share.
@@ -40,6 +42,10 @@ struct Shared {
     /// What has been read of the folder; none before the first request, and after a fault.
     files: Mutex<Option<RunFiles>>,
     connections: AtomicUsize,
+    /// When a page was asked for, or what is new of it.
+    asked: Mutex<Option<Instant>>,
+    has_run_ended: AtomicBool,
+    is_over: AtomicBool,
 }
 
 impl Watcher {
@@ -50,8 +56,8 @@ impl Watcher {
         let started = TcpListener::bind(asked).and_then(|listener| Self::serve(listener, folder));
         match started {
             Ok(watcher) => {
-                tracing::info!("this run can be watched at http://{}/", watcher.address);
-                if !watcher.address.ip().is_loopback() {
+                tracing::info!("this run can be watched at http://{}/", watcher.address());
+                if !watcher.address().ip().is_loopback() {
                     tracing::warn!(
                         "--watch {asked}: anybody who reaches this address can read the run's settings and samples"
                     );
@@ -73,39 +79,60 @@ impl Watcher {
 
     fn serve(listener: TcpListener, folder: &Path) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
-        let is_over = Arc::new(AtomicBool::new(false));
         let shared = Arc::new(Shared {
             folder: folder.to_path_buf(),
             address,
             files: Mutex::new(None),
             connections: AtomicUsize::new(0),
+            asked: Mutex::new(None),
+            has_run_ended: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
         });
-        let flag = is_over.clone();
-        Builder::new().name("watch".into()).spawn(move || accept(&listener, &shared, &flag))?;
-        Ok(Self { address, is_over })
+        let of_thread = shared.clone();
+        Builder::new().name("watch".into()).spawn(move || accept(&listener, &of_thread))?;
+        Ok(Self { shared })
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.shared.address
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.shared.has_run_ended.store(true, Ordering::Relaxed);
+        if self.shared.has_open_page() {
+            std::thread::sleep(POLL + LATE);
+        }
+        self.shared.is_over.store(true, Ordering::Relaxed);
         // Wakes the thread that waits for connections, which then closes the port.
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(100));
+        let _ = TcpStream::connect_timeout(&self.address(), Duration::from_millis(100));
     }
 }
 
 impl Shared {
     /// The page, as the run is now.
     fn page(&self) -> Result<String> {
-        self.with_files(live_page)
+        self.with_files(|files| live_page(files, self.is_running()))
     }
 
     /// What is new since `known`, as JSON.
     fn data(&self, known: Option<Known>) -> Result<String> {
-        self.with_files(|files| live_data(files, known))
+        self.with_files(|files| live_data(files, known, self.is_running()))
+    }
+
+    fn is_running(&self) -> bool {
+        !self.has_run_ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether a page has asked so lately that it will again.
+    fn has_open_page(&self) -> bool {
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.is_some_and(|asked| asked.elapsed() < POLL + LATE)
     }
 
     fn with_files(&self, answer: impl FnOnce(&RunFiles) -> String) -> Result<String> {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let mut kept = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let files = match kept.take() {
             Some(mut files) => files.refresh().map(|()| files)?,
@@ -116,9 +143,9 @@ impl Shared {
 }
 
 /// Gives each connection a thread, until the run is over.
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, is_over: &AtomicBool) {
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for connection in listener.incoming() {
-        if is_over.load(Ordering::Relaxed) {
+        if shared.is_over.load(Ordering::Relaxed) {
             return;
         }
         let Ok(connection) = connection else {

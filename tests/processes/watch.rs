@@ -35,7 +35,7 @@ fn address(place: &Place) -> String {
 }
 
 #[test]
-fn a_run_is_served_while_it_trains_and_no_longer() {
+fn a_run_is_served_until_its_page_has_seen_the_end() {
     let place = Place::new();
     let child = start(&mut place.command(&["--watch", "0", QUIET, "--stop_step=300"]));
     let address = address(&place);
@@ -54,19 +54,21 @@ fn a_run_is_served_while_it_trains_and_no_longer() {
         silent.push(connection);
     }
     drop(silent.remove(0));
-    let mut steps = 0;
+    let (mut steps, mut state) = (0, "running".to_string());
     while let Ok(answer) = get(&address, "/data") {
         let (_, json) = answer.split_once("\r\n\r\n").expect("a body");
         let data: serde_json::Value = serde_json::from_str(json).expect("JSON");
         let run = &data["runs"][0];
-        assert_eq!(run["state"]["word"], "running");
+        let word = run["state"]["word"].as_str().expect("a state");
+        assert!(word == state || word == "complete", "{word} after {state}");
+        state = word.to_string();
         let step = run["step"].as_u64().unwrap_or(0);
         assert!(step >= steps, "step {step} after {steps}");
         steps = step;
         std::thread::sleep(Duration::from_millis(10));
     }
     let ended = end(child).succeeded();
-    assert!(steps > 0, "no step was served:\n{}", ended.stderr);
+    assert_eq!((steps, state.as_str()), (300, "complete"), "what was served last, after:\n{}", ended.stderr);
     assert_eq!(ended.stderr.matches("can be watched").count(), 1);
     assert!(TcpStream::connect(&address).is_err(), "the port is open after the end of the run");
 }

@@ -43,39 +43,39 @@ fn json(answer: &str) -> serde_json::Value {
 fn a_page_and_what_is_new() {
     let folder = tempfile::tempdir().unwrap();
     let watcher = served(folder.path());
-    let page = ask(watcher.address, "GET", "/");
+    let page = ask(watcher.address(), "GET", "/");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/html"), "{}", &page[..200]);
     assert!(body(&page).contains("\"poll_ms\":2000") && body(&page).contains("connect-src 'self'"));
-    let head = ask(watcher.address, "HEAD", "/");
+    let head = ask(watcher.address(), "HEAD", "/");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
 
-    let all = json(&ask(watcher.address, "GET", "/data"));
+    let all = json(&ask(watcher.address(), "GET", "/data"));
     let (run, generation) = (&all["runs"][0], all["runs"][0]["generation"].as_u64().unwrap());
     assert_eq!((run["step"].as_u64(), run["curves"][0]["mean"].as_array().unwrap().len()), (Some(2), 2));
     let target = format!("/data?after=2&generation={generation}");
-    let news = json(&ask(watcher.address, "GET", &target));
+    let news = json(&ask(watcher.address(), "GET", &target));
     assert_eq!(news["runs"][0]["curves"].as_array().unwrap().len(), 0, "nothing has happened since");
     assert!(news["runs"][0].get("settings").is_none());
     let mut metrics = OpenOptions::new().append(true).open(folder.path().join("metrics.jsonl")).unwrap();
     metrics.write_all(b"{\"step\":3,\"loss\":3.5}\n{\"step\":4,\"lo").unwrap();
-    let news = json(&ask(watcher.address, "GET", &target));
+    let news = json(&ask(watcher.address(), "GET", &target));
     assert_eq!(news["runs"][0]["curves"][0]["mean"], serde_json::json!([3.5]));
     assert_eq!(news["runs"][0]["after"], 2);
     // A page of another generation gets everything.
-    let all = json(&ask(watcher.address, "GET", "/data?after=2&generation=77"));
+    let all = json(&ask(watcher.address(), "GET", "/data?after=2&generation=77"));
     assert_eq!(all["runs"][0]["curves"][0]["mean"], serde_json::json!([5.5, 4.5, 3.5]));
 }
 
 #[test]
 fn nothing_else_is_served() {
     let folder = tempfile::tempdir().unwrap();
-    let address = served(folder.path()).address;
+    let address = served(folder.path()).address();
     let watcher = served(folder.path());
     let deadline = Instant::now() + Duration::from_secs(20);
-    while address != watcher.address && TcpStream::connect(address).is_ok() {
+    while address != watcher.address() && TcpStream::connect(address).is_ok() {
         assert!(Instant::now() < deadline, "a dropped server still listens");
     }
-    let address = watcher.address;
+    let address = watcher.address();
     let status = |answer: String| answer.lines().next().unwrap_or_default().to_string();
     for target in ["/metrics.jsonl", "/../config.yaml", "/%2e%2e/config.yaml", "//", "/data/x"] {
         assert_eq!(status(ask(address, "GET", target)), "HTTP/1.1 404 Not Found", "{target}");
@@ -103,17 +103,17 @@ fn nothing_else_is_served() {
 fn idle_connections_and_closed_browsers_keep_nobody_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let watcher = served(folder.path());
-    let mut idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(watcher.address).unwrap()).collect();
+    let mut idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(watcher.address()).unwrap()).collect();
     idle.iter_mut().take(50).for_each(|connection| connection.write_all(b"GET / HT").unwrap());
     // Asks and does not read.
     for _ in 0..20 {
-        let mut connection = TcpStream::connect(watcher.address).unwrap();
+        let mut connection = TcpStream::connect(watcher.address()).unwrap();
         connection
-            .write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", watcher.address).as_bytes())
+            .write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", watcher.address()).as_bytes())
             .unwrap();
     }
     let start = Instant::now();
-    assert!(ask(watcher.address, "GET", "/data").starts_with("HTTP/1.1 200"));
+    assert!(ask(watcher.address(), "GET", "/data").starts_with("HTTP/1.1 200"));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?} for an answer", start.elapsed());
     // Idle ones are closed, so that they do not add up.
     let mut rest = Vec::new();
@@ -125,6 +125,31 @@ fn idle_connections_and_closed_browsers_keep_nobody_waiting() {
 fn a_port_in_use_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let watcher = served(folder.path());
-    let taken = WatchAddress::parse(&watcher.address.to_string()).unwrap();
+    let taken = WatchAddress::parse(&watcher.address().to_string()).unwrap();
     assert!(Watcher::start(taken, folder.path()).is_none());
+}
+
+/// A page that has asked lately is told how the run ended when it asks again; without one nobody waits.
+#[test]
+fn an_open_page_sees_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let unwatched = served(folder.path());
+    let start = Instant::now();
+    drop(unwatched);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?} without a page", start.elapsed());
+
+    let watcher = served(folder.path());
+    let address = watcher.address();
+    let state = || json(&ask(address, "GET", "/data"))["runs"][0]["state"]["word"].clone();
+    assert_eq!(state(), "running");
+    let end = std::thread::spawn(move || drop(watcher));
+    let log = "2026-11-22T10:00:00.5Z  INFO  100.0% |██| 26.1 samples/s/p  0:00:00 }\n";
+    fs::write(folder.path().join("log.txt"), log).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while state() != "complete" {
+        assert!(Instant::now() < deadline, "the page is still told that it runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    end.join().unwrap();
+    assert!(TcpStream::connect(address).is_err(), "the port is open after the end");
 }

@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -29,8 +30,8 @@ const SCRIPT: [&str; 10] = [
     include_str!("web/page.js"),
 ];
 
-/// How often a page asks for what is new, in milliseconds.
-const POLL_MS: u64 = 2000;
+/// How often a page of a run that goes on asks for what is new.
+pub const POLL: Duration = Duration::from_secs(2);
 
 /// What the script reads.
 #[derive(Serialize)]
@@ -52,14 +53,14 @@ pub fn page(runs: &[RunFiles], are_running: Option<bool>) -> String {
     document(&data(runs.iter().map(|run| run.data(None, are_running)), None))
 }
 
-/// The page of a run that goes on, which asks for more at `/data`.
-pub fn live_page(run: &RunFiles) -> String {
-    document(&data([run.data(None, Some(true))], Some(POLL_MS)))
+/// The page of a run, which asks for more at `/data` until the run has ended.
+pub fn live_page(run: &RunFiles, is_running: bool) -> String {
+    document(&data([run.data(None, Some(is_running))], Some(POLL)))
 }
 
 /// What follows what a page of [`live_page`] knows, as JSON; everything if that is no longer so.
-pub fn live_data(run: &RunFiles, known: Option<Known>) -> String {
-    json(&data([run.data(known, Some(true))], Some(POLL_MS)))
+pub fn live_data(run: &RunFiles, known: Option<Known>, is_running: bool) -> String {
+    json(&data([run.data(known, Some(is_running))], Some(POLL)))
 }
 
 /// Writes `page` to `path`, which `place` has chosen.
@@ -70,13 +71,13 @@ pub fn write(path: &Path, page: &str, place: Place) -> Result<()> {
     place.write(path, page.as_bytes())
 }
 
-fn data<'a>(runs: impl IntoIterator<Item = RunData<'a>>, poll_ms: Option<u64>) -> Data<'a> {
+fn data<'a>(runs: impl IntoIterator<Item = RunData<'a>>, poll: Option<Duration>) -> Data<'a> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Data {
         version: env!("CARGO_PKG_VERSION"),
         written: now.map_or(0, |since| since.as_secs()),
         most_bins: MOST_BINS,
-        poll_ms,
+        poll_ms: poll.map(|poll| poll.as_millis() as u64),
         runs: runs.into_iter().collect(),
     }
 }

@@ -24,7 +24,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use document::{live_data, live_page, page, write};
+pub use document::{POLL, live_data, live_page, page, write};
 pub use run_files::{Known, RunFiles};
 
 use crate::store::run_folder::REPORT;

@@ -97,7 +97,7 @@ fn what_is_new_goes_on_where_a_reader_stands() {
     let mut files = RunFiles::open(folder.path()).unwrap();
     let news = |files: &RunFiles, step| {
         let known = Known { step, generation: files.generation() };
-        let data: Value = serde_json::from_str(&live_data(files, Some(known))).unwrap();
+        let data: Value = serde_json::from_str(&live_data(files, Some(known), true)).unwrap();
         data["runs"][0].clone()
     };
     fs::write(&path, (1..=5003).map(line).collect::<String>()).unwrap();
@@ -112,6 +112,6 @@ fn what_is_new_goes_on_where_a_reader_stands() {
     files.refresh().unwrap();
     assert!(files.generation() > before && files.step() == Some(1));
     let known = Known { step: 5003, generation: before };
-    let data: Value = serde_json::from_str(&live_data(&files, Some(known))).unwrap();
+    let data: Value = serde_json::from_str(&live_data(&files, Some(known), true)).unwrap();
     assert!(data["runs"][0].get("after").is_none(), "everything is sent");
 }

@@ -92,15 +92,15 @@ function showFooter() {
   byId("footer").textContent = written + bins + " Gaps are values that are not finite.";
 }
 
-/** Asks for what is new until the server is gone, then ever more rarely. */
+/** Asks for what is new until the run has ended; where the server is gone before that, ever more rarely. */
 function follow(run, pause) {
   const status = make("span", { class: "live" });
   byId("eyebrow").append(status);
   let wait = pause;
   let journal = told(run);
-  const show = (text, isLost) => {
+  const show = (text, state) => {
     status.textContent = text;
-    byId("eyebrow").classList.toggle("lost", isLost);
+    for (const name of ["lost", "ended"]) byId("eyebrow").classList.toggle(name, name === state);
   };
   const ask = async () => {
     if (!document.hidden) {
@@ -108,12 +108,13 @@ function follow(run, pause) {
         const answer = await fetch(`data?after=${run.step ?? 0}&generation=${run.generation}`, { cache: "no-store" });
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         wait = pause;
-        show("live", false);
+        show("live", "live");
         const [news] = (await answer.json()).runs;
         journal = update(run, news, journal);
+        if (run.state.word !== "running") return show("ended", "ended");
       } catch {
         wait = Math.min(wait * 2, LONGEST_PAUSE);
-        show("the run has ended or cannot be reached; this page shows its last state", true);
+        show("the run has ended or cannot be reached; this page shows its last state", "lost");
         run.state = { word: "lost", detail: "" };
         showHead(view.runs);
       }
@@ -121,7 +122,7 @@ function follow(run, pause) {
     document.documentElement.dataset.polls = Number(document.documentElement.dataset.polls ?? 0) + 1;
     setTimeout(ask, wait);
   };
-  show("live", false);
+  show("live", "live");
   setTimeout(ask, pause);
 }
 
