@@ -19,6 +19,7 @@ mod errors_of_runs;
 mod generate;
 mod instruments;
 mod mixture;
+mod monitors;
 mod out_of_memory;
 mod plan;
 mod report;

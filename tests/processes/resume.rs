@@ -73,6 +73,42 @@ fn is_between(folder: &Path, (present, missing): (&str, &str)) -> bool {
     folder.join(present).exists() && !folder.join(missing).exists()
 }
 
+/// The number of the checkpoint that `meta.json` names.
+fn named_step(run: &FolderRun) -> Option<u64> {
+    let text = std::fs::read(run.folder().join("checkpoint/meta.json")).ok()?;
+    let meta: serde_json::Value = serde_json::from_slice(&text).expect("complete at any moment");
+    meta["last_ckpt_file"].as_str()?.strip_prefix("step_")?.parse().ok()
+}
+
+/// Kills come again until one leaves a checkpoint that `meta.json` does not name yet; a run that has nothing to train mends it.
+#[test]
+fn a_checkpoint_that_a_kill_left_unnamed_is_named_at_the_next_start() {
+    let run = resumable(1, &[]);
+    let is_unnamed =
+        |run: &FolderRun| run.newest().is_some_and(|step| step > 1 && named_step(run) < Some(step));
+    for attempt in 1..=30 {
+        let mut child = start_run(&run);
+        while child.try_wait().expect("the process").is_none() && !is_unnamed(&run) {
+            std::hint::spin_loop();
+        }
+        child.kill().expect("the process");
+        end(child);
+        assert!(run.newest() < Some(STEPS), "no kill of {attempt} came between a checkpoint and its name");
+        if is_unnamed(&run) {
+            println!(
+                "kill {attempt} left checkpoint {:?} and the name of {:?}",
+                run.newest(),
+                named_step(&run)
+            );
+            break;
+        }
+    }
+    let newest = run.newest();
+    assert!(is_unnamed(&run), "no kill came between a checkpoint and its name");
+    run.train(newest.expect("a checkpoint"));
+    assert_eq!((run.newest(), named_step(&run)), (newest, newest));
+}
+
 #[test]
 fn interrupts_finish_the_step_and_save() {
     let want = uninterrupted();
