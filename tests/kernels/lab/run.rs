@@ -4,7 +4,7 @@ use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
 use gristmill::kernels::{Capabilities, Condition, Tier};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 
 /// Runs a case on every tier, checked and unchecked.
 pub fn check(name: &str, build: impl Fn(&mut Case)) {
@@ -17,7 +17,7 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} [{}]", tier.name());
-    let capabilities = gpus()[0].capabilities().with_tier(tier);
+    let capabilities = devices()[0].gpu.capabilities().with_tier(tier);
     let outputs = check_capabilities(&name, capabilities, build);
     if uses(Condition::NativeF16, capabilities, build) {
         let packed =
@@ -29,13 +29,13 @@ pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
 
 /// Runs a case checked and unchecked, and without lanes, and returns its outputs.
 fn check_capabilities(name: &str, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
-    let [checked, unchecked] = gpus().each_ref().map(|gpu| run(name, gpu, capabilities, build));
+    let [checked, unchecked] = on_both(|device| run(name, device, capabilities, build));
     // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
     let is_equal = checked == unchecked || !compiles_as_written();
     assert!(is_equal, "{name}: checked and unchecked shaders differ");
     // Only software adapters have lanes.
     if uses(Condition::Shuffled, capabilities, build) {
-        let alone = run(&format!("{name} without lanes"), &gpus()[1], capabilities.with_lanes(1), build);
+        let alone = run(&format!("{name} without lanes"), &devices()[1], capabilities.with_lanes(1), build);
         assert!(alone == unchecked, "{name}: sharing loads between lanes changes the result");
     }
     unchecked
@@ -44,21 +44,43 @@ fn check_capabilities(name: &str, capabilities: Capabilities, build: &dyn Fn(&mu
 /// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same formula
 /// give the same bits. Software adapters do: the tests' results on llvmpipe and SwiftShader.
 pub(super) fn compiles_as_written() -> bool {
-    gpus()[0].report().is_software
+    devices()[0].gpu.report().is_software
+}
+
+/// A device that tests take turns on.
+struct Device {
+    gpu: Gpu,
+    turn: Mutex<()>,
 }
 
 /// One device with the shaders' run-time checks and one without, shared by all tests. On llvmpipe their compiled kernels take
 /// 2.3 GB of host memory in the end; devices for each test would take 0.8 GB, and the tests half as long again.
-fn gpus() -> &'static [Gpu; 2] {
-    static GPUS: OnceLock<[Gpu; 2]> = OnceLock::new();
-    GPUS.get_or_init(|| {
+fn devices() -> &'static [Device; 2] {
+    static DEVICES: OnceLock<[Device; 2]> = OnceLock::new();
+    DEVICES.get_or_init(|| {
         [true, false].map(|checked_shaders| {
             let options = GpuOptions { checked_shaders, ..GpuOptions::default() };
             let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
             pollster::block_on(gpu.try_native_f16());
-            gpu
+            Device { gpu, turn: Mutex::new(()) }
         })
     })
+}
+
+/// What `run` gives on each device, first on one that nobody uses: a software adapter compiles kernels on one thread per device, so
+/// two tests that took the same device first would leave a core idle.
+fn on_both<T>(mut run: impl FnMut(&Device) -> T) -> [T; 2] {
+    let [first, second] = devices();
+    match first.turn.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let of_second = run(second);
+            [run(first), of_second]
+        }
+        free => {
+            drop(free);
+            [run(first), run(second)]
+        }
+    }
 }
 
 /// Whether a kernel of a case is a variant under `condition`.
@@ -69,10 +91,16 @@ fn uses(condition: Condition, capabilities: Capabilities, build: &dyn Fn(&mut Ca
     dispatches.iter().any(|dispatch| dispatch.kernel.conditions().any(|enabled| enabled == condition))
 }
 
-fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
+fn run(
+    name: &str,
+    Device { gpu, turn }: &Device,
+    capabilities: Capabilities,
+    build: &dyn Fn(&mut Case),
+) -> Vec<Vec<u8>> {
     let mut case = Case::new(capabilities);
     build(&mut case);
     let (job, expectations) = case.finish();
+    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     let prepared = pollster::block_on(async {
         let prepared = gpu.prepare_job(job, Guard::Nan).await?;
         prepared.replay().await?;
@@ -80,6 +108,7 @@ fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Ca
         Ok::<_, gristmill::error::Error>(prepared)
     });
     let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
+    drop(turn);
     expectations.iter().map(|expectation| compare(name, &prepared, expectation)).collect()
 }
 
