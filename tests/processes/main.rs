@@ -22,6 +22,7 @@ mod mixture;
 mod out_of_memory;
 mod plan;
 mod report;
+mod report_in_browser;
 mod resume;
 mod token_distribution;
 mod watch;
