@@ -26,3 +26,4 @@ mod report_in_browser;
 mod resume;
 mod token_distribution;
 mod watch;
+mod watch_in_browser;
