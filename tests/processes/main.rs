@@ -23,6 +23,8 @@ mod monitors;
 mod out_of_memory;
 mod plan;
 mod report;
+mod report_in_browser;
 mod resume;
 mod token_distribution;
 mod watch;
+mod watch_in_browser;

@@ -5,6 +5,7 @@ use crate::runs::{Setup, newest_checkpoint};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// A small configuration in a folder of its own.
 pub struct Place {
@@ -63,6 +64,21 @@ impl Place {
         let place = Self::new();
         copy(&trained.folder(), &place.folder());
         place
+    }
+
+    /// The address at which the run is watched, once its log names it.
+    pub fn watched_at(&self) -> String {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let log = std::fs::read_to_string(self.folder().join("log.txt")).unwrap_or_default();
+            let said =
+                log.split_once("this run can be watched at ").and_then(|(_, rest)| rest.split_once('\n'));
+            if let Some((address, _)) = said {
+                return address.to_string();
+            }
+            assert!(Instant::now() < deadline, "no address in the log:\n{log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// The newest checkpoint and its step.

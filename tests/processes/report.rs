@@ -1,6 +1,6 @@
 //! `gristmill report`, and the page that a run leaves.
 
-use crate::browser::open;
+use crate::browser::{Browser, file};
 use crate::launch::{Ended, assert_refused, gristmill, run};
 use crate::place::Place;
 use std::ffi::OsStr;
@@ -12,12 +12,12 @@ fn before() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runs/mill")
 }
 
-fn report(arguments: &[&dyn AsRef<OsStr>]) -> Ended {
+pub fn report(arguments: &[&dyn AsRef<OsStr>]) -> Ended {
     run(gristmill(["report"]).args(arguments))
 }
 
 /// A copy of that run, in which `change` replaces a text of its configuration.
-fn copy(folder: &Path, change: (&str, &str)) {
+pub fn copy(folder: &Path, change: (&str, &str)) {
     fs::create_dir_all(folder).expect("a folder");
     for name in ["config.yaml", "metrics.jsonl", "log.txt"] {
         let text = fs::read_to_string(before().join(name)).expect("a file");
@@ -33,10 +33,13 @@ fn a_run_leaves_a_page_that_draws_itself() {
     let page = place.folder().join("report.html");
     let text = fs::read_to_string(&page).expect("a page");
     assert!(text.contains("\"state\":{\"word\":\"complete\""), "the run is complete");
-    if let Some(opened) = open(&page) {
+    if let Some(browser) = Browser::start() {
+        let opened = browser.page();
+        opened.open(&file(&page));
         opened.assert_drawn(7); // loss; rate, norm, scale; throughput, step time, memory
+        let shown = ["state", "summary", "details", "settings"].map(|id| opened.text(id)).join("\n");
         for text in ["Complete", "Evaluation loss", "adapter", "runner_config.stop_step"] {
-            assert!(opened.dom.contains(text), "{text} is not on the page");
+            assert!(shown.contains(text), "{text} is not on the page");
         }
     }
 }
@@ -49,9 +52,12 @@ fn a_run_from_before_there_were_reports() {
     let ended = report(&[&folder]).succeeded();
     let page = folder.join("report.html");
     assert_eq!(ended.stdout, format!("{}: {} to step 12\n", page.display(), folder.display()));
-    if let Some(opened) = open(&page) {
+    if let Some(browser) = Browser::start() {
+        let opened = browser.page();
+        opened.open(&file(&page));
         opened.assert_drawn(10); // and the balance of experts, evenness, the busiest, dropped choices
-        assert!(opened.dom.contains("A sample of 40 tokens") && opened.dom.contains("moe_config.expert_num"));
+        assert!(opened.text("details").contains("A sample of 40 tokens"));
+        assert!(opened.text("settings").contains("moe_config.expert_num"));
     }
 }
 
@@ -65,10 +71,11 @@ fn runs_are_compared_from_what_differs() {
     let ended = report(&[&one, &other, &"--output", &page]).succeeded();
     let line = format!("{}: {} to step 12, {} to step 12\n", page.display(), one.display(), other.display());
     assert_eq!(ended.stdout, line);
-    if let Some(opened) = open(&page) {
+    if let Some(browser) = Browser::start() {
+        let opened = browser.page();
+        opened.open(&file(&page));
         opened.assert_drawn(10);
-        let (_, differences) = opened.dom.split_once("Settings that differ").expect("a section");
-        let (differences, _) = differences.split_once("</section>").expect("its end");
+        let differences = opened.text("differences");
         assert!(
             differences.contains("lr_schedule.learning_rate") && differences.contains("0.004"),
             "{differences}"

@@ -2,10 +2,9 @@
 
 use crate::launch::{assert_refused, end, run, start};
 use crate::place::Place;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Few lines: nobody reads the output before the end, and a full pipe would hold the run up.
 const QUIET: &str = "--callbacks=[{type: MFLossMonitor, per_print_times: 100}]";
@@ -19,26 +18,12 @@ fn get(address: &str, target: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// The address that the log of a run names, once it does.
-fn address(place: &Place) -> String {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        let log = fs::read_to_string(place.folder().join("log.txt")).unwrap_or_default();
-        let found =
-            log.split_once("this run can be watched at http://").and_then(|(_, rest)| rest.split_once("/\n"));
-        if let Some((address, _)) = found {
-            return address.to_string();
-        }
-        assert!(Instant::now() < deadline, "no address in the log:\n{log}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_run_is_served_until_its_page_has_seen_the_end() {
     let place = Place::new();
     let child = start(&mut place.command(&["--watch", "0", QUIET, "--stop_step=300"]));
-    let address = address(&place);
+    let address = place.watched_at();
+    let address = address.trim_start_matches("http://").trim_end_matches('/').to_string();
     assert!(address.starts_with("127.0.0.1:"), "{address}");
     assert!(get(&address, "/").expect("a page").contains("Gristmill report"));
     // Browsers that ask and go away, that say nothing, and that talk of something else.

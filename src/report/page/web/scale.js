@@ -60,6 +60,8 @@ function stepTicks(place, low, high, count) {
 function tickText(value, most = value) {
   const size = Math.abs(most);
   const [unit, letter] = size >= 1e6 && size < 1e9 ? [1e6, "M"] : size >= 1e5 && size < 1e6 ? [1e3, "k"] : [1, ""];
-  const text = short(value / unit);
+  // Beside 0.001 the tick at half of it is 0.0005, and not 5e−4.
+  const isSmallest = size >= 1e-3 && Math.abs(value) < 1e-3 && Math.abs(value) >= 1e-5;
+  const text = isSmallest ? String(value).replace("-", MINUS) : short(value / unit);
   return value === 0 ? "0" : text + letter;
 }
