@@ -37,12 +37,19 @@ impl FolderRun {
         prompts.iter().map(|prompt| codec.encode(prompt).expect("tokens")).collect()
     }
 
+    /// The model on `gpu`, for so many prompts at once.
+    pub fn load<'gpu>(&self, gpu: &'gpu Gpu, batch: u32) -> TrainedModel<'gpu> {
+        block_on(TrainedModel::load(gpu, &self.open(), batch)).unwrap_or_else(|e| panic!("{e}"))
+    }
+
     /// Continuations of `prompts`, generated as one batch.
     pub fn generate(&self, gpu: &Gpu, prompts: &[&str], settings: &Settings) -> Vec<Vec<u32>> {
-        let prompts = self.encode(prompts);
-        let model = block_on(TrainedModel::load(gpu, &self.open(), prompts.len() as u32));
-        let model = model.unwrap_or_else(|e| panic!("{e}"));
-        block_on(model.generate(&prompts, settings, |_, _| ControlFlow::Continue(())))
-            .unwrap_or_else(|e| panic!("{e}"))
+        continuations(&self.load(gpu, prompts.len() as u32), &self.encode(prompts), settings)
     }
+}
+
+/// Continuations of `prompts`, of which there are as many as `model` was loaded for.
+pub fn continuations(model: &TrainedModel<'_>, prompts: &[Vec<u32>], settings: &Settings) -> Vec<Vec<u32>> {
+    block_on(model.generate(prompts, settings, |_, _| ControlFlow::Continue(())))
+        .unwrap_or_else(|e| panic!("{e}"))
 }

@@ -19,7 +19,7 @@ pub use files::{
     TensorFile, Words, metrics, newest_checkpoint, read_tensors, save_checkpoint, write_tensors,
 };
 pub use folder_run::{FolderRun, Left};
-pub use generated::{GREEDY, trained_model, trained_model_with_tokenizer};
+pub use generated::{GREEDY, continuations, trained_model, trained_model_with_tokenizer};
 pub use mortal::{MORTAL_RANKS, mortal};
 pub use on_ranks::on_ranks;
 pub use reference_shape::reference_shape;

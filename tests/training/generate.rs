@@ -3,8 +3,8 @@
 
 use crate::latent::{DIRECT, RANKS, dense};
 use crate::runs::{
-    FolderRun, GREEDY, Setup, Weights, newest_checkpoint, open_gpu_of, read_tensors, reference_shape,
-    trained_model, trained_model_with_tokenizer,
+    FolderRun, GREEDY, Setup, Weights, continuations, newest_checkpoint, open_gpu_of, read_tensors,
+    reference_shape, trained_model, trained_model_with_tokenizer,
 };
 use gristmill::generate::{Sampling, Settings};
 use gristmill::kernels::Tier;
@@ -85,16 +85,19 @@ fn four_at_once_write_what_each_writes_alone() {
 
 fn together_and_alone(trained: &FolderRun, tier: Tier) {
     let gpu = open_gpu_of(tier);
-    let prompts = ["the mill", "a", "stones that grind slowly", "water "];
+    let prompts = trained.encode(&["the mill", "a", "stones that grind slowly", "water "]);
+    let [of_four, of_one] = [4, 1].map(|batch| trained.load(&gpu, batch));
+    // More tokens than a window of 24, so that the caches are refilled on the way.
+    let greedy = Settings { tokens: 30, ..GREEDY };
     let drawn =
-        Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..GREEDY };
-    for settings in [GREEDY, drawn] {
-        let together = trained.generate(&gpu, &prompts, &settings);
+        Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..greedy };
+    for settings in [greedy, drawn] {
+        let together = continuations(&of_four, &prompts, &settings);
         for (number, prompt) in prompts.iter().enumerate() {
             // The seed of a text is the batch's plus its index, so alone it is drawn with that sum.
             let alone = Settings { seed: settings.seed + number as u64, ..settings.clone() };
-            let alone = trained.generate(&gpu, &[prompt], &alone).remove(0);
-            assert_eq!(together[number], alone, "{}, {}: {prompt}", trained.setup.name, tier.name());
+            let alone = continuations(&of_one, std::slice::from_ref(prompt), &alone).remove(0);
+            assert_eq!(together[number], alone, "{}, {}: prompt {number}", trained.setup.name, tier.name());
         }
     }
 }
