@@ -138,6 +138,7 @@ fn take(folder: &Path, extensions: &[&str], corpus: &mut Corpus<'_>) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use super::locked::tests::LOCK;
     use super::*;
 
     fn write(root: &Path, name: &str, text: &str) {
@@ -151,42 +152,6 @@ mod tests {
         stream.read(0..stream.len(), &mut tokens);
         tokens.into_iter().map(|token| token as u8 as char).collect()
     }
-
-    const LOCK: &str = r#"
-version = 4
-
-[[package]]
-name = "a"
-version = "1.0.0"
-source = "registry+https://github.com/rust-lang/crates.io-index"
-dependencies = [
- "b 2.0.0",
-]
-
-[[package]]
-name = "anstyle-wincon"
-version = "1.0.0"
-source = "registry+https://github.com/rust-lang/crates.io-index"
-
-[[package]]
-name = "b"
-version = "1.0.0"
-source = "registry+https://github.com/rust-lang/crates.io-index"
-
-[[package]]
-name = "b"
-version = "2.0.0"
-source = "registry+https://github.com/rust-lang/crates.io-index"
-
-[[package]]
-name = "gristmill"
-version = "0.1.0"
-dependencies = [
- "a",
- "anstyle-wincon",
- "b 1.0.0",
-]
-"#;
 
     #[test]
     fn the_text_is_that_of_the_locked_packages_whatever_else_is_there() {
@@ -208,7 +173,7 @@ dependencies = [
         write(home.path(), "registry/src/a-host/b-1.0.0/src/lib.rs", "c");
         let whole = load();
         for other in
-            ["a-host/a-0.9.0/src/lib.rs", "a-host/aa-1.0.0/lib.rs", "a-host/anstyle-wincon-1.0.0/lib.rs"]
+            ["a-host/a-0.9.0/src/lib.rs", "a-host/aa-1.0.0/lib.rs", "a-host/windows-link-1.0.0/lib.rs"]
         {
             write(home.path(), &format!("registry/src/{other}"), "other");
         }

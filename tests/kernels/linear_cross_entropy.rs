@@ -133,7 +133,7 @@ fn correct_predictions_are_the_references() {
                 let mut equal = (0..vocab).filter(|&id| row[id as usize] == largest);
                 *target = match number % 4 {
                     0 => equal.next().expect("a largest logit"),
-                    1 => equal.last().expect("a largest logit"),
+                    1 => equal.next_back().expect("a largest logit"),
                     2 => ignore,
                     _ => continue,
                 };

@@ -72,11 +72,12 @@ fn needed(all: &[Package<'_>]) -> Vec<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::process::Command;
 
-    const LOCK: &str = r#"
+    /// A lock file of which `a` and both versions of `b` are taken.
+    pub const LOCK: &str = r#"
 version = 4
 
 [[package]]
@@ -98,10 +99,16 @@ version = "2.0.0"
 source = "registry+https://github.com/rust-lang/crates.io-index"
 
 [[package]]
+name = "c"
+version = "1.0.0"
+source = "registry+https://github.com/rust-lang/crates.io-index"
+
+[[package]]
 name = "gristmill"
 version = "0.1.0"
 dependencies = [
  "a",
+ "b 1.0.0",
  "mpi",
  "windows-link",
 ]
@@ -112,7 +119,7 @@ version = "0.8.2"
 source = "registry+https://github.com/rust-lang/crates.io-index"
 dependencies = [
  "a",
- "b 1.0.0",
+ "c",
 ]
 
 [[package]]
@@ -123,7 +130,7 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
 
     #[test]
     fn packages_of_some_builds_are_left_out() {
-        assert_eq!(packages(LOCK).collect::<Vec<_>>(), ["a-1.0.0", "b-2.0.0"]);
+        assert_eq!(packages(LOCK).collect::<Vec<_>>(), ["a-1.0.0", "b-1.0.0", "b-2.0.0"]);
     }
 
     /// Whatever else the tests are built with: cargo says what the default features need here.
