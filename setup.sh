@@ -122,7 +122,7 @@ has_libclang() {
 # Whether tests will find a Chromium.
 has_browser() {
     local name
-    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+    for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do
         command -v "$name" >/dev/null && return 0
     done
     return 1

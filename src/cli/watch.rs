@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Connections beyond these are closed at once. Each takes a thread, an idle one for as long as its request may take to arrive.
 const MOST_CONNECTIONS: usize = 256;
 
-/// What a page may be late when it asks again.
+/// How late a page may be with its next request.
 const LATE: Duration = Duration::from_millis(500);
 
 /// Stack of a connection's thread: a request and its answer are on the heap.

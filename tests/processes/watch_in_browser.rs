@@ -22,7 +22,7 @@ fn unwatched() -> (Place, usize) {
     loop {
         let (place, begun) = (Place::new(), Instant::now());
         run(&mut place.command(&arguments(steps).each_ref().map(String::as_str))).succeeded();
-        if begun.elapsed() > Duration::from_millis(2500) {
+        if begun.elapsed() > Duration::from_secs(6) {
             return (place, steps);
         }
         steps *= 4;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 /// The names of packages that are needed on some platforms or for some features of other packages only, one a line.
-const PLATFORM_PACKAGES: &str = include_str!("platform_packages.txt");
+const NOT_EVERYWHERE: &str = include_str!("not_everywhere.txt");
 
 /// The dependencies of features that are off by default.
 const OPTIONAL: [&str; 1] = ["mpi"];
@@ -60,7 +60,7 @@ fn needed(all: &[Package<'_>]) -> Vec<bool> {
             let mut words = dependency.split(' ');
             let (name, version) = (words.next().unwrap_or_default(), words.next());
             let is_optional = !all[at].is_downloaded && OPTIONAL.contains(&name);
-            if is_optional || PLATFORM_PACKAGES.lines().any(|platform| platform == name) {
+            if is_optional || NOT_EVERYWHERE.lines().any(|other| other == name) {
                 continue;
             }
             let of_name = named.get(name).into_iter().flatten().copied();
@@ -145,7 +145,10 @@ source = "registry+https://github.com/rust-lang/crates.io-index"
         let here: HashSet<String> = tree.lines().filter_map(name_and_version).collect();
         let missing: Vec<String> =
             packages(super::super::LOCK).filter(|package| !here.contains(package)).collect();
-        assert_eq!(missing, [""; 0], "not needed here: add platforms' own to platform_packages.txt");
+        assert_eq!(
+            missing, [""; 0],
+            "not needed by this build: add them to not_everywhere.txt, or what needs them to OPTIONAL"
+        );
     }
 
     /// `name-version` of a line such as `serde v1.0.0 (*)`.

@@ -7,7 +7,7 @@ use gristmill::random::StartVector;
 use gristmill::reference::stable_rank::power_iteration;
 use std::collections::BTreeMap;
 
-/// Every matrix of a Llama and of its experts, after 3 steps, two of which are due.
+/// Every matrix of a Llama and of its experts, in a run of 3 steps, of which the second is due.
 #[test]
 fn stable_ranks_are_those_of_the_reference() {
     let experts = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";

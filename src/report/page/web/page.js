@@ -122,6 +122,7 @@ function follow(run, pause) {
     document.documentElement.dataset.polls = Number(document.documentElement.dataset.polls ?? 0) + 1;
     setTimeout(ask, wait);
   };
+  if (run.state.word !== "running") return show("ended", "ended");
   show("live", "live");
   setTimeout(ask, pause);
 }
