@@ -38,20 +38,18 @@ impl<'p> Tape<'_, 'p> {
     /// `h`.
     pub fn linear_cross_entropy(&mut self, h: Var, table: &'p Parameter, loss: &CrossEntropy) {
         let units = loss.head_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
-        let CrossEntropy { head_epsilon, .. } = *loss;
-        let CrossEntropy { targets, ignore, step, loss, correct, accumulation, factor, is_per_token, .. } =
-            *loss;
+        let head_epsilon = loss.head_epsilon;
         let op = LinearCrossEntropy {
             h: h.tensor,
             head: units.as_ref().unwrap_or(&table.weight),
-            targets,
-            ignore,
-            step,
-            loss,
-            correct,
-            accumulation,
-            factor,
-            is_per_token,
+            targets: loss.targets,
+            ignore: loss.ignore,
+            step: loss.step,
+            loss: loss.loss,
+            correct: loss.correct,
+            accumulation: loss.accumulation,
+            factor: loss.factor,
+            is_per_token: loss.is_per_token,
         };
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op);

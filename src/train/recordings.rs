@@ -105,9 +105,9 @@ impl Recordings {
         });
         let loss = LossState::tensor(&mut persistents, "loss state");
         let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
-        let eval_correct = plan.settings.metric.accuracy;
+        let counts_correct = plan.settings.metric.accuracy;
         let eval_correct =
-            eval_correct.then(|| persistents.tensor("evaluation's correct predictions", 1, 1, Element::F32));
+            counts_correct.then(|| persistents.tensor("correct predictions", 1, 1, Element::F32));
         let rows = steps.clamp(1, u32::MAX as u64) as u32;
         let columns = schedule_columns(1 + plan.settings.groups.len());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);

@@ -155,7 +155,7 @@ impl Sharing {
         }
     }
 
-    /// Sums what micro-batches have counted over the ranks: losses, and the tallies of routers.
+    /// Sums what micro-batches have counted over the ranks: losses and correct predictions, and the tallies of routers.
     pub(super) fn sum_counts(&self, rec: &mut Recorder, sums: &[Tensor], experts: Option<&ExpertState>) {
         let sums = sums.iter().map(|state| {
             let words = Span::of(state);
