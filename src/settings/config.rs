@@ -4,6 +4,7 @@ use super::engine::{Document, Fault, Override, Setting, Source, name_flags};
 use super::plan::RunPlan;
 use super::sections;
 use super::sections::parallel::Started;
+use super::sections::run::BASES;
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -57,6 +58,15 @@ impl RunConfig {
         resolve(&text_of(path)?, path, overrides, Purpose::Plan(Some(size)))
     }
 
+    /// Like [`RunConfig::outline`] for `text` that was read from the `config.yaml` of a run folder. Such a file has every key itself:
+    /// `base_config` would let a folder from elsewhere name any file of this machine, so it is an error.
+    ///
+    /// # Errors
+    /// The others of [`RunConfig::load`].
+    pub fn of_run_folder(text: &str, file: &Path, overrides: &[Override]) -> Result<Self> {
+        resolve(text, file, overrides, Purpose::RunFolder)
+    }
+
     /// Like [`RunConfig::load`] for text that was read from `file`.
     ///
     /// # Errors
@@ -85,6 +95,8 @@ impl RunConfig {
 enum Purpose {
     /// A plan, which needs no data: for as many ranks as these, or else as the file asks for.
     Plan(Option<usize>),
+    /// A plan of the run whose folder the file is in.
+    RunFolder,
     /// A run on these ranks.
     Run(Started),
 }
@@ -112,11 +124,17 @@ fn read(
     overrides: &[Override],
     purpose: Purpose,
 ) -> std::result::Result<RunConfig, Vec<Error>> {
-    let document = Document::parse(text, file, overrides, sections::names(), sections::run::BASES)
-        .map_err(|error| vec![error])?;
+    let bases = (!matches!(purpose, Purpose::RunFolder)).then_some(BASES);
+    let document =
+        Document::parse(text, file, overrides, sections::names(), bases).map_err(|error| vec![error])?;
     let source = Source::new(&document, sections::tables());
+    if bases.is_none() && source.node(BASES).is_some() {
+        source
+            .fault(BASES, "the file of a run folder has every key itself and builds on no other; remove it");
+    }
     let started = match purpose {
         Purpose::Plan(size) => size.map(Started::planned),
+        Purpose::RunFolder => None,
         Purpose::Run(started) => Some(started),
     };
     let plan = RunPlan::read(&source, started);

@@ -28,6 +28,22 @@ pub(crate) const REPORT: &str = "report.html";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
 const LOCK: &str = "run.lock";
 
+/// Opens a file of a run folder for reading. A folder from elsewhere may hold links to any file of this machine, so one that leads out
+/// of the folder is refused, as is what is no regular file: a pipe would never end.
+///
+/// # Errors
+/// There is no such file, or it cannot be read.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let (file, folder) = (path.canonicalize()?, path.with_file_name("").canonicalize()?);
+    if !file.starts_with(folder) {
+        return Err(io::Error::other("it is a link that leads out of the run's folder"));
+    }
+    if !file.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    File::open(file)
+}
+
 /// Far longer than a look at the lock takes.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -159,7 +175,7 @@ impl RunFolder {
 /// Whether a process trains into the run folder at `path`. Where a file system has no locks, none seems to.
 pub(crate) fn is_in_use(path: &Path) -> bool {
     // The lock is given back at once, and a run that starts within these microseconds tries again.
-    File::open(path.join(LOCK))
+    open_file(&path.join(LOCK))
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 

@@ -5,6 +5,7 @@ use super::recordings::persistent;
 use super::sample::prompt;
 use crate::data::Codec;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
+use crate::durable::read_error;
 use crate::error::{Error, Result};
 use crate::generate::{GenerateRecordings, Generator, Settings};
 use crate::model::ModelBuffers;
@@ -14,7 +15,8 @@ use crate::record::{Persistents, Tensor};
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::store::checkpoint_folder::CheckpointFolder;
-use crate::store::run_folder::{CHECKPOINTS, CONFIG};
+use crate::store::run_folder::{CHECKPOINTS, CONFIG, open_file};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -44,9 +46,11 @@ impl TrainedRun {
             let message = "neither the folder of a run (output/tiny) nor a checkpoint in one (output/tiny/checkpoint/step_0000200)";
             return Err(Error::file(path, message));
         };
+        let text = open_file(&config).and_then(io::read_to_string);
+        let text = text.map_err(|error| read_error(&config, "read", &error))?;
         // As for a plan, the ranks of the run need not be there: its model is generated from on one.
         let RunConfig { plan, obstacles, .. } =
-            RunConfig::outline(&config, &Override::parse_all(overrides)?)?;
+            RunConfig::of_run_folder(&text, &config, &Override::parse_all(overrides)?)?;
         if !obstacles.is_empty() {
             return Err(Error::all(obstacles));
         }

@@ -44,6 +44,37 @@ fn a_run_leaves_a_page_that_draws_itself() {
     }
 }
 
+/// A folder from elsewhere shows itself and no file of this machine.
+#[cfg(unix)]
+#[test]
+fn a_foreign_folder_shows_no_file_outside_it() {
+    let home = tempfile::tempdir().expect("a folder");
+    let (folder, secret) = (home.path().join("mill"), home.path().join("secret"));
+    fs::write(&secret, "root:x:0:0:a secret\n").expect("a file");
+    copy(&folder, ("", ""));
+    let config = folder.join("config.yaml");
+    fs::write(&config, format!("base_config: {}\n", secret.display())).expect("a file");
+    report(&[&folder]).succeeded();
+    let page = fs::read_to_string(folder.join("report.html")).expect("a page");
+    assert!(
+        page.contains("base_config: the file of a run folder has every key itself")
+            && !page.contains("a secret")
+    );
+    for name in ["metrics.jsonl", "log.txt", "config.yaml"] {
+        let copied = home.path().join(format!("linked {name}"));
+        copy(&copied, ("", ""));
+        fs::remove_file(copied.join(name)).expect("a file");
+        std::os::unix::fs::symlink(&secret, copied.join(name)).expect("a link");
+        let ended = report(&[&copied]);
+        let page = fs::read_to_string(copied.join("report.html")).unwrap_or_default();
+        assert!(!page.contains("a secret") && !ended.stderr.contains("a secret"), "{name}");
+        match name {
+            "config.yaml" => assert!(page.contains("it is a link that leads out of the run's folder")),
+            _ => assert_refused(name, &ended, &[name, "it is a link that leads out of the run's folder"]),
+        }
+    }
+}
+
 #[test]
 fn a_run_from_before_there_were_reports() {
     let home = tempfile::tempdir().expect("a folder");

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 use serde_json::Map;
+use std::ffi::OsStr;
+use std::path::Path;
 
 use super::column::{Column, Encoding};
 
@@ -103,6 +105,12 @@ impl Header {
             "3.0" => true,
             other => return Err(format!("has version `{other}`; versions 2.0 and 3.0 are read")),
         };
+        let is_name = |name: &&String| Path::new(name).file_name() == Some(OsStr::new(name));
+        if let Some(path) = written.shard_addresses.iter().find(|name| !is_name(name)) {
+            return Err(format!(
+                "says that it was written with `{path}`, which is not the name of a file beside it; write it again"
+            ));
+        }
         let [schema] = &written.schema[..] else {
             return Err(format!("has {} schemas instead of one", written.schema.len()));
         };

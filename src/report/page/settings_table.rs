@@ -1,12 +1,12 @@
 //! The settings of a run, from its `config.yaml`.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::settings::{Resolved, RunConfig};
+use crate::store::run_folder::open_file;
 
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,8 +26,9 @@ pub(super) enum SettingsTable {
 impl SettingsTable {
     /// What the file at `path` says.
     pub fn read(path: &Path) -> Self {
-        let text = match fs::read(path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        let mut bytes = Vec::new();
+        let text = match open_file(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) => {
                 let reason = match error.kind() {
                     ErrorKind::NotFound => "config.yaml is missing".to_string(),
@@ -37,7 +38,7 @@ impl SettingsTable {
             }
         };
         // As a plan, which needs none of the data or ranks that the run had.
-        match RunConfig::outline(path, &[]) {
+        match RunConfig::of_run_folder(&text, path, &[]) {
             Ok(config) => Self::Rows(config.plan.settings.resolved()),
             Err(error) => Self::Text { text, reason: error.to_string() },
         }
@@ -47,6 +48,7 @@ impl SettingsTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_file_that_cannot_be_read_is_shown_with_the_reason() {
@@ -60,5 +62,26 @@ mod tests {
         fs::write(&path, "an_old_key: 1\n").unwrap();
         let SettingsTable::Text { reason, .. } = SettingsTable::read(&path) else { panic!("unknown keys") };
         assert!(reason.contains("an_old_key"), "{reason}");
+    }
+
+    /// A folder from elsewhere must not show files of this machine.
+    #[cfg(unix)]
+    #[test]
+    fn no_file_outside_the_folder_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let [run, secret] = ["run", "secret"].map(|name| folder.path().join(name));
+        fs::create_dir(&run).unwrap();
+        fs::write(&secret, "password: 1234\n").unwrap();
+        let path = run.join("config.yaml");
+        fs::write(&path, "base_config: ../secret\n").unwrap();
+        let SettingsTable::Text { text, reason } = SettingsTable::read(&path) else { panic!("a base") };
+        assert_eq!(text, "base_config: ../secret\n");
+        assert!(reason.contains("config.yaml:1: base_config: the file of a run folder"), "{reason}");
+        assert!(!reason.contains("password"), "{reason}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        let SettingsTable::Text { text, reason } = SettingsTable::read(&path) else { panic!("a link") };
+        assert_eq!(text, "");
+        assert_eq!(reason, "config.yaml cannot be read: it is a link that leads out of the run's folder");
     }
 }

@@ -1,8 +1,10 @@
 //! A file of lines that may still grow: what has been read is not read again.
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+
+use crate::store::run_folder::open_file;
 
 /// Longer lines are passed over: none that a run writes comes near, and a file without line feeds must not fill the memory.
 const LONGEST_LINE: usize = 16 << 20;
@@ -40,7 +42,7 @@ impl Tail {
     /// # Errors
     /// The file cannot be read.
     pub fn read(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-        let mut file = match File::open(&self.path) {
+        let mut file = match open_file(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),

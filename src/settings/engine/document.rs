@@ -24,20 +24,21 @@ pub(crate) struct Document {
 
 impl Document {
     /// Parses `text`, which was read from `file`, lays it over the files that its key `bases` names, and `overrides` over it,
-    /// the last one on top. `names` are the names of keys that have several.
+    /// the last one on top. Without `bases` no other file is read. `names` are the names of keys that have several.
     pub fn parse(
         text: &str,
         file: &Path,
         overrides: &[Override],
         names: &'static Names,
-        bases: &str,
+        bases: Option<&str>,
     ) -> Result<Self> {
-        let written = overrides.iter().rev().find(|one| one.path == bases).map(value_of).transpose()?;
+        let is_base = |one: &&Override| bases.is_some_and(|bases| one.path == bases);
+        let written = overrides.iter().rev().find(is_base).map(value_of).transpose()?;
         let (layers, root) = Layers::read(text, file, bases, written.as_ref().map(|parsed| &parsed.root))?;
         let mut document = Self { layers, root, overrides: Vec::new(), names, repeated: Vec::new() };
         // Names of files are dealt with; anything else is laid over to be reported.
         let names_files = written.is_some_and(|parsed| Vec::<PathBuf>::from_node(&parsed.root).is_some());
-        for one in overrides.iter().filter(|one| !names_files || one.path != bases) {
+        for one in overrides.iter().filter(|one| !names_files || !is_base(one)) {
             document.lay_over(one)?;
         }
         Ok(document)

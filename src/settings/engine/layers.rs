@@ -30,7 +30,12 @@ impl Layers {
     ///
     /// # Errors
     /// If a file is missing, is no YAML or no section, or leads back to itself.
-    pub fn read(text: &str, file: &Path, bases: &str, written: Option<&Node>) -> Result<(Self, Node)> {
+    pub fn read(
+        text: &str,
+        file: &Path,
+        bases: Option<&str>,
+        written: Option<&Node>,
+    ) -> Result<(Self, Node)> {
         let mut layers = Self { all: Vec::new(), repeated: Vec::new() };
         let root = layers.add(text, file, bases, written, &mut Vec::new())?;
         Ok((layers, root))
@@ -67,7 +72,7 @@ impl Layers {
         &mut self,
         text: &str,
         file: &Path,
-        bases: &str,
+        bases: Option<&str>,
         written: Option<&Node>,
         above: &mut Vec<PathBuf>,
     ) -> Result<Node> {
@@ -86,12 +91,13 @@ impl Layers {
         self.repeated.extend(repeated.iter().map(|path| place(path)));
         let layer = Layer { file: file.to_path_buf(), text: text.to_string(), root: Node::Map(own.clone()) };
         self.all.push(layer);
-        let index = own.iter().position(|(key, _)| key == bases);
+        let Some(key) = bases else { return Ok(Node::Map(own)) };
+        let index = own.iter().position(|(name, _)| name == key);
         let found = written.or(index.map(|index| &own[index].1)).filter(|node| !node.is_off());
         // A value of another shape stays, to be reported as any other.
         let Some(names) = found.and_then(Vec::<PathBuf>::from_node) else { return Ok(Node::Map(own)) };
         index.map(|index| own.remove(index));
-        let origin = if written.is_some() { format!("--{bases}") } else { place(bases) };
+        let origin = if written.is_some() { format!("--{key}") } else { place(key) };
         above.push(file.to_path_buf());
         let mut lower = Vec::new();
         // The last base counts first, so its layer lies above the others.

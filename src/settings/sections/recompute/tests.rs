@@ -10,7 +10,7 @@ use std::path::Path;
 /// The value of a line of YAML.
 fn node(yaml: &str) -> Node {
     let text = format!("value: {yaml}");
-    let document = Document::parse(&text, Path::new("x.yaml"), &[], names(), run::BASES);
+    let document = Document::parse(&text, Path::new("x.yaml"), &[], names(), Some(run::BASES));
     document.expect("a document").get("value").cloned().expect("a value")
 }
 
