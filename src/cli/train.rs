@@ -58,7 +58,8 @@ pub struct Arguments {
     /// Train on N threads of this process, each a rank with its device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
     ranks: Option<u16>,
-    /// Serve the report while the run trains: at port 4747 here, or PORT, or ADDRESS:PORT
+    /// Serve the report while the run trains: at port 4747 here or the next free one, or at PORT,
+    /// ADDRESS:PORT or NAME:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
 }
@@ -93,7 +94,7 @@ impl Arguments {
         on_ranks(self.ranks.map(usize::from), |ranks| {
             let mut watcher = None; // for as long as the run takes
             let mut opened =
-                |folder: &Path| watcher = address.and_then(|address| Watcher::start(address, folder));
+                |folder: &Path| watcher = address.clone().and_then(|address| Watcher::start(address, folder));
             let run = crate::train::run_watched(config, overrides, interrupt.clone(), ranks, &mut opened);
             pollster::block_on(run).map(drop)
         })

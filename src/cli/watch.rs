@@ -12,16 +12,19 @@ pub use address::WatchAddress;
 use self::connection::{DEADLINE, serve};
 use crate::error::Result;
 use crate::report::page::{Known, POLL, RunFiles, live_data, live_page};
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Builder;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Connections beyond these are closed at once. Each takes a thread, an idle one for as long as its request may take to arrive.
 const MOST_CONNECTIONS: usize = 256;
+
+/// How many ports after the one of `--watch` alone are tried: as many runs are watched on one machine.
+const NEXT_PORTS: u16 = 31;
 
 /// How late a page may be with its next request.
 const LATE: Duration = Duration::from_millis(500);
@@ -33,12 +36,14 @@ const STACK_BYTES: usize = 256 << 10;
 /// that they show how it ended.
 pub struct Watcher {
     shared: Arc<Shared>,
+    /// The thread that accepts connections, and with it the port.
+    acceptor: Option<JoinHandle<()>>,
 }
 
 /// What the threads of a server share.
 struct Shared {
     folder: PathBuf,
-    address: SocketAddr,
+    server: WatchAddress,
     /// What has been read of the folder; none before the first request, and after a fault.
     files: Mutex<Option<RunFiles>>,
     connections: AtomicUsize,
@@ -52,11 +57,11 @@ impl Watcher {
     /// Serves the run in `folder` at `address` and logs where. If that is not possible a warning says why, and there is no
     /// page: it is not worth a run.
     pub fn start(address: WatchAddress, folder: &Path) -> Option<Self> {
-        let WatchAddress(asked) = address;
-        let started = TcpListener::bind(asked).and_then(|listener| Self::serve(listener, folder));
+        let asked = address.to_string();
+        let started = bind(&address).and_then(|listener| Self::serve(listener, address, folder));
         match started {
             Ok(watcher) => {
-                tracing::info!("this run can be watched at http://{}/", watcher.address());
+                tracing::info!("this run can be watched at http://{}/", watcher.shared.server);
                 if !watcher.address().ip().is_loopback() {
                     tracing::warn!(
                         "--watch {asked}: anybody who reaches this address can read the run's settings and samples"
@@ -77,11 +82,11 @@ impl Watcher {
         }
     }
 
-    fn serve(listener: TcpListener, folder: &Path) -> std::io::Result<Self> {
+    fn serve(listener: TcpListener, asked: WatchAddress, folder: &Path) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             folder: folder.to_path_buf(),
-            address,
+            server: WatchAddress { address, ..asked },
             files: Mutex::new(None),
             connections: AtomicUsize::new(0),
             asked: Mutex::new(None),
@@ -89,12 +94,23 @@ impl Watcher {
             is_over: AtomicBool::new(false),
         });
         let of_thread = shared.clone();
-        Builder::new().name("watch".into()).spawn(move || accept(&listener, &of_thread))?;
-        Ok(Self { shared })
+        let acceptor = Builder::new().name("watch".into()).spawn(move || accept(&listener, &of_thread))?;
+        Ok(Self { shared, acceptor: Some(acceptor) })
     }
 
     fn address(&self) -> SocketAddr {
-        self.shared.address
+        self.shared.server.address
+    }
+
+    /// Where this machine itself reaches the server, which may listen at all of its addresses.
+    fn own_address(&self) -> SocketAddr {
+        let address = self.address();
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, address.port())
     }
 }
 
@@ -105,8 +121,11 @@ impl Drop for Watcher {
             std::thread::sleep(POLL + LATE);
         }
         self.shared.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that waits for connections, which then closes the port.
-        let _ = TcpStream::connect_timeout(&self.address(), Duration::from_millis(100));
+        // Wakes the thread that waits for connections. It closes the port as it ends; if it cannot be woken it is left behind.
+        let woken = TcpStream::connect_timeout(&self.own_address(), Duration::from_millis(100));
+        if let (Ok(_), Some(acceptor)) = (woken, self.acceptor.take()) {
+            let _ = acceptor.join();
+        }
     }
 }
 
@@ -140,6 +159,20 @@ impl Shared {
         };
         Ok(answer(kept.insert(files)))
     }
+}
+
+/// Listens at `asked`, or where nobody has asked for that port and it is taken, at the first of the next ones that is free.
+fn bind(asked: &WatchAddress) -> io::Result<TcpListener> {
+    let WatchAddress { address, may_move, .. } = *asked;
+    let ports = address.port()..=address.port() + if may_move { NEXT_PORTS } else { 0 };
+    let mut bound = Err(ErrorKind::AddrInUse.into());
+    for port in ports {
+        bound = TcpListener::bind(SocketAddr::new(address.ip(), port));
+        if !matches!(&bound, Err(error) if error.kind() == ErrorKind::AddrInUse) {
+            break;
+        }
+    }
+    bound
 }
 
 /// Gives each connection a thread, until the run is over.

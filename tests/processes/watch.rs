@@ -91,7 +91,7 @@ fn other_addresses_are_warned_of_and_wrong_ones_refused() {
         assert_refused(
             wrong,
             &refused,
-            &["--watch: expected a port or ADDRESS:PORT, found `", "write --watch 4747"],
+            &["--watch: expected a port, ADDRESS:PORT or NAME:PORT, found `", "write --watch 4747"],
         );
     }
     assert!(!place.path("other").exists(), "a run that never started left a folder");

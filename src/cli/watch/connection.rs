@@ -22,6 +22,10 @@ const LONGEST_HEAD: usize = 16 << 10;
 const HEADERS: &str = "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
     Content-Security-Policy: frame-ancestors 'none'\r\nCross-Origin-Resource-Policy: same-origin\r\nReferrer-Policy: no-referrer\r\n";
 
+/// What a browser shows that asked under another name.
+const FOREIGN_NAME: &str =
+    "This run is served under its address alone. Train with --watch NAME:PORT to serve it under a name.";
+
 /// Answers the one request of a connection.
 ///
 /// # Errors
@@ -29,7 +33,7 @@ const HEADERS: &str = "Connection: close\r\nCache-Control: no-store\r\nX-Content
 pub(super) fn serve(mut connection: TcpStream, shared: &Shared) -> io::Result<()> {
     let (mut head, end) = (Vec::new(), Instant::now() + DEADLINE);
     let request = loop {
-        if let Some(parsed) = parse(&head, shared.address) {
+        if let Some(parsed) = parse(&head, &shared.server) {
             break parsed;
         }
         if head.len() > LONGEST_HEAD {
@@ -66,9 +70,10 @@ fn read_more(connection: &mut TcpStream, head: &mut Vec<u8>, end: Instant) -> io
 
 fn refuse(connection: &mut TcpStream, (status, line): Refusal) -> io::Result<()> {
     let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
-    let length = line.len() + 1;
+    let body = if status == 403 { FOREIGN_NAME } else { line };
+    let length = body.len() + 1;
     let answer = format!(
-        "HTTP/1.1 {status} {line}\r\n{allow}Content-Type: text/plain\r\nContent-Length: {length}\r\n{HEADERS}\r\n{line}\n"
+        "HTTP/1.1 {status} {line}\r\n{allow}Content-Type: text/plain\r\nContent-Length: {length}\r\n{HEADERS}\r\n{body}\n"
     );
     send(connection, &[answer.as_bytes()])?;
     connection.shutdown(Shutdown::Write)?;

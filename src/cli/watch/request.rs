@@ -1,7 +1,8 @@
 //! A request to the page of a run, and what is answered before anything is read for it.
 
+use super::WatchAddress;
 use crate::report::page::Known;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// Headers beyond these make a request a bad one.
 const MOST_HEADERS: usize = 64;
@@ -25,8 +26,8 @@ pub(super) enum What {
 /// Why a request is not answered with a document: the status and its line.
 pub(super) type Refusal = (u16, &'static str);
 
-/// The request whose head is `bytes`, to the server at `address`; `None` while the head is incomplete.
-pub(super) fn parse(bytes: &[u8], address: SocketAddr) -> Option<Result<Request, Refusal>> {
+/// The request whose head is `bytes`, to `server`; `None` while the head is incomplete.
+pub(super) fn parse(bytes: &[u8], server: &WatchAddress) -> Option<Result<Request, Refusal>> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -38,7 +39,7 @@ pub(super) fn parse(bytes: &[u8], address: SocketAddr) -> Option<Result<Request,
     let hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let hosts: Vec<&str> =
         hosts.map(|header| std::str::from_utf8(header.value).unwrap_or_default()).collect();
-    Some(if hosts.len() != 1 || !is_ours(hosts[0], address) {
+    Some(if hosts.len() != 1 || !is_ours(hosts[0], server) {
         Err((403, "Forbidden"))
     } else if method != "GET" && method != "HEAD" {
         Err((405, "Method Not Allowed"))
@@ -48,17 +49,17 @@ pub(super) fn parse(bytes: &[u8], address: SocketAddr) -> Option<Result<Request,
 }
 
 /// Whether a browser that asks for `host` means this server. A foreign name that resolves to this machine would let the page it
-/// belongs to read ours (DNS rebinding), so a server that only this machine reaches has only this machine's names.
-fn is_ours(host: &str, address: SocketAddr) -> bool {
-    if !address.ip().is_loopback() {
-        return true;
-    }
+/// belongs to read ours (DNS rebinding), so `localhost` and the name that `--watch` was given are the only ones. No name is
+/// resolved for an address, so those are safe; a server that only this machine reaches has only addresses of loopback.
+fn is_ours(host: &str, server: &WatchAddress) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.parse::<u16>().is_ok() => name,
         _ => host,
     };
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    let is_reached_at = |ip: IpAddr| ip.is_loopback() || !server.address.ip().is_loopback();
+    ["localhost"].into_iter().chain(server.name.as_deref()).any(|own| name.eq_ignore_ascii_case(own))
+        || bare.parse().is_ok_and(is_reached_at)
 }
 
 fn what(target: &str) -> Option<What> {
@@ -84,7 +85,7 @@ mod tests {
     const HERE: &str = "127.0.0.1:4747";
 
     fn answer(head: &str) -> Result<Request, u16> {
-        let parsed = parse(head.as_bytes(), HERE.parse().unwrap());
+        let parsed = parse(head.as_bytes(), &WatchAddress::parse(HERE).unwrap());
         parsed.expect("a whole head").map_err(|(status, _)| status)
     }
 
@@ -138,15 +139,30 @@ mod tests {
         }
         assert_eq!(answer("GET / HTTP/1.1\r\n\r\n"), Err(403));
         assert_eq!(answer("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"), Err(403));
-        let elsewhere = "10.0.0.7:80".parse().unwrap();
-        assert!(parse(b"GET / HTTP/1.1\r\nHost: gpu7\r\n\r\n", elsewhere).unwrap().is_ok());
+    }
+
+    #[test]
+    fn beyond_loopback_addresses_and_the_name_that_was_given() {
+        let answered = |server: &str, host: &str| {
+            let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            parse(head.as_bytes(), &WatchAddress::parse(server).unwrap()).expect("a whole head").is_ok()
+        };
+        for server in ["10.0.0.7:80", "0.0.0.0:80", "gpu7:80"] {
+            for host in ["10.0.0.7", "10.0.0.7:80", "[fe80::1]:80", "localhost", "127.0.0.1"] {
+                assert!(answered(server, host), "{host} of {server}");
+            }
+            for host in ["evil.example", "gpu7.evil.example", "", "10.0.0.7.evil.example"] {
+                assert!(!answered(server, host), "{host} of {server}");
+            }
+            assert_eq!(answered(server, "GPU7:80"), server == "gpu7:80");
+        }
     }
 
     #[test]
     fn garbage_and_halves() {
-        let address = HERE.parse().unwrap();
-        assert_eq!(parse(b"", address), None);
-        assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: local", address), None);
+        let server = WatchAddress::parse(HERE).unwrap();
+        assert_eq!(parse(b"", &server), None);
+        assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: local", &server), None);
         for garbage in
             ["\u{0}\u{1}\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9\r\n\r\n", "\u{16}\u{3}\u{1}\r\n\r\n"]
         {

@@ -126,7 +126,26 @@ fn a_port_in_use_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let watcher = served(folder.path());
     let taken = WatchAddress::parse(&watcher.address().to_string()).unwrap();
-    assert!(Watcher::start(taken, folder.path()).is_none());
+    assert!(Watcher::start(taken.clone(), folder.path()).is_none());
+    // Unless nobody has asked for it.
+    let another = Watcher::start(WatchAddress { may_move: true, ..taken.clone() }, folder.path()).unwrap();
+    assert!((1..=super::NEXT_PORTS).contains(&(another.address().port() - taken.address.port())));
+    assert!(ask(another.address(), "GET", "/data").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn under_a_name_all_addresses_of_the_machine_listen() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("metrics.jsonl"), "{\"step\":1,\"loss\":5.5}\n").unwrap();
+    let watcher = Watcher::start(WatchAddress::parse("gpu7:0").unwrap(), folder.path()).unwrap();
+    let of = |host: &str| {
+        let request = format!("GET /data HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        exchange(watcher.own_address(), request.as_bytes())
+    };
+    assert!(of("gpu7:4747").starts_with("HTTP/1.1 200 OK"));
+    let refused = of("evil.example:4747");
+    assert!(refused.starts_with("HTTP/1.1 403 Forbidden"), "{refused}");
+    assert!(body(&refused).contains("--watch NAME:PORT"), "{refused}");
 }
 
 /// A page that has asked lately is told how the run ended when it asks again; without one nobody waits.
