@@ -1,7 +1,7 @@
 //! Files that grow by whole records.
 
 use super::Place;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::mem;
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 const MOST_KEPT: usize = 16 << 20;
 
 /// A file that grows by whole records. One that cannot be written, as on a full disk, is kept and written with a later one, so that
-/// none is missing among those in the file, and only a kill leaves an incomplete one, at its end.
+/// only a kill leaves an incomplete one, at its end. Beyond 16 MiB of them those that wait are dropped: the file then has a gap, of
+/// which a warning says how much is missing.
 #[derive(Debug)]
 pub struct AppendFile {
     place: Place,
@@ -20,8 +21,8 @@ pub struct AppendFile {
     /// Bytes of the file that are whole records.
     written: u64,
     kept: Vec<u8>,
-    /// Whether more had to be kept than may be: a later record would leave a gap.
-    is_over: bool,
+    /// How many records are kept.
+    waiting: u64,
 }
 
 impl AppendFile {
@@ -33,7 +34,7 @@ impl AppendFile {
         let opened = OpenOptions::new().create(true).append(true).open(path);
         let opened = opened.and_then(|file| file.metadata().map(|about| (file, about.len())));
         let (file, written) = opened.map_err(|error| place.error(path, "open for writing", &error))?;
-        Ok(Self { place, path: path.to_path_buf(), file, written, kept: Vec::new(), is_over: false })
+        Ok(Self { place, path: path.to_path_buf(), file, written, kept: Vec::new(), waiting: 0 })
     }
 
     /// Appends `record`, after those that could not be written before.
@@ -43,21 +44,27 @@ impl AppendFile {
     pub fn append(&mut self, record: &[u8]) -> Result<()> {
         let has_failed = !self.kept.is_empty();
         self.kept.extend_from_slice(record);
-        self.is_over |= self.kept.len() > MOST_KEPT;
-        if self.is_over {
-            self.kept = Vec::new();
-            let message = format!(
-                "cannot write: more than {} MiB wait for room, and nothing more is written",
-                MOST_KEPT >> 20
-            );
-            return Err(Error::file(&self.path, message));
+        self.waiting += 1;
+        if self.kept.len() > MOST_KEPT {
+            self.drop_kept(record);
         }
         // What a failed write left may end within a record.
         let cut = if has_failed { self.file.set_len(self.written) } else { Ok(()) };
         let written = cut.and_then(|()| self.file.write_all(&self.kept));
         written.map_err(|error| self.place.error(&self.path, "write", &error))?;
         self.written += mem::take(&mut self.kept).len() as u64;
+        self.waiting = 0;
         Ok(())
+    }
+
+    /// Drops what is kept but for `newest`. A warning, because the error of a file that cannot be written is not about what is lost.
+    fn drop_kept(&mut self, newest: &[u8]) {
+        let (path, lost) = (self.path.display(), self.waiting - 1);
+        tracing::warn!(
+            "{path}: {lost} records are lost, since more than {} MiB waited for room: there is a gap before the next one",
+            MOST_KEPT >> 20
+        );
+        (self.kept, self.waiting) = (newest.to_vec(), 1);
     }
 }
 
@@ -65,6 +72,7 @@ impl AppendFile {
 mod tests {
     use super::*;
     use std::fs;
+    use std::sync::Mutex;
 
     const PLACE: Place = Place("--output_dir");
 
@@ -94,15 +102,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_then_leaves_no_gap() {
+    fn what_is_kept_is_bounded_and_a_gap_is_logged() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let subscriber = tracing_subscriber::fmt().with_writer(Mutex::new(log.reopen().unwrap())).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
         let mut records = AppendFile::open(PLACE, &path).unwrap();
         let disk = mem::replace(&mut records.file, OpenOptions::new().write(true).open("/dev/full").unwrap());
-        records.append(&vec![b'x'; MOST_KEPT]).unwrap_err();
-        let line = records.append(b"y").unwrap_err().to_string();
-        assert!(line.contains("more than 16 MiB wait for room"), "{line}");
+        records.append(b"a").unwrap_err();
+        records.append(&vec![b'x'; MOST_KEPT - 1]).unwrap_err();
+        assert_eq!(fs::read_to_string(log.path()).unwrap(), "", "all of it fits");
+        records.append(b"y").unwrap_err();
+        let lines = fs::read_to_string(log.path()).unwrap();
+        assert_eq!(
+            lines.matches("2 records are lost, since more than 16 MiB waited for room").count(),
+            1,
+            "{lines}"
+        );
         records.file = disk;
-        records.append(b"z").unwrap_err();
-        assert_eq!(fs::read(&path).unwrap(), b"");
+        records.append(b"z").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"yz");
     }
 }
