@@ -123,7 +123,8 @@ impl CheckpointFolder {
         Ok(found)
     }
 
-    fn path_of(&self, step: u64) -> PathBuf {
+    /// The folder of the checkpoint of `step`, whether or not it is there.
+    pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(format!("{}{}", self.start_of_name, name_of(step)))
     }
 

@@ -1,12 +1,15 @@
 //! The log lines before the first step: adapter, model, memory, and what MFU and losses are compared with.
 
+use super::length::RunLength;
 use super::peak::Peak;
+use super::run::Summary;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
 use crate::model::parameters::Gpt;
 use crate::settings::RunPlan;
 use crate::store::hugging_face;
+use std::path::Path;
 
 /// Variables by which the original compiles equal layers once.
 const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
@@ -58,6 +61,41 @@ pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak
         );
     }
     tracing::info!("MFU is the share of {peak}");
+}
+
+/// Logs where a run goes on, or that nothing is left of it.
+pub(super) fn announce_resume(plan: &RunPlan, length: &RunLength, step: u64, checkpoint: &Path) {
+    let (total, place) = (length.total_steps, checkpoint.display());
+    if step < total {
+        return tracing::info!("continuing after step {step} of {total}, from {place}");
+    }
+    let longer = match plan.settings.runner.stop_step {
+        stop if stop > 0 && stop <= step => format!("a --stop_step above {step}, or 0"),
+        _ => format!("--epochs above {}", plan.settings.runner.epochs),
+    };
+    tracing::info!("this run is complete: {place} is of step {step}, the last one; {longer} trains on");
+}
+
+/// Logs what a run has left behind, and what can be done with it.
+pub(super) fn announce_end(plan: &RunPlan, summary: &Summary, report: Option<&Path>) {
+    if let Some(checkpoint) = &summary.checkpoint {
+        tracing::info!("checkpoint: {}", checkpoint.display());
+    }
+    if let Some(report) = report {
+        tracing::info!("report: {}", report.display());
+    }
+    let folder = plan.settings.run.folder();
+    match (&summary.checkpoint, summary.is_interrupted) {
+        (Some(_), false) if plan.has_text() => {
+            tracing::info!("next: gristmill generate {} --prompt \"...\"", folder.display());
+        }
+        (None, false) => {
+            tracing::info!(
+                "the weights of the last step were not saved, as the configuration says `save_final: False`"
+            );
+        }
+        _ => {}
+    }
 }
 
 /// Logs the loss that a model without context could reach on `data`, that of an evaluation.

@@ -45,8 +45,17 @@ pub(super) fn instruments(
     Ok(instruments)
 }
 
+/// Makes the folders beside that of the run in which instruments write.
+///
+/// # Errors
+/// One cannot be written.
+pub(super) fn prepare_folders(model: &ModelConfig, settings: &Settings) -> Result<()> {
+    token_distribution(model, settings).iter().try_for_each(TokenDistribution::create_folder)?;
+    settings.tensorboard.iter().try_for_each(|asked| TensorBoard::prepare_folder(&asked.tensorboard_dir))
+}
+
 /// The files about the experts of `model`, if they are asked for.
-pub(super) fn token_distribution(model: &ModelConfig, settings: &Settings) -> Option<TokenDistribution> {
+fn token_distribution(model: &ModelConfig, settings: &Settings) -> Option<TokenDistribution> {
     let summary = settings.callbacks.summary.as_ref().filter(|_| model.mixture.is_some())?;
     Some(TokenDistribution::new(&summary.summary_dir, &settings.run.run_name, summary.collect_freq))
 }

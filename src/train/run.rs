@@ -5,10 +5,10 @@ mod course;
 
 use self::alike::{check_division, check_run};
 use self::course::{Course, Results};
-use super::announce::{announce, announce_entropy, announce_parameters};
+use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, loss_parts, token_distribution};
+use super::instruments::{expert_metrics, instruments, loss_parts, prepare_folders};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
@@ -23,7 +23,6 @@ use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::model::count;
 use crate::ranks::Ranks;
-use crate::report::experts::TokenDistribution;
 use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::MonitorLines;
@@ -33,7 +32,7 @@ use crate::settings::{CheckpointMonitor, Context, Override, Pet, RunConfig, RunP
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -53,6 +52,8 @@ pub struct Summary {
     pub sample: Option<String>,
     /// Whether an interrupt ended the run early.
     pub is_interrupted: bool,
+    /// The checkpoint of the last step, if it was saved.
+    pub checkpoint: Option<PathBuf>,
 }
 
 /// Trains as configured in the file at `config`, with `overrides` (`--a.b.c=value`) applied. Once `interrupt` is set,
@@ -183,8 +184,7 @@ async fn train_on(
     if start != Start::Resume {
         ranks.agree(load_weights(trainer, plan)).await?;
     }
-    let distribution = token_distribution(&plan.model, settings);
-    ranks.from_first(|| distribution.iter().try_for_each(TokenDistribution::create_folder)).await?;
+    ranks.from_first(|| prepare_folders(&plan.model, settings)).await?;
 
     let folder = open_folder(&ranks, plan, start).await?;
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
@@ -202,6 +202,9 @@ async fn train_on(
         }
         if let Some(evaluation) = evaluation {
             announce_entropy(evaluation.data);
+        }
+        if let Some((step, checkpoint)) = folder.resume_point() {
+            announce_resume(plan, length, step, checkpoint);
         }
         let places = progress_plan(plan, length, state.step, peak);
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
@@ -264,7 +267,10 @@ async fn train_on(
         if let Err(error) = &trained {
             tracing::error!(target: FILE_TARGET, "{}", trainer.explain(error.clone()));
         }
-        page::write_at_end(folder.path());
+        let report = page::write_at_end(folder.path());
+        if let Ok(summary) = &trained {
+            announce_end(plan, summary, report.as_deref());
+        }
     }
     trained
 }

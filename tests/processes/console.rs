@@ -22,6 +22,51 @@ fn of_original(text: &str) -> usize {
     text.lines().filter(|line| line.contains("{ Epoch:[") && line.contains("per_step_time: ")).count()
 }
 
+/// What a run leaves, where it goes on, and that nothing is left of it.
+#[test]
+fn a_run_says_what_it_leaves_and_where_it_goes_on() {
+    let place = Place::new();
+    let train = |extra: &[&str]| {
+        let mut arguments = vec!["train".to_owned()];
+        arguments.extend(
+            place.arguments(extra).into_iter().filter(|argument| !argument.starts_with("--callbacks")),
+        );
+        run(&mut gristmill(arguments)).succeeded().stderr
+    };
+    let folder = place.folder().display().to_string();
+    let ends = |printed: &str, step: u32| {
+        for line in [
+            format!("checkpoint: {folder}/checkpoint/step_{step:07}"),
+            format!("report: {folder}/report.html"),
+            format!("next: gristmill generate {folder} --prompt \"...\""),
+        ] {
+            assert_eq!(
+                printed.lines().filter(|printed| **printed == line).count(),
+                1,
+                "{line} in\n{printed}"
+            );
+        }
+    };
+    // No callback asks for a checkpoint.
+    let first = train(&[]);
+    ends(&first, 4);
+    assert!(!first.contains("continuing") && place.newest().0 == 4);
+    let done = train(&["--resume_training"]);
+    let newest = place.newest().1.display().to_string();
+    let line = format!(
+        "this run is complete: {newest} is of step 4, the last one; a --stop_step above 4, or 0 trains on"
+    );
+    assert!(done.lines().any(|printed| printed == line), "{done}");
+    ends(&done, 4);
+    let more = train(&["--resume_training", "--stop-step", "6", "--save-final=False"]);
+    assert!(
+        more.lines().any(|printed| printed == format!("continuing after step 4 of 6, from {newest}")),
+        "{more}"
+    );
+    assert!(more.contains("were not saved, as the configuration says `save_final: False`"), "{more}");
+    assert!(!more.contains("checkpoint: ") && place.newest().0 == 4);
+}
+
 #[test]
 fn plain_lines_unless_the_originals_are_asked_for() {
     let (printed, log) = lines("");

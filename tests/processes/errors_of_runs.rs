@@ -43,6 +43,16 @@ fn folders_that_cannot_be_used() {
             "choose another summary_dir of SummaryMonitor",
         ],
     );
+    let events = format!("--tensorboard.tensorboard_dir={}", config.display());
+    place.refuses(
+        "an unwritable place for event files",
+        &[&events, "--run_name=shown"],
+        &[
+            "cannot create the folder: a part of this path is a file",
+            "choose another tensorboard.tensorboard_dir",
+        ],
+    );
+    assert!(!place.path("shown").exists(), "a run folder that refuses the next start");
     let busy = std::fs::File::open(place.folder().join("run.lock")).expect("the lock");
     busy.lock().expect("the lock");
     place.refuses(

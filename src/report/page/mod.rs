@@ -28,16 +28,21 @@ pub use document::{POLL, live_data, live_page, page, write};
 pub use run_files::{Known, RunFiles};
 
 use crate::store::run_folder::REPORT;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Writes `report.html` into the folder of a run that has ended. A failure is a warning: a report is not worth a run. Nothing is
-/// written of a run that has done no step.
-pub fn write_at_end(folder: &Path) {
+/// Writes `report.html` into the folder of a run that has ended, and returns its path. A failure is a warning: a report is not worth a
+/// run. Nothing is written of a run that has done no step.
+pub fn write_at_end(folder: &Path) -> Option<PathBuf> {
+    let path = folder.join(REPORT);
     let written = RunFiles::open(folder).and_then(|files| match files.step() {
-        Some(_) => write(&folder.join(REPORT), &page(&[files], Some(false)), crate::store::OUTPUT_DIR),
-        None => Ok(()),
+        Some(_) => write(&path, &page(&[files], Some(false)), crate::store::OUTPUT_DIR).map(|()| true),
+        None => Ok(false),
     });
-    if let Err(error) = written {
-        tracing::warn!("no report of this run: {error}");
+    match written {
+        Ok(is_written) => is_written.then_some(path),
+        Err(error) => {
+            tracing::warn!("no report of this run: {error}");
+            None
+        }
     }
 }

@@ -25,6 +25,9 @@ const TENSORBOARD_DIR: Place = Place("tensorboard.tensorboard_dir");
 /// What the names of all event files begin with; TensorBoard looks for it.
 const PREFIX: &str = "events.out.tfevents.";
 
+/// The folder of the only rank that writes events.
+const RANK: &str = "rank_0";
+
 /// Ends the tags of values by the number of samples instead of the step.
 const BY_SAMPLES: &str = " vs samples";
 
@@ -57,6 +60,15 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
+    /// Makes the folder of event files below `folder`, and checks that files can be written there.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn prepare_folder(folder: &Path) -> Result<()> {
+        TENSORBOARD_DIR.create_folder(&folder.join(RANK))?;
+        TENSORBOARD_DIR.begin(&folder.join(RANK).join("writable")).map(drop) // which removes it again
+    }
+
     /// Opens the event file of the run called `run_name` below `folder`. It has `sections`, names and texts of the configuration. A run
     /// that begins `after` a step goes on in the file that it has, without what came later there; `None` begins another one.
     ///
@@ -69,7 +81,7 @@ impl TensorBoard {
         scalars: Scalars,
         sections: &[(String, String)],
     ) -> Result<Self> {
-        let folder = folder.join("rank_0");
+        let folder = folder.join(RANK);
         TENSORBOARD_DIR.create_folder(&folder)?;
         let newest =
             after.map_or(Ok(None), |step| Ok(newest(&folder, run_name)?.map(|path| (path, step))))?;

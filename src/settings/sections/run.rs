@@ -18,6 +18,9 @@ rows! {
         /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name. `auto` continues
         /// where there is a complete checkpoint and begins a new run otherwise, for schedulers that repeat one command.
         resume_training: Resume = Host.optional().example("True"),
+        /// Whether a run that is complete saves a checkpoint of its last step, also where no `CheckpointMonitor` writes others. One that is
+        /// interrupted always does.
+        save_final: bool = Host.default(true),
         /// Seed of the initial weights, of dropout and, where they have none of their own, of data order and sample.
         seed: u64 = Numbers.default(0),
         /// Whether to evaluate during training.

@@ -109,15 +109,17 @@ impl Course<'_> {
         if !self.is_interrupted {
             self.health.check_end(|| self.saved)?;
         }
-        // Save an interrupted run even if no checkpoints are configured: otherwise its work would be lost.
-        let wants_checkpoint = self.plan.settings.callbacks.checkpoint.is_some() || self.is_interrupted;
+        // An interrupted run is always saved: otherwise its work would be lost.
+        let wants_checkpoint = self.plan.settings.run.save_final || self.is_interrupted;
         let is_lost = self.health.is_lost();
         if wants_checkpoint && self.saved != Some(self.state.step) && !is_lost {
             self.save(trainer).await?;
         }
         let Losses { train: loss, eval: eval_loss } = self.reporter.finish();
         let (steps, is_interrupted) = (self.state.step, self.is_interrupted);
-        let mut summary = Summary { steps, loss, eval_loss, is_interrupted, sample: None };
+        let checkpoint =
+            self.saved.filter(|saved| *saved == steps).map(|step| self.checkpoints.path_of(step));
+        let mut summary = Summary { steps, loss, eval_loss, is_interrupted, checkpoint, sample: None };
         if is_interrupted && is_lost {
             tracing::warn!(
                 "interrupted after step {steps} without a checkpoint of it, since that step failed"

@@ -3,7 +3,7 @@
 use crate::settings::engine::*;
 
 rows! {
-    /// `CheckpointMonitor`: when checkpoints are written. Without it none are. `meta.json` beside them names the newest.
+    /// `CheckpointMonitor`: when checkpoints are written. Without it only the last step's is. `meta.json` beside them names the newest.
     pub struct CheckpointMonitor {
         /// Steps between checkpoints. 0: `save_checkpoint_seconds` decides.
         save_checkpoint_steps: u64 = Host.default(1),
