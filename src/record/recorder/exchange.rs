@@ -14,7 +14,7 @@ impl Recorder {
     /// The same, directly after the last dispatch that uses its sources, so that what was recorded since runs meanwhile. Its
     /// results are new tensors.
     pub fn exchange_early(&mut self, label: &str, collective: Collective, group: &Group) {
-        let at = self.after_last_use(&collective.sources());
+        let at = self.after_last_use(&collective, group);
         self.add_exchange(label, collective, group, at, false);
     }
 
@@ -26,7 +26,7 @@ impl Recorder {
     /// Adds an exchange of the last micro-batch of a step, directly after the last dispatch so far that uses its sources.
     /// Nothing if the group has one rank.
     pub fn exchange_once_complete(&mut self, label: &str, collective: Collective, group: &Group) {
-        let at = self.after_last_use(&collective.sources());
+        let at = self.after_last_use(&collective, group);
         self.add_exchange(label, collective, group, at, true);
     }
 
@@ -58,7 +58,13 @@ impl Recorder {
         self.exchanges.push(Exchange { path, collective, group, once_per_step, at, needed: at, after: None });
     }
 
-    fn after_last_use(&self, spans: &[Span]) -> usize {
+    /// The place after all that uses the sources of `collective` so far. Without others to exchange with it is not looked for, which
+    /// takes long for a model of many buckets.
+    fn after_last_use(&self, collective: &Collective, group: &Group) -> usize {
+        if group.ranks.len() < 2 {
+            return self.dispatches.len();
+        }
+        let spans = collective.sources();
         let uses = |span: Span| spans.iter().any(|own| own.overlaps(&span));
         let last = self.dispatches.iter().rposition(|dispatch| dispatch.spans().any(uses));
         let is_result = |exchange: &&Exchange| exchange.collective.results().into_iter().any(uses);
