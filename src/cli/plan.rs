@@ -72,7 +72,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
         None => RunConfig::outline(config, &overrides)?,
     };
     let plan = &config.plan;
-    config.notices.iter().for_each(|notice| say!("{notice}"));
+    without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
     config.unbuilt.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
     let data = config.obstacles.first().map_or_else(|| plan.load_data(), |obstacle| Err(obstacle.clone()));
     let length = match data {
@@ -91,6 +91,35 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
         None => report(plan, length.as_ref(), adapter, machine),
         Some(Bytes(memory)) => fit(&config, length.as_ref(), adapter, machine, memory),
     }
+}
+
+/// `notices`, with those that say the same of one layer after another as one: a run logs each, as the original does.
+fn without_layers(notices: &[String]) -> Vec<String> {
+    let parts = |notice: &str| {
+        let (what, rest) = notice.split_once(" at layer ")?;
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        Some((what.to_string(), rest[..end].parse::<usize>().ok()?, rest[end..].to_string()))
+    };
+    let mut kept: Vec<(String, Option<(usize, usize)>, String)> = Vec::new();
+    for notice in notices {
+        let Some((what, layer, rest)) = parts(notice) else {
+            kept.push((notice.clone(), None, String::new()));
+            continue;
+        };
+        let goes_on = |(of, layers, tail): &&mut (String, Option<(usize, usize)>, String)| {
+            *of == what && *tail == rest && layers.is_some_and(|(_, last)| last + 1 == layer)
+        };
+        match kept.iter_mut().find(goes_on) {
+            Some((_, layers, _)) => *layers = layers.map(|(first, _)| (first, layer)),
+            None => kept.push((what, Some((layer, layer)), rest)),
+        }
+    }
+    let shown = |(what, layers, rest): (String, Option<(usize, usize)>, String)| match layers {
+        Some((first, last)) if first < last => format!("{what} at layers {first} to {last}{rest}"),
+        Some((only, _)) => format!("{what} at layer {only}{rest}"),
+        None => what,
+    };
+    kept.into_iter().map(shown).collect()
 }
 
 /// Prints what the run of `plan` takes.
@@ -151,4 +180,32 @@ fn fit(
 
 fn steps(length: Option<&RunLength>) -> u64 {
     length.map_or(STEPS_IF_UNKNOWN, |length| length.total_steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_layers;
+
+    #[test]
+    fn notices_of_layers_are_told_together() {
+        let notices = [
+            "first",
+            "Set full recompute at layer 0",
+            "Set select recompute on at layer 1: add",
+            "Set full recompute at layer 1",
+            "Set full recompute at layer 2",
+            "Set select recompute on at layer 2: add",
+            "Set full recompute at layer 9",
+            "last at layer x",
+        ];
+        let told = without_layers(&notices.map(str::to_string));
+        let expected = [
+            "first",
+            "Set full recompute at layers 0 to 2",
+            "Set select recompute on at layers 1 to 2: add",
+            "Set full recompute at layer 9",
+            "last at layer x",
+        ];
+        assert_eq!(told, expected);
+    }
 }

@@ -7,6 +7,7 @@ use super::monitors;
 use super::sections::model::{Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
+use super::sections::run::Resume;
 use super::sections::schedule::ScheduleConfig;
 use super::single;
 use super::values::Settings;
@@ -16,7 +17,7 @@ use crate::error::Result;
 use crate::model::config::{BalanceLosses, LowRank, ModelConfig};
 use crate::model::count;
 use crate::model::groups::{Grouping, List};
-use crate::model::parameters::Gpt;
+use crate::model::parameters::{Gpt, Spec};
 use crate::ranks::Layout;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -80,6 +81,7 @@ impl RunPlan {
         }
         if let Some(pet) = &settings.model.pet_config {
             model.low_rank = Some(adapters(pet, &model, source)?);
+            check_base(&settings, pet, source);
             if !is_of_possible_size(&model, source) {
                 return None;
             }
@@ -123,6 +125,18 @@ impl RunPlan {
         let groups = &self.settings.groups;
         let own = group.checked_sub(1).and_then(|number| groups.get(number)?.keys.weight_decay);
         own.unwrap_or(self.optimizer.weight_decay)
+    }
+
+    /// Bytes of the tensors in a checkpoint, those of all ranks together: weights, and moments of those that train.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        // The plan was refused if its patterns do not fit.
+        let specs = self.grouping().apply(Gpt::describe(&self.model)).unwrap_or_default();
+        let bytes = |spec: &Spec| {
+            let moments = if spec.trains { self.optimizer.moments(spec.rule) as u64 } else { 0 };
+            let stored = self.optimizer.stored(!spec.trains, spec.compute);
+            spec.count() as u64 * (stored.bytes() + moments * Element::F32.bytes())
+        };
+        specs.iter().map(bytes).sum()
     }
 
     /// Whether f16 is to be converted by the adapter's own instructions, if it can.
@@ -231,6 +245,16 @@ impl RunPlan {
 fn adapters(pet: &Pet, model: &ModelConfig, source: &Source<'_>) -> Option<LowRank> {
     let low_rank = pet.low_rank(model);
     low_rank.map_err(|(path, message)| source.fault(&path, message)).ok()
+}
+
+/// Reports adapters of a new run whose model would be random: they would learn nothing that another model could use.
+fn check_base(settings: &Settings, pet: &Pet, source: &Source<'_>) {
+    let is_new = matches!(settings.run.resume_training, Resume::No | Resume::Auto);
+    if is_new && settings.run.weights().is_none() && !pet.random_base && source.is_sound("load_checkpoint") {
+        let message = "adapts weights of which there are none: name those of the model with `load_checkpoint`, or write \
+                       `random_base: True` under `pet_config` to adapt random ones";
+        source.unbuilt("model.model_config.pet_config", message);
+    }
 }
 
 /// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not known

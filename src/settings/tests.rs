@@ -35,7 +35,10 @@ const BASES: [&[&str]; 41] = [
     &["--model.model_config.type=WizardCoderConfig"],
     &["--model.model_config.type=PanguAlphaConfig"],
     &["--model.model_config.compute_dtype=bfloat16"],
-    &["--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}"],
+    &[
+        "--load_checkpoint=./model",
+        "--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}",
+    ],
     &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],
     &["--model.model_config.rope_scaling={rope_type: yarn, factor: 4, original_max_position_embeddings: 8}"],
     &[

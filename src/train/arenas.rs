@@ -31,9 +31,7 @@ impl Arenas {
         sharing: &Sharing,
     ) -> Self {
         let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
-        let stored = |kind: Kind| {
-            if kind.is_frozen || optimizer.stochastic_rounding { kind.compute } else { Element::F32 }
-        };
+        let stored = |kind: Kind| optimizer.stored(kind.is_frozen, kind.compute);
         let copied = |kind: Kind| Some(kind.compute).filter(|element| *element != stored(kind));
         let updated = |index: usize, kind: Kind| match kind.is_frozen {
             true => vec![layout.segments[index].whole()],

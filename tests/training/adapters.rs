@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const ALLOWED_OF_MERGED: f64 = 1e-6;
 
 fn adapters(keys: &str) -> String {
-    format!("pet_config: {{pet_type: lora, lora_dropout: 0.0, {keys}}}")
+    format!("pet_config: {{pet_type: lora, random_base: True, lora_dropout: 0.0, {keys}}}")
 }
 
 fn follows(setup: &Setup) {

@@ -97,14 +97,14 @@ fn the_forecast_is_the_memory_taken() {
         (
             "adapters of all linear layers",
             &[
-                "--model.model_config.pet_config={pet_type: lora, lora_dropout: 0.1, target_modules: .*}",
+                "--model.model_config.pet_config={pet_type: lora, random_base: True, lora_dropout: 0.1, target_modules: .*}",
                 "--model.model_config.hidden_size=256",
             ],
         ),
         (
             "adapters in bfloat16",
             &[
-                "--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}",
+                "--model.model_config.pet_config={pet_type: lora, random_base: True, target_modules: .*wq|.*wv}",
                 "--model.model_config.hidden_size=256",
                 "--model.model_config.compute_dtype=bfloat16",
             ],

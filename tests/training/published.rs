@@ -2,7 +2,7 @@
 
 use crate::runs::{Setup, TensorFile, new_trainer, read_tensors, save_checkpoint};
 use half::{bf16, f16};
-use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use safetensors::tensor::{Dtype, TensorView, serialize};
 use std::path::Path;
 
 /// A way to store floats, and the f32 that each then stands for.
@@ -48,7 +48,7 @@ fn publish(path: &Path, tensors: &TensorFile, storage: &Storage, wanted: impl Fn
     let views = stored.iter().map(|(name, shape, bytes)| {
         (name.as_str(), TensorView::new(storage.dtype, shape.clone(), bytes).expect("a tensor"))
     });
-    serialize_to_file(views, None, path).expect("a file of tensors");
+    std::fs::write(path, serialize(views, None).expect("tensors")).expect("a file of tensors");
 }
 
 fn rounded(mut tensors: TensorFile, storage: &Storage) -> TensorFile {

@@ -172,7 +172,9 @@ fn multi_token_prediction_computes_the_same() {
 #[test]
 fn adapters_compute_the_same() {
     let adapters = |dropout: &str| {
-        format!("pet_config: {{pet_type: lora, lora_rank: 3, lora_dropout: {dropout}, target_modules: .*}}")
+        format!(
+            "pet_config: {{pet_type: lora, random_base: True, lora_rank: 3, lora_dropout: {dropout}, target_modules: .*}}"
+        )
     };
     changes_no_bit(|| Setup::new("adapters", &adapters("0.3")));
     changes_no_bit(|| Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0"))));

@@ -98,7 +98,7 @@ fn a_sample_that_needs_more_than_training() {
 #[test]
 fn adapters_of_any_rank() {
     let with_rank = |rank: &str| {
-        let keys = format!("{{pet_type: lora, lora_rank: {rank}, target_modules: '.*'}}");
+        let keys = format!("{{pet_type: lora, random_base: True, lora_rank: {rank}, target_modules: '.*'}}");
         format!("--model.model_config.pet_config={keys}")
     };
     refuses(DENSE, &[&with_rank("2147483648")], &["the model would have 2.2e13 parameters"]);

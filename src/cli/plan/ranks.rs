@@ -8,7 +8,9 @@ use crate::kernels::Capabilities;
 use crate::ranks::Layout;
 use crate::settings::{RunPlan, Sharded};
 use crate::train::forecast::{RankForecast, StepTime, TrafficKind};
-use indicatif::{HumanBytes, HumanCount};
+use crate::train::length::RunLength;
+use indicatif::{HumanBytes, HumanCount, HumanDuration};
+use std::time::Duration;
 
 /// What each of the ranks takes.
 pub struct RankReport {
@@ -61,13 +63,13 @@ impl RankReport {
     }
 
     /// Bytes, time and warnings; nothing for one rank whose device is not known.
-    pub fn exchanges(&self, plan: &RunPlan) -> Vec<String> {
+    pub fn exchanges(&self, plan: &RunPlan, length: Option<&RunLength>) -> Vec<String> {
         let mut lines = Vec::new();
         if plan.layout.world() > 1 {
             lines.extend(self.traffic());
         }
         match &self.forecast.time {
-            Some(time) => lines.extend(self.time(plan, time)),
+            Some(time) => lines.extend(self.time(plan, length, time)),
             None if plan.layout.world() > 1 => {
                 lines.push("time     is predicted with --device-tflops and --link-gbs".to_string())
             }
@@ -91,10 +93,16 @@ impl RankReport {
         lines
     }
 
-    fn time(&self, plan: &RunPlan, time: &StepTime) -> Vec<String> {
+    fn time(&self, plan: &RunPlan, length: Option<&RunLength>, time: &StepTime) -> Vec<String> {
         let seconds = time.seconds();
         let rate = with_prefix(plan.tokens_per_step as f64 / seconds);
         let mut lines = vec![format!("time     {} a step, {rate}tokens a second", duration(seconds))];
+        lines.extend(length.map(|RunLength { total_steps, .. }| {
+            let whole = HumanDuration(
+                Duration::try_from_secs_f64(seconds * *total_steps as f64).unwrap_or(Duration::MAX),
+            );
+            format!("         {whole} for the {} steps of the run", HumanCount(*total_steps))
+        }));
         let mut parts = vec![(time.compute, "of launches".to_string())];
         parts.extend(time.waits.iter().map(|(kind, seconds)| (*seconds, format!("waiting for {kind}"))));
         if time.bubble > 0.0 {

@@ -44,8 +44,14 @@ pub struct Otherwise {
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plan, ranks, .. } = self;
-        let lines =
-            [self.work(), ranks.layout(plan), self.memory(), ranks.exchanges(plan), self.kernels()].concat();
+        let lines = [
+            self.work(),
+            ranks.layout(plan),
+            self.memory(),
+            ranks.exchanges(plan, self.length),
+            self.kernels(),
+        ]
+        .concat();
         lines.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
@@ -123,6 +129,7 @@ impl<'a> Report<'a> {
                 with_prefix(flops * total as f64)
             ));
         }
+        lines.push(format!("saves    {} a checkpoint", HumanBytes(plan.checkpoint_bytes())));
         lines
     }
 

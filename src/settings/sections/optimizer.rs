@@ -1,5 +1,6 @@
 //! `optimizer`: the rule by which gradients become updates.
 
+use crate::element::Element;
 use crate::model::parameters::UpdateRule;
 use crate::settings::engine::*;
 
@@ -170,6 +171,11 @@ impl OptimizerConfig {
             (OptimizerKind::AdamW(_), _) | (OptimizerKind::Muon(_), UpdateRule::Elementwise) => 2,
             (OptimizerKind::Muon(_), UpdateRule::Matrix) | (OptimizerKind::Sgd(_), _) => 1,
         }
+    }
+
+    /// The storage type of the weights that it updates, or of frozen ones, of a parameter that layers read as `compute`.
+    pub fn stored(&self, is_frozen: bool, compute: Element) -> Element {
+        if is_frozen || self.stochastic_rounding { compute } else { Element::F32 }
     }
 
     /// β1 and β2 of moments that are corrected for their start at 0, if there are such.

@@ -376,7 +376,7 @@ fn variants_on_ranks_train_as_on_one() {
     equals_one(dropless, &[wrapper], &accumulated(&[2], &[Sharing::Data, Sharing::OptimizerInPairs]), IN_F32);
     equals_one(dense, &["--runner_wrapper.calculate_per_token_loss=True"], &sharded, DATA_PARALLEL);
     equals_one(dense, &["--model.model_config.freeze=[embed_tokens, layers.0]"], &sharded, DATA_PARALLEL);
-    let adapters = "--model.model_config.pet_config={pet_type: lora, lora_rank: 4, lora_alpha: 8, target_modules: '.*wq|.*wv'}";
+    let adapters = "--model.model_config.pet_config={pet_type: lora, random_base: True, lora_rank: 4, lora_alpha: 8, target_modules: '.*wq|.*wv'}";
     equals_one(dense, &[adapters], &sharded, DATA_PARALLEL);
     let further = ["--model.model_config.mtp_depth=1", "--model.model_config.mtp_loss_factor=0.3"];
     equals_one(dropless, &further, &accumulated(&[2], &[Sharing::Optimizer, Sharing::Weights]), IN_F32);

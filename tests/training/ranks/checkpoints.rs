@@ -34,8 +34,7 @@ fn mixture() -> FolderRun {
 
 /// A run that trains adapters alone: checkpoints share the files of the model.
 fn adapted() -> FolderRun {
-    let adapters =
-        "pet_config: {pet_type: lora, lora_rank: 4, lora_dropout: 0.2, target_modules: '.*wq|.*w2'}";
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_rank: 4, lora_dropout: 0.2, target_modules: '.*wq|.*w2'}";
     evaluated(Setup::new("adapted", &format!("compute_dtype: bfloat16, {adapters}")))
 }
 

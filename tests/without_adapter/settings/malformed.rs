@@ -50,17 +50,19 @@ const MALFORMED: &str = r#"
 = x.yaml:4: model.model_config.compute_dtype: expected float32, float16 or bfloat16, found `float8`
 +    pet_config: { pet_type: lora }
 = x.yaml:4: model.model_config.pet_config: `target_modules` is missing; give it patterns of the layers that get adapters, such as `.*wq|.*wv`
++    pet_config: { pet_type: lora, target_modules: '.*wq' }
+= x.yaml:4: model.model_config.pet_config: adapts weights of which there are none: name those of the model with `load_checkpoint`, or write `random_base: True` under `pet_config` to adapt random ones
 +    pet_config: { pet_type: lora, target_modules: '.*wx' }
 = x.yaml:4: model.model_config.pet_config.target_modules: `.*wx` matches no linear layer; there are q_proj (linear_qkv, wq, dense1, w_qkv, query_key_value, qkv_proj); k_proj (linear_qkv, wk, dense2, w_qkv, query_key_value, qkv_proj); v_proj (linear_qkv, wv, dense3, w_qkv, query_key_value, qkv_proj); o_proj (linear_proj, wo, dense, projection); gate_proj (linear_fc1, w1, w_gate_hidden, dense_h_to_4h, mapping, gate_up_proj); up_proj (linear_fc1, w3, w_gate_hidden, dense_h_to_4h, mapping, gate_up_proj); down_proj (linear_fc2, w2, dense_4h_to_h, projection)
-+    pet_config: { pet_type: lora, target_modules: '.*wq', exclude_layers: ['0', '1'] }
++    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', exclude_layers: ['0', '1'] }
 = x.yaml:4: model.model_config.pet_config.exclude_layers: leaves nothing that the target modules match; exclude less
-+    pet_config: { pet_type: lora, target_modules: '.*wq', freeze_include: ['*lora*'] }
++    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', freeze_include: ['*lora*'] }
 = x.yaml:4: model.model_config.pet_config.freeze_include: nothing is left to train; freeze less
-+    pet_config: { pet_type: lora, target_modules: '.*wq', freeze_exclude: ['*wpe*'] }
++    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', freeze_exclude: ['*wpe*'] }
 = x.yaml:4: model.model_config.pet_config.freeze_exclude: `*wpe*` matches no parameter; names are such as model.layers.0.self_attn.q_proj.weight or layers.0.attention.wqkv
-+    pet_config: { pet_type: lora, target_modules: '.*wq', lora_rank: 0 }
++    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', lora_rank: 0 }
 = x.yaml:4: model.model_config.pet_config.lora_rank: expected a whole number from 1 to 2147483648, found `0`
-+    pet_config: { pet_type: lora, target_modules: '.*wq', lora_b_init: normal }
++    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', lora_b_init: normal }
 = x.yaml:4: model.model_config.pet_config.lora_b_init: not built yet (found `normal`); write `lora_b_init: zeros`
 +    pet_config: { pet_type: prefixtuning }
 = x.yaml:4: model.model_config.pet_config.pet_type: `prefixtuning` is not built yet; write lora

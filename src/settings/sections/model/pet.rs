@@ -35,6 +35,8 @@ rows! {
         /// Where adapters start from, instead of their initial values: `adapter_model.safetensors` of this program or of PEFT, or
         /// its folder. By default the one beside the weights of `load_checkpoint`, if there is one.
         adapter_path: PathBuf = Host.optional().example("./adapter"),
+        /// Whether adapters may train on a model of random weights, as where `load_checkpoint` names none: to try something out.
+        random_base: bool = Host.default(false),
     }
     others [
         refused("lora_b_init", Passes::Words("zero zeros"), "write `lora_b_init: zeros`"),
@@ -74,9 +76,11 @@ impl Setting for Pet {
         Some(self.written())
     }
 
-    /// Where adapters start from does not matter once they have.
+    /// Where adapters and their model start from does not matter once they have.
     fn to_decision(&self) -> Option<Node> {
-        Self { adapter_path: PathBuf::new(), ..self.clone() }.to_node()
+        let decides = |entry: &Entry| entry.decides != Host;
+        let entries = self.entries().into_iter().filter(decides);
+        Some(Node::Map(entries.filter_map(|entry| Some((entry.key.to_string(), entry.written?))).collect()))
     }
 }
 
