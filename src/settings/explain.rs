@@ -1,24 +1,30 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
-use super::engine::{Fate, Node, Other, RowText, Table, closest, to_json};
+use super::engine::{Fate, Kind, Node, Other, RowText, Table, closest, to_json};
 use super::sections;
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
-/// What a key does, or every key of a section, or all sections: by key, by dotted path, by section.
+/// What a key does, or every key of a section, or all sections: by key, by dotted path, by section or the last part of its name, such
+/// as a callback's or a model's type, or by a value that a key accepts.
 ///
 /// # Errors
 /// If nothing has that name; the message names the likeliest.
 pub fn explain(name: Option<&str>) -> Result<String> {
     let tables = sections::tables();
     let Some(name) = name else {
-        let lines = tables
-            .iter()
-            .map(|(path, table)| format!("{:<40} {}\n", shown(path), first_sentence(&table.about)));
-        return Ok(lines.collect());
+        return Ok(list(tables.iter()));
     };
-    if let Some((path, table)) = tables.iter().find(|(path, _)| *path == name) {
+    let is_called = |path: &str| {
+        path == name || path.ends_with(&format!(".{name}")) || path.ends_with(&format!("({name})"))
+    };
+    if let Some((path, table)) = tables.iter().find(|(path, _)| is_called(path)) {
         return Ok(section_text(path, table));
+    }
+    let within = format!("{}.", described_as(name));
+    let listed = list(tables.iter().filter(|(path, _)| path.starts_with(&within)));
+    if !listed.is_empty() {
+        return Ok(listed);
     }
     let (section, key) = name.rsplit_once('.').map_or((None, name), |(section, key)| (Some(section), key));
     let section = section.map(described_as);
@@ -34,6 +40,18 @@ pub fn explain(name: Option<&str>) -> Result<String> {
     }
     if !found.is_empty() {
         return Ok(found.join("\n"));
+    }
+    let accepts = |row: &RowText| {
+        matches!(&row.kind, Kind::Words(words) if words.contains(&name)) || row.types.contains(&name)
+    };
+    let values: Vec<String> = tables
+        .iter()
+        .flat_map(|(path, table)| {
+            table.rows.iter().filter(|row| accepts(row)).map(|row| in_section_text(path, row))
+        })
+        .collect();
+    if !values.is_empty() {
+        return Ok(values.join("\n"));
     }
     let known = tables.iter().flat_map(|(path, table)| [*path].into_iter().chain(table.names()));
     let remedy = match closest(key, known) {
@@ -95,10 +113,19 @@ fn key_text(path: &str, table: &Table, key: &str) -> Option<String> {
     let row = table.rows.iter().find(|row| row.key == key || row.names.contains(&key));
     let other = table.unused_keys().find(|other| other.covers(key));
     match (row, other) {
-        (Some(row), _) => Some(format!("in {section}\n{}", row_text(row))),
+        (Some(row), _) => Some(in_section_text(path, row)),
         (None, Some(other)) => Some(format!("in {section}\n{key}\n  {}\n", fate_text(other))),
         (None, None) => None,
     }
+}
+
+/// The sections of `tables`, a line each.
+fn list<'a>(tables: impl Iterator<Item = &'a (&'static str, Table)>) -> String {
+    tables.map(|(path, table)| format!("{:<40} {}\n", shown(path), first_sentence(&table.about))).collect()
+}
+
+fn in_section_text(path: &str, row: &RowText) -> String {
+    format!("in {}\n{}", shown(path), row_text(row))
 }
 
 fn row_text(row: &RowText) -> String {

@@ -125,22 +125,34 @@ impl<'a> Source<'a> {
             return format!("; did you mean `{name}`?");
         }
         let name = self.names().canonical(key);
-        let home = self.tables.iter().find(|(_, table)| table.row(name).is_some());
-        let alike = || {
-            let near = |(path, table): &(&'static str, Table)| Some((*path, closest(key, table.names())?));
-            self.tables
-                .iter()
-                .find_map(near)
-                .map(|(path, name)| (path.split(' ').next().unwrap_or(path), name))
+        let path_where = |is_home: &dyn Fn(&Table) -> bool| {
+            self.tables.iter().filter(|(_, table)| is_home(table)).map(|(path, _)| *path).collect::<Vec<_>>()
         };
-        match home {
-            Some((section, _)) if !section.is_empty() => format!("; it belongs in `{section}`"),
-            Some(_) => "; it belongs at the top level".to_string(),
-            None => match alike() {
-                Some((section, name)) if !section.is_empty() => format!("; did you mean `{section}.{name}`?"),
-                Some((_, name)) => format!("; did you mean `{name}` at the top level?"),
-                None => "; remove it or correct its name".to_string(),
-            },
+        let mut homes = path_where(&|table| table.row(name).is_some());
+        if homes.is_empty() {
+            homes = path_where(&|table| table.names().any(|known| known == key));
+        }
+        // The table of a type is called `section (type)`.
+        let types: Vec<String> = homes
+            .iter()
+            .filter_map(|path| path.split_once(" (")?.1.strip_suffix(')'))
+            .map(|word| format!("`{word}`"))
+            .collect();
+        if !types.is_empty() {
+            return format!("; it is a key of `type: {}", types.join(" or ").trim_start_matches('`'));
+        }
+        match homes.first() {
+            Some(section) if !section.is_empty() => return format!("; it belongs in `{section}`"),
+            Some(_) => return "; it belongs at the top level".to_string(),
+            None => {}
+        }
+        let near = |(path, table): &(&'static str, Table)| Some((*path, closest(key, table.names())?));
+        match self.tables.iter().find_map(near) {
+            Some(("", name)) => format!("; did you mean `{name}` at the top level?"),
+            Some((section, name)) => {
+                format!("; did you mean `{}.{name}`?", section.split(' ').next().unwrap_or(section))
+            }
+            None => "; remove it or correct its name".to_string(),
         }
     }
 

@@ -2,15 +2,16 @@
 //!
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter settings::reference` writes the former again.
 
-use gristmill::settings::{explain, reference};
+use gristmill::settings::{RunConfig, explain, reference};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const INTRODUCTION: &str = "\
 # Configurations
 
-Every file here trains as it stands: `cargo run --release --example train_gpt -- configs/tiny.yaml`. Any key can be set on the
-command line too, `--section.key=value` behind the file, and `gristmill explain KEY` says what it does.
+`cargo run --release --example train_gpt -- configs/tiny.yaml` trains. Files without data train as they stand; the others need what
+their row names, and their first lines say how to make it. Any key can be set on the command line too, `--section.key=value`
+behind the file, and `gristmill explain KEY` says what it does.
 
 ";
 
@@ -35,15 +36,38 @@ fn purpose(file: &Path) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
+/// What must be there before a file trains.
+fn needs(file: &Path) -> String {
+    let settings = RunConfig::outline(file, &[]).unwrap().plan.settings.resolved();
+    let of = |path: &str| settings.iter().find(|setting| setting.path == path).map(|setting| &setting.value);
+    if let Some(weights) = of("load_checkpoint") {
+        return format!("the weights {}", weights.as_str().unwrap());
+    }
+    let loader = "train_dataset.data_loader";
+    if of(&format!("{loader}.type")).unwrap() == "CargoRegistryDataLoader" {
+        return "nothing".to_string();
+    }
+    let places =
+        ["dataset_dir", "dataset_files", "config.data_path"].map(|key| of(&format!("{loader}.{key}")));
+    let data: Vec<String> = places
+        .into_iter()
+        .flatten()
+        .flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]))
+        .filter_map(|value| value.as_str().map(str::to_string))
+        .collect();
+    assert!(!data.is_empty(), "{}: where is its data?", file.display());
+    format!("the data {}", data.join(", "))
+}
+
 fn expected() -> String {
     let mut files: Vec<PathBuf> =
         fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
     files.sort();
-    let mut text = format!("{INTRODUCTION}| file | |\n|---|---|\n");
+    let mut text = format!("{INTRODUCTION}| file | needs | |\n|---|---|---|\n");
     for file in &files {
         let name = file.file_name().unwrap().to_string_lossy();
-        text += &format!("| [{name}]({name}) | {} |\n", purpose(file));
+        text += &format!("| [{name}]({name}) | {} | {} |\n", needs(file), purpose(file));
     }
     format!("{text}\n{SETTINGS}{}", reference())
 }
@@ -81,6 +105,14 @@ fn explains_keys_sections_and_what_is_not_built() {
     assert!(of("recompute").contains("recompute: True, False, or how many layers of each pipeline stage"));
     assert!(of("swap").contains("accepted only as `False`"));
     assert!(of("sink_mode").contains("ignored with a notice"));
+    // A list of sections, a section by the last part of its name, and a value.
+    assert!(of("callbacks").lines().count() > 5 && of("callbacks").contains("callbacks.CheckpointMonitor"));
+    assert_eq!(of("callback"), of("callbacks"));
+    assert!(of("MFLossMonitor").contains("\nper_print_times: "));
+    assert!(of("LlamaConfig").starts_with("model.model_config (LlamaConfig)\n"));
+    assert_eq!(of("pet_config"), of("model.model_config.pet_config"));
+    assert!(of("lora").contains("in model.model_config.pet_config\npet_type: lora"));
+    assert!(of("AdamW").contains("in optimizer\ntype: "));
     let wrong = explain(Some("num_haeds")).unwrap_err().to_string();
     assert_eq!(wrong, "num_haeds: no such key or section; did you mean `num_heads`?");
 }
