@@ -32,6 +32,7 @@ pub use self::tokenize::{TokenizeArguments, TrainTokenizerArguments};
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
 use output::say;
+use parse::is_option;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -154,7 +155,8 @@ fn config_first(mut all: Vec<String>) -> Vec<String> {
 /// Moves the configuration that `--config` names to the argument at `place`, and `--as-single`, with its value if it has one, to
 /// the end.
 fn config_to(all: &mut Vec<String>, place: usize) {
-    while let Some(at) = all.iter().position(|argument| argument == "--as-single") {
+    let is_bare = |argument: &String| !argument.contains('=') && is_option(argument, "--as-single");
+    while let Some(at) = all.iter().position(is_bare) {
         all.remove(at);
         let is_value = |next: &&String| ["true", "false"].contains(&next.to_lowercase().as_str());
         let value = all.get(at).filter(is_value).is_some().then(|| all.remove(at));

@@ -5,7 +5,7 @@ use super::sections;
 use crate::error::{Error, Result};
 
 /// Flags that are shorter than the path of their key.
-const SHORT_FLAGS: [(&str, &str); 14] = [
+const SHORT_FLAGS: [(&str, &str); 13] = [
     ("epochs", "runner_config.epochs"),
     ("batch_size", "runner_config.batch_size"),
     ("gradient_accumulation_steps", "runner_config.gradient_accumulation_steps"),
@@ -19,17 +19,16 @@ const SHORT_FLAGS: [(&str, &str); 14] = [
     ("device_id", "context.device_id"),
     ("device_name", "context.device_name"),
     ("tier", "context.tier"),
-    ("as-single", "as_single"),
 ];
 
 /// Flags that mean `True` where no value follows.
-const SWITCHES: [&str; 4] = ["resume_training", "do_eval", "as-single", "as_single"];
+const SWITCHES: [&str; 3] = ["resume_training", "do_eval", "as_single"];
 
 /// The original's flag for any keys: `--options a.b=1 c.d=2`.
 const OPTIONS: &str = "--options";
 
 impl Override {
-    /// Reads `--key=value` and `--key value` pairs, and the pairs behind `--options`.
+    /// Reads `--key=value` and `--key value` pairs, and the pairs behind `--options`. Words of a key are joined by `_` or by `-`.
     ///
     /// # Errors
     /// If an argument is no flag, a flag has no value, or two different flags set one key to different values.
@@ -48,9 +47,11 @@ impl Override {
                 Some((key, value)) => (key.to_string(), Some(value.to_string())),
                 None => (flag.to_string(), arguments.next_if(|next| !next.starts_with("--"))),
             };
+            let flag = format!("--{key}");
+            // No key has a hyphen, and a flag may be written as other programs write theirs.
+            let key = key.replace('-', "_");
             let is_switch = SWITCHES.contains(&key.as_str());
             let value = value.or_else(|| is_switch.then(|| "True".to_string()));
-            let flag = format!("--{key}");
             let value = value
                 .ok_or_else(|| Error::config(&flag, format!("has no value; write {}", example(&flag))))?;
             match flag.as_str() {
@@ -95,7 +96,7 @@ fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
     };
     for (index, one) in overrides.iter().enumerate() {
         let differs = |other: &&Override| {
-            other.flag != one.flag
+            other.flag.replace('-', "_") != one.flag.replace('-', "_")
                 && other.value != one.value
                 && canonical(&other.path) == canonical(&one.path)
         };
@@ -135,6 +136,18 @@ mod tests {
         ];
         assert_eq!(pairs, expected);
         assert_eq!(overrides[1].flag, "--epochs");
+        let arguments =
+            ["--batch-size=-1", "--model.model-config.n-layer=2", "--resume-training", "--as-single"];
+        let overrides = Override::parse_all(arguments).unwrap();
+        let pairs: Vec<_> = overrides.iter().map(|one| (one.path.as_str(), one.value.as_str())).collect();
+        let expected = [
+            ("runner_config.batch_size", "-1"),
+            ("model.model_config.n_layer", "2"),
+            ("resume_training", "True"),
+            ("as_single", "True"),
+        ];
+        assert_eq!(pairs, expected);
+        assert_eq!(overrides[0].flag, "--batch-size");
     }
 
     #[test]
@@ -196,7 +209,11 @@ mod tests {
             "--options model.model_config.num_layers: sets `model.model_config.num_layers` to `3`, and \
              --model.model_config.n_layer to `2`; keep one of them"
         );
-        for fine in [&["--seed=1", "--seed=2"][..], &["--epochs=3", "--runner_config.epochs=3"]] {
+        for fine in [
+            &["--seed=1", "--seed=2"][..],
+            &["--batch-size=1", "--batch_size=2"],
+            &["--epochs=3", "--runner_config.epochs=3"],
+        ] {
             assert_eq!(message(fine), "accepted");
         }
     }
