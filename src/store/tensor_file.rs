@@ -128,7 +128,7 @@ impl TensorFile {
 
     /// The entries of `__metadata__`.
     pub fn metadata(&self) -> HashMap<String, String> {
-        self.header.metadata().clone().unwrap_or_default()
+        self.header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
     /// Path of the file.

@@ -5,7 +5,7 @@ use gristmill::store::checkpoint_folder::CheckpointFolder;
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::Trainer;
 use pollster::block_on;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -85,5 +85,5 @@ pub fn write_tensors(path: &Path, tensors: &TensorFile) {
     let views = bytes.iter().map(|(name, tensor, bytes)| {
         (name.as_str(), TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).expect("a tensor"))
     });
-    serialize_to_file(views, None, path).expect("a file of tensors");
+    std::fs::write(path, serialize(views, None).expect("tensors")).expect("a file of tensors");
 }

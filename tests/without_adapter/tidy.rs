@@ -1,7 +1,9 @@
 //! The architecture's invariants, checked on the source text.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The Rust files below `folder`: path from the repository's root, and text.
 fn files(folder: &str) -> Vec<(String, String)> {
@@ -190,4 +192,26 @@ fn documents_name_files_that_exist() {
             assert!(exists, "{document} names {path}, which does not exist");
         }
     }
+}
+
+/// Otherwise a program that is built after an example, or an example after a program, compiles wgpu and the library again.
+#[test]
+fn development_dependencies_change_no_features_of_others() {
+    // A package may be there twice: for the machine that builds, and for that which runs.
+    let features = |edges: &str| -> BTreeSet<String> {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo.args(["tree", "--offline", "--locked", edges, "--prefix=none", "--format={p}: {f}"]);
+        let tree = cargo.output().expect("cargo");
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        let tree = String::from_utf8(tree.stdout).expect("text");
+        tree.lines().map(|line| line.trim_end_matches(" (*)").to_string()).collect()
+    };
+    let (alone, beside) = (features("--edges=normal,build"), features("--edges=normal,build,dev"));
+    assert!(alone.len() > 100, "{} packages", alone.len());
+    let differing: Vec<&String> = alone.difference(&beside).collect();
+    assert!(
+        differing.is_empty(),
+        "development dependencies add to these features: {differing:?}; ask for the same under [dependencies]"
+    );
 }
