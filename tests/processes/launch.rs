@@ -44,8 +44,8 @@ pub fn gristmill(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Comm
 /// Sets the working directory to the repository's root, and asks for the backtraces that must not appear.
 pub fn in_repository(command: &mut Command) {
     command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
-    // If this is unset, as on most servers, the Wayland library below the Vulkan loader complains on stderr.
-    command.env("XDG_RUNTIME_DIR", std::env::temp_dir());
+    // As on most servers. A program must not let a library below the Vulkan loader complain of that.
+    command.env_remove("XDG_RUNTIME_DIR");
 }
 
 /// Hides all Vulkan drivers: both of the loader's variables name an empty list.
