@@ -68,7 +68,12 @@ fn a_killed_run_goes_on_without_a_gap_or_a_double() {
 #[test]
 fn a_full_disk_stops_files_and_not_the_run() {
     let place = Place::new();
-    let keys = ["--stop_step=60", "--callbacks=[]", "--tensorboard={log_timers_to_tensorboard: True}"];
+    let keys = [
+        "--stop_step=60",
+        "--callbacks=[]",
+        "--save_final=False",
+        "--tensorboard={log_timers_to_tensorboard: True}",
+    ];
     // An oversized write fails if its signal is ignored, which exec preserves.
     let mut shell = Command::new("bash");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "bash"]).arg(program());

@@ -1,12 +1,13 @@
 //! The memory that a plan forecasts is the memory that training takes.
 
-use crate::runs::{Setup, on_ranks};
+use crate::runs::{Setup, new_trainer, on_ranks, save_checkpoint};
 use gristmill::ranks::{Layout, Ranks};
 use gristmill::settings::{RunPlan, Sharded, Sharding};
 use gristmill::train::Trainer;
 use gristmill::train::forecast::Forecast;
 use gristmill::train::length::RunLength;
 use pollster::block_on;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -218,5 +219,40 @@ fn the_forecast_of_ranks_is_the_memory_taken() {
             plan.sharding = sharding;
             assert_forecast_on(&format!("{name}, rank {} of {size}", ranks.rank()), &setup, &plan, ranks);
         });
+    }
+}
+
+/// The bytes of tensors in the files of `folder` and of those in it.
+fn tensor_bytes(folder: &Path) -> u64 {
+    let of = |path: PathBuf| match path.is_dir() {
+        true => tensor_bytes(&path),
+        false if path.extension().is_some_and(|ending| ending == "safetensors") => {
+            let file = std::fs::read(&path).expect("a file");
+            let header = u64::from_le_bytes(file[..8].try_into().expect("the length of the header"));
+            file.len() as u64 - 8 - header
+        }
+        false => 0,
+    };
+    std::fs::read_dir(folder).expect("a folder").map(|entry| of(entry.expect("an entry").path())).sum()
+}
+
+#[test]
+fn a_checkpoint_is_as_large_as_planned() {
+    let adapters =
+        "compute_dtype: bfloat16, pet_config: {pet_type: lora, random_base: True, target_modules: .*wq}";
+    for setup in [
+        Setup::new("float32", ""),
+        Setup::new("bfloat16", "compute_dtype: bfloat16"),
+        Setup::new("bfloat16 alone", "compute_dtype: bfloat16")
+            .with(&["--optimizer.stochastic_rounding=True"]),
+        Setup::new("adapters", adapters),
+        Setup::new("momentum", "").with(&["--optimizer={type: SGD, learning_rate: 0.1}"]),
+        Setup::new("muon", "").with(&["--optimizer={type: Muon}"]),
+        Setup::gpt2("gpt2", ""),
+    ] {
+        let (plan, _, length) = setup.data();
+        let (gpu, folder) = (setup.gpu_for(&plan), tempfile::tempdir().expect("a folder"));
+        let checkpoint = save_checkpoint(&new_trainer(&gpu, &plan, &length), 1, folder.path());
+        assert_eq!(tensor_bytes(&checkpoint), plan.checkpoint_bytes(), "{}", setup.name);
     }
 }
