@@ -58,7 +58,7 @@ pub struct Arguments {
     /// Train on N threads of this process, each a rank with its device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_RANKS))]
     ranks: Option<u16>,
-    /// Serve the report while it trains, here at port 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
+    /// Serve the report meanwhile, here at 4747 or PORT, or at ADDRESS:PORT or NAME:PORT
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     watch: Option<String>,
 }

@@ -20,6 +20,8 @@ struct Bounds {
     loss: f64,
     norm: f64,
     weights: f64,
+    /// To the movement of each tensor from its initial values. One that never trains is 1 away, one that moves anywhere else more.
+    movement: f64,
 }
 
 impl Bounds {
@@ -27,11 +29,14 @@ impl Bounds {
     /// errors, so that some values are rounded the other way, and more in each layer. A mean over tokens keeps little of that,
     /// a norm more, and AdamW turns the sign of a small gradient into a full step.
     fn of(element: Element) -> Self {
-        let in_half_ulps = |half: f64| Self { loss: 0.5 * half, norm: 2.0 * half, weights: 4.0 * half };
+        let in_half_ulps =
+            |half: f64| Self { loss: 0.5 * half, norm: 2.0 * half, weights: 4.0 * half, movement: 0.5 };
         match element {
             Element::F16 => in_half_ulps(2f64.powi(-11)),
             Element::Bf16 => in_half_ulps(2f64.powi(-8)),
-            Element::F32 | Element::U32 => Self { loss: ALLOWED, norm: ALLOWED, weights: ALLOWED },
+            Element::F32 | Element::U32 => {
+                Self { loss: ALLOWED, norm: ALLOWED, weights: ALLOWED, movement: 0.1 }
+            }
         }
     }
 }
@@ -92,18 +97,18 @@ pub fn follows_the_reference_on(
             want.grad_norm
         );
     }
-    let (mut got, mut want) = (trained.weights, reference.weights);
+    let (mut got, mut want, mut initial) = (trained.weights, reference.weights, setup.initial_weights());
     if has_idle_key_biases(&plan.model) && plan.model.low_rank.is_none() {
         let mut gradients = trained.gradients;
         let whole = norm(&gradients);
         let of_keys = norm(&take_key_biases(&plan.model, &mut gradients)) / whole;
         assert!(of_keys <= bounds.norm, "{}: key biases have {of_keys:.2e} of the gradient", setup.name);
-        take_key_biases(&plan.model, &mut got);
-        take_key_biases(&plan.model, &mut want);
+        for weights in [&mut got, &mut want, &mut initial] {
+            take_key_biases(&plan.model, weights);
+        }
     }
     if plan.model.low_rank.is_some() {
         // The model would hide the adapters.
-        let initial = setup.initial_weights();
         let is_frozen = |name: &String| reference.frozen.contains(name);
         assert!(
             got.iter().all(|(name, values)| !is_frozen(name) || values == &initial[name]),
@@ -113,6 +118,7 @@ pub fn follows_the_reference_on(
         got.retain(|name, _| !is_frozen(name));
         want.retain(|name, _| !is_frozen(name));
     }
+    assert_movement(setup.name, &got, &want, &initial, bounds.movement);
     let distance = relative_distance(&got, &want);
     println!(
         "{}: final weights at {:.1} % of the allowed error",
@@ -120,6 +126,27 @@ pub fn follows_the_reference_on(
         100.0 * distance / bounds.weights
     );
     assert!(distance <= bounds.weights, "{}: the final weights differ by {distance:.2e} in norm", setup.name);
+}
+
+/// Panics unless each tensor has moved from its initial values to where it should: in the norm of all weights, one tensor more or less
+/// is lost.
+fn assert_movement(name: &str, got: &Weights, want: &Weights, initial: &Weights, allowed: f64) {
+    let distance = |one: &[f64], other: &[f64]| {
+        assert_eq!(one.len(), other.len());
+        one.iter().zip(other).map(|(one, other)| (one - other) * (one - other)).sum::<f64>().sqrt()
+    };
+    let mut worst = (0.0, "");
+    for (tensor, want) in want {
+        let (moved, apart) = (distance(want, &initial[tensor]), distance(&got[tensor], want));
+        if moved == 0.0 {
+            assert_eq!(&got[tensor], want, "{name}: {tensor} moves, and does not train");
+            continue;
+        }
+        let share = apart / moved;
+        assert!(share <= allowed, "{name}: {tensor} is {share:.3} of its movement from where it should be");
+        worst = if share > worst.0 { (share, tensor) } else { worst };
+    }
+    println!("{name}: {} is {:.1e} of its movement from where it should be, the most", worst.1, worst.0);
 }
 
 /// Micro-batch number `micro_step`, cut from the text here: a window starts every T bytes, and each epoch takes them in an

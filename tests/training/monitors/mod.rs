@@ -102,7 +102,9 @@ fn follows_the_reference(setup: Setup, steps: u64) {
     let plan = run.setup.plan();
     let bounds = Bounds::of(plan.model.compute);
     run.train(steps);
-    for (step, (want, trainer)) in metrics(&run.folder()).iter().zip(reference(&run.setup, &plan, steps)) {
+    let lines = metrics(&run.folder());
+    assert_eq!(lines.len() as u64, steps, "{}", run.setup.name);
+    for (step, (want, trainer)) in lines.iter().zip(reference(&run.setup, &plan, steps)) {
         println!("{} step {}", run.setup.name, step.step);
         let mut left = step.monitor.clone().expect("numbers of the monitors");
         for spec in specs(&plan) {
@@ -264,7 +266,9 @@ fn ranks_watch_the_norms_of_one() {
             let trained = block_on(run_on_ranks(&config, &run.setup.overrides, Arc::default(), ranks));
             trained.unwrap_or_else(|e| panic!("{e}"))
         });
-        for (got, want) in metrics(&run.folder()).into_iter().zip(&want) {
+        let lines = metrics(&run.folder());
+        assert_eq!((lines.len(), want.len()), (2, 2), "steps on two ranks, and on one");
+        for (got, want) in lines.into_iter().zip(&want) {
             let (mut left, want) = (got.monitor.expect("numbers"), want.monitor.as_ref().expect("numbers"));
             // Of the two micro-batches the first rank has one.
             assert!(

@@ -2,6 +2,7 @@
 
 use crate::runs::{Setup, Trained, Weights};
 use gristmill::device::Gpu;
+use gristmill::report::expert_load::MixtureReport;
 use std::collections::BTreeMap;
 
 /// Relative errors that are allowed.
@@ -10,23 +11,25 @@ struct Bounds {
     loss: f64,
     norm: f64,
     weights: f64,
+    /// The share of a layer's choices in a step that may be of other experts.
+    choices: f64,
 }
 
 /// Sums of f32 in another order, and what ten steps of AdamW make of that.
-const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-6 };
+const DATA_PARALLEL: Bounds = Bounds { loss: 1e-6, norm: 1e-5, weights: 1e-6, choices: 0.0 };
 
 /// A gradient that nearly cancels is divided by its own size: of a distance of 1e-6, 99.9 % are one element of a rare token's
 /// embedding, which sums in another order move by a hundredth of the learning rate.
 const SHARDED_EXPERTS: Bounds = Bounds { weights: 1e-5, ..DATA_PARALLEL };
 
 /// Sums over the rows of an expert are of other lengths, too.
-const IN_F32: Bounds = Bounds { loss: 1e-5, norm: 1e-5, weights: 1e-5 };
+const IN_F32: Bounds = Bounds { loss: 1e-5, norm: 1e-5, weights: 1e-5, choices: 0.0 };
 
 /// A gradient that differs in its last bit may round the other way.
-const IN_BF16: Bounds = Bounds { loss: 1e-3, norm: 2e-3, weights: 2e-3 };
+const IN_BF16: Bounds = Bounds { loss: 1e-3, norm: 2e-3, weights: 2e-3, choices: 0.02 };
 
 /// A weight that rounds the other way is up to 2^-7 of itself away, and may make a router choose another expert.
-const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.0 / 128.0 };
+const ROUNDED_EXPERTS: Bounds = Bounds { loss: 1e-3, norm: 1e-2, weights: 1.0 / 128.0, choices: 0.05 };
 
 /// Micro-batches of each rank in a step: without accumulation, and with it.
 const ACCUMULATED: [usize; 2] = [1, 2];
@@ -168,14 +171,17 @@ fn on_one(setup: Setup, gpu: &Gpu, micro_batches: usize, steps: u64) -> Trained 
 /// Compares what all ranks have with the run of one.
 fn compare(name: &str, case: &Case, ranks: &[Trained], one: &Trained, bounds: Bounds) {
     let relative = |got: f32, want: f32| (f64::from(got) - f64::from(want)).abs() / f64::from(want);
-    let mut worst = Bounds { loss: 0.0, norm: 0.0, weights: 0.0 };
+    let mut worst = Bounds { loss: 0.0, norm: 0.0, weights: 0.0, choices: 0.0 };
     for (rank, got) in ranks.iter().enumerate() {
+        assert_eq!(got.states.len(), one.states.len(), "{name}: rank {rank} has other steps");
         for (got, want) in got.states.iter().zip(&one.states) {
             worst.loss = worst.loss.max(relative(got.loss, want.loss));
             worst.norm = worst.norm.max(relative(got.grad_norm, want.grad_norm));
         }
         worst.weights = worst.weights.max(distance_of_held(&got.weights, &one.weights));
-        assert_eq!(got.local_norms.len(), one.local_norms.len(), "{name}: rank {rank} has other norms");
+        worst.choices = worst.choices.max(other_choices(name, &got.reports, &one.reports));
+        let lengths = |trained: &Trained| trained.local_norms.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(lengths(got), lengths(one), "{name}: rank {rank} has other norms");
         for (got, want) in got.local_norms.iter().flatten().zip(one.local_norms.iter().flatten()) {
             let difference = f64::from((got - want).abs());
             assert!(
@@ -191,9 +197,33 @@ fn compare(name: &str, case: &Case, ranks: &[Trained], one: &Trained, bounds: Bo
         assert_eq!(got.reports, ranks[0].reports, "{name}: rank {rank} has other loads than rank 0");
     }
     assert_held(name, case, ranks, &one.weights);
-    let Bounds { loss, norm, weights } = worst;
-    println!("{name}: losses {loss:.1e}, norms {norm:.1e}, weights {weights:.1e} apart");
+    let Bounds { loss, norm, weights, choices } = worst;
+    println!(
+        "{name}: losses {loss:.1e}, norms {norm:.1e}, weights {weights:.1e}, choices {choices:.1e} apart"
+    );
     assert!(loss <= bounds.loss && norm <= bounds.norm && weights <= bounds.weights, "{name}: too far apart");
+    assert!(choices <= bounds.choices, "{name}: {choices} of the choices are of other experts");
+}
+
+/// The largest share of a layer's choices in a step that differ: as many went to other experts, or were dropped.
+fn other_choices(name: &str, got: &[MixtureReport], want: &[MixtureReport]) -> f64 {
+    assert_eq!(got.len(), want.len(), "{name}: loads of other steps");
+    let mut most = 0.0f64;
+    for (got, want) in got.iter().zip(want) {
+        assert_eq!(got.layers.len(), want.layers.len(), "{name}: loads of other layers");
+        for (got, want) in got.layers.iter().zip(&want.layers) {
+            assert_eq!(
+                (got.layer, got.choices),
+                (want.layer, want.choices),
+                "{name}: choices of other tokens"
+            );
+            assert!(got.choices > 0 && got.chosen.len() == want.chosen.len(), "{name}: no choices");
+            let moved: u32 = got.chosen.iter().zip(&want.chosen).map(|(got, want)| got.abs_diff(*want)).sum();
+            let differing = (moved / 2).max(got.dropped.abs_diff(want.dropped));
+            most = most.max(f64::from(differing) / f64::from(got.choices));
+        }
+    }
+    most
 }
 
 /// Panics unless as many ranks as should hold each element of a tensor do; for the others it is NaN, or an expert of other ranks.
