@@ -14,6 +14,11 @@ mod setup;
 mod trained;
 mod weights;
 
+/// Whether tests run in every combination. Without it each part of them is in one that runs.
+pub fn is_long() -> bool {
+    std::env::var_os("GRISTMILL_LONG").is_some()
+}
+
 pub use counting::Counting;
 pub use files::{
     TensorFile, Words, metrics, newest_checkpoint, read_tensors, save_checkpoint, write_tensors,

@@ -23,6 +23,7 @@ mod memory;
 mod mindrecord;
 mod mixtures;
 mod monitors;
+mod portable;
 mod portions;
 mod published;
 mod published_names;
