@@ -123,8 +123,8 @@ struct Case {
 }
 
 impl Case {
-    /// All on 2 and 4 ranks, with and without accumulation.
-    fn all(experts: &[usize], sharings: &[Sharing]) -> Vec<Self> {
+    /// Every one on 2 and 4 ranks, with and without accumulation.
+    fn every(experts: &[usize], sharings: &[Sharing]) -> Vec<Self> {
         let mut cases = Vec::new();
         for (size, accumulated) in
             [2, 4].into_iter().flat_map(|size| ACCUMULATED.map(|accumulated| (size, accumulated)))
@@ -139,6 +139,11 @@ impl Case {
             }
         }
         cases
+    }
+
+    /// Every one with `GRISTMILL_LONG`, else those of [`mixed`].
+    fn all(experts: &[usize], sharings: &[Sharing]) -> Vec<Self> {
+        if is_long() { Self::every(experts, sharings) } else { mixed(experts, sharings) }
     }
 
     /// Micro-batches of a step on all ranks together.
@@ -282,15 +287,16 @@ fn pairs(expert: usize, sharings: &[Sharing]) -> Vec<Case> {
     sharings.iter().map(|&sharing| Case { size: 2, expert, sharing, accumulated: 1 }).collect()
 }
 
-/// Those with accumulation.
+/// Those with accumulation; without `GRISTMILL_LONG` on as few ranks as hold the experts.
 fn accumulated(experts: &[usize], sharings: &[Sharing]) -> Vec<Case> {
-    Case::all(experts, sharings).into_iter().filter(|case| case.accumulated > 1).collect()
+    let is_taken = |case: &Case| case.accumulated > 1 && (is_long() || case.size == case.expert.max(2));
+    Case::every(experts, sharings).into_iter().filter(is_taken).collect()
 }
 
 /// Two ranks with accumulation and four without, for variants of models that other tests train in every combination.
 fn mixed(experts: &[usize], sharings: &[Sharing]) -> Vec<Case> {
     let is_taken = |case: &Case| (case.size == 2) == (case.accumulated > 1);
-    Case::all(experts, sharings).into_iter().filter(is_taken).collect()
+    Case::every(experts, sharings).into_iter().filter(is_taken).collect()
 }
 
 #[test]
