@@ -1,6 +1,6 @@
 //! Adapter enumeration and selection.
 
-use super::gpu::GpuOptions;
+use super::options::GpuOptions;
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
 

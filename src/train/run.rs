@@ -152,8 +152,16 @@ impl Loaded {
 
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
 pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
-    let Context { device_name, device_id, tier, .. } = plan.settings.context.clone();
-    let options = GpuOptions { device_name, device_id, local_rank, tier, ..GpuOptions::default() };
+    let Context { device_name, device_id, tier, hang_timeout, .. } =
+        plan.settings.context.clone();
+    let options = GpuOptions {
+        device_name,
+        device_id,
+        local_rank,
+        tier,
+        hang_timeout: Some(Duration::from_secs(hang_timeout)),
+        ..GpuOptions::default()
+    };
     open_device_with(&options, plan).await
 }
 
