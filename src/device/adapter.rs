@@ -106,19 +106,28 @@ fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
 }
 
-pub(super) fn instance() -> wgpu::Instance {
+/// wgpu on this machine. `validation` turns on that of the backend.
+pub(super) fn instance(validation: bool) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: BACKENDS,
-        // Our own kernels write the arguments of indirect dispatches, so wgpu does not have to validate them on the
-        // GPU.
-        flags: wgpu::InstanceFlags::VALIDATION.difference(wgpu::InstanceFlags::VALIDATION_INDIRECT_CALL),
+        flags: flags(validation),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     })
 }
 
+/// Without validation every launch costs what the driver takes for it, also where the layers of Khronos are installed or a
+/// Windows has the debug layer. `WGPU_VALIDATION=1` and its like ask for it in any program.
+///
+/// Indirect dispatches are never validated: our own kernels write their arguments, and wgpu would check them on the GPU.
+fn flags(validation: bool) -> wgpu::InstanceFlags {
+    let mut flags = wgpu::InstanceFlags::empty();
+    flags.set(wgpu::InstanceFlags::VALIDATION, validation);
+    flags.with_env()
+}
+
 /// All adapters that wgpu can use on this machine: discrete GPUs first, software adapters last.
 pub async fn list_adapters() -> Vec<AdapterReport> {
-    sorted(&instance()).await.iter().map(AdapterReport::of).collect()
+    sorted(&instance(false)).await.iter().map(AdapterReport::of).collect()
 }
 
 /// The adapter that `options` ask for: among those whose names contain `device_name`, ignoring case, the one with the number

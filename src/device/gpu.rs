@@ -50,7 +50,7 @@ impl Gpu {
     /// # Errors
     /// No adapter, none of that name or number, or one that cannot be opened.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
-        let instance = adapter::instance();
+        let instance = adapter::instance(options.validation);
         let adapter = adapter::choose(&instance, options).await?;
         let report = AdapterReport::of(&adapter);
         // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every

@@ -34,6 +34,9 @@ pub struct GpuOptions {
     pub ahead: Option<usize>,
     /// How long one wait for the device may take; then it is taken to hang. Default: [`HANG_TIMEOUT`].
     pub hang_timeout: Option<Duration>,
+    /// Turns on the validation of the backend: on Vulkan the layers of Khronos, if they are installed, on DX12 its debug layer.
+    /// wgpu's own validation is always on. The environment variables of `wgpu::InstanceFlags` have the last word.
+    pub validation: bool,
     /// Who polls the device. With `Polling::Application` shaders are compiled on the calling thread, otherwise on all
     /// cores.
     pub polling: Polling,

@@ -152,7 +152,7 @@ impl Loaded {
 
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
 pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
-    let Context { device_name, device_id, tier, hang_timeout, .. } =
+    let Context { device_name, device_id, tier, hang_timeout, validation, .. } =
         plan.settings.context.clone();
     let options = GpuOptions {
         device_name,
@@ -160,6 +160,7 @@ pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu
         local_rank,
         tier,
         hang_timeout: Some(Duration::from_secs(hang_timeout)),
+        validation,
         ..GpuOptions::default()
     };
     open_device_with(&options, plan).await

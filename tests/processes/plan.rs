@@ -470,3 +470,26 @@ fn every_command_has_help() {
     assert!(after_overrides.stdout.contains("--SECTION.KEY=VALUE"), "{}", after_overrides.stdout);
     assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
 }
+
+/// A device without the layer of Khronos, which this names as one that is installed and cannot be loaded: an instance that asks for
+/// it cannot be created, so a run that asked would find no adapter.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_layers_of_khronos_are_loaded_only_where_a_run_asks_for_them() {
+    let home = tempfile::tempdir().expect("a folder");
+    let layer = r#"{"file_format_version": "1.1.2", "layer": {"name": "VK_LAYER_KHRONOS_validation", "type": "GLOBAL",
+        "library_path": "./libabsent.so", "api_version": "1.3.250", "implementation_version": "1", "description": "absent"}}"#;
+    std::fs::write(home.path().join("VkLayer_khronos_validation.json"), layer).expect("a manifest");
+    let folder = home.path().join("run");
+    let train = |flag: &str| {
+        let mut command = gristmill(["train", "configs/tiny.yaml", "--stop_step=1", "--do_eval=False", flag]);
+        command.arg(format!("--output_dir={}", folder.display())).env("VK_LAYER_PATH", home.path());
+        command.env("VK_LOADER_DEBUG", "error,warn,layer").env_remove("WGPU_VALIDATION");
+        run(&mut command)
+    };
+    let asks = |ended: &crate::launch::Ended| ended.stderr.contains("libabsent.so");
+    let asked = train("--context.validation=True");
+    assert!(asks(&asked), "{}", asked.stderr);
+    let not_asked = train("--context.validation=False").succeeded();
+    assert!(!asks(&not_asked), "{}", not_asked.stderr);
+}

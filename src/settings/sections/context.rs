@@ -19,6 +19,9 @@ rows! {
         native_f16: bool = Host.default(true),
         /// How long one wait for the device may take, in seconds; then it is taken to hang, and the run ends.
         hang_timeout: u64 = Host.default(600).within(COUNT),
+        /// Turns on the backend's own validation: on Vulkan the layers of Khronos, where they are installed, on DX12 its debug
+        /// layer. Launches then take many times as long.
+        validation: bool = Host.default(false),
         /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }
