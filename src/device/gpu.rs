@@ -142,7 +142,13 @@ impl Gpu {
         Self {
             pipelines,
             has_timestamps: device.features().contains(wgpu::Features::TIMESTAMP_QUERY),
-            capabilities: Capabilities { tier, limits, lanes: 1, native_f16: false },
+            capabilities: Capabilities {
+                tier,
+                limits,
+                lanes: 1,
+                native_f16: false,
+                widens_in_integers: false,
+            },
             submissions: Submissions::new(&device, &queue, options.polling, pace, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,

@@ -25,6 +25,7 @@ mod readback;
 mod slices;
 mod submissions;
 mod upload;
+mod widening;
 
 pub use adapter::{AdapterReport, list_adapters};
 pub use buffers::Buffers;
@@ -41,3 +42,4 @@ pub use profile::DispatchTime;
 pub use readback::{Arrival, ReadbackRing, Reader};
 pub use submissions::Polling;
 pub use upload::UploadRing;
+pub use widening::Widening;

@@ -3,7 +3,7 @@
 mod alike;
 mod course;
 
-use self::alike::{check_division, check_run};
+use self::alike::{agree_on_widening, check_division, check_run};
 use self::course::{Course, Results};
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
@@ -121,7 +121,8 @@ async fn train(
         return Ok(Summary::default());
     }
     check_run(&ranks, plan, data).await?;
-    let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
+    let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
+    agree_on_widening(&ranks, &mut gpu).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
@@ -166,7 +167,7 @@ pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu
     open_device_with(&options, plan).await
 }
 
-/// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise.
+/// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise, and how it is widened is tested.
 ///
 /// # Errors
 /// Those of [`Gpu::request`].
@@ -174,6 +175,9 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
     let mut gpu = Gpu::request(options).await?;
     if plan.tries_native_f16() {
         gpu.try_native_f16().await;
+    }
+    if plan.stores_f16() {
+        gpu.check_widening().await;
     }
     Ok(gpu)
 }

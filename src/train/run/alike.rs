@@ -1,6 +1,7 @@
 //! Whether all ranks of a run do the same: if not, they would wait for each other's exchanges for ever.
 
 use crate::data::Dataset;
+use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::ranks::Ranks;
 use crate::settings::{Context, RunPlan};
@@ -27,6 +28,18 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
         data: fingerprints.join(" and "),
     };
     check(ranks, own, Own::difference).await
+}
+
+/// Has all ranks widen f16 in integers if one must, so that all run the same kernels.
+///
+/// # Errors
+/// A rank that has ended.
+pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
+    let all = ranks.at_first(vec![u8::from(gpu.capabilities().widens_in_integers)]).await?;
+    if ranks.from_first(|| Ok(all.contains(&1))).await? {
+        gpu.widen_in_integers();
+    }
+    Ok(())
 }
 
 /// Fails on all ranks if one has divided the parameters otherwise than the first one, which an adapter with smaller bindings does.

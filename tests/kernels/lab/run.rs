@@ -12,7 +12,8 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 }
 
 /// Runs a case on one tier, checked and unchecked; if its kernels share loads between lanes, also without sharing. If its
-/// kernels convert f16 by the adapter's own instructions, all of that also with packed halves.
+/// kernels convert f16 by the adapter's own instructions, all of that also with packed halves; if they store f16, also with halves
+/// that are widened in integers.
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
@@ -24,6 +25,11 @@ pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
             check_capabilities(&format!("{name} packed"), capabilities.with_native_f16(false), build);
         let is_equal = packed == outputs || !compiles_as_written();
         assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
+    }
+    if uses(Condition::F16, capabilities, build) {
+        let name = format!("{name} widened in integers");
+        let widened = run(&name, &devices()[1], capabilities.with_integer_widening(true), build);
+        assert!(widened == outputs || !compiles_as_written(), "{name}: the result changes");
     }
 }
 
