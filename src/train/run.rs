@@ -3,7 +3,7 @@
 mod alike;
 mod course;
 
-use self::alike::{agree_on_widening, check_division, check_run};
+use self::alike::{agree_on_widening, check_devices, check_division, check_run};
 use self::course::{Course, Results};
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
@@ -123,6 +123,7 @@ async fn train(
     check_run(&ranks, plan, data).await?;
     let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     agree_on_widening(&ranks, &mut gpu).await?;
+    check_devices(&ranks, plan, &gpu).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
