@@ -115,7 +115,7 @@ impl Gpu {
     }
 
     async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
-        let (device, queue) = open(adapter, with_subgroups).await?;
+        let (device, queue) = open(adapter, options, with_subgroups).await?;
         let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
         let gpu = Self::of(device, queue, AdapterReport::of(adapter), pipelines, options);
         remember_faults(&gpu.device, &gpu.fault);

@@ -25,6 +25,11 @@ mod readback;
 mod slices;
 mod submissions;
 mod upload;
+#[cfg(not(any(target_vendor = "apple", target_family = "wasm")))]
+mod vulkan;
+#[cfg(any(target_vendor = "apple", target_family = "wasm"))]
+#[path = "no_vulkan.rs"]
+mod vulkan;
 mod widening;
 
 pub use adapter::{AdapterReport, list_adapters};

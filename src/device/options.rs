@@ -23,6 +23,10 @@ pub struct GpuOptions {
     /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
     /// shapes keep every index in bounds.
     pub checked_shaders: bool,
+    /// Leaves out the checks of every access to a buffer that wgpu has Vulkan drivers make. Some compile kernels to half as many
+    /// instructions again with them. Refused with `checked_shaders` and shaders of a user, whose checks count on them; elsewhere than
+    /// on Vulkan it changes nothing.
+    pub unchecked_buffers: bool,
     /// Lowers the adapter's binding limit, in bytes; tests use it to split small arenas into several segments.
     pub binding_bytes: Option<u64>,
     /// Longest duration of one submission; longer programs are split according to the times of their first replay.

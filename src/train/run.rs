@@ -154,7 +154,7 @@ impl Loaded {
 
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
 pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
-    let Context { device_name, device_id, tier, hang_timeout, validation, .. } =
+    let Context { device_name, device_id, tier, hang_timeout, validation, robust_buffers, .. } =
         plan.settings.context.clone();
     let options = GpuOptions {
         device_name,
@@ -163,6 +163,7 @@ pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu
         tier,
         hang_timeout: Some(Duration::from_secs(hang_timeout)),
         validation,
+        unchecked_buffers: !robust_buffers,
         ..GpuOptions::default()
     };
     open_device_with(&options, plan).await

@@ -22,6 +22,9 @@ rows! {
         /// Turns on the backend's own validation: on Vulkan the layers of Khronos, where they are installed, on DX12 its debug
         /// layer. Launches then take many times as long.
         validation: bool = Host.default(false),
+        /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. Our kernels stay within their buffers, and some
+        /// drivers compile them to longer programs with the checks. On Metal and DX12 the key changes nothing.
+        robust_buffers: bool = Host.default(true),
         /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }

@@ -59,13 +59,14 @@ struct Device {
     turn: Mutex<()>,
 }
 
-/// One device with the shaders' run-time checks and one without, shared by all tests. On llvmpipe their compiled kernels take
+/// One device with the shaders' run-time checks and one without, which on Vulkan has none of the driver either, shared by all tests. On llvmpipe their compiled kernels take
 /// 2.3 GB of host memory in the end; devices for each test would take 0.8 GB, and the tests half as long again.
 fn devices() -> &'static [Device; 2] {
     static DEVICES: OnceLock<[Device; 2]> = OnceLock::new();
     DEVICES.get_or_init(|| {
         [true, false].map(|checked_shaders| {
-            let options = GpuOptions { checked_shaders, ..GpuOptions::default() };
+            let unchecked_buffers = !checked_shaders;
+            let options = GpuOptions { checked_shaders, unchecked_buffers, ..GpuOptions::default() };
             let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
             pollster::block_on(gpu.try_native_f16());
             Device { gpu, turn: Mutex::new(()) }
