@@ -53,6 +53,9 @@ impl Gpu {
         let instance = adapter::instance(options.validation);
         let adapter = adapter::choose(&instance, options).await?;
         let report = AdapterReport::of(&adapter);
+        if let Some(notice) = adapter::fxc_notice(&report).await {
+            tracing::warn!("{notice}");
+        }
         // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
         // kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
