@@ -4,6 +4,9 @@
 // store4 packs both 16-bit types in integer arithmetic: WGSL leaves rounding and overflow of pack2x16float open, and no
 // device feature is needed this way. It leaves those of a conversion to f16 open too, so `native_f16` holds only on
 // adapters whose conversion was found to give the same bits (src/device/half.rs).
+//
+// Widening is exact, but an adapter may take subnormal halves for zeros, in unpack2x16float as in a conversion from f16. Where it
+// was found to (the same file), `integer_widening` makes the bits in integers.
 
 @if(native_f16) enable f16;
 
@@ -39,9 +42,22 @@ fn store4(value: vec4<f32>) -> Packed {
     return vec2<u32>(half.x | (half.y << 16u), half.z | (half.w << 16u));
 }
 
-@if(f16)
+@if(f16 && !integer_widening)
 fn load4(packed: Packed) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(packed.x), unpack2x16float(packed.y));
+}
+
+@if(f16 && integer_widening)
+fn load4(packed: Packed) -> vec4<f32> {
+    let half = vec4<u32>(packed.x & 0xffffu, packed.x >> 16u, packed.y & 0xffffu, packed.y >> 16u);
+    let magnitude = half & vec4<u32>(0x7fffu);
+    // Exponents are biased by 127 instead of 15; infinities and NaN have the largest in both types.
+    let is_finite = magnitude < vec4<u32>(0x7c00u);
+    let normal = (magnitude << vec4<u32>(13u)) + select(vec4<u32>(0x70000000u), vec4<u32>(0x38000000u), is_finite);
+    // Subnormal: a count of 2^-24, which the conversion of an integer turns into a normal float.
+    let subnormal = bitcast<vec4<u32>>(vec4<f32>(magnitude) * 5.9604644775390625e-8);
+    let bits = select(normal, subnormal, magnitude < vec4<u32>(0x400u));
+    return bitcast<vec4<f32>>(bits | ((half & vec4<u32>(0x8000u)) << vec4<u32>(16u)));
 }
 
 // What is packed is exact, and compilers for GPUs drop the detour over f32: WGSL would bitcast, which naga does not between

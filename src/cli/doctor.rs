@@ -19,7 +19,7 @@ pub struct Arguments {
     /// The adapter to test, by a part of its name
     #[arg(long, alias = "device_name", value_name = "NAME")]
     device_name: Option<String>,
-    /// Its memory in GiB, if the driver does not report it
+    /// Its memory in GiB, if it is not known, or only a part of it is to be used
     #[arg(long, value_name = "GIB")]
     memory: Option<f64>,
 }
@@ -42,8 +42,15 @@ const LADDER: [(&str, u32, u32, u32); 8] = [
 /// If there is no adapter, the device fails, or a kernel computes wrong results.
 pub async fn doctor(arguments: &Arguments) -> Result<()> {
     let options = GpuOptions { device_name: arguments.device_name.clone(), ..GpuOptions::default() };
-    let mut gpu = Gpu::request(&options).await?;
+    let mut gpu = Gpu::request(&options).await.map_err(naming_the_flag)?;
     let native_f16 = gpu.try_native_f16().await;
+    let widening = gpu.check_widening().await;
+    let mut tested = Vec::new();
+    for tier in Tier::ALL {
+        tested.push((tier, self_test(&gpu, tier).await?));
+    }
+    let wrong = wrong_kernels(&tested);
+    say!("{}", verdict(&gpu.report().name, &tested, &wrong));
     say!("adapters");
     let adapters = list_adapters().await;
     let chosen = adapters.iter().position(|adapter| adapter == gpu.report());
@@ -57,8 +64,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         HumanBytes(limits.binding_bytes),
         HumanBytes(limits.buffer_bytes)
     );
-    say!("f16        {native_f16}");
-    let wrong = test_tiers(&gpu).await?;
+    say!("f16        {native_f16}; {widening}");
     let (products, memory) = (probe_matmul_rate(&gpu).await?, probe_memory_rate(&gpu).await?);
     let share = |peak: Peak| format!(" ({:.0} % of {peak})", 100.0 * products / peak.flops());
     say!(
@@ -69,6 +75,7 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
         gpu.capabilities()
     );
     say!("{}", largest_model(&gpu, arguments.memory)?);
+    tested.iter().for_each(|(tier, outcomes)| print_tier(&gpu, *tier, outcomes));
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Error::Device(format!(
@@ -80,21 +87,41 @@ pub async fn doctor(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Tests every tier. Returns the kernels that compute wrong results.
-async fn test_tiers(gpu: &Gpu) -> Result<Vec<String>> {
-    let mut wrong = Vec::new();
-    for tier in Tier::ALL {
-        let outcomes = self_test(gpu, tier).await?;
-        let preferred = if tier == gpu.report().preferred_tier() { ", preferred" } else { "" };
-        say!(
-            "self-test  tier {}{preferred}; errors up to {ALLOWED:.0e} pass, the largest first:",
-            tier.name()
-        );
-        table(&outcomes).iter().for_each(|row| say!("  {row}"));
-        let bad = outcomes.iter().filter(|outcome| outcome.error > ALLOWED);
-        wrong.extend(bad.map(|outcome| format!("{} of tier {}", outcome.kernel, tier.name())));
+/// `error` of an adapter that a flag asked for.
+pub(super) fn naming_the_flag(error: Error) -> Error {
+    match error {
+        Error::NoAdapter(text) => {
+            Error::NoAdapter(text.replace("set context.device_name", "set --device-name"))
+        }
+        error => error,
     }
-    Ok(wrong)
+}
+
+/// What a tier's kernels were found to compute.
+type Tested = (Tier, Vec<Outcome>);
+
+/// The line that matters most.
+fn verdict(name: &str, tested: &[Tested], wrong: &[String]) -> String {
+    let count: usize = tested.iter().map(|(_, outcomes)| outcomes.len()).sum();
+    match wrong.len() {
+        0 => format!("verdict    {name} passes: all {count} results of its kernels are right"),
+        bad => format!("verdict    {name} FAILS: {bad} of {count} results of its kernels are wrong"),
+    }
+}
+
+/// The kernels that compute wrong results.
+fn wrong_kernels(tested: &[Tested]) -> Vec<String> {
+    let bad = |(tier, outcomes): &Tested| {
+        let bad = outcomes.iter().filter(|outcome| outcome.error > ALLOWED);
+        bad.map(|outcome| format!("{} of tier {}", outcome.kernel, tier.name())).collect::<Vec<_>>()
+    };
+    tested.iter().flat_map(bad).collect()
+}
+
+fn print_tier(gpu: &Gpu, tier: Tier, outcomes: &[Outcome]) {
+    let preferred = if tier == gpu.report().preferred_tier() { ", preferred" } else { "" };
+    say!("self-test  tier {}{preferred}; errors up to {ALLOWED:.0e} pass, the largest first:", tier.name());
+    table(outcomes).iter().for_each(|row| say!("  {row}"));
 }
 
 /// A row for each outcome, the largest error first.
@@ -112,10 +139,18 @@ fn table(outcomes: &[Outcome]) -> Vec<String> {
 /// A line on the largest model of [`LADDER`] that fits the memory.
 fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
     let given = gibibytes.map(|gib| (gib * (1u64 << 30) as f64) as u64);
-    let Some(memory) = given.or(gpu.report().memory_bytes) else {
-        return Ok(
-            "memory     not reported by this driver: give it with --memory to see which model fits".into()
-        );
+    let report = gpu.report();
+    let Some(memory) = given.or(report.memory_bytes) else {
+        return Ok(format!(
+            "memory     not known, as wgpu reports it for Vulkan alone and this is {}: give it with --memory to see which model \
+             fits",
+            report.backend
+        ));
+    };
+    let kind = match (given, report.shares_memory) {
+        (Some(_), _) => "as given",
+        (None, true) => "its largest heap, a share of the machine's memory",
+        (None, false) => "its largest heap, of which other programs may use some",
     };
     let mut best = None;
     for (name, layers, width, heads) in LADDER {
@@ -134,7 +169,7 @@ fn largest_model(gpu: &Gpu, gibibytes: Option<f64>) -> Result<String> {
             HumanBytes(forecast.peak_bytes())
         ),
     };
-    Ok(format!("memory     {}; {fits}", HumanBytes(memory)))
+    Ok(format!("memory     {} ({kind}); {fits}", HumanBytes(memory)))
 }
 
 /// The forecast of a Llama-shaped model with a vocabulary of 32,000 and windows of 1024 tokens.
@@ -153,6 +188,20 @@ fn forecast(layers: u32, width: u32, heads: u32, capabilities: Capabilities) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_verdict_counts_what_is_wrong() {
+        let outcome = |kernel, error| Outcome { kernel, error };
+        let mut tested = vec![
+            (Tier::Software, vec![outcome("rope", 1e-6)]),
+            (Tier::Portable, vec![outcome("rope", 1e-6), outcome("gelu", 1e-5)]),
+        ];
+        let line = |tested: &[Tested]| verdict("Arc", tested, &wrong_kernels(tested));
+        assert_eq!(line(&tested), "verdict    Arc passes: all 3 results of its kernels are right");
+        tested[1].1[0].error = f64::INFINITY;
+        assert_eq!(line(&tested), "verdict    Arc FAILS: 1 of 3 results of its kernels are wrong");
+        assert_eq!(wrong_kernels(&tested), ["rope of tier portable"]);
+    }
 
     #[test]
     fn the_table_starts_with_the_worst() {

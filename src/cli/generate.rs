@@ -1,5 +1,6 @@
 //! `generate`: a trained model continues prompts; the text is printed as it is generated.
 
+use super::doctor::naming_the_flag;
 use super::output::print;
 use crate::data::{Codec, DecodeStream};
 use crate::device::GpuOptions;
@@ -73,7 +74,7 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
     let run = TrainedRun::open(&arguments.run, &overrides)?;
     let prompts = prompts(arguments, &run)?;
     let options = GpuOptions { device_name: arguments.device_name.clone(), tier, ..GpuOptions::default() };
-    let gpu = open_device_with(&options, &run.plan).await?;
+    let gpu = open_device_with(&options, &run.plan).await.map_err(naming_the_flag)?;
     let model = TrainedModel::load(&gpu, &run, prompts.len() as u32).await?;
     let settings = Settings {
         tokens: arguments.tokens,

@@ -22,7 +22,8 @@ use report::Report;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Find the batch size and the recomputation with the least work that fit this much device memory (8GB, 6000MiB, or a
-    /// number of bytes), for the same tokens in a step, and print the keys to write. Leave some for the driver and the screen
+    /// number of bytes), for the same tokens in a step, and print the keys to write. 10 % of it stay free, for the driver, the
+    /// screen and other programs
     #[arg(long, value_name = "BYTES")]
     fit: Option<Bytes>,
     /// Plan for this many ranks. Their layout is the file's, whose degrees multiply to them; a data_parallel that is not written
@@ -161,16 +162,18 @@ fn fit(
     // Of one rank: what fits the fullest fits all.
     plan.layout.rank = Recordings::fullest_rank(&plan, adapter)?;
     let plan = &plan;
-    // A run over its own cap would not start.
-    let cap = plan.settings.context.max_device_memory.map_or(memory, |Bytes(cap)| cap.min(memory));
+    // A run over its own cap would not start; that cap is the user's, and has its headroom.
+    let free = memory / 10;
+    let cap = plan.settings.context.max_device_memory.map_or(u64::MAX, |Bytes(cap)| cap).min(memory - free);
+    let of = if cap == memory - free { Some(memory) } else { None };
     let found = Fit::find(plan, adapter, steps(length), cap)?;
     let Some(best) = &found.best else {
-        let _ = output::print(&fitted::table(&found, cap));
+        let _ = output::print(&fitted::table(&found, cap, of));
         return Err(found.refusal(plan, cap));
     };
     let fitting = best.applied_to(plan);
     report(&fitting, length, adapter, machine)?;
-    let _ = output::print(&(fitted::table(&found, cap) + &fitted::keys(config, best)));
+    let _ = output::print(&(fitted::table(&found, cap, of) + &fitted::keys(config, best)));
     // A larger micro-batch may be more than the evaluation data has.
     if let Some(error) = length.and_then(|_| fitting.load_data().err()) {
         say!("note: with this batch_size {error}");

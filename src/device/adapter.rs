@@ -1,6 +1,6 @@
 //! Adapter enumeration and selection.
 
-use super::gpu::GpuOptions;
+use super::options::GpuOptions;
 use crate::error::{Error, Result};
 use crate::kernels::Tier;
 
@@ -23,8 +23,11 @@ pub struct AdapterReport {
     pub binding_bytes: u64,
     /// Largest buffer, in bytes.
     pub buffer_bytes: u64,
-    /// Dedicated memory in bytes, where the driver reports it.
+    /// Size of the largest heap of the device in bytes, where the backend reports it: on Vulkan.
     pub memory_bytes: Option<u64>,
+    /// Whether its memory is that of the machine, as that of integrated GPUs and software adapters. A driver then gives its heap
+    /// the size of a share, which it may exceed.
+    pub shares_memory: bool,
 }
 
 impl AdapterReport {
@@ -43,6 +46,10 @@ impl AdapterReport {
             backend: format!("{:?}", info.backend),
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
             is_software: info.device_type == wgpu::DeviceType::Cpu,
+            shares_memory: matches!(
+                info.device_type,
+                wgpu::DeviceType::Cpu | wgpu::DeviceType::IntegratedGpu
+            ),
             binding_bytes: limits.max_storage_buffer_binding_size,
             buffer_bytes: limits.max_buffer_size,
             memory_bytes,
@@ -106,19 +113,48 @@ fn memory_bytes(_: &wgpu::Adapter) -> Option<u64> {
     None
 }
 
-pub(super) fn instance() -> wgpu::Instance {
+/// wgpu on this machine. `validation` turns on that of the backend.
+pub(super) fn instance(validation: bool) -> wgpu::Instance {
     wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: BACKENDS,
-        // Our own kernels write the arguments of indirect dispatches, so wgpu does not have to validate them on the
-        // GPU.
-        flags: wgpu::InstanceFlags::VALIDATION.difference(wgpu::InstanceFlags::VALIDATION_INDIRECT_CALL),
+        flags: flags(validation),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
+    })
+}
+
+/// Without validation every launch costs what the driver takes for it, also where the layers of Khronos are installed or a
+/// Windows has the debug layer. `WGPU_VALIDATION=1` and its like ask for it in any program.
+///
+/// Indirect dispatches are never validated: our own kernels write their arguments, and wgpu would check them on the GPU.
+fn flags(validation: bool) -> wgpu::InstanceFlags {
+    let mut flags = wgpu::InstanceFlags::empty();
+    flags.set(wgpu::InstanceFlags::VALIDATION, validation);
+    flags.with_env()
+}
+
+/// What DX12 compiles kernels with, where that costs something: wgpu takes DXC where it finds `dxcompiler.dll`, and otherwise
+/// FXC, which every Windows has. So an instance that insists on DXC tells which: without the library it has no adapters.
+pub(super) async fn fxc_notice(report: &AdapterReport) -> Option<String> {
+    if report.backend != format!("{:?}", wgpu::Backend::Dx12) {
+        return None;
+    }
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::DX12;
+    descriptor.backend_options.dx12.shader_compiler = wgpu::Dx12Compiler::default_dynamic_dxc();
+    let with_dxc = wgpu::Instance::new(descriptor).enumerate_adapters(wgpu::Backends::DX12).await;
+    with_dxc.is_empty().then(|| {
+        format!(
+            "{}: without dxcompiler.dll DX12 compiles kernels with FXC, which takes longer at the first start and has no native \
+             f16, so that f16 is packed in integer arithmetic; put dxcompiler.dll (1.8.2502 or later, from Microsoft's \
+             DirectXShaderCompiler) beside the program or on the PATH",
+            report.name
+        )
     })
 }
 
 /// All adapters that wgpu can use on this machine: discrete GPUs first, software adapters last.
 pub async fn list_adapters() -> Vec<AdapterReport> {
-    sorted(&instance()).await.iter().map(AdapterReport::of).collect()
+    sorted(&instance(false)).await.iter().map(AdapterReport::of).collect()
 }
 
 /// The adapter that `options` ask for: among those whose names contain `device_name`, ignoring case, the one with the number

@@ -5,7 +5,7 @@ use super::exchange::{Exchanger, Exchanges};
 use super::gpu::Gpu;
 use super::launch::Launch;
 use super::prepare::Program;
-use super::slices::cut;
+use super::slices::Timed;
 use crate::error::{Error, Result};
 use crate::record::PersistentId;
 use std::ops::Range;
@@ -16,11 +16,13 @@ pub struct Encoder<'gpu> {
     gpu: &'gpu Gpu,
     pub(super) commands: wgpu::CommandEncoder,
     ops: Option<(String, String)>,
+    /// Those of its launches whose time is to be measured.
+    timed: Vec<Timed>,
 }
 
 impl<'gpu> Encoder<'gpu> {
     pub(super) fn new(gpu: &'gpu Gpu) -> Self {
-        Self { gpu, commands: commands(gpu), ops: None }
+        Self { gpu, commands: commands(gpu), ops: None, timed: Vec::new() }
     }
 
     /// Adds every dispatch of `program`, which has no exchanges. If it takes longer than one submission may, it is split into
@@ -67,7 +69,7 @@ impl<'gpu> Encoder<'gpu> {
             self.encode(program, range);
             return Ok(Vec::new());
         }
-        let Some(ends) = program.slices.get() else {
+        let Some(ends) = program.slices.ends() else {
             return self.replay_measured(program, range).await;
         };
         let mut start = range.start;
@@ -83,7 +85,7 @@ impl<'gpu> Encoder<'gpu> {
     /// Splits later replays by the times of the first one.
     fn note(&self, program: &Program, times: Vec<Duration>) {
         if let Some(budget) = self.gpu.submission_time() {
-            program.slices.get_or_init(|| cut(&times, budget));
+            program.slices.start(times, budget);
         }
     }
 
@@ -131,8 +133,9 @@ impl<'gpu> Encoder<'gpu> {
     pub(super) async fn flush(&mut self) -> Result<()> {
         let ops = self.ops.take().map_or_else(|| "a copy".to_string(), |(a, b)| format!("{a} .. {b}"));
         let finished = std::mem::replace(&mut self.commands, commands(self.gpu)).finish();
+        let begin = Instant::now(); // a software adapter executes a submission inside the submit call
         let index = self.gpu.queue.submit([finished]);
-        self.gpu.submissions.add(index, ops);
+        self.gpu.submissions.add(index, ops, begin, std::mem::take(&mut self.timed));
         self.gpu.submissions.room().await?;
         self.gpu.check()
     }
@@ -147,6 +150,7 @@ impl<'gpu> Encoder<'gpu> {
             return;
         }
         program.encode_launches(&mut self.commands, launches.clone());
+        self.timed.extend(program.slices.timed(launches.clone()));
         let path = |launch: &Launch| format!("{}/{}", program.name, launch.path);
         let launches = &program.launches[launches];
         if let (Some(first), Some(last)) = (launches.first(), launches.last()) {

@@ -4,48 +4,15 @@ use super::adapter::{self, AdapterReport};
 use super::buffers::SMALLER;
 use super::encoder::Encoder;
 use super::lanes::{lanes_share_loads, subgroup_size};
+use super::open::open;
+use super::options::{GpuOptions, HANG_TIMEOUT};
 use super::pipelines::{PipelineCaching, Pipelines};
 use super::slices::SUBMISSION_TIME;
-use super::submissions::{MAX_AHEAD, Polling, Submissions};
+use super::submissions::{MAX_AHEAD, Pace, Submissions};
 use crate::error::{Error, Result};
-use crate::kernels::{Capabilities, Limits, Sources, Tier};
+use crate::kernels::{Capabilities, Limits};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// How to open a device.
-#[derive(Clone, Debug, Default)]
-pub struct GpuOptions {
-    /// Part of the adapter's name; by default the fastest kind of adapter is used.
-    pub device_name: Option<String>,
-    /// Which of the adapters in the order of [`list_adapters`](super::list_adapters), or of those with `device_name`. Default:
-    /// the first.
-    pub device_id: Option<usize>,
-    /// Which of the ranks on this machine the device is for: each takes the next adapter of the same kind, in turns.
-    pub local_rank: usize,
-    /// Overrides the adapter's preferred tier.
-    pub tier: Option<Tier>,
-    /// Keeps the bounds and loop checks that wgpu injects into shaders; for tests. Off in training, where the recorded
-    /// shapes keep every index in bounds.
-    pub checked_shaders: bool,
-    /// Lowers the adapter's binding limit, in bytes; tests use it to split small arenas into several segments.
-    pub binding_bytes: Option<u64>,
-    /// Longest duration of one submission; longer programs are split according to the times of their first replay.
-    /// Default: 0.2 s on a GPU, which may drive a display, and unlimited on a software adapter.
-    pub submission_time: Option<Duration>,
-    /// How many submissions may be in flight when the host continues, at most 3. Default: 3 on a GPU and 0 on a
-    /// software adapter. The latter executes a submission inside the submit call, so there is nothing to overlap, and
-    /// wgpu cannot be polled during submit, so results would arrive, and be timed, one step late.
-    pub ahead: Option<usize>,
-    /// Who polls the device. With `Polling::Application` shaders are compiled on the calling thread, otherwise on all
-    /// cores.
-    pub polling: Polling,
-    /// The shader files; a user may add some. Those run with the bounds and loop checks of `checked_shaders`.
-    pub sources: Sources,
-}
-
-/// Size of the blocks of device memory that smaller buffers share, in bytes; larger ones have a block of their own. wgpu's
-/// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
-const BLOCK: u64 = 8 << 20;
 
 /// An open adapter: device, queue, pipelines and submissions in flight.
 pub struct Gpu {
@@ -83,9 +50,12 @@ impl Gpu {
     /// # Errors
     /// No adapter, none of that name or number, or one that cannot be opened.
     pub async fn request(options: &GpuOptions) -> Result<Self> {
-        let instance = adapter::instance();
+        let instance = adapter::instance(options.validation);
         let adapter = adapter::choose(&instance, options).await?;
         let report = AdapterReport::of(&adapter);
+        if let Some(notice) = adapter::fxc_notice(&report).await {
+            tracing::warn!("{notice}");
+        }
         // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
         // kernel.
         let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
@@ -148,30 +118,9 @@ impl Gpu {
     }
 
     async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
-        let report = AdapterReport::of(adapter);
-        adapter::check_limits(&report.name, &adapter.limits())?;
-        let mut wanted =
-            wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
-        wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
-        let features = adapter.features() & wanted;
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("gristmill"),
-            required_features: features,
-            required_limits: adapter.limits(),
-            memory_hints: wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: BLOCK..BLOCK },
-            ..wgpu::DeviceDescriptor::default()
-        };
-        let mut opened = adapter.request_device(&descriptor).await;
-        if opened.is_err() && features.contains(wgpu::Features::SHADER_F16) {
-            // Runs need it for speed alone.
-            let required_features = features - wgpu::Features::SHADER_F16;
-            opened =
-                adapter.request_device(&wgpu::DeviceDescriptor { required_features, ..descriptor }).await;
-        }
-        let (device, queue) =
-            opened.map_err(|e| Error::NoAdapter(format!("{} could not be opened: {e}", report.name)))?;
+        let (device, queue) = open(adapter, options, with_subgroups).await?;
         let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
-        let gpu = Self::of(device, queue, report, pipelines, options);
+        let gpu = Self::of(device, queue, AdapterReport::of(adapter), pipelines, options);
         remember_faults(&gpu.device, &gpu.fault);
         Ok(gpu)
     }
@@ -189,12 +138,21 @@ impl Gpu {
             buffer_bytes: report.buffer_bytes.min(1 << 30),
         };
         let tier = options.tier.unwrap_or(report.preferred_tier());
-        let ahead = options.ahead.unwrap_or(if report.is_software { 0 } else { MAX_AHEAD }).min(MAX_AHEAD);
+        let pace = Pace {
+            ahead: options.ahead.unwrap_or(if report.is_software { 0 } else { MAX_AHEAD }).min(MAX_AHEAD),
+            hang_timeout: options.hang_timeout.unwrap_or(HANG_TIMEOUT),
+        };
         Self {
             pipelines,
             has_timestamps: device.features().contains(wgpu::Features::TIMESTAMP_QUERY),
-            capabilities: Capabilities { tier, limits, lanes: 1, native_f16: false },
-            submissions: Submissions::new(&device, &queue, options.polling, ahead, &fault),
+            capabilities: Capabilities {
+                tier,
+                limits,
+                lanes: 1,
+                native_f16: false,
+                widens_in_integers: false,
+            },
+            submissions: Submissions::new(&device, &queue, options.polling, pace, &fault),
             submission_time: options.submission_time.or((!report.is_software).then_some(SUBMISSION_TIME)),
             device,
             queue,

@@ -5,20 +5,21 @@ use super::exchange::ExchangePoint;
 use super::gpu::{Gpu, one_line};
 use super::launch::{Launch, Places};
 use super::pipelines::Pipeline;
+use super::slices::Slices;
 use crate::error::{Error, Result};
 use crate::kernels::Kernel;
 use crate::record::{BufferId, LARGEST, MemoryPlan, Recording};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A prepared recording: a replay only encodes.
 pub struct Program {
     pub(super) name: &'static str,
     pub(super) launches: Vec<Launch>,
     pub(super) points: Vec<ExchangePoint>,
-    /// End of each submission, as launch indices, once the first replay has been measured.
-    pub(super) slices: OnceLock<Vec<usize>>,
+    /// How replays are split into submissions.
+    pub(super) slices: Arc<Slices>,
 }
 
 /// Guard zones around pool buffers, for tests.
@@ -54,6 +55,17 @@ impl Program {
     /// Number of dispatches that a replay encodes.
     pub fn launches(&self) -> usize {
         self.launches.len()
+    }
+
+    /// Has the next replay timed without waiting for it, and later ones split into submissions by what it took. For a device that
+    /// has worked for a while: the first replay measured one that was idle.
+    pub fn measure_again(&self) {
+        self.slices.measure_again();
+    }
+
+    /// How often it was split into submissions by measured times; 0 where there is no limit to them.
+    pub fn cuts(&self) -> usize {
+        self.slices.cuts()
     }
 
     /// Adds every dispatch to `commands`, in a compute pass of its own. Nothing is submitted, and no thread is started:
@@ -157,7 +169,7 @@ impl Gpu {
         }
         let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &places));
         let points = points.collect::<Result<_>>()?;
-        Ok(Program { name: recording.name, launches, points, slices: OnceLock::new() })
+        Ok(Program { name: recording.name, launches, points, slices: Arc::default() })
     }
 
     /// One uniform buffer with all params structs of a recording.

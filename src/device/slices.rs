@@ -3,15 +3,121 @@
 //! A GPU that drives a display is reset by its watchdog when one submission occupies it for about two seconds. Kernel
 //! times depend on the adapter, so the first replay measures them: each launch is submitted alone and waited for. Later
 //! replays are split by those times and wait for nothing.
+//!
+//! The first replay finds the device at the clocks of idleness, and times the way of each launch to it and back as well. When
+//! it has worked for a while, [`Slices::measure_again`] has the next replay timed by when its submissions complete, which the
+//! thread that polls sees anyway: nothing is waited for. The times of the launches of a submission are scaled to its own, and
+//! the program is cut once more.
 
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Longest submission on a GPU: a tenth of the watchdog's limit, as a margin for lower clocks and launches that take
 /// longer than measured.
 pub(super) const SUBMISSION_TIME: Duration = Duration::from_millis(200);
 
+/// Where a program is cut.
+#[derive(Default)]
+pub(super) struct Slices(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    budget: Duration,
+    /// How long each launch takes; empty before the first replay.
+    times: Vec<Duration>,
+    /// The end of each submission, as launch indices.
+    ends: Arc<[usize]>,
+    /// How often it was cut.
+    cuts: usize,
+    /// Launches from this one on are to be timed.
+    untimed: usize,
+    /// Launches whose times have not come.
+    awaited: usize,
+}
+
+/// Launches in a submission that is to be timed.
+pub(super) struct Timed {
+    slices: Arc<Slices>,
+    launches: Range<usize>,
+    /// How long they take by the times so far.
+    expected: Duration,
+}
+
+impl Slices {
+    /// The end of each submission; `None` before the first replay.
+    pub fn ends(&self) -> Option<Arc<[usize]>> {
+        let state = self.state();
+        (state.cuts > 0).then(|| state.ends.clone())
+    }
+
+    /// How often the program was cut.
+    pub fn cuts(&self) -> usize {
+        self.state().cuts
+    }
+
+    /// Cuts by the `times` of all launches into submissions of at most `budget`.
+    pub fn start(&self, times: Vec<Duration>, budget: Duration) {
+        let mut state = self.state();
+        if state.cuts == 0 {
+            (state.untimed, state.budget) = (times.len(), budget);
+            state.times = times;
+            state.cut();
+        }
+    }
+
+    /// Has the next replay timed, and then cut once more.
+    pub fn measure_again(&self) {
+        let mut state = self.state();
+        if state.awaited == 0 {
+            (state.untimed, state.awaited) = (0, state.times.len());
+        }
+    }
+
+    /// `launches`, which are about to be submitted, if they are to be timed.
+    pub fn timed(self: &Arc<Self>, launches: Range<usize>) -> Option<Timed> {
+        let mut state = self.state();
+        if state.awaited == 0 || launches.start != state.untimed {
+            return None; // of a replay after the one that is timed
+        }
+        state.untimed = launches.end;
+        let expected = state.times[launches.clone()].iter().sum();
+        Some(Timed { slices: self.clone(), launches, expected })
+    }
+
+    /// Scales the times of `launches`; when all have come, the program is cut by them.
+    fn scale(&self, launches: Range<usize>, factor: f64) {
+        let mut state = self.state();
+        state.awaited -= launches.len();
+        state.times[launches].iter_mut().for_each(|time| *time = time.mul_f64(factor));
+        if state.awaited == 0 {
+            state.cut();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn cut(&mut self) {
+        self.ends = cut(&self.times, self.budget).into();
+        self.cuts += 1;
+    }
+}
+
+impl Timed {
+    /// Notes that a submission of `all` these launches took `time`.
+    pub fn note(all: Vec<Self>, time: Duration) {
+        let expected: Duration = all.iter().map(|timed| timed.expected).sum();
+        let factor = time.as_secs_f64() / expected.as_secs_f64().max(f64::MIN_POSITIVE);
+        all.into_iter().for_each(|Self { slices, launches, .. }| slices.scale(launches, factor));
+    }
+}
+
 /// End indices of the slices of launches: each slice takes at most `budget`, unless it is a single launch.
-pub(super) fn cut(times: &[Duration], budget: Duration) -> Vec<usize> {
+fn cut(times: &[Duration], budget: Duration) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut taken = Duration::ZERO;
     for (launch, &time) in times.iter().enumerate() {
@@ -46,5 +152,56 @@ mod tests {
         assert_eq!(cut_ms(&[1, 50, 1, 1], 10), [1, 2, 4]);
         assert_eq!(cut_ms(&[50, 1], 10), [1, 2]);
         assert_eq!(cut_ms(&[], 10), [0]);
+    }
+
+    fn ms(times: &[u64]) -> Vec<Duration> {
+        times.iter().map(|&ms| Duration::from_millis(ms)).collect()
+    }
+
+    /// Times that fell, one of them less than the others.
+    #[test]
+    fn a_program_is_cut_once_more_by_what_its_submissions_took() {
+        let slices = Arc::new(Slices::default());
+        assert_eq!(slices.ends(), None);
+        slices.start(ms(&[60, 60, 60, 60, 120]), Duration::from_millis(120));
+        assert_eq!(slices.ends().as_deref(), Some(&[2, 4, 5][..]));
+        assert!(slices.timed(0..2).is_none(), "nothing is timed unless it is asked for");
+        slices.measure_again();
+        let [first, second] = [0..2, 2..4].map(|launches| slices.timed(launches).expect("timed"));
+        assert!(slices.timed(0..2).is_none(), "the next replay may start before the times of this one come");
+        let third = slices.timed(4..5).expect("timed");
+        Timed::note(vec![first], Duration::from_millis(30));
+        Timed::note(vec![second], Duration::from_millis(30));
+        assert_eq!((slices.cuts(), slices.ends().as_deref()), (1, Some(&[2, 4, 5][..])));
+        Timed::note(vec![third], Duration::from_millis(108));
+        assert_eq!(slices.0.lock().expect("times").times, ms(&[15, 15, 15, 15, 108]));
+        assert_eq!((slices.cuts(), slices.ends().as_deref()), (2, Some(&[4, 5][..])));
+        assert!(slices.timed(0..4).is_none(), "once is enough");
+    }
+
+    /// The end of a program shares its submission with what follows.
+    #[test]
+    fn programs_in_one_submission_share_its_time() {
+        let programs = [[10, 30], [20, 60]].map(|times| {
+            let slices = Arc::new(Slices::default());
+            slices.start(ms(&times), Duration::from_millis(30));
+            slices.measure_again();
+            slices
+        });
+        let timed = programs.iter().map(|slices| slices.timed(0..2).expect("timed")).collect();
+        Timed::note(timed, Duration::from_millis(60));
+        let times = programs.map(|slices| slices.0.lock().expect("times").times.clone());
+        assert_eq!(times, [ms(&[5, 15]), ms(&[10, 30])]);
+    }
+
+    /// A device that became slower is given shorter submissions.
+    #[test]
+    fn a_slower_device_is_cut_more_often() {
+        let slices = Arc::new(Slices::default());
+        slices.start(ms(&[10, 10, 10]), Duration::from_millis(40));
+        assert_eq!(slices.ends().as_deref(), Some(&[3][..]));
+        slices.measure_again();
+        Timed::note(vec![slices.timed(0..3).expect("timed")], Duration::from_millis(90));
+        assert_eq!(slices.ends().as_deref(), Some(&[1, 2, 3][..]));
     }
 }

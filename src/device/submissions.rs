@@ -5,23 +5,29 @@
 //! event loop does both. With [`Polling::Application`] there is no thread, and the application's polls wake the futures.
 
 use super::gpu::Fault;
+use super::polling::poll;
+use super::slices::Timed;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most submissions in flight when the host continues: enough to keep a GPU busy, few enough that interrupts, metrics
 /// and errors are not far behind.
 pub(super) const MAX_AHEAD: usize = 3;
 
-/// Timeout of one wait, after which the device is taken to hang. The slowest known submission, a large step on a
-/// software adapter, takes minutes.
-const TIMEOUT: Duration = Duration::from_secs(600);
+/// How the host keeps up with the device.
+#[derive(Clone, Copy)]
+pub(super) struct Pace {
+    /// Most submissions in flight when the host continues.
+    pub ahead: usize,
+    /// Longest wait for one of them; then the device is taken to hang.
+    pub hang_timeout: Duration,
+}
 
 /// Who polls the device. Nothing that is waited for completes without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,8 +45,7 @@ pub(super) struct Submissions {
     device: wgpu::Device,
     queue: wgpu::Queue,
     polling: Polling,
-    /// Most submissions in flight when the host continues.
-    ahead: usize,
+    pace: Pace,
     fault: Fault,
     thread: OnceLock<PollingThread>,
     state: Arc<Mutex<QueueState>>,
@@ -60,49 +65,62 @@ enum Request {
     FinishAll,
 }
 
+struct InFlight {
+    /// Of the request that waits for it.
+    number: u64,
+    /// Its first and last op.
+    ops: String,
+    begin: Instant,
+    timed: Vec<Timed>,
+}
+
 /// State shared with the polling thread. Requests are numbered from 1 and completed in order.
 #[derive(Default)]
 struct QueueState {
     requested: u64,
     completed: u64,
     submitted: u64,
-    /// Submissions not known to have finished: the number of the request that waits for it, and its ops.
-    in_flight: VecDeque<(u64, String)>,
+    /// Submissions not known to have finished.
+    in_flight: VecDeque<InFlight>,
+    /// When the last one finished.
+    finished: Option<Instant>,
     failure: Option<Error>,
     waiting: Vec<Waker>,
 }
 
 impl Submissions {
-    /// No submissions yet. Up to `ahead` may be in flight when the host continues.
+    /// No submissions yet.
     pub fn new(
         device: &wgpu::Device,
         queue: &wgpu::Queue,
         polling: Polling,
-        ahead: usize,
+        pace: Pace,
         fault: &Fault,
     ) -> Self {
         Self {
             device: device.clone(),
             queue: queue.clone(),
             polling,
-            ahead,
+            pace,
             fault: fault.clone(),
             thread: OnceLock::new(),
             state: Arc::default(),
         }
     }
 
-    /// Registers a submission; `ops` is its first and last op.
-    pub fn add(&self, index: wgpu::SubmissionIndex, ops: String) {
-        self.request(Request::Finish(index), Some(ops));
+    /// Registers a submission, which began at `begin`: `ops` is its first and last op, and the time of `timed` is to be measured.
+    pub fn add(&self, index: wgpu::SubmissionIndex, ops: String, begin: Instant, timed: Vec<Timed>) {
+        // An application may poll long after a submission has finished.
+        let timed = if self.polling == Polling::Thread { timed } else { Vec::new() };
+        self.request(Request::Finish(index), Some((ops, begin, timed)));
     }
 
     /// Completes when at most `ahead` submissions are in flight.
     pub async fn room(&self) -> Result<()> {
         let number = {
             let state = lock(&self.state);
-            let excess = state.in_flight.len().saturating_sub(self.ahead);
-            excess.checked_sub(1).map(|last| state.in_flight[last].0)
+            let excess = state.in_flight.len().saturating_sub(self.pace.ahead);
+            excess.checked_sub(1).map(|last| state.in_flight[last].number)
         };
         match number {
             None => Ok(()),
@@ -146,7 +164,7 @@ impl Submissions {
 
     /// First and last op of the oldest submission in flight.
     pub fn oldest(&self) -> Option<String> {
-        lock(&self.state).in_flight.front().map(|(_, ops)| ops.clone())
+        lock(&self.state).in_flight.front().map(|submission| submission.ops.clone())
     }
 
     /// Number of submissions so far.
@@ -154,15 +172,15 @@ impl Submissions {
         lock(&self.state).submitted
     }
 
-    /// Asks for the completion of `request`; if it is a submission, `ops` is its first and last op.
-    fn request(&self, request: Request, ops: Option<String>) -> u64 {
+    /// Asks for the completion of `request`, which may be a submission.
+    fn request(&self, request: Request, submission: Option<(String, Instant, Vec<Timed>)>) -> u64 {
         let thread = self.thread();
         let mut state = lock(&self.state);
         state.requested += 1;
         let number = state.requested;
-        if let Some(ops) = ops {
+        if let Some((ops, begin, timed)) = submission {
             state.submitted += 1;
-            state.in_flight.push_back((number, ops));
+            state.in_flight.push_back(InFlight { number, ops, begin, timed });
         }
         match thread.and_then(|thread| thread.requests.as_ref()) {
             // Under the lock, so that the thread receives requests in the order of their numbers.
@@ -185,7 +203,8 @@ impl Submissions {
                 let (requests, inbox) = mpsc::channel();
                 let (device, fault, state) = (self.device.clone(), self.fault.clone(), self.state.clone());
                 let thread = std::thread::Builder::new().name("gristmill wait".into());
-                let handle = thread.spawn(move || serve(&device, &fault, &inbox, &state)).ok();
+                let timeout = self.pace.hang_timeout;
+                let handle = thread.spawn(move || serve(&device, &fault, &inbox, &state, timeout)).ok();
                 if handle.is_none() {
                     let failure = "the thread that polls the device could not be started".to_string();
                     lock(&self.state).failure = Some(Error::Device(failure));
@@ -216,8 +235,17 @@ impl QueueState {
     /// Notes that request `number`, and so every earlier one, is complete.
     fn complete(&mut self, number: u64) {
         self.completed = self.completed.max(number);
-        while self.in_flight.front().is_some_and(|(number, _)| *number <= self.completed) {
-            self.in_flight.pop_front();
+        let now = Instant::now();
+        let completed = self.completed;
+        while self.in_flight.front().is_some_and(|submission| submission.number <= completed)
+            && let Some(done) = self.in_flight.pop_front()
+        {
+            // One that waited for the one before it began when that ended.
+            let begin = self.finished.map_or(done.begin, |finished| finished.max(done.begin));
+            self.finished = Some(now);
+            if !done.timed.is_empty() {
+                Timed::note(done.timed, now.saturating_duration_since(begin));
+            }
         }
         self.waiting.drain(..).for_each(Waker::wake);
     }
@@ -233,9 +261,15 @@ impl Drop for PollingThread {
 }
 
 /// The polling thread: completes requests in order until the channel closes or the device fails.
-fn serve(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, state: &Mutex<QueueState>) {
+fn serve(
+    device: &wgpu::Device,
+    fault: &Fault,
+    inbox: &mpsc::Receiver<Request>,
+    state: &Mutex<QueueState>,
+    timeout: Duration,
+) {
     for (number, request) in (1..).zip(inbox) {
-        let wait = |submission_index| wgpu::PollType::Wait { submission_index, timeout: Some(TIMEOUT) };
+        let wait = |submission_index| wgpu::PollType::Wait { submission_index, timeout: Some(timeout) };
         let polled = match request {
             Request::Finish(index) => poll(device, wait(Some(index))),
             Request::FinishAll => poll(device, wait(None)),
@@ -243,12 +277,10 @@ fn serve(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, 
         let mut state = lock(state);
         match polled {
             Ok(()) => state.complete(number),
-            Err(error) => {
-                let ops = state.in_flight.front().map_or("its work", |(_, ops)| ops.as_str());
+            Err(end) => {
+                let ops = state.in_flight.front().map_or("its work", |submission| submission.ops.as_str());
                 // The callback of a lost device has the better message.
-                let failure = fault
-                    .get()
-                    .unwrap_or_else(|| Error::Device(format!("the device did not finish {ops}: {error}")));
+                let failure = fault.get().unwrap_or_else(|| Error::Device(end.line(ops, timeout)));
                 state.failure = Some(failure);
                 state.waiting.drain(..).for_each(Waker::wake);
                 return;
@@ -257,31 +289,6 @@ fn serve(device: &wgpu::Device, fault: &Fault, inbox: &mpsc::Receiver<Request>, 
     }
 }
 
-/// Polls the device. wgpu panics if the device is lost during a poll; that becomes an error for the waiting futures.
-fn poll(device: &wgpu::Device, kind: wgpu::PollType) -> std::result::Result<(), String> {
-    caught(|| device.poll(kind).map(drop).map_err(|error| error.to_string()))
-}
-
-fn caught(poll: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
-    // Unwind safe: only wgpu holds state across the panic, and the device is not used after it.
-    std::panic::catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("the device is lost").to_string())
-    })
-}
-
 fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::caught;
-
-    #[test]
-    fn a_panic_of_the_device_is_an_error() {
-        assert_eq!(caught(|| Ok(())), Ok(()));
-        assert_eq!(caught(|| panic!("device {}", "lost")), Err("device lost".to_string()));
-        assert_eq!(caught(|| panic!("lost")), Err("lost".to_string()));
-    }
 }

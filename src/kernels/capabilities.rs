@@ -49,6 +49,8 @@ pub struct Capabilities {
     /// Whether kernels convert between f32 and f16 by the adapter's own instructions, which then are known to round to
     /// nearest even; otherwise they use integer arithmetic, with the same bits.
     pub native_f16: bool,
+    /// Whether kernels widen f16 in integer arithmetic, as the adapter is known to do it wrongly.
+    pub widens_in_integers: bool,
 }
 
 impl Capabilities {
@@ -59,6 +61,7 @@ impl Capabilities {
             limits: Limits { binding_bytes: 128 << 20, buffer_bytes: 1 << 30 },
             lanes: 8,
             native_f16: false,
+            widens_in_integers: false,
         }
     }
 
@@ -69,6 +72,7 @@ impl Capabilities {
             limits: Limits { binding_bytes: 1 << 30, buffer_bytes: 1 << 30 },
             lanes: 1,
             native_f16: false,
+            widens_in_integers: false,
         }
     }
 
@@ -92,6 +96,11 @@ impl Capabilities {
         Self { native_f16, ..self }
     }
 
+    /// The same adapter with f16 widened in integer arithmetic or by its own instruction.
+    pub const fn with_integer_widening(self, widens_in_integers: bool) -> Self {
+        Self { widens_in_integers, ..self }
+    }
+
     /// The same adapter with no binding, and so no tensor, larger than `bytes`.
     pub const fn with_binding_bytes(self, bytes: u64) -> Self {
         Self { limits: Limits { binding_bytes: bytes, ..self.limits }, ..self }
@@ -99,12 +108,13 @@ impl Capabilities {
 }
 
 impl std::fmt::Display for Capabilities {
-    /// What decides the variants that run: `tier software, 8 lanes, native f16`.
+    /// What decides the variants that run: `tier software, 8 lanes, native f16, f16 widened in integers`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "tier {}", self.tier.name())?;
         if let (Tier::Software, 2..) = (self.tier, self.lanes) {
             write!(f, ", {} lanes", self.lanes)?;
         }
-        if self.native_f16 { f.write_str(", native f16") } else { Ok(()) }
+        f.write_str(if self.native_f16 { ", native f16" } else { "" })?;
+        f.write_str(if self.widens_in_integers { ", f16 widened in integers" } else { "" })
     }
 }

@@ -64,6 +64,8 @@ conditions! {
     GroupLimited = "group_limited",
     /// Rows of a product are sorted by expert, each with a matrix of its own.
     Grouped = "grouped",
+    /// Half precision is widened in integers, since the adapter widens wrongly; only with `f16`.
+    IntegerWidening = "integer_widening",
     /// Rotary pairs are neighbours.
     Interleaved = "interleaved",
     /// Attention also writes the largest score of each query.

@@ -1,5 +1,6 @@
 //! The identity of a kernel variant, which is also the key of its pipeline.
 
+use super::capabilities::Capabilities;
 use super::condition::Condition;
 use crate::element::Element;
 
@@ -43,10 +44,11 @@ impl Kernel {
         self
     }
 
-    /// The variant that converts f16 by the adapter's own instructions, if the elements are f16 and the adapter has them.
-    pub fn natively(self, has_native_f16: bool) -> Self {
-        let holds = has_native_f16 && self.element == Element::F16;
-        self.condition(Condition::NativeF16, holds)
+    /// The variant that converts f16 as an adapter with `capabilities` can, if the elements are f16.
+    pub fn converting(self, capabilities: Capabilities) -> Self {
+        let is_half = self.element == Element::F16;
+        self.condition(Condition::NativeF16, is_half && capabilities.native_f16)
+            .condition(Condition::IntegerWidening, is_half && capabilities.widens_in_integers)
     }
 
     /// Sets the constant `name` of the module `package::tile`.

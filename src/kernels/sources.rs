@@ -73,6 +73,11 @@ impl Sources {
         self.added.contains_key(path)
     }
 
+    /// Whether a user added any file.
+    pub fn has_added(&self) -> bool {
+        !self.added.is_empty()
+    }
+
     /// Every file below `shaders/`.
     fn embedded() -> impl Iterator<Item = (String, &'static str)> {
         let mut folders = vec![&SHADERS];

@@ -12,6 +12,7 @@ pub mod column_sum;
 pub mod decode;
 pub mod dropout;
 pub mod embedding;
+pub mod fingerprint;
 pub mod gelu;
 pub mod grad_norm;
 pub mod grouped_matmul;

@@ -162,7 +162,7 @@ impl Recorder {
                 limit >> 20
             ));
         }
-        let kernel = kernel.natively(self.capabilities.native_f16);
+        let kernel = kernel.converting(self.capabilities);
         let params = bytemuck::bytes_of(params).to_vec();
         self.dispatches.push(Dispatch {
             path: self.path(),

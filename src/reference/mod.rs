@@ -17,6 +17,7 @@ pub mod attention;
 pub mod balance;
 pub mod decode;
 pub mod embedding;
+pub mod fingerprint;
 pub mod finite_difference;
 pub mod gelu;
 pub mod gpt;

@@ -141,7 +141,12 @@ impl RunPlan {
 
     /// Whether f16 is to be converted by the adapter's own instructions, if it can.
     pub fn tries_native_f16(&self) -> bool {
-        self.settings.context.native_f16 && self.model.compute == Element::F16
+        self.settings.context.native_f16 && self.stores_f16()
+    }
+
+    /// Whether activations and the weights that layers read are f16.
+    pub fn stores_f16(&self) -> bool {
+        self.model.compute == Element::F16
     }
 
     /// Micro-batches of a step, those of all ranks together: one rank would accumulate as many.

@@ -176,7 +176,7 @@ impl Trainer<'_> {
     }
 
     /// Hands each row of a persistent tensor, pad cut off, to `take`.
-    async fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> Result<()> {
+    pub(super) async fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> Result<()> {
         let Some(id) = persistent(tensor) else { return Ok(()) };
         let row_bytes = tensor.stride as u64 * tensor.element.bytes();
         let useful = (tensor.cols as u64 * tensor.element.bytes()) as usize;

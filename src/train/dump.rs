@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Writes every shader variant that a run of the file at `config` would use into `folder` and returns the files;
 /// trains nothing. If the configuration names a tier, no adapter is needed: `software` is written for llvmpipe, with 8 lanes,
 /// and `portable` for a GPU with bindings of 1 GiB, and those of f16 as they are with and without conversions of the
-/// adapter's own (`enable f16;`). Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
+/// adapter's own (`enable f16;`), and widened in integers. Otherwise the adapter that the run would use decides. Shaders that call `subgroupShuffle` do not contain
 /// `enable subgroups;`, which tools other than naga require, because naga does not support it yet.
 ///
 /// # Errors
@@ -21,7 +21,10 @@ use std::path::{Path, PathBuf};
 pub async fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
     let plan = RunConfig::outline(config, &Override::parse_all(overrides)?)?.plan;
     let capabilities = match plan.settings.context.tier.map(assumed_capabilities) {
-        Some(assumed) if plan.tries_native_f16() => vec![assumed, assumed.with_native_f16(true)],
+        Some(assumed) if plan.stores_f16() => {
+            let native = Some(assumed.with_native_f16(true)).filter(|_| plan.tries_native_f16());
+            [assumed].into_iter().chain(native).chain([assumed.with_integer_widening(true)]).collect()
+        }
         Some(assumed) => vec![assumed],
         None => vec![open_device(&plan, 0).await?.capabilities()],
     };

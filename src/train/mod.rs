@@ -25,6 +25,7 @@ pub mod peak;
 mod published_peaks;
 pub mod recordings;
 mod replay;
+mod replicas;
 mod reporter;
 mod resume;
 mod roll_call;

@@ -5,6 +5,7 @@ use super::batch_arrays::{BatchArrays, batch_tensors};
 use super::limits::{check_activations, check_binding, check_memory, misfit};
 use super::monitors::{MaxLogits, Monitors, Watchable};
 use super::passes::{Passes, copies, sum_evaluation};
+use super::replicas::Replicas;
 use super::schedule_table::schedule_columns;
 use super::sharing::Sharing;
 use super::update::{LocalNorms, Update};
@@ -79,6 +80,8 @@ pub struct Recordings {
     pub copy: Option<Recording>,
     /// What is watched after an update.
     pub monitors: Monitors,
+    /// Fingerprints of the weights, for several ranks.
+    pub replicas: Option<Replicas>,
     /// Generation of the sample at the end, if the run asks for one.
     pub sample: Option<GenerateRecordings>,
 }
@@ -177,6 +180,8 @@ impl Recordings {
             capabilities,
         };
         let monitors = Monitors::new(&watchable, &mut persistents)?;
+        let experts = buffers.experts.as_ref();
+        let replicas = Replicas::new(&layout, &arenas, experts, &sharing, &mut persistents, capabilities)?;
         let copy = copies(&layout, &arenas, &sharing, capabilities)?;
         let sum_evaluation = sum_evaluation(eval_loss, eval_correct, &sharing, capabilities)?;
         let read = arenas.read();
@@ -211,6 +216,7 @@ impl Recordings {
             sum_evaluation,
             copy,
             monitors,
+            replicas,
             sample,
         };
         check_memory(&recordings, plan.settings.context.max_device_memory.map(|size| size.0))?;
@@ -233,6 +239,7 @@ impl Recordings {
         all.extend(&self.sum_evaluation);
         all.extend(&self.copy);
         all.extend(self.monitors.recordings());
+        all.extend(self.replicas.iter().map(|replicas| &replicas.recording));
         all
     }
 

@@ -3,7 +3,7 @@
 mod alike;
 mod course;
 
-use self::alike::{check_division, check_run};
+use self::alike::{agree_on_widening, check_devices, check_division, check_run};
 use self::course::{Course, Results};
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
@@ -121,7 +121,9 @@ async fn train(
         return Ok(Summary::default());
     }
     check_run(&ranks, plan, data).await?;
-    let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
+    let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
+    agree_on_widening(&ranks, &mut gpu).await?;
+    check_devices(&ranks, plan, &gpu).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
@@ -152,12 +154,22 @@ impl Loaded {
 
 /// Opens the device that `plan` asks for, on the rank `local_rank` of this machine.
 pub(super) async fn open_device(plan: &RunPlan, local_rank: usize) -> Result<Gpu> {
-    let Context { device_name, device_id, tier, .. } = plan.settings.context.clone();
-    let options = GpuOptions { device_name, device_id, local_rank, tier, ..GpuOptions::default() };
+    let Context { device_name, device_id, tier, hang_timeout, validation, robust_buffers, .. } =
+        plan.settings.context.clone();
+    let options = GpuOptions {
+        device_name,
+        device_id,
+        local_rank,
+        tier,
+        hang_timeout: Some(Duration::from_secs(hang_timeout)),
+        validation,
+        unchecked_buffers: !robust_buffers,
+        ..GpuOptions::default()
+    };
     open_device_with(&options, plan).await
 }
 
-/// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise.
+/// Opens a device for what `plan` stores: f16 is tried natively unless the plan says otherwise, and how it is widened is tested.
 ///
 /// # Errors
 /// Those of [`Gpu::request`].
@@ -165,6 +177,9 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
     let mut gpu = Gpu::request(options).await?;
     if plan.tries_native_f16() {
         gpu.try_native_f16().await;
+    }
+    if plan.stores_f16() {
+        gpu.check_widening().await;
     }
     Ok(gpu)
 }

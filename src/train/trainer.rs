@@ -6,7 +6,9 @@ use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
 use super::shortage::Shortage;
 use crate::data::{Batch, Batches};
-use crate::device::{Buffers, Exchanger, Exchanges, Gpu, Guard, Prepared, ReadbackRing, Reader, UploadRing};
+use crate::device::{
+    Buffers, Exchanger, Exchanges, Gpu, Guard, Prepared, Program, ReadbackRing, Reader, UploadRing,
+};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
@@ -18,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
+
+/// Steps after which programs are cut into submissions once more: by then a GPU runs at the clocks of work.
+const MEASURED_AFTER: u64 = 20;
 
 /// Indices of the prepared programs, in the order of [`Recordings::all`]; those that not every run has come last.
 const MICRO_STEP: usize = 0;
@@ -44,6 +49,8 @@ pub struct Trainer<'gpu> {
     readback: StepReadback,
     pub(super) ids: Ids,
     gradient_accumulation_steps: u64,
+    /// Steps that this trainer has submitted.
+    steps_done: u64,
     pub(super) batch: Batch,
     pub(super) staged: Vec<u8>,
     /// Whether weights were written since their copies were made.
@@ -113,6 +120,7 @@ impl<'gpu> Trainer<'gpu> {
             readback,
             reader: Reader::new(gpu, recordings.piece_bytes()).await?,
             gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
+            steps_done: 0,
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
             has_stale_copies: AtomicBool::new(true),
@@ -180,6 +188,10 @@ impl<'gpu> Trainer<'gpu> {
         self.steps.copy(&mut encoder, step, &self.buffers)?;
         encoder.submit().await?;
         self.steps.request(self.gpu);
+        self.steps_done += 1;
+        if self.steps_done == MEASURED_AFTER {
+            self.prepared.programs.iter().for_each(Program::measure_again);
+        }
         Ok(())
     }
 
@@ -292,6 +304,11 @@ impl<'gpu> Trainer<'gpu> {
     /// Kernel launches of one micro-batch and of one update.
     pub fn launches(&self) -> (usize, usize) {
         (self.prepared.programs[MICRO_STEP].launches(), self.prepared.programs[UPDATE].launches())
+    }
+
+    /// How often the programs of a micro-batch and of an update were cut into submissions by measured times.
+    pub fn cuts(&self) -> (usize, usize) {
+        (self.prepared.programs[MICRO_STEP].cuts(), self.prepared.programs[UPDATE].cuts())
     }
 
     /// The time of each dispatch of a micro-step and an update, by the device's clock.

@@ -10,6 +10,7 @@ mod decode;
 mod documents;
 mod dropout;
 mod elementwise;
+mod fingerprint;
 mod folded_grids;
 mod grad_norm;
 mod grouped;

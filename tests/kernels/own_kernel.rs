@@ -133,3 +133,15 @@ fn a_recording_that_does_not_fit_the_file_is_one_line() {
     assert!(too_wide.contains("refuses the shader mine/softplus:softplus f32 LANES=8192"), "{too_wide}");
     assert!(gpu.check().is_ok(), "the device works afterwards");
 }
+
+/// Its bounds checks are those of the driver where there are some, so a device without them does not run it.
+#[test]
+fn a_device_without_checks_of_buffers_refuses_it() {
+    let sources = Sources::default().with("mine/softplus", FILE).unwrap_or_else(|e| panic!("{e}"));
+    let added = GpuOptions { sources, unchecked_buffers: true, ..GpuOptions::default() };
+    let checked = GpuOptions { checked_shaders: true, unchecked_buffers: true, ..GpuOptions::default() };
+    for options in [added, checked] {
+        let error = block_on(Gpu::request(&options)).err().expect("a refusal").to_string();
+        assert!(error.ends_with("leave out GpuOptions::unchecked_buffers"), "{error}");
+    }
+}

@@ -109,12 +109,12 @@ fn plan_finds_what_fits() {
     for (memory, had) in [
         ("120MB", "recompute: False"),
         ("60MiB", "recompute: False"),
-        ("36000000", "recompute: False"),
+        ("40000000", "recompute: False"),
         ("120MB", "recompute: True"),
-        ("36000000", "recompute: [2]"),
-        ("36000000", "layers: [1]"),
+        ("40000000", "recompute: [2]"),
+        ("40000000", "layers: [1]"),
         ("60MiB", "select_recompute: True"),
-        ("36000000", r"select_recompute_exclude: ['attention\.flash_attention', 'feed_forward\.mul']"),
+        ("40000000", r"select_recompute_exclude: ['attention\.flash_attention', 'feed_forward\.mul']"),
     ] {
         let base = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/tiny.yaml");
         let text = format!(
@@ -138,7 +138,8 @@ fn plan_finds_what_fits() {
         let by_flags = plan(&again).succeeded().stdout;
         let headline = by_flags.lines().find_map(|line| line.strip_prefix("memory   ")).expect("memory");
         let peak = mebibytes(headline.split(" at its peak").next().expect("a peak"));
-        assert!(peak <= limit + 0.005, "{memory}: {headline}");
+        assert!(peak <= 0.9 * limit + 0.005, "{memory}: a tenth of it stays free: {headline}");
+        assert!(found.contains(" without 10 % for everything else\n"), "{found}");
         assert!(found.contains(headline), "the same as was printed with --fit:\n{by_flags}");
         // A run that keeps everything is looked at, whatever the file selects.
         assert!(
@@ -178,7 +179,7 @@ fn plan_says_when_nothing_fits() {
     println!("{}{}", refused.stdout, refused.stderr);
     assert_eq!((refused.code, refused.stderr.lines().count()), (Some(2), 1), "{}", refused.stderr);
     assert!(refused.stdout.contains("recomputed layers"), "what was looked at: {}", refused.stdout);
-    for text in ["error: nothing fits 4.0 MiB: ", "compute_dtype: bfloat16", "seq_length"] {
+    for text in ["error: nothing fits 3.6 MiB: ", "compute_dtype: bfloat16", "seq_length"] {
         assert!(refused.stderr.contains(text), "`{text}` is not in: {}", refused.stderr);
     }
     let refused = plan("--fit=8");
@@ -416,7 +417,11 @@ fn plan_fits_a_rank() {
 fn doctor_tests_the_kernels() {
     let report = run(&mut gristmill(["doctor", "--memory=8"])).succeeded().stdout;
     println!("{report}");
-    for text in ["adapters", "<- this one", "self-test  tier portable", "GFLOP/s", "fits: "] {
+    let verdict = report.lines().next().expect("a line");
+    assert!(verdict.starts_with("verdict    ") && verdict.contains(" passes: all "), "{verdict}");
+    for text in
+        ["adapters", "<- this one", "self-test  tier portable", "GFLOP/s", "fits: ", "8.00 GiB (as given)"]
+    {
         assert!(report.contains(text), "`{text}` is missing:\n{report}");
     }
     // The self-test covers the backward kernels too.
@@ -469,4 +474,35 @@ fn every_command_has_help() {
         run(&mut gristmill(["train", "configs/tiny.yaml", "--batch_size=4", "--help"])).succeeded();
     assert!(after_overrides.stdout.contains("--SECTION.KEY=VALUE"), "{}", after_overrides.stdout);
     assert_eq!(run(&mut gristmill([""; 0])).code, Some(2));
+}
+
+#[test]
+fn doctor_begins_with_its_verdict_and_names_its_flag() {
+    let ended = run(&mut gristmill(["doctor", "--device-name=no such adapter"]));
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("set --device-name to one of: "), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("context.device_name"), "{}", ended.stderr);
+}
+
+/// A device without the layer of Khronos, which this names as one that is installed and cannot be loaded: an instance that asks for
+/// it cannot be created, so a run that asked would find no adapter.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_layers_of_khronos_are_loaded_only_where_a_run_asks_for_them() {
+    let home = tempfile::tempdir().expect("a folder");
+    let layer = r#"{"file_format_version": "1.1.2", "layer": {"name": "VK_LAYER_KHRONOS_validation", "type": "GLOBAL",
+        "library_path": "./libabsent.so", "api_version": "1.3.250", "implementation_version": "1", "description": "absent"}}"#;
+    std::fs::write(home.path().join("VkLayer_khronos_validation.json"), layer).expect("a manifest");
+    let folder = home.path().join("run");
+    let train = |flag: &str| {
+        let mut command = gristmill(["train", "configs/tiny.yaml", "--stop_step=1", "--do_eval=False", flag]);
+        command.arg(format!("--output_dir={}", folder.display())).env("VK_LAYER_PATH", home.path());
+        command.env("VK_LOADER_DEBUG", "error,warn,layer").env_remove("WGPU_VALIDATION");
+        run(&mut command)
+    };
+    let asks = |ended: &crate::launch::Ended| ended.stderr.contains("libabsent.so");
+    let asked = train("--context.validation=True");
+    assert!(asks(&asked), "{}", asked.stderr);
+    let not_asked = train("--context.validation=False").succeeded();
+    assert!(!asks(&not_asked), "{}", not_asked.stderr);
 }

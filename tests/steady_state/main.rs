@@ -12,6 +12,7 @@ use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use runs::{Setup, new_trainer, on_ranks, save_checkpoint};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The host may be 3 submissions ahead of the device, and a step has at least 2, so a result is at most 2 steps late.
 const MOST_STEPS_LATE: u64 = 2;
@@ -100,6 +101,22 @@ fn nothing_is_created_and_nothing_waited_for_after_the_second_step() {
     // A host that waits for results has each of them at once.
     assert!(late >= schedule.steps / 2, "only {late} of {} results were not waited for", schedule.steps);
     assert!(*most <= MOST_STEPS_LATE, "results are up to {most} steps late");
+}
+
+/// After 20 steps the submissions of a step are timed, and programs cut by what they took, while the host runs ahead.
+#[test]
+fn measuring_submissions_again_creates_nothing() {
+    let _alone = alone();
+    let mut setup = Setup::new("measured", "").with(&["--train_dataset.eval_fraction=0.3"]);
+    setup.gpu_options.ahead = Some(3);
+    setup.gpu_options.submission_time = Some(Duration::from_millis(5));
+    let schedule = Schedule { steps: 40, evaluation_at: 12, checkpoint_at: 35 };
+    let Observed { lags, .. } = observe(&setup, &setup.gpu(), &schedule, |trainer| {
+        assert_eq!(trainer.cuts(), (2, 2), "the first replay, and after 20 steps");
+    });
+    // The steps that were timed and those around them are as late as the others.
+    let most = lags.iter().max().expect("steps");
+    assert!(lags[18..26].iter().any(|&lag| lag > 0) && *most <= MOST_STEPS_LATE, "{lags:?}");
 }
 
 /// With grouped products launched indirectly, and with capacities that change from step to step.

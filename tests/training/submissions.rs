@@ -60,6 +60,37 @@ fn cut_steps_compute_the_same() {
     assert!(whole.weights == cut.weights, "the weights differ");
 }
 
+/// The first replay measures an idle device, so programs are cut once more when it has worked for 20 steps. Nothing is waited for,
+/// so the new cuts hold a step or two later.
+#[test]
+fn submissions_are_measured_again_after_twenty_steps() {
+    let trained = |submission_time: Option<Duration>| {
+        let mut setup = Setup::new("measured", "");
+        setup.gpu_options.submission_time = submission_time;
+        let (plan, data, length) = setup.data();
+        let gpu = setup.gpu();
+        let mut trainer = new_trainer(&gpu, &plan, &length);
+        let micro_steps = plan.settings.runner.gradient_accumulation_steps as u64;
+        let (mut cuts, mut submissions) = (Vec::new(), vec![gpu.submissions()]);
+        for step in 0..24 {
+            block_on(trainer.step(step + 1, &data.train, step * micro_steps)).expect("a step");
+            trainer.finished_steps().expect("states");
+            submissions.push(gpu.submissions());
+            cuts.push(trainer.cuts());
+        }
+        block_on(trainer.wait()).expect("the device");
+        cuts.push(trainer.cuts());
+        let submissions: Vec<u64> = submissions.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        println!("{submission_time:?}: {submissions:?} submissions a step");
+        (cuts, tensors(&trainer, |arenas| &arenas.weights))
+    };
+    let (never, whole) = trained(None);
+    assert!(never.iter().all(|cuts| *cuts == (0, 0)), "a software adapter has no limit: {never:?}");
+    let (cuts, split) = trained(Some(Duration::from_millis(3)));
+    assert_eq!((cuts[0], cuts[19], cuts[24]), ((1, 1), (1, 1), (2, 2)), "{cuts:?}");
+    assert!(whole == split, "the weights differ");
+}
+
 /// A software driver executes a step while it is submitted, so the step's result is ready when the call returns.
 #[test]
 fn a_software_driver_returns_the_result_with_the_step() {

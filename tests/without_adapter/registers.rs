@@ -3,7 +3,7 @@
 #[path = "../radv/mod.rs"]
 mod radv;
 
-use crate::shaders::{both_ways, portable_variants};
+use crate::shaders::{conversions, portable_variants};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::kernels::{Capabilities, Kernel};
 use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
@@ -64,7 +64,7 @@ fn kernels() -> Vec<Kernel> {
         ([192, 128], Bf16),
     ];
     let attention =
-        sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(both_ways);
+        sizes.into_iter().flat_map(|(dims, element)| attention_kernels(dims, element)).flat_map(conversions);
     portable_variants().into_iter().chain(attention).chain(large_products()).collect()
 }
 

@@ -131,10 +131,17 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// A kernel, and the variant that converts f16 by the adapter's own instructions if it has one.
-pub fn both_ways(kernel: Kernel) -> impl Iterator<Item = Kernel> {
-    let native = Some(kernel.clone().natively(true)).filter(|native| *native != kernel);
-    [kernel].into_iter().chain(native)
+/// A kernel in all ways in which an adapter may convert f16, each once.
+pub fn conversions(kernel: Kernel) -> impl Iterator<Item = Kernel> {
+    let mut all = Vec::new();
+    for (native, integers) in [(false, false), (true, false), (false, true), (true, true)] {
+        let capabilities = Capabilities::portable().with_native_f16(native).with_integer_widening(integers);
+        let kernel = kernel.clone().converting(capabilities);
+        if !all.contains(&kernel) {
+            all.push(kernel);
+        }
+    }
+    all.into_iter()
 }
 
 /// Every variant of the tier for GPUs that a run can ask for.
@@ -230,7 +237,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(routers(capabilities))
         })
         .flat_map(|dispatch| {
-            both_ways(dispatch.kernel.clone()).map(move |kernel| Dispatch { kernel, ..dispatch.clone() })
+            conversions(dispatch.kernel.clone()).map(move |kernel| Dispatch { kernel, ..dispatch.clone() })
         })
         .collect()
 }
@@ -270,7 +277,9 @@ fn elements(module: &Module, variable: &Variable) -> &'static [Element] {
     let is_packed = base.inner == TypeInner::Vector { size: VectorSize::Bi, scalar: naga::Scalar::U32 };
     match &base.inner {
         _ if is_packed => &[Element::F16, Element::Bf16],
-        TypeInner::Scalar(naga::Scalar::U32) | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
+        TypeInner::Scalar(naga::Scalar::U32)
+        | TypeInner::Atomic(naga::Scalar::U32)
+        | TypeInner::Vector { scalar: naga::Scalar::U32, .. } => &[U32],
         TypeInner::Scalar(naga::Scalar::F32) | TypeInner::Vector { scalar: naga::Scalar::F32, .. } => &[F32],
         other => panic!("no tensor is bound as an array of {other:?}"),
     }

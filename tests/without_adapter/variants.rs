@@ -3,6 +3,7 @@
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
+use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
@@ -102,6 +103,8 @@ pub fn of_several_ranks(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("several ranks", capabilities);
     let offsets = rec.tensor("offsets", 2, 5, U32);
     local_offsets(&mut rec, offsets, 1);
+    let (weights, sums) = (rec.tensor("weights", 1, 40, F32), rec.tensor("fingerprints", 1, 2, U32));
+    fingerprint(&mut rec, weights, 0, sums, 0);
     for element in [F32, Element::F16, Element::Bf16] {
         let gradients = rec.tensor("gradients", 1, 40, element);
         zero(&mut rec, gradients);

@@ -5,10 +5,12 @@ use crate::settings::{RunConfig, RunPlan, SELECTIONS};
 use crate::train::fit::{Candidate, Fit};
 use indicatif::HumanBytes;
 
-/// A row for each candidate, with an arrow at the best.
-pub fn table(fit: &Fit, memory: u64) -> String {
+/// A row for each candidate, with an arrow at the best; they share `memory` bytes, which may be
+/// `of` bytes without a tenth.
+pub fn table(fit: &Fit, memory: u64, of: Option<u64>) -> String {
+    let of = of.map_or(String::new(), |of| format!(": {} without 10 % for everything else", HumanBytes(of)));
     let mut lines = vec![
-        format!("fit      in {}", HumanBytes(memory)),
+        format!("fit      in {}{of}", HumanBytes(memory)),
         "         batch_size  accumulation  recomputed layers  peak memory  more work".to_string(),
     ];
     for candidate in &fit.candidates {

@@ -17,6 +17,14 @@ rows! {
         /// Whether f16 is converted by the adapter's own instructions, if it has them and they pass a test; otherwise by integer
         /// arithmetic, which gives the same bits but for the payload of a NaN.
         native_f16: bool = Host.default(true),
+        /// How long one wait for the device may take, in seconds; then it is taken to hang, and the run ends.
+        hang_timeout: u64 = Host.default(600).within(COUNT),
+        /// Turns on the backend's own validation: on Vulkan the layers of Khronos, where they are installed, on DX12 its debug
+        /// layer. Launches then take many times as long.
+        validation: bool = Host.default(false),
+        /// Whether Vulkan drivers check every access to a buffer, as wgpu asks them to. Our kernels stay within their buffers, and some
+        /// drivers compile them to longer programs with the checks. On Metal and DX12 the key changes nothing.
+        robust_buffers: bool = Host.default(true),
         /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }

@@ -1,9 +1,10 @@
 //! Whether all ranks of a run do the same: if not, they would wait for each other's exchanges for ever.
 
 use crate::data::Dataset;
+use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::ranks::Ranks;
-use crate::settings::{Context, RunPlan};
+use crate::settings::{Context, RunPlan, Sharded};
 use crate::train::recordings::Recordings;
 
 /// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ, and where
@@ -27,6 +28,43 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
         data: fingerprints.join(" and "),
     };
     check(ranks, own, Own::difference).await
+}
+
+/// Has all ranks widen f16 in integers if one must, so that all run the same kernels.
+///
+/// # Errors
+/// A rank that has ended.
+pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()> {
+    let all = ranks.at_first(vec![u8::from(gpu.capabilities().widens_in_integers)]).await?;
+    if ranks.from_first(|| Ok(all.contains(&1))).await? {
+        gpu.widen_in_integers();
+    }
+    Ok(())
+}
+
+/// Fails on all ranks if one computes on another kind of device than the first one, or with other kernels, while several ranks
+/// compute the same update: they would round it differently, and their weights would drift apart. Where each weight is updated by
+/// one rank, which sends it to the others, devices may differ.
+///
+/// # Errors
+/// What differs, on the first rank that does; a rank that has ended.
+pub(super) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> Result<()> {
+    let sharing = &plan.sharding;
+    if sharing.what != Sharded::None && sharing.ranks == plan.layout.data {
+        return Ok(());
+    }
+    let report = gpu.report();
+    let own = format!("{} ({}, {}), {}", report.name, report.backend, report.driver, gpu.capabilities());
+    check(ranks, own, |own, first| {
+        (own != first).then(|| {
+            format!(
+                "its device is {own}, and that of rank 0 {first}: they would round the same update differently, and their \
+                 weights would drift apart; give all ranks devices of one kind with context.device_name and one context.tier, \
+                 or have each weight updated by one rank with parallel.enable_parallel_optimizer=True"
+            )
+        })
+    })
+    .await
 }
 
 /// Fails on all ranks if one has divided the parameters otherwise than the first one, which an adapter with smaller bindings does.

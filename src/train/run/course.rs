@@ -224,6 +224,7 @@ impl Course<'_> {
     async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         self.settle(trainer).await?;
         self.is_save_due = false;
+        trainer.check_replicas(self.state.step, self.saved).await?;
         trainer.save_on_ranks(&self.state, &self.checkpoints).await?;
         tracing::debug!("saved the checkpoint of step {}", self.state.step);
         self.saved = Some(self.state.step);

@@ -12,7 +12,8 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 }
 
 /// Runs a case on one tier, checked and unchecked; if its kernels share loads between lanes, also without sharing. If its
-/// kernels convert f16 by the adapter's own instructions, all of that also with packed halves.
+/// kernels convert f16 by the adapter's own instructions, all of that also with packed halves; if they store f16, also with halves
+/// that are widened in integers.
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
@@ -24,6 +25,11 @@ pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
             check_capabilities(&format!("{name} packed"), capabilities.with_native_f16(false), build);
         let is_equal = packed == outputs || !compiles_as_written();
         assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
+    }
+    if uses(Condition::F16, capabilities, build) {
+        let name = format!("{name} widened in integers");
+        let widened = run(&name, &devices()[1], capabilities.with_integer_widening(true), build);
+        assert!(widened == outputs || !compiles_as_written(), "{name}: the result changes");
     }
 }
 
@@ -53,13 +59,14 @@ struct Device {
     turn: Mutex<()>,
 }
 
-/// One device with the shaders' run-time checks and one without, shared by all tests. On llvmpipe their compiled kernels take
+/// One device with the shaders' run-time checks and one without, which on Vulkan has none of the driver either, shared by all tests. On llvmpipe their compiled kernels take
 /// 2.3 GB of host memory in the end; devices for each test would take 0.8 GB, and the tests half as long again.
 fn devices() -> &'static [Device; 2] {
     static DEVICES: OnceLock<[Device; 2]> = OnceLock::new();
     DEVICES.get_or_init(|| {
         [true, false].map(|checked_shaders| {
-            let options = GpuOptions { checked_shaders, ..GpuOptions::default() };
+            let unchecked_buffers = !checked_shaders;
+            let options = GpuOptions { checked_shaders, unchecked_buffers, ..GpuOptions::default() };
             let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
             pollster::block_on(gpu.try_native_f16());
             Device { gpu, turn: Mutex::new(()) }

@@ -5,6 +5,7 @@ mod checkpoints;
 mod deaths;
 mod exchanges;
 mod memory;
+mod replicas;
 mod spread;
 mod traffic;
 mod whole_runs;

@@ -1,0 +1,75 @@
+//! Opens an adapter: the features and limits of its device.
+
+use super::adapter::check_limits;
+use super::options::GpuOptions;
+use super::vulkan::open_without_robustness;
+use crate::error::{Error, Result};
+
+/// Size of the blocks of device memory that smaller buffers share, in bytes; larger ones have a block of their own. wgpu's
+/// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
+const BLOCK: u64 = 8 << 20;
+
+/// Opens `adapter` with its full limits.
+///
+/// # Errors
+/// A limit below what the kernels use; shaders that need checks on a device without them; a driver that refuses.
+pub(super) async fn open(
+    adapter: &wgpu::Adapter,
+    options: &GpuOptions,
+    with_subgroups: bool,
+) -> Result<(wgpu::Device, wgpu::Queue)> {
+    let name = adapter.get_info().name;
+    check_limits(&name, &adapter.limits())?;
+    let mut wanted =
+        wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::PIPELINE_CACHE | wgpu::Features::SHADER_F16;
+    wanted.set(wgpu::Features::SUBGROUP, with_subgroups);
+    let features = adapter.features() & wanted;
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("gristmill"),
+        required_features: features,
+        required_limits: adapter.limits(),
+        memory_hints: wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: BLOCK..BLOCK },
+        ..wgpu::DeviceDescriptor::default()
+    };
+    if options.unchecked_buffers
+        && let Some(opened) = open_unchecked(adapter, options, &descriptor)?
+    {
+        return Ok(opened);
+    }
+    let mut opened = adapter.request_device(&descriptor).await;
+    if opened.is_err() && features.contains(wgpu::Features::SHADER_F16) {
+        // Runs need it for speed alone.
+        let required_features = features - wgpu::Features::SHADER_F16;
+        opened = adapter.request_device(&wgpu::DeviceDescriptor { required_features, ..descriptor }).await;
+    }
+    opened.map_err(|e| Error::NoAdapter(format!("{name} could not be opened: {e}")))
+}
+
+/// Opens `adapter` without the driver's checks of buffers; `None` where it has none that can be left out.
+fn open_unchecked(
+    adapter: &wgpu::Adapter,
+    options: &GpuOptions,
+    descriptor: &wgpu::DeviceDescriptor<'_>,
+) -> Result<Option<(wgpu::Device, wgpu::Queue)>> {
+    if options.checked_shaders || options.sources.has_added() {
+        return Err(Error::Plan(
+            "shaders of a user, and checked ones, count on the driver's checks of buffers: leave out \
+             GpuOptions::unchecked_buffers"
+                .into(),
+        ));
+    }
+    let info = adapter.get_info();
+    // SAFETY: only shaders of this crate run on it, which are unchecked anyway and stay within their bindings: tests run each of
+    // them with guard zones around every binding.
+    match unsafe { open_without_robustness(adapter, descriptor) } {
+        Some(Ok(opened)) => Ok(Some(opened)),
+        Some(Err(error)) => Err(Error::NoAdapter(format!(
+            "{} could not be opened without robust buffers: {error}; write context.robust_buffers: True",
+            info.name
+        ))),
+        None => {
+            tracing::warn!("context.robust_buffers changes nothing on {:?}, only on Vulkan", info.backend);
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Whether ranks that hold the same weights still hold the same bits.
+//!
+//! Each rank updates its copy of what it shares with others. They stay equal because the devices compute alike; if one does not,
+//! by its driver or by a fault of its memory, a checkpoint would mix what drifted apart. So before each one every rank computes
+//! fingerprints of its weights on the device, in a recording of its own that steps do not replay, and the first rank compares
+//! those of what several hold. What one rank holds alone, its part of sharded weights or of spread experts, has nothing to be
+//! compared with.
+
+use super::arenas::Arenas;
+use super::recordings::persistent;
+use super::sharing::Sharing;
+use super::trainer::Trainer;
+use crate::device::Exchanges;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::kernels::Capabilities;
+use crate::model::ExpertState;
+use crate::model::arena::{Arena, ArenaLayout, Part};
+use crate::model::parameters::Spec;
+use crate::ops::fingerprint::fingerprint;
+use crate::ranks::Ranks;
+use crate::record::{Persistents, Recorder, Recording, Tensor};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+
+/// The fingerprints of what a rank holds of the weights.
+pub struct Replicas {
+    /// Adds to the fingerprints of all weights.
+    pub recording: Recording,
+    /// A row for each (N, 2).
+    sums: Tensor,
+    /// What each row is of, in the same order on all ranks.
+    held: Vec<Held>,
+}
+
+/// What a rank holds of a tensor.
+struct Held {
+    /// The parameter's path, or the router.
+    path: String,
+    /// Which rows of the whole, and which elements of the segments: equal on ranks that hold the same.
+    place: u64,
+}
+
+/// What a rank tells the first one of a tensor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+struct Told {
+    place: u64,
+    sums: [u32; 2],
+}
+
+impl Replicas {
+    /// Those of the weights in `arenas` and of the biases of `experts`; `None` for a single rank.
+    ///
+    /// # Errors
+    /// A launch over WebGPU's limits.
+    pub(super) fn new(
+        layout: &ArenaLayout,
+        arenas: &Arenas,
+        experts: Option<&ExpertState>,
+        sharing: &Sharing,
+        persistents: &mut Persistents,
+        capabilities: Capabilities,
+    ) -> Result<Option<Self>> {
+        if sharing.ranks.world() == 1 {
+            return Ok(None);
+        }
+        let mut tensors: Vec<(Held, Vec<(Tensor, u32)>)> = Vec::new();
+        for arena in [&arenas.weights, &arenas.copies] {
+            let stored = layout.parameters.iter().filter(|(_, parts)| arena.holds(parts));
+            tensors.extend(stored.map(|(spec, parts)| held_of(arena, spec, parts)));
+        }
+        if let Some(experts) = experts {
+            let biases = experts.layers().filter_map(|layer| Some((layer, experts.bias(layer)?)));
+            tensors.extend(biases.map(|(layer, bias)| {
+                (Held { path: format!("layers.{layer}.router.bias"), place: 0 }, vec![(bias, 0)])
+            }));
+        }
+        let sums = persistents.tensor("fingerprints", tensors.len() as u32, 2, Element::U32);
+        let mut rec = Recorder::new("fingerprints", capabilities);
+        for (index, (Held { path, .. }, parts)) in (0..).zip(&tensors) {
+            rec.scope(path.as_str(), |rec| {
+                parts.iter().for_each(|(part, first)| fingerprint(rec, *part, *first, sums, index));
+            });
+        }
+        let held = tensors.into_iter().map(|(held, _)| held).collect();
+        Ok(Some(Self { recording: rec.try_finish()?, sums, held }))
+    }
+}
+
+/// What this rank holds of a parameter in `arena`: flat rows, with the place of their first word.
+fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u32)>) {
+    let held: Vec<(usize, Range<u64>)> = parts
+        .iter()
+        .flat_map(|part| {
+            let whole = part.range(spec, part.first_row, part.first_row + part.rows);
+            arena.held_in(part.segment, &whole).into_iter().map(|range| (part.segment, range))
+        })
+        .collect();
+    let mut place = DefaultHasher::new(); // all ranks run the same program
+    (spec.share.map(|share| share.first_row), &held).hash(&mut place);
+    let flat = |(segment, range): (usize, Range<u64>)| {
+        let first = range.start * arena.element(segment).bytes() / 4;
+        (arena.range(segment, range), first as u32)
+    };
+    (Held { path: spec.path.clone(), place: place.finish() }, held.into_iter().map(flat).collect())
+}
+
+impl Trainer<'_> {
+    /// Fails on all ranks if two hold other weights where they should hold the same. `saved` is the step of the newest
+    /// checkpoint. Training waits.
+    ///
+    /// # Errors
+    /// Weights that differ; a device that fails; a rank that has ended.
+    pub async fn check_replicas(&mut self, step: u64, saved: Option<u64>) -> Result<()> {
+        let ranks = self.exchanger.ranks().clone();
+        let own = ranks.agree(self.told().await).await?;
+        let all = ranks.at_first(bytemuck::cast_slice(&own).to_vec()).await?;
+        let told: Vec<Told> = bytemuck::pod_collect_to_vec(&all);
+        ranks.from_first(|| self.compare(&told, &ranks, step, saved)).await
+    }
+
+    /// The fingerprints of what this rank holds.
+    async fn told(&mut self) -> Result<Vec<Told>> {
+        let Some(Replicas { recording, sums, .. }) = &self.recordings.replicas else { return Ok(Vec::new()) };
+        let (program, sums) = (self.recordings.index_of(Some(recording)), *sums);
+        let mut encoder = self.gpu.encoder();
+        if let (Some(program), Some(id)) = (program, persistent(sums)) {
+            encoder.clear(&self.buffers, id);
+            self.replay(&mut encoder, program, Exchanges::All).await?;
+        }
+        encoder.submit().await?;
+        let mut words: Vec<[u32; 2]> = Vec::new();
+        let mut take = |row: &[u8]| {
+            words.extend(bytemuck::pod_collect_to_vec::<u8, [u32; 2]>(row));
+            Ok(())
+        };
+        self.read_rows(sums, &mut take).await?;
+        let held = self.recordings.replicas.iter().flat_map(|replicas| &replicas.held);
+        Ok(held.zip(words).map(|(Held { place, .. }, sums)| Told { place: *place, sums }).collect())
+    }
+
+    /// Compares what all ranks have told, on the first.
+    fn compare(&self, told: &[Told], ranks: &Ranks, step: u64, saved: Option<u64>) -> Result<()> {
+        let Some(Replicas { held, .. }) = &self.recordings.replicas else { return Ok(()) };
+        let Some((tensor, rank, other)) = first_difference(told, ranks.size()) else { return Ok(()) };
+        let path = &held[tensor].path;
+        let from = saved.map_or("start again".to_string(), |saved| {
+            format!("continue from the checkpoint of step {saved} with --resume_training=True")
+        });
+        Err(Error::Ranks(format!(
+            "rank {rank} has other weights than rank {other} after step {step}, first in {path}: their replicas have drifted \
+             apart, and no checkpoint of it is written; give all ranks devices and drivers of one kind that pass `gristmill \
+             doctor`, and {from}"
+        )))
+    }
+}
+
+/// The first tensor of which a rank, and an earlier one, hold the same elements with other bits: the tensor and the two ranks.
+fn first_difference(told: &[Told], ranks: usize) -> Option<(usize, usize, usize)> {
+    let tensors = told.len() / ranks;
+    let of = |rank: usize, tensor: usize| told[rank * tensors + tensor];
+    (0..tensors).find_map(|tensor| {
+        (1..ranks).find_map(|rank| {
+            let own = of(rank, tensor);
+            let other = (0..rank).find(|&other| of(other, tensor).place == own.place)?;
+            (of(other, tensor).sums != own.sums).then_some((tensor, rank, other))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Told, first_difference};
+
+    /// By rank: the place and the bits of two tensors.
+    fn told(all: &[[(u64, u32); 2]]) -> Vec<Told> {
+        all.iter().flatten().map(|&(place, sum)| Told { place, sums: [7, sum] }).collect()
+    }
+
+    #[test]
+    fn only_what_is_held_twice_is_compared() {
+        let whole = told(&[[(1, 10), (1, 20)], [(1, 10), (1, 20)], [(1, 10), (1, 20)]]);
+        assert_eq!(first_difference(&whole, 3), None);
+        let drifted = told(&[[(1, 10), (1, 20)], [(1, 10), (1, 20)], [(1, 10), (1, 21)]]);
+        assert_eq!(first_difference(&drifted, 3), Some((1, 2, 0)));
+        // Ranks 0 and 2 hold one half, 1 and 3 the other.
+        let halves = [[(1, 10), (1, 20)], [(1, 10), (2, 30)], [(1, 10), (1, 20)], [(1, 10), (2, 31)]];
+        assert_eq!(first_difference(&told(&halves), 4), Some((1, 3, 1)));
+        assert_eq!(first_difference(&told(&halves[..3]), 3), None, "and what one has alone is not");
+    }
+}
