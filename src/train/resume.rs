@@ -2,7 +2,7 @@
 
 use super::length::RunLength;
 use super::trainer::Trainer;
-use crate::data::{Batches, DocumentRules};
+use crate::data::{Dataset, DocumentRules};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
@@ -32,7 +32,8 @@ pub(super) fn start_of(settings: &Run) -> Result<Start> {
 }
 
 /// The state of a new run. A checkpoint must match it in everything but its counters.
-pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) -> TrainerState {
+pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) -> TrainerState {
+    let hashes = data.hashes();
     TrainerState {
         format_version: FORMAT_VERSION,
         step: 0,
@@ -40,8 +41,10 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) ->
         micro_step: 0,
         loss_scale: plan.settings.wrapper.scale_sense.loss_scale_value,
         scaler: None,
-        data_fingerprint: data.fingerprint(),
-        decisions: decisions(plan, length, data.rules()),
+        data_fingerprint: data.train.fingerprint(),
+        data_hash: hashes.map(|hashes| hashes.train),
+        eval_data_hash: hashes.and_then(|hashes| hashes.eval),
+        decisions: decisions(plan, length, data.train.rules()),
     }
 }
 

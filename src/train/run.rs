@@ -2,9 +2,11 @@
 
 mod alike;
 mod course;
+mod data_watch;
 
 use self::alike::{check_division, check_run};
 use self::course::{Course, Results};
+use self::data_watch::DataWatch;
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
 use super::health::Health;
@@ -113,14 +115,13 @@ async fn train(
     ranks: Ranks,
     first: Option<First<'_>>,
 ) -> Result<Summary> {
-    let loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
-    let Loaded { config, data, length } = &loaded;
-    let plan = &config.plan;
-    if plan.settings.monitor.print_struct {
-        announce_parameters(plan);
+    let mut loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
+    if loaded.config.plan.settings.monitor.print_struct {
+        announce_parameters(&loaded.config.plan);
         return Ok(Summary::default());
     }
-    check_run(&ranks, plan, data).await?;
+    loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
+    let (plan, length) = (&loaded.config.plan, &loaded.length);
     let gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
@@ -134,6 +135,8 @@ struct Loaded {
     config: RunConfig,
     data: Dataset,
     length: RunLength,
+    /// Whether this rank reads the data where the first one does.
+    reads_first_files: bool,
 }
 
 impl Loaded {
@@ -146,7 +149,7 @@ impl Loaded {
             check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
         }
         let length = RunLength::new(plan, data.train.steps_per_epoch());
-        Ok(Self { config, data, length })
+        Ok(Self { config, data, length, reads_first_files: true })
     }
 }
 
@@ -178,7 +181,7 @@ async fn train_on(
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
 ) -> Result<Summary> {
-    let Loaded { config, data, length } = loaded;
+    let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let start = ranks.from_first(|| start_of(&settings.run)).await?;
     if start != Start::Resume {
@@ -187,7 +190,7 @@ async fn train_on(
     ranks.from_first(|| prepare_folders(&plan.model, settings)).await?;
 
     let folder = open_folder(&ranks, plan, start).await?;
-    let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
+    let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, data)).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
@@ -249,8 +252,12 @@ async fn train_on(
         plan,
         total_steps: length.total_steps,
         data,
-        // Ranks of one machine read the same files.
-        data_check: (ranks.local_rank() == 0).then(|| data.check_in_background()),
+        data_watch: DataWatch::start(
+            data,
+            // Ranks of one machine read the same files, unless their flags name others.
+            ranks.local_rank() == 0 || !*reads_first_files,
+            folder.resume_point().map(|(_, newest)| newest.to_path_buf()),
+        ),
         evaluation,
         interrupt,
         state,
