@@ -1,6 +1,7 @@
 //! Where a run starts: at step 0, or at its newest checkpoint.
 
 use super::length::RunLength;
+use super::run::Milestone;
 use super::trainer::Trainer;
 use crate::data::{Dataset, DocumentRules};
 use crate::error::{Error, Result};
@@ -48,19 +49,31 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) ->
     }
 }
 
-/// The folder of the run of `plan`. The first rank makes or opens it, and the others hear where the run goes on.
+/// The folder of the run of `plan`. The first rank makes or opens it, and the others hear where the run goes on. `heard` is told
+/// before it is made, since from then on it refuses the next start.
 ///
 /// # Errors
 /// Those of [`RunFolder::create`].
-pub(super) async fn open_folder(ranks: &Ranks, plan: &RunPlan, start: Start) -> Result<RunFolder> {
+pub(super) async fn open_folder(
+    ranks: &Ranks,
+    plan: &RunPlan,
+    start: Start,
+    heard: &mut dyn FnMut(Milestone<'_>),
+) -> Result<RunFolder> {
     let path = plan.settings.run.folder();
     let mut made = None;
     let resume_point = ranks.from_first(|| {
+        if start == Start::New {
+            heard(Milestone::Makes(&path));
+        }
         let folder = made.insert(RunFolder::create(&path, &plan.to_yaml(), start)?);
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(folder.resume_point().map(|(step, path)| (step, name(path))))
     });
     let resume_point = resume_point.await?;
+    if start == Start::New && made.is_none() {
+        heard(Milestone::Made(&path));
+    }
     Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
 }
 

@@ -82,7 +82,20 @@ pub async fn run_on_ranks(
     run_watched(config, overrides, interrupt, ranks, &mut |_| {}).await
 }
 
-/// The same, and the first rank passes the run folder to `opened` once it is there and the log goes on in it, before the first step.
+/// How far a run has got on a rank.
+#[derive(Clone, Copy, Debug)]
+pub enum Milestone<'a> {
+    /// The first rank is about to make the run folder.
+    Makes(&'a Path),
+    /// The first rank has made it; on the others.
+    Made(&'a Path),
+    /// The log goes on in the run folder; only on the first rank.
+    Opened(&'a Path),
+    /// The first step begins.
+    Trains,
+}
+
+/// The same, and every rank says to `heard` where it has got to.
 ///
 /// # Errors
 /// Those of [`run_on_ranks`].
@@ -91,21 +104,13 @@ pub async fn run_watched(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    opened: &mut dyn FnMut(&Path),
+    heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        let first = First { log: Log::start(), opened };
-        return train(config, overrides, interrupt, ranks, Some(first)).await;
+        return train(config, overrides, interrupt, ranks, Some(Log::start()), heard).await;
     }
-    train(config, overrides, interrupt, ranks, None).with_subscriber(NoSubscriber::default()).await
-}
-
-/// What only the first rank has.
-struct First<'a> {
-    log: Log,
-    /// Is told the run folder.
-    opened: &'a mut dyn FnMut(&Path),
+    train(config, overrides, interrupt, ranks, None, heard).with_subscriber(NoSubscriber::default()).await
 }
 
 async fn train(
@@ -113,7 +118,8 @@ async fn train(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    first: Option<First<'_>>,
+    log: Option<Log>,
+    heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     let mut loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
     if loaded.config.plan.settings.monitor.print_struct {
@@ -126,7 +132,7 @@ async fn train(
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
-    let trained = train_on(&mut trainer, &loaded, first, peak, interrupt, ranks).await;
+    let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks, heard).await;
     trained.map_err(|error| trainer.explain(error))
 }
 
@@ -176,10 +182,11 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
 async fn train_on(
     trainer: &mut Trainer<'_>,
     loaded: &Loaded,
-    mut first: Option<First<'_>>,
+    log: Option<Log>,
     peak: Peak,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
+    heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
@@ -189,12 +196,12 @@ async fn train_on(
     }
     ranks.from_first(|| prepare_folders(&plan.model, settings)).await?;
 
-    let folder = open_folder(&ranks, plan, start).await?;
+    let folder = open_folder(&ranks, plan, start, heard).await?;
     let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, data)).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
-    let mounted = first.as_mut().map(|First { log, opened }| {
+    let mounted = log.as_ref().map(|log| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
         if ranks.size() > 1 {
@@ -212,7 +219,7 @@ async fn train_on(
         let places = progress_plan(plan, length, state.step, peak);
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
-        opened(folder.path());
+        heard(Milestone::Opened(folder.path()));
         let after = (start != Start::New).then_some(state.step);
         instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
     });
@@ -263,6 +270,7 @@ async fn train_on(
         state,
         ranks,
     };
+    heard(Milestone::Trains);
     let trained = match course.train(trainer).await {
         Ok(()) => course.finish(trainer).await,
         failed => {
@@ -270,7 +278,7 @@ async fn train_on(
             failed.map(|()| Summary::default())
         }
     };
-    if first.is_some() {
+    if log.is_some() {
         if let Err(error) = &trained {
             tracing::error!(target: FILE_TARGET, "{}", trainer.explain(error.clone()));
         }
