@@ -1,5 +1,9 @@
 //! The crate's error type. Every message is one line that names the culprit and the remedy, or several such lines.
 
+mod foreign;
+
+pub(crate) use foreign::foreign;
+
 use std::path::{Path, PathBuf};
 
 /// A result with the crate's [`Error`].

@@ -17,6 +17,8 @@ const MAX_SEQUENCES: usize = 4096;
 
 /// The flags of `generate`.
 #[derive(clap::Args)]
+// `--temperature -1` is a number out of range, not a flag `-1`.
+#[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// The folder of a run (output/tiny: its newest checkpoint), or a checkpoint in one
     run: PathBuf,
@@ -98,6 +100,13 @@ fn prompts<'a>(arguments: &'a Arguments, run: &TrainedRun) -> Result<Vec<Prompt<
     let mut prompts = Vec::new();
     for text in &arguments.prompt {
         let tokens = prompt_tokens(run, text)?;
+        let window = run.plan.model.seq_length;
+        if tokens.len() > window {
+            eprintln!(
+                "notice: the prompt has {} tokens, and the model reads {window}: it continues the last {window} alone",
+                tokens.len()
+            );
+        }
         prompts.extend(std::iter::repeat_n((text.as_str(), tokens), arguments.samples));
     }
     Ok(prompts)

@@ -8,6 +8,7 @@
 mod doctor;
 mod explain;
 mod generate;
+mod interrupt;
 mod merge;
 #[cfg(not(feature = "plots"))]
 mod no_plots;

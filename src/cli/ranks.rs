@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long the other processes leave the first one to print what they would print too: launchers end all processes when one
 /// ends with an error.
-const FIRST_SPEAKS: Duration = Duration::from_secs(2);
+pub(super) const FIRST_SPEAKS: Duration = Duration::from_secs(2);
 
 /// How long a process waits for its own end after it has aborted the others.
 const ABORT: Duration = Duration::from_secs(10);

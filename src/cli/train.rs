@@ -2,16 +2,15 @@
 
 use super::Configured;
 use super::config_to;
+use super::interrupt::Interrupt;
 use super::output::say;
 use super::parse::{options_first, parse};
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
 use crate::error::Result;
-use crate::ranks::launcher;
+use crate::train::Milestone;
 use clap::Parser;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The section of `--help` on overrides.
 pub const OVERRIDES: &str = "\
@@ -31,14 +30,14 @@ The flags of the original's launcher work too: --config FILE in place of CONFIG,
 
 A run leaves config.yaml, metrics.jsonl, checkpoint/, log.txt and report.html in output_dir/run_name
 (./output/tiny for configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one
-exits at once.";
+exits at once, as the first one does before step 1.";
 
 /// The section of `--help` on exit codes.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0    complete, or interrupted and saved
   2    an error; the last line says what is wrong and what to do
-  130  interrupted twice";
+  130  interrupted before the first step, or twice";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,14 +88,22 @@ impl Arguments {
     pub fn run(&self) -> Result<()> {
         let Configured { config, overrides } = &self.configured;
         let address = self.watch.as_deref().map(WatchAddress::parse).transpose()?;
-        let interrupt = interrupt_flag();
-        on_ranks(self.ranks.map(usize::from), |ranks| {
+        let interrupt = Interrupt::listen();
+        let done = on_ranks(self.ranks.map(usize::from), |ranks| {
             let mut watcher = None; // for as long as the run takes
-            let mut opened =
-                |folder: &Path| watcher = address.clone().and_then(|address| Watcher::start(address, folder));
-            let run = crate::train::run_watched(config, overrides, interrupt.clone(), ranks, &mut opened);
-            pollster::block_on(run).map(drop)
-        })
+            let mut heard = |milestone: Milestone<'_>| {
+                interrupt.hear(&milestone);
+                if let Milestone::Opened(folder) = milestone {
+                    watcher = address.clone().and_then(|address| Watcher::start(address, folder));
+                }
+            };
+            let run = crate::train::run_watched(config, overrides, interrupt.flag(), ranks, &mut heard);
+            let done = pollster::block_on(run).map(drop);
+            interrupt.settle();
+            done
+        });
+        interrupt.settle();
+        done
     }
 }
 
@@ -135,23 +142,4 @@ pub fn join_watch(arguments: &mut Vec<String>) {
         .is_some_and(|value| WatchAddress::is_meant(value))
         .then(|| arguments.remove(at + 1));
     arguments[at] = format!("--watch={}", value.unwrap_or_default());
-}
-
-/// A flag that the first Ctrl-C or SIGTERM sets, upon which the run finishes its step and saves. The second exits the
-/// process.
-fn interrupt_flag() -> Arc<AtomicBool> {
-    let interrupt = Arc::new(AtomicBool::new(false));
-    let flag = interrupt.clone();
-    let handler = ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        if launcher::process() == 0 {
-            eprintln!("finishing the step and saving; interrupt again to exit at once");
-        }
-    });
-    if let Err(error) = handler {
-        eprintln!("warning: an interrupt will not save the run: {error}");
-    }
-    interrupt
 }

@@ -1,23 +1,13 @@
-//! The check of streams that are too long to be read before step 1.
+//! The reading of streams that are too long to be read before step 1.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use super::statistics::check_chunk;
-use super::stream::TokenStream;
+use super::reading::{Reading, Stopped};
 use crate::error::Error;
 
-/// A stream and the vocabulary that its tokens must fit.
-#[derive(Clone, Debug)]
-pub(super) struct Unchecked {
-    pub stream: Arc<TokenStream>,
-    pub vocab_size: usize,
-    /// A token that may be outside the vocabulary, since a model never reads it.
-    pub pad: Option<u32>,
-}
-
-/// Streams that a thread is checking while the run trains. Dropping it ends the thread.
+/// Streams that a thread checks and hashes while the run trains. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct BackgroundCheck {
     shared: Arc<Shared>,
@@ -30,12 +20,12 @@ struct Shared {
 }
 
 impl BackgroundCheck {
-    /// Starts reading `streams`. Where there are no threads nothing is checked: batches are, one by one.
-    pub(super) fn start(streams: Vec<Unchecked>) -> Self {
+    /// Starts `readings`. Where there are no threads nothing is checked: batches are, one by one.
+    pub(super) fn start(readings: Vec<Reading>) -> Self {
         let shared = Arc::new(Shared::default());
-        if !streams.is_empty() {
+        if !readings.is_empty() {
             let ours = shared.clone();
-            let check = move || streams.iter().for_each(|stream| ours.check(stream));
+            let check = move || readings.iter().for_each(|reading| ours.check(reading));
             let _ = thread::Builder::new().name("data check".to_string()).spawn(check);
         }
         Self { shared }
@@ -54,15 +44,8 @@ impl Drop for BackgroundCheck {
 }
 
 impl Shared {
-    fn check(&self, Unchecked { stream, vocab_size, pad }: &Unchecked) {
-        // The error is `None` once nobody waits for it.
-        let checked = stream.try_for_each_chunk(0..stream.len(), |start, chunk| {
-            match self.is_dropped.load(Ordering::Relaxed) {
-                true => Err(None),
-                false => check_chunk(start, chunk, *vocab_size, *pad).map_err(Some),
-            }
-        });
-        if let Err(Some(error)) = checked {
+    fn check(&self, reading: &Reading) {
+        if let Err(Stopped::Fault(error)) = reading.read(|| self.is_dropped.load(Ordering::Relaxed)) {
             let _ = self.fault.set(error); // only the first counts
         }
     }
@@ -71,18 +54,18 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::stream::TokenStream;
     use std::time::Duration;
 
-    fn unchecked(tokens: Vec<u8>) -> Unchecked {
-        Unchecked { stream: Arc::new(TokenStream::from_bytes(tokens)), vocab_size: 9, pad: Some(11) }
+    fn reading(tokens: Vec<u8>) -> Reading {
+        Reading::new(Arc::new(TokenStream::from_bytes(tokens)), 9, Some(11))
     }
 
     #[test]
     fn the_first_bad_token_of_all_streams_is_named() {
         let mut long = vec![8; 300_000];
         long[200_000] = 10;
-        let check =
-            BackgroundCheck::start(vec![unchecked(vec![1, 11, 8]), unchecked(long), unchecked(vec![12])]);
+        let check = BackgroundCheck::start(vec![reading(vec![1, 11, 8]), reading(long), reading(vec![12])]);
         while check.fault().is_none() {
             thread::sleep(Duration::from_millis(1));
         }

@@ -178,6 +178,11 @@ impl Batches {
         self.sources.iter().map(|rows| rows.source.range.clone()).collect()
     }
 
+    /// The streams of tokens and labels, in order, each with the part of it that rows are made of.
+    pub(super) fn streams(&self) -> Vec<(&Arc<TokenStream>, Range<u64>)> {
+        self.sources.iter().flat_map(|rows| rows.streams()).collect()
+    }
+
     /// Unigram entropy, in nats, of the targets of an epoch.
     pub fn unigram_entropy(&self) -> f64 {
         let rows = self.micro_steps_per_epoch() * self.spec.batch_size as u64;
@@ -187,8 +192,8 @@ impl Batches {
         counts.entropy()
     }
 
-    /// A hash of the data, the weights of its sources and the document rules, by which a resumed run notices that they
-    /// have changed. Checkpoints store it: it must not change for the same data.
+    /// A hash of a sample of the data, the weights of its sources and the document rules, known without reading all of it.
+    /// By it a resumed run notices at once that they are others. Checkpoints store it: it must not change for the same data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0;
         for rows in &self.sources {

@@ -1,18 +1,19 @@
 //! The data of a run: loaders turned into batches for training and evaluation.
 
-use super::background_check::{BackgroundCheck, Unchecked};
+use super::background_check::BackgroundCheck;
 use super::batches::{BatchSpec, Batches};
 use super::codec::Codec;
 use super::config::{DataConfig, Loader, TokenizerConfig};
+use super::content_hash::{DataHashes, HashParts};
 use super::document_rules::DocumentRules;
+use super::reading::{Reading, Stopped};
 use super::samples::NO_LABEL;
 use super::source::{Content, Loaded, Source};
-use super::statistics::check_vocabulary;
 use super::{cargo_registry, megatron, mindrecord, record_samples, text, token_file};
 use crate::error::{Error, Result};
 
-/// Streams of at most this many tokens are checked against the vocabulary before step 1, larger ones while the run trains.
-const CHECKED_TOKENS: u64 = 64 << 20;
+/// Streams in files of at most this many tokens are read before step 1, longer ones while the run trains.
+const READ_AT_ONCE: u64 = 64 << 20;
 
 /// Training and evaluation data, loaded and checked.
 #[derive(Clone, Debug)]
@@ -25,8 +26,10 @@ pub struct Dataset {
     pub codec: Codec,
     /// For the log: a sentence for each source on what was read, and one on the split.
     pub summary: Vec<String>,
-    /// The streams that were too long to be checked.
-    unchecked: Vec<Unchecked>,
+    /// All streams, of which the long ones are still to be read.
+    readings: Vec<Reading>,
+    train_hash: HashParts,
+    eval_hash: Option<HashParts>,
 }
 
 impl Dataset {
@@ -37,8 +40,8 @@ impl Dataset {
     /// If a file is missing or malformed, there is too little data for one step, or a token is outside the vocabulary.
     pub fn load(train: &DataConfig, eval: Option<&DataConfig>, spec: &BatchSpec, seed: u64) -> Result<Self> {
         let codec = codec(train, spec.vocab_size)?;
-        let mut unchecked = Vec::new();
-        let loaded = load_sources(train, &codec, spec, &mut unchecked)?;
+        let mut readings = Vec::new();
+        let loaded = load_sources(train, &codec, spec, &mut readings)?;
         let mut summary = sentences("training data", &loaded);
         let (learned, held_out): (Vec<_>, Vec<_>) = loaded
             .iter()
@@ -54,7 +57,7 @@ impl Dataset {
         let eval = match eval {
             Some(config) => {
                 let tokenizer = config.tokenizer.as_ref().or(train.tokenizer.as_ref());
-                let (data, loaded) = EvalData::load(config, tokenizer, spec, &mut unchecked)?;
+                let (data, loaded) = EvalData::load(config, tokenizer, spec, &mut readings)?;
                 summary.extend(sentences("evaluation data", &loaded));
                 Some(data)
             }
@@ -65,14 +68,35 @@ impl Dataset {
             }
         };
         let eval = eval.map(|eval| eval.batches(spec)).transpose()?;
-        Ok(Self { train: batches, eval, codec, summary, unchecked })
+        let train_hash = HashParts::of(&batches, &mut readings);
+        let eval_hash = eval.as_ref().map(|eval| HashParts::of(eval, &mut readings));
+        readings.iter().filter(|reading| is_read_at_once(reading)).try_for_each(|reading| {
+            reading.read(|| false).map_err(|stopped| match stopped {
+                Stopped::Fault(error) => error,
+                Stopped::Asked => unreachable!("nothing asks a reading to stop while the data load"),
+            })
+        })?;
+        Ok(Self { train: batches, eval, codec, summary, readings, train_hash, eval_hash })
     }
 
-    /// Starts to check what was too long to be checked when it was loaded. Batches are checked in any case, but a bad one
-    /// may come up days later.
+    /// Starts to check and to hash what was too long to be read when it was loaded. Batches are checked in any case, but a
+    /// bad one may come up days later.
     pub fn check_in_background(&self) -> BackgroundCheck {
-        BackgroundCheck::start(self.unchecked.clone())
+        let later = self.readings.iter().filter(|reading| !is_read_at_once(reading));
+        BackgroundCheck::start(later.cloned().collect())
     }
+
+    /// The hashes of the data: `None` until everything was read, which for long data the background check does.
+    pub fn hashes(&self) -> Option<DataHashes> {
+        let eval = self.eval_hash.as_ref().map(|parts| parts.hash(&self.readings));
+        let eval = eval.map_or(Some(None), |hash| hash.map(Some))?;
+        Some(DataHashes { train: self.train_hash.hash(&self.readings)?, eval })
+    }
+}
+
+/// Whether a stream is read when it is loaded: it is in memory, and was written there a moment ago, or it is short.
+fn is_read_at_once(reading: &Reading) -> bool {
+    reading.stream.is_in_memory() || reading.stream.len() <= READ_AT_ONCE
 }
 
 /// The codec of `config` for a model of `vocab_size` tokens.
@@ -97,10 +121,10 @@ impl EvalData {
         config: &DataConfig,
         tokenizer: Option<&TokenizerConfig>,
         spec: &BatchSpec,
-        unchecked: &mut Vec<Unchecked>,
+        readings: &mut Vec<Reading>,
     ) -> Result<(Self, Vec<Loaded>)> {
         let codec = codec_of(&config.loader, tokenizer, spec.vocab_size)?;
-        let loaded = load_sources(config, &codec, spec, unchecked)?;
+        let loaded = load_sources(config, &codec, spec, readings)?;
         let sources = loaded.iter().map(|source| source.source(source.ranges(0.0).0)).collect();
         let data = Self { sources, rules: rules_of(config, &loaded)?, samples: samples(&config.loader)[0] };
         Ok((data, loaded))
@@ -128,12 +152,12 @@ fn codec_of(loader: &Loader, tokenizer: Option<&TokenizerConfig>, vocab_size: us
     Codec::load(tokenizer, eod, vocab_size)
 }
 
-/// The sources of a loader, checked against the vocabulary or added to `unchecked`.
+/// The sources of a loader, with their streams added to `readings`.
 fn load_sources(
     config: &DataConfig,
     codec: &Codec,
     spec: &BatchSpec,
-    unchecked: &mut Vec<Unchecked>,
+    readings: &mut Vec<Reading>,
 ) -> Result<Vec<Loaded>> {
     let loaded = match &config.loader {
         Loader::Text(config) => text::load(config, codec)?,
@@ -152,12 +176,8 @@ fn load_sources(
                 [Some((samples.tokens(), pad)), labels].into_iter().flatten().collect()
             }
         };
-        for (stream, pad) in streams {
-            match stream.len() <= CHECKED_TOKENS {
-                true => check_vocabulary(stream, vocab_size, pad)?,
-                false => unchecked.push(Unchecked { stream: stream.clone(), vocab_size, pad }),
-            }
-        }
+        let streams = streams.into_iter();
+        readings.extend(streams.map(|(stream, pad)| Reading::new(stream.clone(), vocab_size, pad)));
     }
     Ok(loaded)
 }

@@ -105,8 +105,13 @@ pub(super) fn is_binary(path: &Path) -> Result<bool> {
 /// If it cannot be read, or is not UTF-8.
 pub(super) fn read_text(file: &InputFile) -> Result<Option<String>> {
     let bytes = read(&file.path)?;
-    if file.is_found && bytes.iter().take(SNIFFED_BYTES).any(|byte| *byte == 0) {
-        return Ok(None);
+    if bytes.iter().take(SNIFFED_BYTES).any(|byte| *byte == 0) {
+        if file.is_found {
+            return Ok(None);
+        }
+        if has_extension(&file.path, &TOKEN_FILES) {
+            return Err(token_file(&file.path));
+        }
     }
     String::from_utf8(bytes)
         .map(Some)
@@ -120,7 +125,20 @@ pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
 
 /// The error about a text file whose byte at `offset` does not start a UTF-8 character.
 pub(super) fn not_utf8(path: &Path, offset: u64) -> Error {
+    if has_extension(path, &TOKEN_FILES) {
+        return token_file(path);
+    }
     Error::file(path, format!("is not UTF-8 text at byte {offset}; convert the file to UTF-8"))
+}
+
+/// The extensions of files of token ids, without the dot.
+pub(super) const TOKEN_FILES: [&str; 1] = ["bin"];
+
+/// What reads files of token ids.
+pub(super) const TOKEN_LOADERS: &str = "files of token ids are read by `type: TokenDataLoader`, or with an .idx file beside them by `BlendedMegatronDatasetDataLoader`";
+
+fn token_file(path: &Path) -> Error {
+    Error::file(path, format!("is not text; {TOKEN_LOADERS}"))
 }
 
 fn matching(pattern: &str) -> Result<Vec<PathBuf>> {

@@ -8,6 +8,7 @@ mod blend;
 mod cargo_registry;
 mod codec;
 mod config;
+mod content_hash;
 mod corpus;
 mod dataset;
 mod decode_stream;
@@ -21,6 +22,7 @@ pub mod mindrecord;
 mod output;
 mod pending;
 mod plural;
+mod reading;
 mod record_samples;
 mod records;
 mod rows;
@@ -43,6 +45,7 @@ pub use config::{
     CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, MindRecordConfig, Paths,
     RecordsConfig, TextConfig, TokenType, TokenizerConfig, TokensConfig,
 };
+pub use content_hash::DataHashes;
 pub use dataset::{Dataset, codec};
 pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;

@@ -1,10 +1,12 @@
 //! The rows of one source.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::samples::{NO_LABEL, check_row};
 use super::source::{Content, Source};
 use super::statistics::{TokenCounts, check_chunk, fingerprint};
+use super::stream::TokenStream;
 use crate::error::{Error, Result};
 
 /// The rows of a source, `seq_length` tokens each: one for each sample, or windows of the stream, whatever documents they
@@ -99,7 +101,19 @@ impl Rows {
         }
     }
 
-    /// A hash of the tokens and labels.
+    /// The streams of tokens and labels, each with the part of it that rows are made of.
+    pub fn streams(&self) -> Vec<(&Arc<TokenStream>, Range<u64>)> {
+        let range = self.source.range.clone();
+        match &self.source.content {
+            Content::Stream(stream) => vec![(stream, range)],
+            Content::Samples(samples) => {
+                let streams = [Some(samples.tokens()), samples.labels()].into_iter().flatten();
+                streams.map(|stream| (stream, samples.tokens_of(range.clone()))).collect()
+            }
+        }
+    }
+
+    /// A hash of a sample of the tokens and labels.
     pub fn fingerprint(&self) -> u64 {
         match &self.source.content {
             Content::Stream(stream) => fingerprint(stream, self.source.range.clone()),

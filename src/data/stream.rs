@@ -80,6 +80,11 @@ impl TokenStream {
         self.len() == 0
     }
 
+    /// Whether all of it is in memory, not in a file.
+    pub fn is_in_memory(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Bytes(_) | Part::Ids(_)))
+    }
+
     /// Copies the tokens of `range` into `out`.
     ///
     /// # Panics

@@ -35,14 +35,15 @@ fn load_one(paths: &[String], config: &TextConfig, codec: &Codec) -> Result<(Tok
         corpus.take_file(file, &config.documents)?;
     }
     if corpus.documents == 0 {
-        return Err(nothing_found(paths, config, &corpus));
+        let has_tokens = files.iter().any(|file| files::has_extension(&file.path, &files::TOKEN_FILES));
+        return Err(nothing_found(paths, config, &corpus, has_tokens));
     }
     let stream = corpus.finish()?;
     let sentence = corpus.sentence(&stream, &config.documents);
     Ok((stream, sentence))
 }
 
-fn nothing_found(paths: &[String], config: &TextConfig, corpus: &Corpus) -> Error {
+fn nothing_found(paths: &[String], config: &TextConfig, corpus: &Corpus, has_tokens: bool) -> Error {
     let what = if corpus.binary > 0 {
         format!("{} found, none of them UTF-8 text", plural(corpus.binary, "file"))
     } else if corpus.empty > 0 {
@@ -52,7 +53,8 @@ fn nothing_found(paths: &[String], config: &TextConfig, corpus: &Corpus) -> Erro
     } else {
         format!("no text with the extension {}", config.extensions.join(", "))
     };
-    Error::file(paths.join(", "), format!("{what}; name text files with {DATASET_KEYS}"))
+    let tokens = if has_tokens { format!("; {}", files::TOKEN_LOADERS) } else { String::new() };
+    Error::file(paths.join(", "), format!("{what}; name text files with {DATASET_KEYS}{tokens}"))
 }
 
 #[cfg(test)]
@@ -110,6 +112,20 @@ mod tests {
         let error = load(&config(&[&folder.path().join("binary")])).unwrap_err().to_string();
         let expected = "binary: contains the byte 0, which ends documents (`eod_byte`); remove it, or choose another byte";
         assert!(error.ends_with(expected), "{error}");
+    }
+
+    #[test]
+    fn token_ids_are_no_text_and_the_loader_that_reads_them_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.bin");
+        // Ids that are no UTF-8, and ids that are text with zero bytes, which a tokenizer would encode.
+        for ids in [[1u16, 0xff80, 3], [1, 2, 3]] {
+            std::fs::write(&path, ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+            for paths in [&path, &folder.path().to_path_buf()] {
+                let error = load(&config(&[paths])).unwrap_err().to_string();
+                assert!(error.contains("`type: TokenDataLoader`") && !error.contains('\n'), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -3,16 +3,13 @@
 use std::path::Path;
 
 use super::config::{TokenType, TokensConfig};
-use super::files::{self, DATASET_KEYS};
+use super::files::{self, DATASET_KEYS, TOKEN_FILES};
 use super::llm_c::{HEADER_BYTES, Header};
 use super::plural::plural;
 use super::source::Loaded;
 use super::stream::{MappedTokens, Part, TokenStream};
 use super::token_encoding::TokenEncoding;
 use crate::error::{Error, Result};
-
-/// The extension of token files, without the dot.
-const EXTENSION: &str = "bin";
 
 /// The sources of a token loader.
 pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
@@ -27,10 +24,10 @@ pub(super) fn load(config: &TokensConfig) -> Result<Vec<Loaded>> {
 
 /// All files of `paths` as one stream, and a sentence on what was mapped.
 fn load_one(paths: &[String], dtype: TokenType) -> Result<(TokenStream, String)> {
-    let wanted = |path: &Path| files::has_extension(path, &[EXTENSION]);
+    let wanted = |path: &Path| files::has_extension(path, &TOKEN_FILES);
     let files = files::expand(paths, wanted, &format!("correct {DATASET_KEYS}"))?;
     if files.is_empty() {
-        let message = format!("no *.{EXTENSION} token file found; name one with {DATASET_KEYS}");
+        let message = format!("no *.{} token file found; name one with {DATASET_KEYS}", TOKEN_FILES[0]);
         return Err(Error::file(paths.join(", "), message));
     }
     let mut stream = TokenStream::default();

@@ -125,8 +125,9 @@ fn read(
     purpose: Purpose,
 ) -> std::result::Result<RunConfig, Vec<Error>> {
     let bases = (!matches!(purpose, Purpose::RunFolder)).then_some(BASES);
+    let (names, sources) = (sections::names(), &sections::dataset::SOURCES);
     let document =
-        Document::parse(text, file, overrides, sections::names(), bases).map_err(|error| vec![error])?;
+        Document::parse(text, file, overrides, names, bases, sources).map_err(|error| vec![error])?;
     let source = Source::new(&document, sections::tables());
     if bases.is_none() && source.node(BASES).is_some() {
         source

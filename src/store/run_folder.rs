@@ -179,6 +179,28 @@ pub(crate) fn is_in_use(path: &Path) -> bool {
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
+/// Removes what a new run leaves in `folder` before its first step, and the folder if nothing else is in it. Where the run `is_own`,
+/// this process was about to make it, and it stays unless the lock is this process's. Another thread may still be writing there; what
+/// cannot be removed stays.
+pub(crate) fn forget(folder: &Path, is_own: bool) {
+    const TRIES: u32 = 20;
+    if is_own && std::fs::read_to_string(folder.join(LOCK)).ok() != Some(holder()) {
+        return;
+    }
+    for _ in 0..TRIES {
+        for name in [CONFIG, METRICS, LOG, REPORT, LOCK] {
+            let _ = std::fs::remove_file(folder.join(name));
+        }
+        // Of folders only those that are empty.
+        let _ = std::fs::remove_dir(folder.join(CHECKPOINTS));
+        let _ = std::fs::remove_dir(folder);
+        if !folder.join(CONFIG).exists() && !folder.join(METRICS).exists() {
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 fn refuse_existing(path: &Path) -> Result<()> {
     match [CONFIG, METRICS, CHECKPOINTS].into_iter().find(|name| path.join(name).exists()) {
         None => Ok(()),
@@ -214,9 +236,14 @@ fn lock(folder: &Path) -> Result<File> {
             );
         }
     }
-    let written = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
+    let written = file.set_len(0).and_then(|()| file.write_all(holder().as_bytes()));
     written.map_err(unwritable)?;
     Ok(file)
+}
+
+/// What the lock says of this process.
+fn holder() -> String {
+    format!("process {}\n", std::process::id())
 }
 
 fn locked(folder: &Path, mut file: File) -> Error {

@@ -16,7 +16,7 @@ use safetensors::tensor::Metadata;
 
 use super::{OUTPUT_DIR, USE_ANOTHER};
 use crate::durable::read_error;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, foreign as library};
 
 mod writer;
 pub use writer::TensorSink;
@@ -153,7 +153,8 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
         return Err(foreign("its header would be longer than 100 MB"));
     }
     let (header, data) = rest.split_at_checked(length).ok_or_else(|| foreign("its header passes its end"))?;
-    let header: Metadata = serde_json::from_slice(header).map_err(|error| foreign(&error.to_string()))?;
+    let read = library(|| serde_json::from_slice::<Metadata>(header)).map_err(|panic| foreign(&panic))?;
+    let header = read.map_err(|error| foreign(&error.to_string()))?;
     let (expected, found) = (header.data_len(), data.len());
     match expected.cmp(&found) {
         Ordering::Equal => Ok((header, LENGTH_BYTES + length)),

@@ -31,9 +31,16 @@ pub struct TrainerState {
     /// How far it is on its way to the next change, if it adapts and a step was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaler: Option<ScalerState>,
-    /// A hash of the training tokens' origin; in the file as 16 hexadecimal digits, which no JSON reader rounds.
+    /// A hash of a sample of the training data; in the file as 16 hexadecimal digits, which no JSON reader rounds.
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub data_fingerprint: u64,
+    /// A hash of all training data, as the fingerprint in the file. `None` if they were not read to the end by then, or by
+    /// versions that took no such hash.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_hex")]
+    pub data_hash: Option<u64>,
+    /// The same of the evaluation data; `None` also where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_hex")]
+    pub eval_data_hash: Option<u64>,
     /// The settings that decide the model's shape and the run's numbers, by the path of each key.
     pub decisions: BTreeMap<String, Value>,
 }
@@ -124,10 +131,15 @@ impl TrainerState {
             .map(|key| difference(key, there.get(key), here.get(key)))
             .collect();
         if differences.is_empty() {
-            // It changes with the settings too, and says less than their names do.
-            let [there, here]: [Value; 2] = [self, expected].map(|state| hex(state.data_fingerprint).into());
-            differences
-                .extend((there != here).then(|| difference("data fingerprint", Some(&there), Some(&here))));
+            // They change with the settings too, and say less than their names do.
+            let differs = |name: &str, there: u64, here: u64| {
+                let [there_shown, here_shown]: [Value; 2] = [there, here].map(|hash| hex(hash).into());
+                (there != here).then(|| difference(name, Some(&there_shown), Some(&here_shown)))
+            };
+            let hashes = self.data_hash.zip(expected.data_hash);
+            let fingerprint = differs("data fingerprint", self.data_fingerprint, expected.data_fingerprint);
+            let of_all = hashes.and_then(|(there, here)| differs("data hash", there, here));
+            differences.extend(fingerprint.or(of_all));
         }
         if differences.is_empty() {
             return Ok(());
@@ -165,7 +177,8 @@ fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| "absent".to_owned(), Value::to_string)
 }
 
-fn hex(number: u64) -> String {
+/// A hash as files and messages show it: 16 hexadecimal digits.
+pub fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
 
@@ -178,6 +191,27 @@ fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u
     let is_hex = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     let number = is_hex.then(|| u64::from_str_radix(&digits, 16).ok()).flatten();
     number.ok_or_else(|| de::Error::custom(format!("`{digits}` is not 16 hexadecimal digits")))
+}
+
+/// The same for a hash that may be unknown.
+mod optional_hex {
+    use super::{Deserializer, Serializer, from_hex, to_hex};
+
+    pub fn serialize<S: Serializer>(
+        number: &Option<u64>,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        match number {
+            Some(number) => to_hex(number, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> std::result::Result<Option<u64>, D::Error> {
+        from_hex(deserializer).map(Some)
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +237,8 @@ mod tests {
                 last_change: 19,
             }),
             data_fingerprint: 0xfedc_ba98_7654_3210,
+            data_hash: Some(0x0123_4567_89ab_cdef),
+            eval_data_hash: None,
             decisions: decisions.map(|(key, value)| (key.to_owned(), value)).into(),
         }
     }
@@ -265,6 +301,11 @@ mod tests {
         assert!(
             line(|here| here.data_fingerprint = 1).contains("data fingerprint is \"fedcba9876543210\" there")
         );
+        let all = line(|here| here.data_hash = Some(1));
+        assert!(all.contains("data hash is \"0123456789abcdef\" there, \"0000000000000001\" here"), "{all}");
+        // Unknown so far, or to the version that wrote the checkpoint.
+        check(|here| here.data_hash = None).unwrap();
+        check(|here| here.eval_data_hash = Some(1)).unwrap();
         let accumulation = "runner_config.gradient_accumulation_steps";
         let steps = state().check_matches(
             checkpoint,

@@ -43,5 +43,5 @@ mod update;
 
 pub use dump::dump_wgsl;
 pub use finished::{FinishedEvaluation, FinishedStep};
-pub use run::{run, run_on_ranks, run_watched};
+pub use run::{Milestone, run, run_on_ranks, run_watched};
 pub use trainer::Trainer;

@@ -1,8 +1,9 @@
 //! Where a run starts: at step 0, or at its newest checkpoint.
 
 use super::length::RunLength;
+use super::run::Milestone;
 use super::trainer::Trainer;
-use crate::data::{Batches, DocumentRules};
+use crate::data::{Dataset, DocumentRules};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
@@ -32,7 +33,8 @@ pub(super) fn start_of(settings: &Run) -> Result<Start> {
 }
 
 /// The state of a new run. A checkpoint must match it in everything but its counters.
-pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) -> TrainerState {
+pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Dataset) -> TrainerState {
+    let hashes = data.hashes();
     TrainerState {
         format_version: FORMAT_VERSION,
         step: 0,
@@ -40,24 +42,38 @@ pub(super) fn fresh_state(plan: &RunPlan, length: &RunLength, data: &Batches) ->
         micro_step: 0,
         loss_scale: plan.settings.wrapper.scale_sense.loss_scale_value,
         scaler: None,
-        data_fingerprint: data.fingerprint(),
-        decisions: decisions(plan, length, data.rules()),
+        data_fingerprint: data.train.fingerprint(),
+        data_hash: hashes.map(|hashes| hashes.train),
+        eval_data_hash: hashes.and_then(|hashes| hashes.eval),
+        decisions: decisions(plan, length, data.train.rules()),
     }
 }
 
-/// The folder of the run of `plan`. The first rank makes or opens it, and the others hear where the run goes on.
+/// The folder of the run of `plan`. The first rank makes or opens it, and the others hear where the run goes on. `heard` is told
+/// before it is made, since from then on it refuses the next start.
 ///
 /// # Errors
 /// Those of [`RunFolder::create`].
-pub(super) async fn open_folder(ranks: &Ranks, plan: &RunPlan, start: Start) -> Result<RunFolder> {
+pub(super) async fn open_folder(
+    ranks: &Ranks,
+    plan: &RunPlan,
+    start: Start,
+    heard: &mut dyn FnMut(Milestone<'_>),
+) -> Result<RunFolder> {
     let path = plan.settings.run.folder();
     let mut made = None;
     let resume_point = ranks.from_first(|| {
+        if start == Start::New {
+            heard(Milestone::Makes(&path));
+        }
         let folder = made.insert(RunFolder::create(&path, &plan.to_yaml(), start)?);
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(folder.resume_point().map(|(step, path)| (step, name(path))))
     });
     let resume_point = resume_point.await?;
+    if start == Start::New && made.is_none() {
+        heard(Milestone::Made(&path));
+    }
     Ok(made.unwrap_or_else(|| RunFolder::of_first_rank(&path, resume_point)))
 }
 

@@ -9,7 +9,7 @@ use crate::ranks::{Group, Pending, Ranks, Transport, gather_at_first};
 use bytemuck::{Pod, Zeroable};
 
 /// Steps of which a report says how long they took: more than arrive between two reports.
-const LAPS: usize = 9;
+const LAPS: usize = 10;
 
 /// What a rank reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -17,10 +17,14 @@ const LAPS: usize = 9;
 pub(super) struct Report {
     /// The last step whose results have arrived.
     pub arrived: u64,
+    /// A hash of its data; 0 until all were read.
+    pub data_hash: u64,
     /// Whether the rank was asked to end the run: 0 or 1, as the others.
     pub is_interrupted: u32,
     /// Whether it found a fault in the data, after which the work so far is good.
     pub has_data_fault: u32,
+    /// Whether its data are not those of the checkpoint that the run continues, or among all, not those of the first rank.
+    pub has_other_data: u32,
     /// Whether a checkpoint is due by its clock, which the first rank has.
     pub is_save_due: u32,
     /// How long the steps up to `arrived` took in milliseconds, the last one first.
@@ -36,6 +40,10 @@ pub(super) struct Answer {
     pub is_interrupted: bool,
     /// Whether any found a fault in the data.
     pub has_data_fault: bool,
+    /// Whether any has other data than the checkpoint that the run continues, or than the first rank.
+    pub has_other_data: bool,
+    /// The hash of the first rank's data, once it is known.
+    pub data_hash: Option<u64>,
     /// Whether a checkpoint is due by the first rank's clock.
     pub is_save_due: bool,
     /// The reports by rank, on the first one.
@@ -66,10 +74,15 @@ impl Answer {
 
     fn of(reports: Vec<Report>) -> Self {
         let any = |flag: fn(&Report) -> u32| reports.iter().any(|report| flag(report) != 0);
+        let data_hash = reports.first().map(|first| first.data_hash).filter(|hash| *hash != 0);
+        let is_unlike = |report: &Report| report.data_hash != 0 && Some(report.data_hash) != data_hash;
+        let has_unlike = data_hash.is_some() && reports.iter().any(is_unlike);
         Self {
             arrived: reports.iter().map(|report| report.arrived).min().unwrap_or(0),
             is_interrupted: any(|report| report.is_interrupted),
             has_data_fault: any(|report| report.has_data_fault),
+            has_other_data: has_unlike || any(|report| report.has_other_data),
+            data_hash,
             is_save_due: any(|report| report.is_save_due),
             reports,
         }
@@ -137,11 +150,14 @@ fn answer(transport: &mut dyn Transport, own: &Report) -> Result<Answer> {
     let all = Group::all(transport.size());
     let reports = gather_at_first(transport, bytemuck::bytes_of(own))?;
     let reports: Vec<Report> = bytemuck::pod_collect_to_vec(&reports);
-    let Answer { arrived, is_interrupted, has_data_fault, is_save_due, .. } = Answer::of(reports.clone());
+    let Answer { arrived, is_interrupted, has_data_fault, has_other_data, data_hash, is_save_due, .. } =
+        Answer::of(reports.clone());
     let mut heard = Report {
         arrived,
+        data_hash: data_hash.unwrap_or(0),
         is_interrupted: is_interrupted.into(),
         has_data_fault: has_data_fault.into(),
+        has_other_data: has_other_data.into(),
         is_save_due: is_save_due.into(),
         ..Report::default()
     };
@@ -166,5 +182,19 @@ mod tests {
         assert_eq!(answer.step_ms(3), [30.0, 30.0]);
         let [fast, slow] = answer.step_ms(4)[..] else { panic!("two ranks") };
         assert!(fast == 40.0 && slow.is_nan(), "{fast} {slow}");
+    }
+
+    #[test]
+    fn data_are_held_against_those_of_the_first_rank_once_both_are_known() {
+        let of = |hashes: &[u64]| {
+            let reports = hashes.iter().map(|hash| Report { data_hash: *hash, ..Report::default() });
+            let answer = Answer::of(reports.collect());
+            (answer.data_hash, answer.has_other_data)
+        };
+        assert_eq!(of(&[0, 7, 8]), (None, false));
+        assert_eq!(of(&[7, 0, 7]), (Some(7), false));
+        assert_eq!(of(&[7, 0, 8]), (Some(7), true));
+        let changed = Report { has_other_data: 1, ..Report::default() };
+        assert!(Answer::of(vec![Report::default(), changed]).has_other_data);
     }
 }

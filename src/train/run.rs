@@ -2,9 +2,11 @@
 
 mod alike;
 mod course;
+mod data_watch;
 
 use self::alike::{agree_on_widening, check_devices, check_division, check_run};
 use self::course::{Course, Results};
+use self::data_watch::DataWatch;
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
 use super::health::Health;
@@ -80,7 +82,20 @@ pub async fn run_on_ranks(
     run_watched(config, overrides, interrupt, ranks, &mut |_| {}).await
 }
 
-/// The same, and the first rank passes the run folder to `opened` once it is there and the log goes on in it, before the first step.
+/// How far a run has got on a rank.
+#[derive(Clone, Copy, Debug)]
+pub enum Milestone<'a> {
+    /// The first rank is about to make the run folder.
+    Makes(&'a Path),
+    /// The first rank has made it; on the others.
+    Made(&'a Path),
+    /// The log goes on in the run folder; only on the first rank.
+    Opened(&'a Path),
+    /// The first step begins.
+    Trains,
+}
+
+/// The same, and every rank says to `heard` where it has got to.
 ///
 /// # Errors
 /// Those of [`run_on_ranks`].
@@ -89,21 +104,13 @@ pub async fn run_watched(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    opened: &mut dyn FnMut(&Path),
+    heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
     // Whatever can fail early fails before the run folder exists, which would refuse the next start.
     if ranks.is_first() {
-        let first = First { log: Log::start(), opened };
-        return train(config, overrides, interrupt, ranks, Some(first)).await;
+        return train(config, overrides, interrupt, ranks, Some(Log::start()), heard).await;
     }
-    train(config, overrides, interrupt, ranks, None).with_subscriber(NoSubscriber::default()).await
-}
-
-/// What only the first rank has.
-struct First<'a> {
-    log: Log,
-    /// Is told the run folder.
-    opened: &'a mut dyn FnMut(&Path),
+    train(config, overrides, interrupt, ranks, None, heard).with_subscriber(NoSubscriber::default()).await
 }
 
 async fn train(
@@ -111,23 +118,23 @@ async fn train(
     overrides: &[String],
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
-    first: Option<First<'_>>,
+    log: Option<Log>,
+    heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    let loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
-    let Loaded { config, data, length } = &loaded;
-    let plan = &config.plan;
-    if plan.settings.monitor.print_struct {
-        announce_parameters(plan);
+    let mut loaded = ranks.agree(Loaded::load(config, overrides, &ranks)).await?;
+    if loaded.config.plan.settings.monitor.print_struct {
+        announce_parameters(&loaded.config.plan);
         return Ok(Summary::default());
     }
-    check_run(&ranks, plan, data).await?;
+    loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
+    let (plan, length) = (&loaded.config.plan, &loaded.length);
     let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     agree_on_widening(&ranks, &mut gpu).await?;
     check_devices(&ranks, plan, &gpu).await?;
     let peak = ranks.agree(Peak::of(&gpu).await).await?; // before the trainer, so that a probe's tensors do not lie beside it
     let mut trainer = ranks.agree(Trainer::on_rank(&gpu, plan, length, ranks.clone()).await).await?;
     check_division(&ranks, trainer.recordings()).await?;
-    let trained = train_on(&mut trainer, &loaded, first, peak, interrupt, ranks).await;
+    let trained = train_on(&mut trainer, &loaded, log, peak, interrupt, ranks, heard).await;
     trained.map_err(|error| trainer.explain(error))
 }
 
@@ -136,6 +143,8 @@ struct Loaded {
     config: RunConfig,
     data: Dataset,
     length: RunLength,
+    /// Whether this rank reads the data where the first one does.
+    reads_first_files: bool,
 }
 
 impl Loaded {
@@ -148,7 +157,7 @@ impl Loaded {
             check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
         }
         let length = RunLength::new(plan, data.train.steps_per_epoch());
-        Ok(Self { config, data, length })
+        Ok(Self { config, data, length, reads_first_files: true })
     }
 }
 
@@ -188,12 +197,13 @@ pub async fn open_device_with(options: &GpuOptions, plan: &RunPlan) -> Result<Gp
 async fn train_on(
     trainer: &mut Trainer<'_>,
     loaded: &Loaded,
-    mut first: Option<First<'_>>,
+    log: Option<Log>,
     peak: Peak,
     interrupt: Arc<AtomicBool>,
     ranks: Ranks,
+    heard: &mut dyn FnMut(Milestone<'_>),
 ) -> Result<Summary> {
-    let Loaded { config, data, length } = loaded;
+    let Loaded { config, data, length, reads_first_files } = loaded;
     let (plan, settings) = (&config.plan, &config.plan.settings);
     let start = ranks.from_first(|| start_of(&settings.run)).await?;
     if start != Start::Resume {
@@ -201,12 +211,12 @@ async fn train_on(
     }
     ranks.from_first(|| prepare_folders(&plan.model, settings)).await?;
 
-    let folder = open_folder(&ranks, plan, start).await?;
-    let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, &data.train)).await?;
+    let folder = open_folder(&ranks, plan, start, heard).await?;
+    let state = restore(trainer, &ranks, &folder, plan, fresh_state(plan, length, data)).await?;
     let eval = data.eval.as_ref();
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
-    let mounted = first.as_mut().map(|First { log, opened }| {
+    let mounted = log.as_ref().map(|log| {
         let metrics = open_log(log, &folder, config, data)?;
         announce(trainer, plan.tokens_per_step, peak);
         if ranks.size() > 1 {
@@ -224,7 +234,7 @@ async fn train_on(
         let places = progress_plan(plan, length, state.step, peak);
         let (progress, formats) = (Progress::new(places, log), board.formats().clone());
         let lines = MonitorLines { plan: places, formats };
-        opened(folder.path());
+        heard(Milestone::Opened(folder.path()));
         let after = (start != Start::New).then_some(state.step);
         instruments(plan, trainer.recordings().layout.sizes(), progress, lines, metrics, after)
     });
@@ -264,13 +274,18 @@ async fn train_on(
         plan,
         total_steps: length.total_steps,
         data,
-        // Ranks of one machine read the same files.
-        data_check: (ranks.local_rank() == 0).then(|| data.check_in_background()),
+        data_watch: DataWatch::start(
+            data,
+            // Ranks of one machine read the same files, unless their flags name others.
+            ranks.local_rank() == 0 || !*reads_first_files,
+            folder.resume_point().map(|(_, newest)| newest.to_path_buf()),
+        ),
         evaluation,
         interrupt,
         state,
         ranks,
     };
+    heard(Milestone::Trains);
     let trained = match course.train(trainer).await {
         Ok(()) => course.finish(trainer).await,
         failed => {
@@ -278,7 +293,7 @@ async fn train_on(
             failed.map(|()| Summary::default())
         }
     };
-    if first.is_some() {
+    if log.is_some() {
         if let Err(error) = &trained {
             tracing::error!(target: FILE_TARGET, "{}", trainer.explain(error.clone()));
         }

@@ -3,7 +3,7 @@
 
 use crate::launch::{assert_refused, in_repository, program, run};
 use crate::place::Place;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -278,4 +278,140 @@ fn folder_bytes(folder: &Path) -> u64 {
     };
     // A file in memory takes whole pages.
     entries.map(|entry| bytes(entry.path()).next_multiple_of(4096)).sum()
+}
+
+/// The tokenizers library cuts this prefix off parts that are shorter, and panics.
+#[test]
+fn a_panic_of_a_library_on_a_file_is_one_line() {
+    let place = Place::new();
+    let path = place.path("tokenizer.json");
+    let text = ["tests/data/mill.txt".to_string()];
+    gristmill::data::tokenize::train_tokenizer(&text, &path, 300, 2, false).unwrap_or_else(|e| panic!("{e}"));
+    let json = std::fs::read(&path).expect("a tokenizer");
+    let mut json: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+    json["model"]["continuing_subword_prefix"] = "####".into();
+    std::fs::write(&path, json.to_string()).expect("a tokenizer");
+    let tokenizer = format!("--train_dataset.tokenizer={}", path.display());
+    place.refuses(
+        "a tokenizer that its library panics on",
+        &[&tokenizer, "--model.model_config.vocab_size=300"],
+        &[
+            "tokenizer.json: is JSON but not a readable tokenizer (",
+            "name a tokenizer.json in Hugging Face's format",
+        ],
+    );
+}
+
+/// Text of 1 MiB, of which the sample that the fingerprint takes is 6 %.
+fn long_text(place: &Place, name: &str) -> PathBuf {
+    let text = std::fs::read("tests/data/mill.txt").expect("a text");
+    let path = place.path(name);
+    std::fs::write(&path, text.repeat((1 << 20) / text.len())).expect("a text");
+    path
+}
+
+/// Changes a byte between the stretches that the fingerprint reads.
+fn change_a_byte(path: &Path, at: u64) {
+    let mut file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("a file");
+    file.seek(SeekFrom::Start(at)).expect("a place");
+    let mut byte = [0];
+    file.read_exact(&mut byte).expect("a byte");
+    file.seek(SeekFrom::Start(at)).expect("a place");
+    file.write_all(&[byte[0] ^ 1]).expect("a byte");
+}
+
+fn state_of(checkpoint: &Path) -> serde_json::Value {
+    let text = std::fs::read(checkpoint.join("trainer_state.json")).expect("a state");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[test]
+fn one_byte_of_the_data_that_changed() {
+    let place = Place::new();
+    let [text, eval] = ["text.txt", "eval.txt"].map(|name| long_text(&place, name));
+    let loader =
+        |path: &Path| format!("{{data_loader: {{type: TextDataLoader, dataset_files: {}}}}}", path.display());
+    let train = format!("--train_dataset={}", loader(&text));
+    let held_out = format!("--eval_dataset={}", loader(&eval));
+    // Evaluation data that are read, and no evaluation of 43,000 windows.
+    let data = [train.as_str(), &held_out, "--do_eval=True", "--eval_step_interval=-1"];
+    let resume = |stop: &'static str| [&data[..], &["--resume_training=True", stop]].concat();
+    run(&mut place.command(&[&data[..], &["--stop_step=1"]].concat())).succeeded();
+    let state = state_of(&place.newest().1);
+    assert!(state["data_hash"].is_string() && state["eval_data_hash"].is_string(), "{state}");
+
+    // Other evaluation data are a notice.
+    change_a_byte(&eval, 8_000);
+    let log = || std::fs::read_to_string(place.folder().join("log.txt")).expect("a log");
+    let notice = "the evaluation data are not those of the checkpoint";
+    assert!(!log().contains(notice));
+    run(&mut place.command(&resume("--stop_step=1"))).succeeded();
+    assert!(log().contains(notice), "{}", log());
+
+    change_a_byte(&text, 8_000);
+    let hash = state["data_hash"].as_str().expect("a hash");
+    let difference = format!("data hash is \"{hash}\" there, \"");
+    place.refuses(
+        "one byte",
+        &resume("--stop_step=2"),
+        &["step_0000001: ", &difference, "continue with the configuration"],
+    );
+    change_a_byte(&text, 8_000);
+    run(&mut place.command(&resume("--stop_step=2"))).succeeded();
+
+    // A checkpoint from before there was such a hash knows the data by their fingerprint alone.
+    change_a_byte(&text, 8_000);
+    let (_, newest) = place.newest();
+    let mut state = state_of(&newest);
+    ["data_hash", "eval_data_hash"]
+        .iter()
+        .for_each(|key| drop(state.as_object_mut().expect("an object").remove(*key)));
+    std::fs::write(newest.join("trainer_state.json"), state.to_string()).expect("a state");
+    run(&mut place.command(&resume("--stop_step=3"))).succeeded();
+    assert!(state_of(&place.newest().1)["data_hash"].is_string(), "the next one knows it");
+}
+
+/// A corpus that is too long to be read before the first step.
+#[test]
+fn data_that_turn_out_to_be_others_end_the_run_unsaved() {
+    let place = Place::new();
+    let tokens = place.path("tokens.bin");
+    // Zeros, which take no space on the disk.
+    let file = std::fs::File::create(&tokens).expect("a file");
+    file.set_len(2 * ((64 << 20) + 100_000)).expect("a length");
+    let loader = format!(
+        "--train_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
+        tokens.display()
+    );
+    let start = |resume: bool, stop: u64| {
+        let (resume, stop) = (
+            format!("--resume_training={}", if resume { "auto" } else { "False" }),
+            format!("--stop_step={stop}"),
+        );
+        let save = "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 100000}]";
+        run(&mut place.command(&[&loader, &resume, &stop, save]))
+    };
+    // The hash joins the state once it is known: train until it is.
+    let mut steps = 0;
+    loop {
+        steps += 40;
+        start(steps > 40, steps).succeeded();
+        let (step, newest) = place.newest();
+        assert_eq!(step, steps);
+        if state_of(&newest)["data_hash"].is_string() {
+            break;
+        }
+        assert!(steps < 2_000, "the data are never read to the end");
+    }
+    change_a_byte(&tokens, 10_000);
+    let ended = start(true, 100_000);
+    let expected = [
+        "data hash is \"",
+        "as is known now that all data were read",
+        "without the checkpoints of later steps",
+    ];
+    assert_refused("data that changed", &ended, &expected);
+    assert_eq!(place.newest().0, steps, "a checkpoint of other data was saved");
+    change_a_byte(&tokens, 10_000);
+    start(true, steps + 2).succeeded();
 }

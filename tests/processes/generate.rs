@@ -90,16 +90,31 @@ fn a_closed_output_ends_it_quietly() {
     assert_eq!(ended.stderr, "");
 }
 
+/// The model has a window of 24.
+#[test]
+fn a_prompt_that_is_longer_than_the_window_is_noticed() {
+    let trained = trained_model(Setup::new("long_prompt", ""));
+    let of = |length: usize| {
+        let prompt = "the mill ".repeat(9)[..length].to_string();
+        run(&mut generate(&trained.folder(), &["--tokens=3", "--prompt", &prompt])).succeeded().stderr
+    };
+    assert_eq!(of(24), "");
+    let expected =
+        "notice: the prompt has 25 tokens, and the model reads 24: it continues the last 24 alone\n";
+    assert_eq!(of(25), expected);
+}
+
 #[test]
 fn what_is_wrong_is_one_line() {
     let trained = trained_model(Setup::new("wrong", ""));
     let folder = trained.folder();
     let small = trained_model(Setup::new("small", "").with(&["--model.model_config.vocab_size=128"]));
     let small = small.folder();
-    let cases: [(&Path, &[&str], &str); 6] = [
+    let cases: [(&Path, &[&str], &str); 7] = [
         (&small, &["--prompt=\u{e9}"], "error: the prompt `\u{e9}` has the token 195, outside"),
         (Path::new("/nowhere"), &[], "error: /nowhere: neither the folder of a run"),
         (&folder, &["--temperature=-1"], "error: --temperature: expected a number of at least 0"),
+        (&folder, &["--temperature", "-1"], "error: --temperature: expected a number of at least 0"),
         (&folder, &["--top-p", "0"], "error: --top-p: expected a number above 0, at most 1"),
         (&folder, &["--tier", "warp"], "error: --tier: expected one of software, portable, found `warp`"),
         (&folder, &["--samples", "0"], "error: --samples: expected a whole number from 1 to 4096, found `0`"),

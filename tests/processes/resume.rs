@@ -6,7 +6,7 @@ use crate::place::Place;
 use crate::runs::{FolderRun, STEPS, metrics, resumable, uninterrupted};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Starts a run, or resumes it from its newest checkpoint, in a process of its own.
 fn start_run(run: &FolderRun) -> Child {
@@ -135,6 +135,66 @@ fn interrupts_finish_the_step_and_save() {
         end(start_run(&run)).succeeded();
         run.left().assert_equals(signal, &want);
     }
+}
+
+/// A run that is still reading its data, and one that has made its folder and counts the tokens of a long evaluation set.
+#[test]
+fn an_interrupt_before_the_first_step_ends_the_run_at_once() {
+    let place = Place::new();
+    let line = "interrupted before the first step; nothing was trained, and nothing is left\n";
+    let interrupt = |signal: &str, flags: &[&str], is_there: &dyn Fn() -> bool| {
+        let mut child = start(&mut place.command(flags));
+        while !is_there() {
+            assert!(child.try_wait().expect("the process").is_none(), "{}", end(child).stderr);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
+        let since = Instant::now();
+        let ended = end(child);
+        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+        assert_eq!((ended.code, ended.stderr.ends_with(line)), (Some(130), true), "{}", ended.stderr);
+        assert_eq!(ended.stderr.matches("interrupted").count(), 1, "{}", ended.stderr);
+    };
+
+    // Each record takes a tenth of a second, and there are as many as take hours.
+    let chat = place.path("chat.jsonl");
+    let record = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+    std::fs::write(&chat, format!("{record}\n").repeat(100_000)).expect("records");
+    let template = place.path("slow.jinja");
+    let slow = "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}{% generation %}b{% endgeneration %}";
+    std::fs::write(&template, slow).expect("a template");
+    let loader = format!(
+        "--train_dataset.data_loader={{type: SFTDataLoader, dataset_files: {}, chat_template: {}}}",
+        chat.display(),
+        template.display()
+    );
+    let started = Instant::now();
+    interrupt("TERM", &[&loader], &|| started.elapsed() > Duration::from_secs(2));
+    assert!(!place.folder().exists());
+
+    let tokens = place.path("tokens.bin");
+    std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
+    let eval = format!(
+        "--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
+        tokens.display()
+    );
+    let config = place.folder().join("config.yaml");
+    interrupt("INT", &["--do_eval=True", "--eval_batches=1000000000", &eval], &|| config.exists());
+    assert!(!place.folder().exists(), "it refuses the next start");
+    run(&mut place.command(&["--stop_step=1"])).succeeded();
+
+    // A folder that was there stays, with what else is in it.
+    let other = place.path("other");
+    std::fs::create_dir(&other).expect("a folder");
+    std::fs::write(other.join("mine.txt"), "mine").expect("a file");
+    interrupt("INT", &["--run_name=other", "--do_eval=True", "--eval_batches=1000000000", &eval], &|| {
+        other.join("config.yaml").exists()
+    });
+    let left: Vec<_> =
+        std::fs::read_dir(&other).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["mine.txt"]);
+    run(&mut place.command(&["--run_name=other", "--stop_step=1"])).succeeded();
 }
 
 /// A scheduler repeats one command after a kill, however early that came, and also after the end.

@@ -65,6 +65,35 @@ fn runs_on_threads_repeat() {
     assert!(first.weights() == second.weights(), "other weights");
 }
 
+#[cfg(unix)]
+#[test]
+fn an_interrupt_before_the_first_step_ends_all_threads() {
+    let place = Place::new();
+    let tokens = place.home.path().join("tokens.bin");
+    std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
+    let eval = format!(
+        "--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
+        tokens.display()
+    );
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(place.arguments(&["--do_eval=True", "--eval_batches=1000000000", &eval]))
+        .args(["--ranks", "2"]);
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("the program");
+    while !place.folder().join("config.yaml").exists() {
+        assert!(child.try_wait().expect("the process").is_none(), "it has ended before it made its folder");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let sent = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
+    let output = child.wait_with_output().expect("the process");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert_eq!(stderr.matches("interrupted before the first step").count(), 1, "{stderr}");
+    assert!(!place.folder().exists(), "it refuses the next start");
+}
+
 #[cfg(all(feature = "mpi", unix))]
 mod on_processes {
     use super::{PROGRAM, Place};
@@ -120,14 +149,20 @@ mod on_processes {
             std::fs::write(&path, text).expect("a text");
             format!("--train_dataset.data_loader.dataset_files={}", path.display())
         };
+        let text = text.repeat(1000);
         let reversed: Vec<u8> = text.iter().rev().copied().collect();
+        let mut one_byte = text.clone();
+        one_byte[8_000] ^= 1;
         let (same, reversed) = (file("same.txt", &text), file("reversed.txt", &reversed));
+        let one_byte = file("one_byte.txt", &one_byte);
         let cases = [
             (
                 "--lr_schedule.learning_rate=1.e-4",
                 "error: rank 1: its settings have `learning_rate: 0.0001` where those of rank 0 have ",
             ),
             (&reversed, "error: rank 1: its data have the fingerprint "),
+            // One byte that the fingerprint does not see.
+            (&one_byte, "error: rank 1: its data have the hash "),
         ];
         for (flag, line) in cases {
             let Ended { exit_code, stderr, .. } = place.train_apart(&[&same], &[&same, flag]);
@@ -136,6 +171,53 @@ mod on_processes {
             assert!(errors[0].starts_with(line), "{stderr}");
         }
         assert!(!place.folder().exists(), "a run that is refused makes no folder");
+    }
+
+    /// Corpora that are too long to be read before the first step.
+    #[test]
+    fn copies_that_turn_out_to_be_unlike_end_the_run_unsaved() {
+        let place = Place::new();
+        let [own, other] = ["own.bin", "other.bin"].map(|name| {
+            let path = place.home.path().join(name);
+            let file = std::fs::File::create(&path).expect("a file");
+            file.set_len(2 * ((64 << 20) + 100_000)).expect("a length");
+            let at = if name == "own.bin" { 0 } else { 1 };
+            std::os::unix::fs::FileExt::write_at(&file, &[at], 10_000).expect("a byte");
+            format!(
+                "--train_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
+                path.display()
+            )
+        });
+        let few = "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 100000}]";
+        let stop = "--stop_step=5000";
+        let Ended { exit_code, stderr, .. } = place.train_apart(&[&own, few, stop], &[&other, few, stop]);
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!((exit_code, errors.len()), (Some(2), 1), "{stderr}");
+        assert!(errors[0].starts_with("error: rank 1: its data have the hash "), "{stderr}");
+        assert_eq!(newest_checkpoint(&place.folder()), None, "it was saved");
+    }
+
+    #[test]
+    fn an_interrupt_before_the_first_step_ends_all_ranks() {
+        let place = Place::new();
+        let tokens = place.home.path().join("tokens.bin");
+        std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
+        let eval = format!(
+            "--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
+            tokens.display()
+        );
+        for rank in [0, 1] {
+            let mut job = place.start_processes(&["--do_eval=True", "--eval_batches=1000000000", &eval]);
+            while !place.folder().join("config.yaml").exists() {
+                assert!(job.is_running(), "the run has ended before it made its folder");
+                sleep(Duration::from_millis(1));
+            }
+            assert!(place.signal("-TERM", rank), "rank {rank} runs");
+            let Ended { exit_code, stderr, .. } = job.end();
+            assert_eq!(exit_code, Some(130), "{stderr}");
+            assert_eq!(stderr.matches("interrupted before the first step").count(), 1, "{stderr}");
+            assert!(!place.folder().exists(), "it refuses the next start");
+        }
     }
 
     #[test]

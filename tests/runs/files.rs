@@ -39,6 +39,8 @@ pub fn save_checkpoint(trainer: &Trainer<'_>, step: u64, folder: &Path) -> PathB
         loss_scale: 1.0,
         scaler: None,
         data_fingerprint: 0,
+        data_hash: None,
+        eval_data_hash: None,
         decisions: Default::default(),
     };
     let folder = CheckpointFolder::new(folder, 0);

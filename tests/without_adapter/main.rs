@@ -1,5 +1,8 @@
 //! Tests that need no adapter: the source text, the shaders, recordings of `configs/`, the settings, and the data.
 
+#[path = "../hostile/mod.rs"]
+mod hostile;
+
 mod configuration;
 mod place;
 mod variants;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Record;
 use crate::data::files;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, foreign};
 
 /// Calls `visit` with each row of a file until it returns false.
 pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool>) -> Result<()> {
@@ -21,12 +21,15 @@ pub(super) fn for_each(path: &Path, visit: &mut dyn FnMut(Record) -> Result<bool
             format!("cannot be read as Parquet ({reason}); write it again, uncompressed or with snappy"),
         )
     };
+    let broken = |panic: String| unreadable(parquet::errors::ParquetError::General(panic));
     let file = File::open(path).map_err(|error| files::unreadable(path, &error))?;
-    let reader = SerializedFileReader::new(file).map_err(unreadable)?;
+    let reader = foreign(|| SerializedFileReader::new(file)).map_err(broken)?.map_err(unreadable)?;
     let mut rows = 0u64;
-    for row in reader.get_row_iter(None).map_err(unreadable)? {
+    let mut iterator = foreign(|| reader.get_row_iter(None)).map_err(broken)?.map_err(unreadable)?;
+    while let Some(row) = foreign(|| iterator.next()).map_err(broken)? {
         rows += 1;
-        let Value::Object(fields) = row.map_err(unreadable)?.to_json_value() else { continue };
+        let row = row.map_err(unreadable)?;
+        let Value::Object(fields) = foreign(|| row.to_json_value()).map_err(broken)? else { continue };
         let (path, place) = (shared.clone(), format!("row {rows}"));
         if !visit(Record { fields, text: String::new(), path, place })? {
             return Ok(());

@@ -10,7 +10,7 @@ use tokenizers::{AddedToken, DecoderWrapper, PreTokenizerWrapper};
 
 use super::{END_OF_TEXT, Encoded, SMALLEST_VOCABULARY};
 use crate::data::files;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, foreign};
 
 /// Text is encoded in pieces of about this many bytes: the library needs 50 to 100 bytes of memory for each token of a
 /// piece.
@@ -40,11 +40,11 @@ impl Tokenizer {
             let message = format!("is not valid JSON: {error}; {REMEDY}");
             return Err(Error::file(file, message));
         }
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
+        let read = foreign(|| tokenizers::Tokenizer::from_bytes(&bytes).map(|inner| Self::new(inner, file)));
+        read.unwrap_or_else(|panic| Err(panic.into())).map_err(|error| {
             let message = format!("is JSON but not a readable tokenizer ({}); {REMEDY}", one_line(&error));
             Error::file(file, message)
-        })?;
-        Ok(Self::new(inner, file))
+        })
     }
 
     /// Trains byte-level BPE on text. It has at most `vocab_size` tokens, of which token 0 is [`END_OF_TEXT`], and
@@ -127,7 +127,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for piece in pieces(text, PIECE_BYTES) {
-            let encoding = self.inner.encode_fast(piece, false).map_err(|error| self.fails(&error))?;
+            let encoding = self.guard(|inner| inner.encode_fast(piece, false))?;
             ids.extend_from_slice(encoding.get_ids());
         }
         Ok(ids)
@@ -138,7 +138,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`encode`](Self::encode).
     pub(in crate::data) fn encode_special(&self, text: &str) -> Result<Encoded> {
-        let encoding = self.inner.encode_fast(text, true).map_err(|error| self.fails(&error))?;
+        let encoding = self.guard(|inner| inner.encode_fast(text, true))?;
         let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
         // A special token that is written in the text is part of it.
         let first = mask.iter().position(|is_added| *is_added == 0).unwrap_or(ids.len());
@@ -155,7 +155,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`encode`](Self::encode).
     pub(in crate::data) fn encode_with_ranges(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
-        let encoding = self.inner.encode(text, false).map_err(|error| self.fails(&error))?;
+        let encoding = self.guard(|inner| inner.encode(text, false))?;
         let ranges = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
         Ok(encoding.get_ids().iter().copied().zip(ranges).collect())
     }
@@ -168,19 +168,22 @@ impl Tokenizer {
         if texts.iter().any(|text| text.len() > PIECE_BYTES) {
             return texts.iter().map(|text| self.encode(text)).collect();
         }
-        let texts = texts.iter().map(String::as_str).collect();
-        let encodings = self.inner.encode_batch_fast(texts, false).map_err(|error| self.fails(&error))?;
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let encodings = self.guard(|inner| inner.encode_batch_fast(texts, false))?;
         Ok(encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
     }
 
     /// The text of token ids. Ids that are not tokens are left out; special tokens are written as they are spelt.
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.inner.decode(ids, false).unwrap_or_default()
+        foreign(|| self.inner.decode(ids, false).unwrap_or_default()).unwrap_or_default()
     }
 
-    fn fails(&self, error: &tokenizers::Error) -> Error {
-        let message = format!("cannot encode the text: {}; choose another tokenizer", one_line(error));
-        Error::file(&self.file, message)
+    /// What the library makes of a text. Its errors and panics are about the file.
+    fn guard<T>(&self, encode: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>) -> Result<T> {
+        foreign(|| encode(&self.inner)).unwrap_or_else(|panic| Err(panic.into())).map_err(|error| {
+            let message = format!("cannot encode the text: {}; choose another tokenizer", one_line(&error));
+            Error::file(&self.file, message)
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use super::names::Names;
 use super::node::Node;
 use super::overrides::Override;
 use super::path::{is_below, join};
+use super::replaced::Replaced;
 use super::setting::Setting;
 use super::yaml::{Parsed, parse};
 use crate::error::{Error, Result};
@@ -24,17 +25,21 @@ pub(crate) struct Document {
 
 impl Document {
     /// Parses `text`, which was read from `file`, lays it over the files that its key `bases` names, and `overrides` over it,
-    /// the last one on top. Without `bases` no other file is read. `names` are the names of keys that have several.
+    /// the last one on top. Without `bases` no other file is read. `names` are the names of keys that have several; what a layer
+    /// writes of `replaced` takes the place of what the layers below it do.
     pub fn parse(
         text: &str,
         file: &Path,
         overrides: &[Override],
         names: &'static Names,
         bases: Option<&str>,
+        replaced: &'static Replaced,
     ) -> Result<Self> {
         let is_base = |one: &&Override| bases.is_some_and(|bases| one.path == bases);
         let written = overrides.iter().rev().find(is_base).map(value_of).transpose()?;
-        let (layers, root) = Layers::read(text, file, bases, written.as_ref().map(|parsed| &parsed.root))?;
+        let bases_written = written.as_ref().map(|parsed| &parsed.root);
+        let (layers, mut root) = Layers::read(text, file, bases, bases_written, replaced)?;
+        replaced.drop_overridden(&mut root, overrides);
         let mut document = Self { layers, root, overrides: Vec::new(), names, repeated: Vec::new() };
         // Names of files are dealt with; anything else is laid over to be reported.
         let names_files = written.is_some_and(|parsed| Vec::<PathBuf>::from_node(&parsed.root).is_some());

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::locate;
 use super::node::Node;
+use super::replaced::Replaced;
 use super::setting::Setting;
 use super::yaml::{Parsed, parse};
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ pub(super) struct Layers {
     all: Vec<Layer>,
     /// Keys that a section of some file has more than once, each with the place of the value that counts.
     repeated: Vec<String>,
+    replaced: &'static Replaced,
 }
 
 /// One file.
@@ -26,7 +28,8 @@ struct Layer {
 
 impl Layers {
     /// Reads `text`, which was read from `file`, and the files that its key `bases` names, a path or several relative to it,
-    /// which may name others; with the tree that all of them make. `written` stands in for the key's value.
+    /// which may name others; with the tree that all of them make. `written` stands in for the key's value; what an upper layer
+    /// writes of `replaced` takes the place of all that lower ones do.
     ///
     /// # Errors
     /// If a file is missing, is no YAML or no section, or leads back to itself.
@@ -35,8 +38,9 @@ impl Layers {
         file: &Path,
         bases: Option<&str>,
         written: Option<&Node>,
+        replaced: &'static Replaced,
     ) -> Result<(Self, Node)> {
-        let mut layers = Self { all: Vec::new(), repeated: Vec::new() };
+        let mut layers = Self { all: Vec::new(), repeated: Vec::new(), replaced };
         let root = layers.add(text, file, bases, written, &mut Vec::new())?;
         Ok((layers, root))
     }
@@ -126,16 +130,21 @@ impl Layers {
                 *Node::entry(&mut base, &key) = value;
             }
         }
-        merge(&mut base, own);
+        merge(&mut base, own, self.replaced);
         Ok(Node::Map(base))
     }
 }
 
 /// Lays `upper` over `lower`: sections are merged key by key, everything else is replaced.
-fn merge(lower: &mut Vec<(String, Node)>, upper: Vec<(String, Node)>) {
+fn merge(lower: &mut Vec<(String, Node)>, upper: Vec<(String, Node)>, replaced: &Replaced) {
     for (key, value) in upper {
         match (Node::entry(lower, &key), value) {
-            (Node::Map(lower), Node::Map(upper)) => merge(lower, upper),
+            (Node::Map(lower), Node::Map(upper)) => {
+                if key == replaced.section {
+                    replaced.drop(lower, &upper);
+                }
+                merge(lower, upper, replaced);
+            }
             (place, value) => *place = value,
         }
     }

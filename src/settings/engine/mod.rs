@@ -14,6 +14,7 @@ mod overrides;
 mod path;
 mod range;
 pub(super) mod reader;
+mod replaced;
 pub(super) mod row;
 pub(super) mod section;
 pub(super) mod setting;
@@ -31,6 +32,7 @@ pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections,
 pub use overrides::Override;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;
+pub(crate) use replaced::{Format, Replaced};
 pub(crate) use section::{Entry, Placed, Section, rows};
 pub(crate) use setting::{Kind, Setting, Words, words};
 pub(crate) use source::{Source, closest, unknown_type};

@@ -33,6 +33,15 @@ impl Node {
         }
     }
 
+    /// The same, to be changed.
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+        match self {
+            Self::Map(entries) => entries.iter_mut().find(|(name, _)| name == key).map(|(_, node)| node),
+            Self::List(items) => key.parse::<usize>().ok().and_then(|index| items.get_mut(index)),
+            _ => None,
+        }
+    }
+
     /// The value of `key` in a section's `entries`, made if there is none.
     pub(super) fn entry<'a>(entries: &'a mut Vec<(String, Self)>, key: &str) -> &'a mut Self {
         let index = entries.iter().position(|(name, _)| name == key).unwrap_or_else(|| {

@@ -10,6 +10,7 @@ use serde_yaml::{Deserializer, Error};
 use super::locate;
 use super::node::Node;
 use super::path::join;
+use crate::error::foreign;
 
 /// A document, and the dotted paths of keys that one section has more than once.
 pub(super) struct Parsed {
@@ -23,7 +24,8 @@ pub(super) struct Parsed {
 pub(super) fn parse(text: &str) -> Result<Parsed, (usize, String)> {
     // Editors of other systems mark UTF-8 by a first character that is none of YAML's.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let Raw(tree) = Raw::deserialize(Deserializer::from_str(text)).map_err(line_and_reason)?;
+    let read = foreign(|| Raw::deserialize(Deserializer::from_str(text)));
+    let Raw(tree) = read.map_err(|panic| (1, panic))?.map_err(line_and_reason)?;
     let mut repeated = Vec::new();
     let root = resolve(tree, "", &mut repeated).map_err(|path| {
         (locate::line(text, &path), format!("`<<` in `{path}` takes a section or a list of sections"))

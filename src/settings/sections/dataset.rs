@@ -1,5 +1,6 @@
 //! `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
 
+mod chat_names;
 mod loader;
 mod megatron;
 mod paths;
@@ -7,6 +8,7 @@ mod records;
 
 pub use loader::Loader;
 pub use megatron::Megatron;
+pub(crate) use paths::SOURCES;
 
 use crate::data::tokenizer::END_OF_TEXT;
 use crate::data::{DataConfig, DocumentRules, TokenizerConfig};

@@ -103,6 +103,11 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
         asked.degrees.fill(size);
     }
     let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
+    let has_stages = counts && asked.degrees.pipeline_stage > 1;
+    if asked.degrees.micro_batch_num > 1 && !has_stages {
+        let message = "no effect without pipeline stages, as in the original; `runner_config.gradient_accumulation_steps` accumulates";
+        degrees.note("micro_batch_num", message);
+    }
     if layout.model == 1 {
         degrees.ignore(&["use_seq_parallel"]);
     }

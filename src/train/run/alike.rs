@@ -1,5 +1,6 @@
 //! Whether all ranks of a run do the same: if not, they would wait for each other's exchanges for ever.
 
+use super::data_watch::unlike;
 use crate::data::Dataset;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
@@ -8,11 +9,12 @@ use crate::settings::{Context, RunPlan, Sharded};
 use crate::train::recordings::Recordings;
 
 /// Fails on all ranks if one has other settings, data or code than the first one. What is said of its machine may differ, and where
-/// the data lie there.
+/// the data lie there. Returns whether this rank's data lie where those of the first one do, on whichever machine.
 ///
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
-pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<()> {
+pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> Result<bool> {
+    let place = format!("{:?} {}", std::env::current_dir().ok(), plan.to_yaml());
     let mut shared = plan.clone();
     let settings = &mut shared.settings;
     settings.context = Context::default();
@@ -26,8 +28,10 @@ pub(super) async fn check_run(ranks: &Ranks, plan: &RunPlan, data: &Dataset) -> 
         version: env!("CARGO_PKG_VERSION").into(),
         settings: shared.to_yaml(),
         data: fingerprints.join(" and "),
+        hash: data.hashes().map(|hashes| hashes.combined()),
     };
-    check(ranks, own, Own::difference).await
+    check(ranks, own, Own::difference).await?;
+    Ok(ranks.from_first(|| Ok(place.clone())).await? == place)
 }
 
 /// Has all ranks widen f16 in integers if one must, so that all run the same kernels.
@@ -91,6 +95,8 @@ struct Own {
     version: String,
     settings: String,
     data: String,
+    /// Of all data, where they were read already.
+    hash: Option<u64>,
 }
 
 impl Own {
@@ -103,9 +109,14 @@ impl Own {
         if let Some((own, first)) = differing_lines(&self.settings, &first.settings) {
             return Some(format!("its settings have `{own}` where those of rank 0 have `{first}`; {REMEDY}"));
         }
-        let (own, first) = (&self.data, &first.data);
-        (own != first)
-            .then(|| format!("its data have the fingerprint {own}, and those of rank 0 {first}; {REMEDY}"))
+        if self.data != first.data {
+            let (own, first) = (&self.data, &first.data);
+            return Some(format!(
+                "its data have the fingerprint {own}, and those of rank 0 {first}; {REMEDY}"
+            ));
+        }
+        let hashes = self.hash.zip(first.hash).filter(|(own, first)| own != first);
+        hashes.map(|(own, first)| unlike(own, first))
     }
 }
 
@@ -135,7 +146,7 @@ mod tests {
     fn what_differs_is_named() {
         let own = |version: &str, settings: &str, data: &str| {
             let [version, settings, data] = [version, settings, data].map(str::to_string);
-            Own { version, settings, data }
+            Own { version, settings, data, hash: Some(7) }
         };
         let (first, remedy) =
             (own("1.0", "a: 1\n", "f00d"), "start all ranks with the same program, files and flags");
@@ -148,6 +159,12 @@ mod tests {
         ] {
             assert_eq!(other.difference(&first), Some(format!("{line}; {remedy}")));
         }
+        // A byte that the fingerprint does not see.
+        let other = Own { hash: Some(8), ..first.clone() };
+        assert!(
+            other.difference(&first).unwrap().starts_with("its data have the hash 0000000000000008, and")
+        );
+        assert_eq!(Own { hash: None, ..other }.difference(&first), None);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! whether all succeeded.
 
 use super::Summary;
-use crate::data::{BackgroundCheck, Dataset};
+use super::data_watch::DataWatch;
+use crate::data::Dataset;
 use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::settings::RunPlan;
@@ -31,8 +32,7 @@ pub(super) struct Course<'a> {
     pub ranks: Ranks,
     pub total_steps: u64,
     pub data: &'a Dataset,
-    /// On the first rank of a machine.
-    pub data_check: Option<BackgroundCheck>,
+    pub data_watch: DataWatch<'a>,
     pub evaluation: Option<Evaluation<'a>>,
     pub checkpoints: CheckpointFolder,
     pub reporter: Reporter<'a>,
@@ -72,6 +72,7 @@ impl Course<'_> {
     /// Those of a run.
     pub async fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let checkpoint = self.plan.settings.callbacks.checkpoint.as_ref();
+        self.data_watch.look(&mut self.state);
         while self.state.step < self.total_steps && !self.is_interrupted {
             // The state counts the micro-batches of all ranks, the trainer those of this one.
             let first_micro_step = self.state.micro_step / self.plan.layout.data as u64;
@@ -155,33 +156,45 @@ impl Course<'_> {
         steps.iter().for_each(|timed| report.add(timed.finished.step, timed.step_ms));
         self.results.steps.extend(steps);
         self.results.evaluations.extend(evaluations);
+        let report = self.report();
         match self.ranks.size() {
-            1 => self.take_in(&Answer::of_one(self.report())),
+            1 => self.take_in(&Answer::of_one(report)),
             _ => Ok(()),
         }
     }
 
     /// What this rank tells the others.
-    fn report(&self) -> Report {
-        let has_data_fault = self.data_check.as_ref().is_some_and(|check| check.fault().is_some());
+    fn report(&mut self) -> Report {
+        self.data_watch.look(&mut self.state);
         let mut report = self.results.report;
         report.is_interrupted = self.interrupt.load(Ordering::Relaxed).into();
-        report.has_data_fault = has_data_fault.into();
+        report.has_data_fault = self.data_watch.fault().is_some().into();
+        report.has_other_data = self.data_watch.has_changed().into();
+        report.data_hash = self.data_watch.hash().unwrap_or(0);
         report
     }
 
     /// Does what follows from the answer of a roll call.
     async fn heed(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
         self.take_in(answer)?;
+        self.refuse_other_data(answer).await?;
         self.is_interrupted |= answer.is_interrupted;
         self.is_save_due |= answer.is_save_due;
         if answer.has_data_fault {
             // As after a signal: the work so far is good.
             self.save_unless_failing(trainer).await?;
-            let fault = self.data_check.as_ref().and_then(BackgroundCheck::fault).cloned();
+            let fault = self.data_watch.fault().cloned();
             self.ranks.agree(fault.map_or(Ok(()), Err)).await?;
         }
         Ok(())
+    }
+
+    /// Ends the run where the data turn out to be others, on any rank. Nothing is saved: it would continue a checkpoint of other data.
+    async fn refuse_other_data(&self, answer: &Answer) -> Result<()> {
+        match answer.has_other_data {
+            true => self.ranks.agree(self.data_watch.check_same(answer.data_hash)).await,
+            false => Ok(()),
+        }
     }
 
     /// Reports the steps that have arrived on all ranks, and fails if the run gets nowhere.
@@ -212,7 +225,8 @@ impl Course<'_> {
         let report = self.report();
         let answer = self.roll_call.now(report).await?;
         let settled = arrived.and_then(|()| self.take_in(&answer));
-        self.ranks.agree(settled).await
+        self.ranks.agree(settled).await?;
+        self.refuse_other_data(&answer).await
     }
 
     /// Saves, unless the last step turns out to have failed: then a later step does.

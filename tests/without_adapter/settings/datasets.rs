@@ -35,6 +35,32 @@ fn every_data_set_reads_back_as_itself() {
 }
 
 #[test]
+fn keys_of_handlers_that_are_not_read_are_noticed() {
+    let of = |handler: &str| {
+        let loader = format!(
+            "--train_dataset.data_loader={{type: HFDataLoader, path: ./a, handler: [{{{handler}}}]}}"
+        );
+        let notices = resolve(BASE, &[&loader]).unwrap().1;
+        notices.into_iter().filter(|notice| notice.contains("handler")).collect::<Vec<_>>()
+    };
+    let unread = "rows are filled to seq_length, and what fills them is neither attended to nor learned";
+    let line = |key: &str, kind: &str| {
+        format!("train_dataset.data_loader.handler: `{key}` of `{kind}` is not read; {unread}")
+    };
+    assert_eq!(
+        of(
+            "type: PackingHandler, seq_length: 32, pack_strategy: pack, pad_token_id: 3, ignore_token_id: -100"
+        ),
+        [line("pad_token_id", "PackingHandler"), line("ignore_token_id", "PackingHandler")]
+    );
+    assert_eq!(
+        of("type: AlpacaInstructDataHandler, padding: False, is_dynamic: True"),
+        [line("padding", "AlpacaInstructDataHandler"), line("is_dynamic", "AlpacaInstructDataHandler")]
+    );
+    assert_eq!(of("type: PackingHandler, pad_token_id: None"), [""; 0]);
+}
+
+#[test]
 fn a_megatron_section_of_the_original() {
     let (plan, notices) = resolve(BASE, &[&format!("--train_dataset={}", DATASETS[5])]).unwrap();
     let data = &plan.train_dataset;

@@ -67,3 +67,102 @@ const FLAGS: &str = "
 + --seed=[
 = --seed: `[` is not a valid value: did not find expected node content
 ";
+
+/// The files that a run reads.
+fn sources(text: &str, arguments: &[&str]) -> Vec<String> {
+    let loader = resolve(text, arguments).unwrap_or_else(|error| panic!("{error}")).0.train_dataset.loader;
+    match loader {
+        Loader::Text(config) => config.data_path.paths,
+        Loader::Tokens(config) => config.data_path.paths,
+        Loader::Megatron(config) => config.data_path.paths,
+        Loader::Records(config) => config.files,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A base with `of_base` as its loader, and a child with `of_child`.
+fn layered(of_base: &str, of_child: &str, arguments: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let base = BASE.replace("    type: CargoRegistryDataLoader\n    shuffle: True\n", &keys(of_base));
+    let base = base.replace("train_dataset_task:\n  dataset_config: *train_dataset\n", "");
+    std::fs::write(folder.path().join("base.yaml"), base).unwrap();
+    let base = folder.path().join("base.yaml");
+    let mut child = format!("base_config: {}\n", base.display());
+    if !of_child.is_empty() {
+        child += &format!("train_dataset:\n  data_loader:\n{}", keys(of_child));
+    }
+    sources(&child, arguments)
+}
+
+fn keys(loader: &str) -> String {
+    loader.split("; ").map(|line| format!("    {line}\n")).collect()
+}
+
+#[test]
+fn a_flag_that_names_data_replaces_those_of_the_file() {
+    let flag = "--train_dataset_dir=new";
+    for file in [
+        "type: TextDataLoader; dataset_files: old.txt",
+        "type: TextDataLoader; dataset_dir: old; dataset_files: [a, b]",
+        "type: TokenDataLoader; data_path: [0.3, a, 0.7, b]",
+        "type: HFDataLoader; path: json; data_files: old.json",
+        "type: HFDataLoader; path: ./old",
+    ] {
+        assert_eq!(layered(file, "", &[flag]), ["new"], "{file}");
+    }
+    let file = "type: TextDataLoader; dataset_dir: old";
+    // Flags are one layer, and what names nothing replaces nothing.
+    let loader = "--train_dataset.data_loader";
+    let both = [flag, &format!("{loader}.dataset_files=[a, b]")];
+    assert_eq!(layered(file, "", &both), ["new", "a", "b"]);
+    assert_eq!(layered(file, "", &[&format!("{loader}.dataset_files=[]")]), ["old"]);
+    assert_eq!(layered(file, "", &[&format!("{loader}.shuffle=True")]), ["old"]);
+    // One that replaces the whole loader, and one for it.
+    let whole = format!("{loader}={{type: TextDataLoader, dataset_files: a}}");
+    assert_eq!(layered(file, "", &[&whole, flag]), ["new", "a"]);
+}
+
+#[test]
+fn a_file_that_names_data_replaces_those_of_its_base() {
+    let json = "type: HFDataLoader; path: json; data_files: old.json";
+    for (base, child, expected) in [
+        ("type: TextDataLoader; dataset_dir: old", "dataset_files: new", vec!["new"]),
+        ("type: TextDataLoader; dataset_dir: old", "data_path: [1, new, 2, newer]", vec!["new", "newer"]),
+        ("type: HFDataLoader; dataset_dir: ./old", "path: ./new", vec!["./new"]),
+        (
+            "type: TextDataLoader; dataset_dir: old",
+            "type: HFDataLoader; path: json; data_files: new.json",
+            vec!["new.json"],
+        ),
+        // A format belongs to the files that it is of.
+        (json, "data_files: new.json", vec!["new.json"]),
+        (json, "path: parquet", vec!["old.json"]),
+        (json, "path: ./new", vec!["./new"]),
+        (json, "dataset_files: new.json", vec!["new.json"]),
+        (json, "type: TextDataLoader; dataset_files: new.txt", vec!["new.txt"]),
+        (
+            "type: TextDataLoader; dataset_dir: old",
+            "type: BlendedMegatronDatasetDataLoader; config: {data_path: new}",
+            vec!["new"],
+        ),
+        (
+            "type: BlendedMegatronDatasetDataLoader; config: {data_path: old}",
+            "type: TextDataLoader; dataset_dir: new",
+            vec!["new"],
+        ),
+        // Two in one file are one set.
+        (
+            "type: TextDataLoader; dataset_dir: old",
+            "dataset_dir: new; dataset_files: newer",
+            vec!["new", "newer"],
+        ),
+        (
+            "type: TextDataLoader; dataset_dir: old; dataset_files: older",
+            "shuffle: True",
+            vec!["old", "older"],
+        ),
+        (json, "path: ./new; data_files: newer.json", vec!["newer.json", "./new"]),
+    ] {
+        assert_eq!(layered(base, child, &[]), expected, "{base} under {child}");
+    }
+}

@@ -75,6 +75,24 @@ fn ranks_do_the_steps_of_one_that_accumulates() {
 }
 
 #[test]
+fn micro_batches_without_stages_are_noticed() {
+    let notice = "parallel_config.micro_batch_num: no effect without pipeline stages, as in the original; \
+                  `runner_config.gradient_accumulation_steps` accumulates";
+    let of = |flags: &[&str]| {
+        let (plan, notices) = resolve(BASE, flags).unwrap();
+        (plan.settings.runner.gradient_accumulation_steps, notices.iter().any(|one| one == notice))
+    };
+    let degrees = "--parallel_config={micro_batch_num: 4}";
+    let stages = "--parallel_config={micro_batch_num: 4, pipeline_stage: 2}";
+    let (spread, single) = ("--use_parallel=True", "--as-single");
+    assert_eq!(of(&[degrees]), (1, true));
+    assert_eq!(of(&[degrees, spread, single]), (1, true));
+    assert_eq!(of(&[stages, single]), (1, true), "without use_parallel degrees do not count");
+    assert_eq!(of(&[stages, spread, single]), (4, false));
+    assert_eq!(of(&["--parallel_config={micro_batch_num: 1}"]), (1, false));
+}
+
+#[test]
 fn a_plan_of_several_ranks_reads_back_as_itself_on_them() {
     let of_optimizer = [
         "--parallel_config.data_parallel=4",

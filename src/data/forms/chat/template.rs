@@ -1,5 +1,6 @@
 //! Chat templates: Jinja, with the functions and the whitespace rules of `transformers`.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use minijinja::value::Kwargs;
@@ -8,11 +9,24 @@ use serde_json::Value;
 
 use super::conversation::{Conversation, Message};
 use crate::data::files;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, foreign};
 
-/// What a template writes before and after what its `{% generation %}` block contains: characters that are none, and occur
-/// in no text.
-pub(super) const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
+/// What a template writes before and after what its `{% generation %}` block contains: two of Unicode's noncharacters, which hardly a
+/// text has.
+pub(super) type Marks = [char; 2];
+
+/// The noncharacters among which a conversation finds two that it lacks.
+const NONCHARACTERS: RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
+
+/// The variables through which a template writes its marks.
+const MARK_NAMES: [&str; 2] = ["__generation_start__", "__generation_end__"];
+
+/// Most instructions of one rendering. The longest conversations need some hundred thousand; a template that never ends is stopped
+/// within seconds.
+const FUEL: u64 = 20_000_000;
+
+/// Most bytes that one rendering writes.
+const LONGEST_TEXT: usize = 64 << 20;
 
 /// A chat template.
 #[derive(Debug)]
@@ -22,6 +36,8 @@ pub struct ChatTemplate {
     special_tokens: Vec<(String, String)>,
     /// Whether it says by `{% generation %}` what the assistant writes.
     pub(super) has_generation: bool,
+    /// Noncharacters that it writes itself.
+    taken: String,
 }
 
 const NAME: &str = "the chat template";
@@ -74,6 +90,7 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
         environment.add_function(
@@ -84,19 +101,41 @@ impl ChatTemplate {
         );
         let marked = mark_generation(source);
         let has_generation = marked != source;
-        environment.add_template_owned(NAME, marked)?;
-        Ok(Self { environment, special_tokens, has_generation })
+        foreign(|| environment.add_template_owned(NAME, marked))
+            .map_err(|panic| TemplateError::new(ErrorKind::SyntaxError, panic))??;
+        let texts = special_tokens.iter().map(|(_, text)| text.as_str()).chain([source]);
+        let taken = texts.flat_map(str::chars).filter(|character| NONCHARACTERS.contains(character));
+        Ok(Self { environment, taken: taken.collect(), special_tokens, has_generation })
     }
 
-    /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`.
+    /// Marks that neither the conversation nor the template has.
     ///
     /// # Errors
-    /// If the template refuses the conversation; the message says why.
+    /// If they have all that there are.
+    pub(super) fn marks(&self, conversation: &Conversation) -> std::result::Result<Marks, String> {
+        let values: Vec<&Template> =
+            conversation.messages.iter().map(|message| &message.value).chain(&conversation.tools).collect();
+        let text =
+            serde_json::to_string(&values).map_err(|error| format!("cannot be written as JSON ({error})"))?;
+        let mut free =
+            NONCHARACTERS.filter(|character| !text.contains(*character) && !self.taken.contains(*character));
+        free.next().zip(free.next()).map(|(start, end)| [start, end]).ok_or_else(|| {
+            "has the characters U+FDD0 to U+FDEF, which no text needs and by which the assistant's turns are found; remove them"
+                .to_string()
+        })
+    }
+
+    /// The text of the first `count` messages, with the prompt of the assistant's next turn if `asks`, and with `marks` around what
+    /// `{% generation %}` blocks contain.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation, or takes too long for it or writes too much; the message says why.
     pub(super) fn render(
         &self,
         conversation: &Conversation,
         count: usize,
         asks: bool,
+        marks: Marks,
     ) -> std::result::Result<String, String> {
         let messages: Vec<Template> =
             conversation.messages[..count].iter().map(|Message { value, .. }| value.clone()).collect();
@@ -107,25 +146,61 @@ impl ChatTemplate {
         ];
         let tokens =
             self.special_tokens.iter().map(|(name, text)| (name.as_str(), Template::from(text.as_str())));
-        let context: Template = fixed.into_iter().chain(tokens).collect();
-        let rendered = self.environment.get_template(NAME).and_then(|template| template.render(context));
-        rendered.map_err(|error| {
-            let line = error.line().map_or(String::new(), |line| format!(" in its line {line}"));
-            format!(
-                "the chat template refuses it{line}: {}; correct the record or the template",
+        let marks =
+            MARK_NAMES.into_iter().zip(marks).map(|(name, mark)| (name, Template::from(mark.to_string())));
+        let context: Template = fixed.into_iter().chain(tokens).chain(marks).collect();
+        let mut text = Text(Vec::new());
+        let render = || self.environment.get_template(NAME)?.render_captured_to(context, &mut text).map(drop);
+        let rendered = foreign(render).unwrap_or_else(|panic| {
+            Err(TemplateError::new(ErrorKind::InvalidOperation, format!("its interpreter fails: {panic}")))
+        });
+        let line =
+            |error: &TemplateError| error.line().map_or(String::new(), |line| format!(" in its line {line}"));
+        match rendered {
+            Ok(()) => Ok(String::from_utf8_lossy(&text.0).into_owned()),
+            Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(format!(
+                "the chat template does not end within {FUEL} instructions for it{}; correct the template",
+                line(&error)
+            )),
+            Err(error) if error.kind() == ErrorKind::WriteFailure => Err(format!(
+                "the chat template writes more than {} MiB for it{}; correct the template",
+                LONGEST_TEXT >> 20,
+                line(&error)
+            )),
+            Err(error) => Err(format!(
+                "the chat template refuses it{}: {}; correct the record or the template",
+                line(&error),
                 one_line(&error)
-            )
-        })
+            )),
+        }
     }
 }
 
-/// Replaces `{% generation %}`, which Jinja does not know, by a block that writes [`MARKS`], with the same whitespace rules.
+/// What a template has written.
+struct Text(Vec<u8>);
+
+impl std::io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > LONGEST_TEXT {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Replaces `{% generation %}`, which Jinja does not know, by a block that writes [`Marks`], with the same whitespace rules.
 fn mark_generation(source: &str) -> String {
+    let mark = |number: usize| format!("{{{{ {} }}}}", MARK_NAMES[number]);
     let mut marked = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let end = start + length + 2;
+        let Some(length) = rest[start + 2..].find("%}") else { break };
+        let end = start + 2 + length + 2;
         let inner = &rest[start + 2..end - 2];
         let word = inner.trim_matches(['-', '+']).trim();
         let left = if inner.starts_with('-') { "-" } else { "" };
@@ -133,10 +208,13 @@ fn mark_generation(source: &str) -> String {
         marked.push_str(&rest[..start]);
         match word {
             "generation" => {
-                marked.push_str(&format!("{{%{left} if true %}}{}{{% if true {right}%}}", MARKS[0]));
+                marked.push_str(&format!(
+                    "{{%{left} if true %}}{start}{{% if true {right}%}}",
+                    start = mark(0)
+                ));
             }
             "endgeneration" => {
-                marked.push_str(&format!("{{%{left} endif %}}{}{{% endif {right}%}}", MARKS[1]));
+                marked.push_str(&format!("{{%{left} endif %}}{end}{{% endif {right}%}}", end = mark(1)));
             }
             _ => marked.push_str(&rest[start..end]),
         }

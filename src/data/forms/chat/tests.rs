@@ -49,9 +49,9 @@ fn templates_render_byte_by_byte_as_transformers_does() {
         for (line, expected) in CONVERSATIONS.lines().zip(conversations.as_array().unwrap()) {
             let conversation = Conversation::read(&ChatForm::default(), &record(line)).unwrap();
             for (asks, expected) in [false, true].into_iter().zip(expected.as_array().unwrap()) {
-                let got = template.render(&conversation, conversation.messages.len(), asks).unwrap();
-                let plain: String =
-                    got.chars().filter(|character| !template::MARKS.contains(character)).collect();
+                let marks = template.marks(&conversation).unwrap();
+                let got = template.render(&conversation, conversation.messages.len(), asks, marks).unwrap();
+                let plain: String = got.chars().filter(|character| !marks.contains(character)).collect();
                 assert_eq!(plain, expected.as_str().unwrap(), "{name}: {line}");
             }
         }
@@ -108,6 +108,55 @@ fn other_names_of_roles_and_turns_that_are_not_learned() {
     let (text, parts) = learned(&named("chatglm"), tool).unwrap();
     assert_eq!(parts, ["\n b", "look\n ```python\ntool_call(q='x', n=2)\n```", "\n d"]);
     assert!(text.contains("<|observation|>\n seen"), "{text}");
+}
+
+#[test]
+fn marks_are_characters_that_the_conversation_lacks() {
+    let of = |text: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "user", "content": "a{text}b"}}, {{"role": "assistant", "content": "{text}d"}}]}}"#
+        )
+    };
+    for text in ["\u{fdd0}", "\u{fdd1}\u{fdd0}", "\\ufdd0", "\u{fdd0}\u{fdd2}"] {
+        let (rendered, parts) = learned(&named("generation"), &of(text)).unwrap();
+        let text = text.replace("\\ufdd0", "\u{fdd0}");
+        assert_eq!(parts, [format!("{text}d</s>")]);
+        assert!(rendered.contains(&format!("a{text}b")), "{rendered:?}");
+    }
+    let all: String = ('\u{fdd0}'..='\u{fdef}').collect();
+    let error = learned(&named("generation"), &of(&all)).unwrap_err();
+    assert!(error.starts_with("has the characters U+FDD0 to U+FDEF"), "{error}");
+}
+
+/// Two turns of the assistant in one block: nothing tells which part of it is to be learned.
+#[test]
+fn blocks_that_are_not_the_turns_learn_none_that_is_excluded() {
+    let one_block = template(
+        "{% for m in messages %}{% if loop.first %}{% generation %}\
+         {% for n in messages if n.role == 'assistant' %}{{ n.content }}{% endfor %}{% endgeneration %}{% endif %}{% endfor %}",
+    );
+    let of = |loss: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "assistant", "content": "b"{loss}}}, {{"role": "assistant", "content": "d"}}]}}"#
+        )
+    };
+    assert_eq!(learned(&one_block, &of("")).unwrap().1, ["bd"]);
+    let error = learned(&one_block, &of(r#", "loss": false"#)).unwrap_err();
+    assert!(error.starts_with("the chat template wrote 1 `{% generation %}` blocks for 2 turns"), "{error}");
+}
+
+#[test]
+fn a_template_that_does_not_end_is_stopped() {
+    let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+    let endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    let error = learned(&template(endless), line).unwrap_err();
+    assert_eq!(
+        error,
+        "the chat template does not end within 20000000 instructions for it in its line 1; correct the template"
+    );
+    let endless = "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}";
+    let error = learned(&template(endless), line).unwrap_err();
+    assert!(error.starts_with("the chat template writes more than 64 MiB for it"), "{error}");
 }
 
 #[test]
@@ -174,9 +223,12 @@ fn a_template_is_found_beside_the_tokenizer() {
     let form = ChatForm::default();
     let conversation = |line: &str| Conversation::read(&form, &record(line)).unwrap();
     let hello = conversation(CONVERSATIONS.lines().next().unwrap());
-    assert_eq!(load().unwrap().render(&hello, 0, false).unwrap(), "B");
+    assert_eq!(load().unwrap().render(&hello, 0, false, [' '; 2]).unwrap(), "B");
     write("chat_template.jinja", "{{ bos_token }}!");
-    assert_eq!(load().unwrap().render(&hello, 0, false).unwrap(), "B!");
+    assert_eq!(load().unwrap().render(&hello, 0, false, [' '; 2]).unwrap(), "B!");
+    // The end of a block does not begin within its start.
+    write("chat_template.jinja", "{%}");
+    assert!(load().unwrap_err().contains("chat_template.jinja: line 1: is no chat template ("));
     write("chat_template.jinja", "a\n{% if %}");
     let error = load().unwrap_err();
     assert!(

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::conversation::Conversation;
-use super::template::{ChatTemplate, MARKS};
+use super::conversation::{Conversation, Message};
+use super::template::{ChatTemplate, Marks};
 
 /// The text of a conversation, and the ranges of its bytes that are to be learned: what `{% generation %}` blocks contain,
 /// or where a template has none, what a turn of the assistant adds to the text up to its prompt.
@@ -15,15 +15,16 @@ pub(super) fn render(
     template: &ChatTemplate,
 ) -> Result<(String, Vec<Range<usize>>), String> {
     let all = conversation.messages.len();
-    let text = template.render(conversation, all, false)?;
+    let marks = template.marks(conversation)?;
+    let text = template.render(conversation, all, false, marks)?;
     if template.has_generation {
-        return marked(conversation, &text);
+        return marked(conversation, &text, marks);
     }
     let mut turns = Vec::new();
     for (index, message) in conversation.messages.iter().enumerate().filter(|(_, message)| message.is_learned)
     {
-        let before = template.render(conversation, index, true)?;
-        let after = template.render(conversation, index + 1, false)?;
+        let before = template.render(conversation, index, true, marks)?;
+        let after = template.render(conversation, index + 1, false, marks)?;
         let number = index + 1;
         let (Some(turn), true) = (after.strip_prefix(&before), text.starts_with(&after)) else {
             return Err(format!(
@@ -41,14 +42,18 @@ pub(super) fn render(
     Ok((text, turns))
 }
 
-/// The text without the marks, and the ranges between them, one for each turn of the assistant.
-fn marked(conversation: &Conversation, text: &str) -> Result<(String, Vec<Range<usize>>), String> {
+/// The text without the marks, and the ranges between them, one for each turn of the assistant that is to be learned.
+fn marked(
+    conversation: &Conversation,
+    text: &str,
+    marks: Marks,
+) -> Result<(String, Vec<Range<usize>>), String> {
     let mut plain = String::with_capacity(text.len());
     let (mut ranges, mut start) = (Vec::new(), 0);
     for character in text.chars() {
         match character {
-            mark if mark == MARKS[0] => start = plain.len(),
-            mark if mark == MARKS[1] => ranges.push(start..plain.len()),
+            mark if mark == marks[0] => start = plain.len(),
+            mark if mark == marks[1] => ranges.push(start..plain.len()),
             character => plain.push(character),
         }
     }
@@ -59,14 +64,23 @@ fn marked(conversation: &Conversation, text: &str) -> Result<(String, Vec<Range<
         );
     }
     // Turns that are not to be learned are blocks too.
-    let is_spoken = |message: &&super::conversation::Message| {
+    let is_spoken = |message: &&Message| {
         message.value.get_attr("role").is_ok_and(|role| role.as_str() == Some("assistant"))
     };
     let spoken: Vec<bool> =
         conversation.messages.iter().filter(is_spoken).map(|message| message.is_learned).collect();
-    if spoken.len() == ranges.len() {
-        let mut wanted = spoken.into_iter();
-        ranges.retain(|_| wanted.next().unwrap_or(true));
+    if spoken.iter().all(|is_learned| *is_learned) {
+        return Ok((plain, ranges));
     }
+    if spoken.len() != ranges.len() {
+        return Err(format!(
+            "the chat template wrote {} `{{% generation %}}` blocks for {} turns of the assistant, so those with `loss: False` cannot be \
+             told from the others; let it write a block for each, or leave these turns out",
+            ranges.len(),
+            spoken.len()
+        ));
+    }
+    let mut wanted = spoken.into_iter();
+    ranges.retain(|_| wanted.next().unwrap_or(true));
     Ok((plain, ranges))
 }

@@ -1,9 +1,10 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
 use super::DatasetKeys;
+use super::chat_names::ChatNames;
 use super::megatron::Megatron;
 use super::paths::read_blend;
-use super::records::{ChatNames, Handlers, data_files};
+use super::records::{Handlers, data_files};
 use crate::data::{
     CargoRegistryConfig, DocumentFormat, MegatronConfig, MindRecordConfig, PackStrategy, Paths, TextConfig,
     TokenType, TokensConfig,
@@ -18,7 +19,8 @@ rows! {
         /// arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token ids (HF), or conversations (SFT,
         /// ToolAlpaca).
         kind "type": LoaderType = Host.required(),
-        /// Folder, file or pattern to read.
+        /// Folder, file or pattern to read. This and the other keys that name files belong together: a flag that writes one, or a file
+        /// with a `base_config`, replaces them all.
         dataset_dir: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("./data"),
         /// Files, folders and patterns to read; with `dataset_dir` one source.
         dataset_files: Vec<String> = Host.optional().read_by(paths_in).of(NAMED).example("['./a', './b']"),

@@ -2,6 +2,7 @@
 
 use super::DatasetKeys;
 use super::loader::{Loader, LoaderType};
+use super::paths::FORMATS;
 use crate::data::{ChatForm, Form, PackStrategy, PromptForm, PromptStyle, RecordsConfig};
 use crate::settings::engine::*;
 
@@ -29,6 +30,9 @@ pub(super) enum Handler {
     /// `rename_column`: a new name for a column.
     Rename(String, String),
 }
+
+/// What holds instead of what handlers of the original say of padding.
+const UNREAD: &str = "rows are filled to seq_length, and what fills them is neither attended to nor learned";
 
 const KINDS: &str = "AlpacaInstructDataHandler PackingHandler take rename_column remove_columns";
 
@@ -115,6 +119,11 @@ fn read_handler(reader: &Reader<'_>, key: &str, node: &Node) -> Result<Option<Ha
     if node.get("tokenizer").is_some() {
         reader.note(key, format!("the tokenizer of `{word}` is that of the data set, `tokenizer`"));
     }
+    for unread in ["padding", "is_dynamic", "pad_token_id", "ignore_token_id"] {
+        if node.get(unread).is_some_and(|value| !value.is_none()) {
+            reader.note(key, format!("`{unread}` of `{word}` is not read; {UNREAD}"));
+        }
+    }
     let text = |key: &str| {
         let value = node.get(key).and_then(String::from_node);
         value.ok_or_else(|| format!("`{word}` needs text under `{key}`"))
@@ -144,47 +153,6 @@ fn read_handler(reader: &Reader<'_>, key: &str, node: &Node) -> Result<Option<Ha
             None // columns that nothing reads do no harm
         }
     })
-}
-
-/// The names of a conversation's parts, `map_function_kwargs` of `SFTDataLoader`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ChatNames(ChatForm);
-
-const NAMES: [&str; 5] =
-    ["data_field", "from_keyword", "value_keyword", "user_role_name", "assistant_role_name"];
-
-impl ChatNames {
-    fn of(form: &ChatForm) -> [&Option<String>; 5] {
-        [&form.messages, &form.role, &form.content, &form.user, &form.assistant]
-    }
-
-    /// Reads the names; what else the original's function takes is said by the chat template.
-    pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Self> {
-        let node = reader.node(key)?;
-        let Node::Map(entries) = node else {
-            reader.fault(key, format!("expected {}, found {node}", Self::kind().expected()));
-            return None;
-        };
-        let [messages, role, content, user, assistant] =
-            NAMES.map(|name| node.get(name).and_then(String::from_node));
-        for (other, _) in entries.iter().filter(|(name, _)| !NAMES.contains(&name.as_str())) {
-            reader.note(key, format!("`{other}` is not read; the chat template says what surrounds a turn"));
-        }
-        Some(Self(ChatForm { messages, role, content, user, assistant, template: None }))
-    }
-}
-
-impl Setting for ChatNames {
-    fn kind() -> Kind {
-        Kind::Form("a section of names, such as `from_keyword`")
-    }
-
-    fn to_node(&self) -> Option<Node> {
-        let named = NAMES.iter().zip(Self::of(&self.0));
-        let pairs = named.filter_map(|(key, name)| Some((key.to_string(), name.as_deref()?.into())));
-        let pairs: Vec<(String, Node)> = pairs.collect();
-        (!pairs.is_empty()).then_some(Node::Map(pairs))
-    }
 }
 
 /// `data_files`: files, or a section with those of each split.
@@ -240,7 +208,7 @@ impl Loader {
     }
 
     fn fill_hub(&mut self, reader: &Reader<'_>) {
-        let is_format = |path: &str| ["json", "parquet"].contains(&path);
+        let is_format = |path: &str| FORMATS.contains(&path);
         let has_files = !self.data_files.is_empty() || !self.dataset_files.is_empty();
         let is_sound = reader.are_sound(&["path", "data_files", "dataset_dir", "dataset_files"]);
         if self.path == "csv" {
@@ -312,7 +280,7 @@ impl Loader {
             LoaderType::Records => self.hub_config(plain),
             _ => {
                 let template = self.chat_template.as_ref().map(Into::into);
-                plain(Form::Chat(ChatForm { template, ..self.map_function_kwargs.0.clone() }))
+                plain(Form::Chat(ChatForm { template, ..self.map_function_kwargs.form() }))
             }
         }
     }
@@ -322,7 +290,7 @@ impl Loader {
         let form = if handlers.contains(&Handler::Alpaca) { Form::Alpaca } else { Form::Columns };
         let mut config = RecordsConfig { keys: HUB_FILES, packing: self.handler.packing(), ..plain(form) };
         config.files.extend(self.data_files.iter().cloned());
-        if config.files.is_empty() {
+        if !self.path.is_empty() && !FORMATS.contains(&self.path.as_str()) {
             config.files.push(self.path.clone());
         }
         for handler in handlers {

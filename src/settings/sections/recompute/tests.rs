@@ -4,13 +4,14 @@ use super::selection::{Selected, Selection, remove_excluded};
 use super::stages::{Chunks, Offset, Stages};
 use super::{Amount, COMMUNICATION, SELECTED, acting};
 use crate::settings::engine::{Document, Node, Setting};
-use crate::settings::sections::{names, run};
+use crate::settings::sections::{dataset, names, run};
 use std::path::Path;
 
 /// The value of a line of YAML.
 fn node(yaml: &str) -> Node {
     let text = format!("value: {yaml}");
-    let document = Document::parse(&text, Path::new("x.yaml"), &[], names(), Some(run::BASES));
+    let (bases, sources) = (Some(run::BASES), &dataset::SOURCES);
+    let document = Document::parse(&text, Path::new("x.yaml"), &[], names(), bases, sources);
     document.expect("a document").get("value").cloned().expect("a value")
 }
 

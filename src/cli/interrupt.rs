@@ -1,0 +1,107 @@
+//! Ctrl-C and SIGTERM. A run that trains finishes its step and saves; one that does not train yet has nothing to save and ends at
+//! once, whatever it waits for, and takes with it what would refuse the next start.
+
+use super::ranks::FIRST_SPEAKS;
+use crate::ranks::launcher;
+use crate::store::run_folder;
+use crate::train::Milestone;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The exit code of a process that an interrupt ended, as shells report SIGINT.
+const INTERRUPTED: i32 = 130;
+
+/// What an interrupt does, by how far the run has got.
+#[derive(Clone, Default)]
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    stage: Arc<Mutex<Stage>>,
+}
+
+enum Stage {
+    /// Before the first step.
+    Starting(Option<NewFolder>),
+    Training,
+}
+
+/// The run folder of a new run.
+struct NewFolder {
+    path: PathBuf,
+    /// Whether this process makes it, perhaps this very moment.
+    is_own: bool,
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self::Starting(None)
+    }
+}
+
+impl Interrupt {
+    /// Catches signals from here on.
+    pub fn listen() -> Self {
+        let interrupt = Self::default();
+        let handled = interrupt.clone();
+        if let Err(error) = ctrlc::set_handler(move || handled.handle()) {
+            eprintln!("warning: an interrupt will not save the run: {error}");
+        }
+        interrupt
+    }
+
+    /// What the first interrupt sets while the run trains.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.flag.clone()
+    }
+
+    /// Notes where the run has got to.
+    pub fn hear(&self, milestone: &Milestone<'_>) {
+        match milestone {
+            Milestone::Makes(folder) => self.start(folder, true),
+            Milestone::Made(folder) => self.start(folder, launcher::process() == 0),
+            Milestone::Trains => *self.stage() = Stage::Training,
+            Milestone::Opened(_) => {}
+        }
+    }
+
+    /// Waits while an interrupt ends the process: what fails meanwhile, since its folder is gone, is not reported.
+    pub fn settle(&self) {
+        drop(self.stage());
+    }
+
+    fn start(&self, folder: &Path, is_own: bool) {
+        *self.stage() = Stage::Starting(Some(NewFolder { path: folder.to_path_buf(), is_own }));
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self) {
+        // If the others were interrupted too, the first one speaks, and its end is theirs.
+        if launcher::process() > 0 && matches!(*self.stage(), Stage::Starting(_)) {
+            std::thread::sleep(FIRST_SPEAKS);
+        }
+        // Held until the process has ended, so that the run gets no further.
+        let stage = self.stage();
+        if let Stage::Starting(folder) = &*stage {
+            leave(folder.as_ref());
+        }
+        if self.flag.swap(true, Ordering::Relaxed) {
+            exit(INTERRUPTED);
+        }
+        if launcher::process() == 0 {
+            eprintln!("finishing the step and saving; interrupt again to exit at once");
+        }
+    }
+}
+
+/// Ends the process before the first step.
+fn leave(folder: Option<&NewFolder>) -> ! {
+    if let Some(NewFolder { path, is_own }) = folder {
+        run_folder::forget(path, *is_own);
+    }
+    eprintln!("interrupted before the first step; nothing was trained, and nothing is left");
+    exit(INTERRUPTED);
+}

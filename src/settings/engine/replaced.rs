@@ -1,0 +1,107 @@
+//! Keys that say one thing in several ways. Where a layer writes one, what lower layers say by any of them no longer counts: the files
+//! of a run are those that its flag names, not also those of its file.
+
+use super::node::Node;
+use super::overrides::Override;
+use super::yaml::parse;
+
+/// The keys, and where they are.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    /// The name of the sections that have them.
+    pub section: &'static str,
+    /// Their paths below it.
+    pub keys: &'static [&'static str],
+    /// A key that says by some words only how the value of another is read, and so belongs to that one.
+    pub format: Format,
+}
+
+/// A key, the words of it that are formats, and the key whose format they are.
+#[derive(Debug)]
+pub(crate) struct Format {
+    pub key: &'static str,
+    pub words: &'static [&'static str],
+    pub of: &'static str,
+}
+
+impl Replaced {
+    /// Drops from the section `lower` what `upper`, which is laid over it, writes by any of the keys.
+    pub fn drop(&self, lower: &mut Vec<(String, Node)>, upper: &[(String, Node)]) {
+        let writes = |path: &str| {
+            let node = get(upper, path).filter(|node| !node.is_off());
+            node.filter(|node| !self.is_format(path, node)).is_some()
+        };
+        if !self.keys.iter().any(|path| writes(path)) {
+            return;
+        }
+        for path in self.keys {
+            let stays =
+                get(lower, path).is_some_and(|node| self.is_format(path, node)) && writes(self.format.of);
+            if !stays {
+                remove(lower, path);
+            }
+        }
+    }
+
+    /// The same in the document `root`, over which `overrides` are laid, all of them one layer.
+    pub fn drop_overridden(&self, root: &mut Node, overrides: &[Override]) {
+        for (section, upper) in self.sections(overrides) {
+            let lower = section.iter().try_fold(&mut *root, |node, key| node.get_mut(key));
+            if let Some(Node::Map(lower)) = lower {
+                self.drop(lower, &upper);
+            }
+        }
+    }
+
+    /// The paths of the sections in which `overrides` write something, and what.
+    fn sections(&self, overrides: &[Override]) -> Vec<(Vec<String>, Vec<(String, Node)>)> {
+        let mut sections: Vec<(Vec<String>, Vec<(String, Node)>)> = Vec::new();
+        for one in overrides {
+            let keys: Vec<String> = one.path.split('.').map(str::to_string).collect();
+            let at = keys.iter().position(|key| key == self.section).map(|at| at + 1);
+            let Some((at, value)) = at.filter(|at| *at < keys.len()).zip(parse(&one.value).ok()) else {
+                continue;
+            };
+            let (section, below) = keys.split_at(at);
+            let value =
+                below[1..].iter().rev().fold(value.root, |node, key| Node::Map(vec![(key.clone(), node)]));
+            let entry = (below[0].clone(), value);
+            match sections.iter_mut().find(|(known, _)| known == section) {
+                Some((_, entries)) => entries.push(entry),
+                None => sections.push((section.to_vec(), vec![entry])),
+            }
+        }
+        sections
+    }
+
+    fn is_format(&self, path: &str, node: &Node) -> bool {
+        path == self.format.key && node.word().is_some_and(|word| self.format.words.contains(&word))
+    }
+}
+
+/// The value at a dotted path below a section.
+fn get<'a>(entries: &'a [(String, Node)], path: &str) -> Option<&'a Node> {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    let node = entries.iter().find(|(name, _)| name == first).map(|(_, node)| node)?;
+    match (rest, node) {
+        ("", node) => Some(node),
+        (rest, Node::Map(entries)) => get(entries, rest),
+        _ => None,
+    }
+}
+
+/// Removes the value at a dotted path, and the sections that this leaves empty.
+fn remove(entries: &mut Vec<(String, Node)>, path: &str) {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    let Some(index) = entries.iter().position(|(name, _)| name == first) else { return };
+    let is_left = match &mut entries[index].1 {
+        Node::Map(below) if !rest.is_empty() => {
+            remove(below, rest);
+            !below.is_empty()
+        }
+        _ => !rest.is_empty(),
+    };
+    if !is_left {
+        entries.remove(index);
+    }
+}

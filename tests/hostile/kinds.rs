@@ -1,0 +1,356 @@
+//! The kinds of files: sound ones, and what reads them.
+#![allow(non_upper_case_globals)] // their names are those of the tests
+
+use super::Kind;
+use gristmill::data::DocumentFormat;
+use gristmill::data::tokenize::{TokenFormat, TokenizeConfig, tokenize, train_tokenizer};
+use gristmill::data::tokenizer::Tokenizer;
+use gristmill::error::{Error, Result};
+use gristmill::report::page::{RunFiles, page};
+use gristmill::settings::RunConfig;
+use gristmill::store::merge::merge;
+use gristmill::store::tensor_file::{TensorFile, TensorInfo};
+use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use pollster::block_on;
+use safetensors::Dtype;
+use std::path::Path;
+
+const SAMPLES: &str = "tests/data/samples";
+const TEXT: &str = "tests/data/mill.txt";
+
+fn copy(from: &str, folder: &Path, name: &str) {
+    std::fs::copy(from, folder.join(name)).unwrap_or_else(|error| panic!("{from}: {error}"));
+}
+
+/// Loads the data of `loader` in `folder`, and takes the first batches.
+fn load(folder: &Path, loader: &str, others: &str) -> Result<()> {
+    load_rows(folder, loader, others, 64)
+}
+
+/// The same in rows of `seq_length` tokens.
+fn load_rows(folder: &Path, loader: &str, others: &str, seq_length: usize) -> Result<()> {
+    let folder = folder.display();
+    let loader = loader.replace("FOLDER", &folder.to_string());
+    let others = others.replace("FOLDER", &folder.to_string());
+    let text = format!(
+        "
+model: {{ model_config: {{ type: LlamaConfig, hidden_size: 32, num_layers: 1, num_heads: 1, vocab_size: 100000, seq_length: {seq_length} }} }}
+runner_config: {{ epochs: 1, batch_size: 1 }}
+optimizer: {{ type: AdamW }}
+lr_schedule: {{ type: ConstantWarmUpLR, learning_rate: 1.e-3 }}
+train_dataset: {{ data_loader: {{ {loader} }}, {others} }}
+"
+    );
+    let data = RunConfig::parse(&text, Path::new("hostile.yaml"), &[])?.plan.load_data()?;
+    (0..data.train.steps_per_epoch().min(4)).try_for_each(|step| data.train.batch(step).map(drop))
+}
+
+/// Special tokens, and no template.
+const SPECIAL: &str = r#"{"bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>"}"#;
+
+const TOKENIZER: &str = "tokenizer: {tokenizer_file: FOLDER/tokenizer.json, eos_token: </s>}";
+
+pub static configuration: Kind = Kind {
+    name: "configuration",
+    targets: &["tiny_moe.yaml", "gpt2.yaml", "deepseek3.yaml"],
+    prepare: |folder| {
+        copy("configs/tiny_moe.yaml", folder, "tiny_moe.yaml");
+        copy("tests/data/dialect/gpt2.yaml", folder, "gpt2.yaml");
+        copy("tests/data/dialect/deepseek3.yaml", folder, "deepseek3.yaml");
+    },
+    read: |folder| {
+        ["tiny_moe.yaml", "gpt2.yaml", "deepseek3.yaml"].iter().try_for_each(|name| {
+            let config = RunConfig::outline(&folder.join(name), &[])?;
+            config.plan.to_yaml();
+            Ok(())
+        })
+    },
+};
+
+pub static tokenizer: Kind = Kind {
+    name: "tokenizer",
+    targets: &["tokenizer.json", "trained.json"],
+    prepare: |folder| {
+        copy(&format!("{SAMPLES}/tokenizer.json"), folder, "tokenizer.json");
+        let trained = train_tokenizer(&[TEXT.to_string()], &folder.join("trained.json"), 300, 2, false);
+        trained.unwrap_or_else(|error| panic!("{error}"));
+    },
+    read: |folder| {
+        let text = std::fs::read_to_string(TEXT).expect("a text");
+        for name in ["tokenizer.json", "trained.json"] {
+            let loaded = Tokenizer::load(&folder.join(name))?;
+            let ids = loaded.encode(&text)?;
+            loaded.encode_all(&["the mill".to_string(), text.clone(), String::new()])?;
+            loaded.decode(&ids);
+            loaded.decode(&[0, 511, u32::MAX]);
+        }
+        load(folder, "type: TextDataLoader, dataset_files: tests/data/mill.txt", TOKENIZER)
+    },
+};
+
+fn prepare_chat(folder: &Path) {
+    let chat = std::fs::read_to_string(format!("{SAMPLES}/chat/conversations.jsonl")).expect("conversations");
+    std::fs::write(folder.join("chat.jsonl"), &chat).expect("a file");
+    // Not every template writes all of them: the first one is plain.
+    std::fs::write(folder.join("first.jsonl"), chat.lines().next().expect("a conversation")).expect("a file");
+    copy(&format!("{SAMPLES}/tokenizer.json"), folder, "tokenizer.json");
+    std::fs::write(folder.join("tokenizer_config.json"), SPECIAL).expect("a file");
+    for name in ["generation", "llama3", "mistral", "chatglm", "qwen2"] {
+        copy(&format!("{SAMPLES}/chat/{name}.jinja"), folder, &format!("{name}.jinja"));
+    }
+    copy(&format!("{SAMPLES}/chat/generation.jinja"), folder, "template.jinja");
+}
+
+pub static chat_template: Kind = Kind {
+    name: "chat_template",
+    targets: &["generation.jinja", "llama3.jinja", "mistral.jinja", "chatglm.jinja", "qwen2.jinja"],
+    prepare: prepare_chat,
+    read: |folder| {
+        ["generation", "llama3", "mistral", "chatglm", "qwen2"].iter().try_for_each(|name| {
+            let files = format!(
+                "type: SFTDataLoader, dataset_files: FOLDER/first.jsonl, chat_template: FOLDER/{name}.jinja"
+            );
+            load_rows(folder, &files, TOKENIZER, 512)
+        })
+    },
+};
+
+pub static tokenizer_config: Kind = Kind {
+    name: "tokenizer_config",
+    targets: &["tokenizer_config.json"],
+    prepare: |folder| {
+        prepare_chat(folder);
+        let template = std::fs::read_to_string(folder.join("template.jinja")).expect("a template");
+        let config = serde_json::json!({
+            "bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>",
+            "chat_template": [{"name": "default", "template": template}, {"name": "tools", "template": "{{ tools }}"}],
+        });
+        std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).expect("a file");
+    },
+    read: |folder| load_rows(folder, "type: SFTDataLoader, dataset_files: FOLDER/chat.jsonl", TOKENIZER, 512),
+};
+
+pub static conversations: Kind = Kind {
+    name: "conversations",
+    targets: &["chat.jsonl"],
+    prepare: prepare_chat,
+    read: |folder| {
+        let files =
+            "type: SFTDataLoader, dataset_files: FOLDER/chat.jsonl, chat_template: FOLDER/template.jinja";
+        load_rows(folder, files, TOKENIZER, 512)
+    },
+};
+
+pub static prompts: Kind = Kind {
+    name: "prompts",
+    targets: &["adgen.jsonl", "alpaca.json"],
+    prepare: |folder| {
+        copy(&format!("{SAMPLES}/adgen.jsonl"), folder, "adgen.jsonl");
+        copy(&format!("{SAMPLES}/alpaca.json"), folder, "alpaca.json");
+    },
+    read: |folder| {
+        load(folder, "type: ADGenDataLoader, dataset_dir: FOLDER/adgen.jsonl, version: 3", "")?;
+        let alpaca = "type: HFDataLoader, path: json, data_files: FOLDER/alpaca.json, \
+                      handler: [{type: AlpacaInstructDataHandler}, {type: PackingHandler, pack_strategy: truncate}]";
+        load(folder, alpaca, "")
+    },
+};
+
+pub static json_text: Kind = Kind {
+    name: "json_text",
+    targets: &["text.jsonl"],
+    prepare: |folder| {
+        let text = std::fs::read_to_string(TEXT).expect("a text");
+        let lines = text.lines().map(|line| serde_json::json!({"text": line, "id": 7}).to_string() + "\n");
+        std::fs::write(folder.join("text.jsonl"), lines.collect::<String>()).expect("a file");
+    },
+    read: |folder| load(folder, "type: JsonlDataLoader, dataset_files: FOLDER/text.jsonl", ""),
+};
+
+const PARQUET: &str = "type: HFDataLoader, path: parquet, data_files: FOLDER/rows.parquet";
+
+pub static parquet_plain: Kind = Kind {
+    name: "parquet_plain",
+    targets: &["rows.parquet"],
+    prepare: |folder| copy(&format!("{SAMPLES}/none.parquet"), folder, "rows.parquet"),
+    read: |folder| load(folder, PARQUET, ""),
+};
+
+pub static parquet_snappy: Kind = Kind {
+    name: "parquet_snappy",
+    targets: &["rows.parquet"],
+    prepare: |folder| copy(&format!("{SAMPLES}/snappy.parquet"), folder, "rows.parquet"),
+    read: |folder| load(folder, PARQUET, ""),
+};
+
+/// Writes the small text as tokens of 16 bits.
+fn write_tokens(folder: &Path, name: &str, format: TokenFormat) {
+    let written = tokenize(
+        &TokenizeConfig {
+            inputs: vec![TEXT.to_string()],
+            documents: DocumentFormat::Line,
+            tokenizer: None,
+            output: folder.join(name),
+            format,
+            force: false,
+        },
+        |_, _| {},
+    );
+    written.unwrap_or_else(|error| panic!("{error}"));
+}
+
+pub static token_files: Kind = Kind {
+    name: "token_files",
+    targets: &["llm.bin", "plain.bin"],
+    prepare: |folder| {
+        write_tokens(folder, "llm.bin", TokenFormat::LlmC);
+        write_tokens(folder, "plain.bin", TokenFormat::Plain);
+    },
+    read: |folder| {
+        load(folder, "type: TokenDataLoader, dataset_files: FOLDER/llm.bin", "")?;
+        load(folder, "type: TokenDataLoader, dataset_files: FOLDER/plain.bin", "")
+    },
+};
+
+pub static megatron: Kind = Kind {
+    name: "megatron",
+    targets: &["text.idx", "text.idx", "text.bin"],
+    prepare: |folder| write_tokens(folder, "text", TokenFormat::Megatron),
+    read: |folder| {
+        let loader = "type: BlendedMegatronDatasetDataLoader, sizes: [20, 2, 0], \
+                      config: {data_path: FOLDER/text, split: '0.8, 0.2, 0', eod: 0, reset_position_ids: True}";
+        load(folder, loader, "")
+    },
+};
+
+pub static mindrecord: Kind = Kind {
+    name: "mindrecord",
+    targets: &["columns.mindrecord", "columns.mindrecord.db", "shards.mindrecord0", "shards.mindrecord1.db"],
+    prepare: |folder| {
+        for name in ["columns.mindrecord", "shards.mindrecord0", "shards.mindrecord1"] {
+            copy(&format!("tests/data/mindrecord/{name}"), folder, name);
+            copy(&format!("tests/data/mindrecord/{name}.db"), folder, &format!("{name}.db"));
+        }
+    },
+    read: |folder| {
+        let of = |name: &str| {
+            let loader = format!("type: MindDataset, dataset_files: FOLDER/{name}");
+            load_rows(folder, &loader, "input_columns: [input_ids]", 16)
+        };
+        of("columns.mindrecord")?;
+        of("shards.mindrecord0")
+    },
+};
+
+fn write_tensors(path: &Path, tensors: &[(&str, &[usize])]) {
+    let infos: Vec<TensorInfo> = tensors
+        .iter()
+        .map(|(name, shape)| TensorInfo { name: name.to_string(), dtype: Dtype::F32, shape: shape.to_vec() })
+        .collect();
+    let metadata = [("format".to_string(), "pt".to_string())].into();
+    let written = TensorFile::write(path, &infos, metadata, async |index, sink| {
+        let count = infos[index].shape.iter().product::<usize>();
+        (0..count).try_for_each(|number| sink.put(&(number as f32 / 7.0).to_le_bytes()))
+    });
+    block_on(written).unwrap_or_else(|error| panic!("{error}"));
+}
+
+const Q: &str = "model.layers.0.self_attn.q_proj.weight";
+const NORM: &str = "model.norm.weight";
+
+fn prepare_adapter(folder: &Path) {
+    let adapter = folder.join("adapter");
+    std::fs::create_dir_all(&adapter).expect("a folder");
+    let prefix = "base_model.model.model.layers.0.self_attn.q_proj";
+    let [a, b] = ["A", "B"].map(|factor| format!("{prefix}.lora_{factor}.weight"));
+    write_tensors(&adapter.join("adapter_model.safetensors"), &[(&a, &[2, 8]), (&b, &[8, 2])]);
+    let config = serde_json::json!({
+        "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "use_rslora": false, "bias": "none",
+        "fan_in_fan_out": false, "base_model_name_or_path": "base", "task_type": "CAUSAL_LM",
+    });
+    std::fs::write(adapter.join("adapter_config.json"), config.to_string()).expect("a file");
+}
+
+/// Merges the adapter of `folder` into its model, which reads every tensor.
+fn merged(folder: &Path) -> Result<()> {
+    let out = folder.join("merged");
+    let done = block_on(merge(&folder.join("base"), &folder.join("adapter"), &out)).map(drop);
+    let _ = std::fs::remove_dir_all(out);
+    done
+}
+
+pub static safetensors: Kind = Kind {
+    name: "safetensors",
+    targets: &["base/model.safetensors"],
+    prepare: |folder| {
+        prepare_adapter(folder);
+        std::fs::create_dir_all(folder.join("base")).expect("a folder");
+        write_tensors(&folder.join("base/model.safetensors"), &[(Q, &[8, 8]), (NORM, &[8])]);
+    },
+    read: merged,
+};
+
+pub static weight_index: Kind = Kind {
+    name: "weight_index",
+    targets: &["base/model.safetensors.index.json"],
+    prepare: |folder| {
+        prepare_adapter(folder);
+        std::fs::create_dir_all(folder.join("base")).expect("a folder");
+        let names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        write_tensors(&folder.join("base").join(names[0]), &[(Q, &[8, 8])]);
+        write_tensors(&folder.join("base").join(names[1]), &[(NORM, &[8])]);
+        let index =
+            serde_json::json!({"metadata": {"total_size": 288}, "weight_map": {Q: names[0], NORM: names[1]}});
+        std::fs::write(folder.join("base/model.safetensors.index.json"), index.to_string()).expect("a file");
+    },
+    read: merged,
+};
+
+pub static adapters: Kind = Kind {
+    name: "adapters",
+    targets: &["adapter/adapter_config.json", "adapter/adapter_model.safetensors"],
+    prepare: safetensors.prepare,
+    read: merged,
+};
+
+pub static trainer_state: Kind = Kind {
+    name: "trainer_state",
+    targets: &["trainer_state.json"],
+    prepare: |folder| {
+        let state = TrainerState {
+            format_version: FORMAT_VERSION,
+            step: 20,
+            global_step: 19,
+            micro_step: 80,
+            loss_scale: 65_536.0,
+            scaler: None,
+            data_fingerprint: 7,
+            data_hash: Some(8),
+            eval_data_hash: Some(9),
+            decisions: [("seed".to_string(), 7.into()), ("optimizer.type".to_string(), "AdamW".into())]
+                .into(),
+        };
+        state.save(&folder.join("trainer_state.json")).unwrap_or_else(|error| panic!("{error}"));
+    },
+    read: |folder| {
+        let state = TrainerState::load(&folder.join("trainer_state.json"))?;
+        state.check_matches(folder, &state, |_| None)
+    },
+};
+
+pub static run_folder: Kind = Kind {
+    name: "run_folder",
+    targets: &["metrics.jsonl", "log.txt", "config.yaml"],
+    prepare: |folder| {
+        for name in ["config.yaml", "log.txt", "metrics.jsonl"] {
+            copy(&format!("tests/data/runs/mill/{name}"), folder, name);
+        }
+    },
+    read: |folder| {
+        let files = RunFiles::open(folder)?;
+        let has_steps = files.step().is_some();
+        page(&[files], None);
+        // As the command answers.
+        if has_steps { Ok(()) } else { Err(Error::file(folder, "no step is in its metrics.jsonl")) }
+    },
+};
