@@ -3,14 +3,18 @@
 mod alike;
 mod course;
 mod data_watch;
+mod milestone;
+mod progress;
 
 use self::alike::{agree_on_widening, check_devices, check_division, check_run};
 use self::course::{Course, Results};
 use self::data_watch::DataWatch;
+pub use self::milestone::Milestone;
+use self::progress::progress_plan;
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
 use super::health::Health;
-use super::instruments::{expert_metrics, instruments, loss_parts, prepare_folders};
+use super::instruments::{expert_metrics, instruments, prepare_folders};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
@@ -23,13 +27,12 @@ use super::trainer::Trainer;
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
-use crate::model::count;
 use crate::ranks::Ranks;
 use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::MonitorLines;
 use crate::report::page;
-use crate::report::progress::{Progress, ProgressPlan};
+use crate::report::progress::Progress;
 use crate::settings::{CheckpointMonitor, Context, Override, Pet, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
@@ -80,19 +83,6 @@ pub async fn run_on_ranks(
     ranks: Ranks,
 ) -> Result<Summary> {
     run_watched(config, overrides, interrupt, ranks, &mut |_| {}).await
-}
-
-/// How far a run has got on a rank.
-#[derive(Clone, Copy, Debug)]
-pub enum Milestone<'a> {
-    /// The first rank is about to make the run folder.
-    Makes(&'a Path),
-    /// The first rank has made it; on the others.
-    Made(&'a Path),
-    /// The log goes on in the run folder; only on the first rank.
-    Opened(&'a Path),
-    /// The first step begins.
-    Trains,
 }
 
 /// The same, and every rank says to `heard` where it has got to.
@@ -342,22 +332,4 @@ fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -
     log.attach(&folder.log_path())?;
     config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
     MetricsWriter::open(&folder.metrics_path())
-}
-
-/// What progress is computed from. Like the original's, its lines count samples and operations of one rank.
-fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
-    let (runner, lines) = (&plan.settings.runner, plan.settings.callbacks.loss.as_ref());
-    ProgressPlan {
-        total_steps: length.total_steps,
-        start_step,
-        epochs: runner.epochs,
-        steps_per_epoch: length.steps_per_epoch,
-        samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as u64,
-        tokens_per_step: plan.tokens_per_step as u64,
-        flops_per_token: count::training_flops_per_token(&plan.model) / plan.layout.world() as f64,
-        peak_flops: peak.flops(),
-        log_every: lines.map_or(1, |lines| lines.per_print_times),
-        asks_for_lines: lines.is_some(),
-        loss_parts: loss_parts(plan),
-    }
 }
