@@ -163,7 +163,7 @@ fn rotary_factor(model: &ModelConfig) -> f64 {
 }
 
 /// The entry `rope_scaling`, null if there is none.
-fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
+pub(super) fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
     match *scaling {
         RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
