@@ -15,6 +15,7 @@ use crate::settings::{Bytes, Override, RunConfig, RunPlan};
 use crate::train::fit::Fit;
 use crate::train::length::RunLength;
 use crate::train::recordings::{Recordings, assumed_capabilities};
+use crate::train::starting_weights::check_weights;
 use machine::MachineArguments;
 use report::Report;
 
@@ -73,6 +74,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
         None => RunConfig::outline(config, &overrides)?,
     };
     let plan = &config.plan;
+    check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
     config.unbuilt.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
     let data = config.obstacles.first().map_or_else(|| plan.load_data(), |obstacle| Err(obstacle.clone()));

@@ -88,6 +88,9 @@ pub struct ModelConfig {
     /// Sliding window: a token attends to this many tokens, itself included; `None`: to all before it. At most
     /// `seq_length` - 1, since a wider window masks nothing.
     pub sliding_window: Option<usize>,
+    /// A window of at least `seq_length` tokens that the configuration asks for. It masks nothing here, but does where an exported
+    /// model reads longer texts; see [`published_window`](Self::published_window).
+    pub wide_window: Option<usize>,
     /// Dropout probability of the attention weights.
     pub attention_dropout: f64,
     /// Dropout probability of the outputs of attention and feed-forward network.
@@ -166,6 +169,7 @@ impl ModelConfig {
             query_layer: false,
             head_epsilon: None,
             sliding_window: None,
+            wide_window: None,
             attention_dropout: 0.0,
             hidden_dropout: 0.0,
             embedding_dropout: 0.0,
@@ -241,6 +245,11 @@ impl ModelConfig {
             window: self.sliding_window.map(|window| window as u32),
             has_alibi: self.positions == Positions::Alibi,
         }
+    }
+
+    /// The window at the most positions that the model is made for, which may be more than the run's sequences have.
+    pub fn published_window(&self) -> Option<usize> {
+        self.sliding_window.or(self.wide_window.filter(|window| *window < self.max_positions))
     }
 
     /// Factor of the attention scores: 1 / √head_dim; with latent attention under YaRN times m(mscale_all_dim)², as the

@@ -24,6 +24,8 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         (Norm::RmsNorm, Positions::Rotary, Activation::SwiGlu)
     };
     let entry = model.kind.entry();
+    let window = model.sliding_window.map(|window| window as usize);
+    let masks = |window: &usize| *window < model.seq_length;
     let mut config = ModelConfig {
         family: entry.family,
         vocab_size: model.vocab_size,
@@ -53,7 +55,8 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         embedding_norm: false,
         query_layer: false,
         head_epsilon: None,
-        sliding_window: model.sliding_window.map(|window| window as usize),
+        sliding_window: window.filter(masks),
+        wide_window: window.filter(|window| !masks(window)),
         attention_dropout: model.attention_dropout,
         hidden_dropout: model.hidden_dropout,
         embedding_dropout: model.emb_dropout_prob,

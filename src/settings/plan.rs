@@ -51,6 +51,8 @@ pub struct RunPlan {
 /// The key under which a checkpoint has the micro-batches of a step.
 const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
 
+const WINDOW: &str = "model.model_config.sliding_window";
+
 /// A step at which hot experts are chosen, for the comparison when a run resumes. A `ColdHotExpertMonitor` may say it too.
 const HOT_STEP: &str =
     "callbacks.CheckpointMonitor.save_checkpoint_steps (a step at which hot experts are chosen)";
@@ -214,6 +216,9 @@ impl RunPlan {
     /// are decides none: what counts is how many micro-batches a step has on all of them.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
+        if self.model.wide_window.is_some() {
+            decisions.remove(WINDOW); // it decides nothing that a run computes
+        }
         decisions.insert(ACCUMULATION.to_string(), self.micro_batches_per_step().into());
         if let Some(step) = self.hot_step() {
             decisions.insert(HOT_STEP.to_string(), step.into());

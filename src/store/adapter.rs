@@ -4,7 +4,7 @@
 //! model to be in the place that the adapter names.
 
 use super::OUTPUT_DIR;
-use super::tensor_file::OTHER_MODEL;
+use super::foreign::OTHER_MODEL;
 use super::weight_files::WeightFiles;
 use crate::durable::read_error;
 use crate::error::{Error, Result};

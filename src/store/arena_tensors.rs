@@ -212,6 +212,16 @@ impl<'a> Homes<'a> {
     }
 }
 
+/// Checks that files have the tensors of `arena`, where their names start with `prefix`.
+///
+/// # Errors
+/// A tensor that is missing or of another shape or type.
+pub(super) fn check(layout: &ArenaLayout, arena: &Arena, homes: Homes<'_>, prefix: &str) -> Result<()> {
+    ArenaTensor::list(layout, arena, prefix)
+        .iter()
+        .try_for_each(|tensor| homes.of(tensor.spec.role).map_or(Ok(()), |file| file.check(&tensor.info())))
+}
+
 /// Reads the tensors of `arena` from files, where their names start with `prefix`; `write` puts them on the device.
 ///
 /// # Errors
@@ -224,10 +234,7 @@ pub(super) fn load(
     prefix: &str,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
-    let tensors = ArenaTensor::list(layout, arena, prefix);
-    tensors.iter().try_for_each(|tensor| {
-        homes.of(tensor.spec.role).map_or(Ok(()), |file| file.check(&tensor.info()))
-    })?;
+    check(layout, arena, homes, prefix)?;
     let parameters = layout.parameters.iter();
     for (spec, parts) in parameters.into_iter().filter(|(_, parts)| arena.holds(parts)) {
         let Some(file) = homes.of(spec.role) else { continue };

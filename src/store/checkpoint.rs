@@ -27,6 +27,7 @@ use super::hugging_face::hugging_face_config;
 use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
+use super::unplaced::Places;
 use super::weight_files::{STEM, WeightFiles};
 use super::weight_index::files_of;
 use crate::element::Element;
@@ -43,7 +44,7 @@ use std::path::Path;
 
 const OPTIMIZER: &str = "optimizer";
 const CONFIG: &str = "config.json";
-const STATE: &str = "trainer_state.json";
+pub(super) const STATE: &str = "trainer_state.json";
 
 /// The tensors of a model in training.
 #[derive(Clone, Copy)]
@@ -172,13 +173,15 @@ pub(crate) fn load(
 }
 
 /// Reads weights alone, and the biases of routers if they are there: `path` is a safetensors file, the index of several,
-/// or a folder with either. Adapters are read from beside the weights, if there are some.
+/// or a folder with either. Adapters are read from beside the weights, if there are some. Tensors that the model has no place for
+/// are left out if `is_partial`.
 ///
 /// # Errors
-/// A file that is missing or damaged; a tensor that is missing or of another shape.
+/// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place.
 pub(crate) fn load_weights(
     weights: WeightTensors<'_>,
     path: &Path,
+    is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
 ) -> Result<()> {
     let WeightTensors { layout, arena, experts, low_rank, .. } = weights;
@@ -196,17 +199,15 @@ pub(crate) fn load_weights(
         }
         (_, None) => None,
     };
-    arena_tensors::load(
-        layout,
-        arena,
-        Homes { model: Some(&file), adapters: adapters.as_ref() },
-        "",
-        &write,
-    )?;
+    let homes = Homes { model: Some(&file), adapters: adapters.as_ref() };
+    arena_tensors::check(layout, arena, homes, "")?;
     let biases = router_tensors::biases(experts);
+    let known = names(weights, false).chain(biases.iter().map(|bias| bias.info.name.clone())).collect();
+    let embedding = weights.whole.iter().find(|spec| spec.role == Role::Embedding);
+    let embedding = embedding.and_then(|spec| Some(spec.pieces.first()?.name.as_str()));
+    Places { known: &known, embedding, weights: path, is_partial }.check(&file)?;
+    arena_tensors::load(layout, arena, homes, "", &write)?;
     router_tensors::load(&biases, &file, false, write)?;
-    let biases = biases.into_iter().map(|bias| bias.info.name);
-    warn_of_unknown(&file, &names(weights, false).chain(biases).collect());
     adapters.iter().for_each(|file| warn_of_unknown(file, &names(weights, true).collect()));
     Ok(())
 }
@@ -223,7 +224,7 @@ pub(crate) fn load_whole_weights(
     if weights.low_rank.is_some() {
         adapter::required(checkpoint)?;
     }
-    load_weights(weights, checkpoint, write)
+    load_weights(weights, checkpoint, false, write)
 }
 
 /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.

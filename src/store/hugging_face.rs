@@ -128,8 +128,8 @@ fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::
         "attention_bias": model.qkv_bias,
         "mlp_bias": model.gate_up_bias && model.down_bias,
         "attention_dropout": model.attention_dropout,
-        "sliding_window": model.sliding_window,
-        "use_sliding_window": model.sliding_window.is_some(),
+        "sliding_window": model.published_window(),
+        "use_sliding_window": model.published_window().is_some(),
         "hidden_act": "silu",
         "initializer_range": model.init_std,
         "torch_dtype": "float32",
@@ -143,7 +143,7 @@ fn llama_config(model: &ModelConfig, architecture: Architecture) -> serde_json::
         // Its default is a token that small vocabularies do not have.
         config["pad_token_id"] = serde_json::Value::Null;
     }
-    if is_qwen(architecture) && model.sliding_window.is_some() {
+    if is_qwen(architecture) && model.published_window().is_some() {
         // Without these the window would start in a later layer.
         config["max_window_layers"] = 0.into();
         config["layer_types"] = vec!["sliding_attention"; model.num_layers].into();
@@ -163,7 +163,7 @@ fn rotary_factor(model: &ModelConfig) -> f64 {
 }
 
 /// The entry `rope_scaling`, null if there is none.
-fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
+pub(super) fn hugging_face_scaling(scaling: &RopeScaling) -> serde_json::Value {
     match *scaling {
         RopeScaling::None | RopeScaling::Ntk { .. } => serde_json::Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),

@@ -4,11 +4,14 @@
 //! functions that the caller passes in.
 
 use crate::durable::Place;
+use std::path::Path;
 
 pub(crate) mod adapter;
 pub(crate) mod arena_tensors;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
+pub(crate) mod config_json;
+mod foreign;
 mod gathering;
 mod holdings;
 pub(crate) mod hugging_face;
@@ -22,12 +25,18 @@ pub(crate) mod shared_folder;
 pub mod tensor_file;
 mod tensor_set;
 pub mod trainer_state;
+mod unplaced;
 mod weight_files;
 mod weight_index;
 
 /// What chose the folder of a run.
 pub(crate) const OUTPUT_DIR: Place = Place("--output_dir");
 
-/// Remedy for a damaged file of a checkpoint.
-const USE_ANOTHER: &str =
-    "use another checkpoint, or delete the folder of this one to resume from the one before it";
+/// Remedy for a damaged file: of a run's checkpoint, or one from elsewhere, which the user may not have twice.
+fn remedy_for(path: &Path) -> &'static str {
+    let is_of_run = path.with_file_name(checkpoint::STATE).is_file();
+    match is_of_run {
+        true => "use another checkpoint, or delete the folder of this one to resume from the one before it",
+        false => "fetch or convert it again, or load another",
+    }
+}

@@ -14,15 +14,14 @@ use memmap2::Mmap;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::{OUTPUT_DIR, USE_ANOTHER};
+use super::foreign::OTHER_MODEL;
+use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_error;
 use crate::error::{Error, Result, foreign as library};
 
 mod writer;
 pub use writer::TensorSink;
 
-/// Remedy for tensors that do not fit the model.
-pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
 /// Bytes of the length field that starts a file.
 const LENGTH_BYTES: usize = 8;
 /// The longest header that other readers of the format accept.
@@ -143,7 +142,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let foreign = |why: &str| {
         Error::file(
             path,
-            format!("not a safetensors file, or one cut off in its header ({why}); {USE_ANOTHER}"),
+            format!("not a safetensors file, or one cut off in its header ({why}); {}", remedy_for(path)),
         )
     };
     let (length, rest) =
@@ -160,11 +159,14 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
         Ordering::Equal => Ok((header, LENGTH_BYTES + length)),
         Ordering::Greater => Err(Error::file(
             path,
-            format!("truncated: its tensors take {expected} bytes and {found} are there; {USE_ANOTHER}"),
+            format!(
+                "truncated: its tensors take {expected} bytes and {found} are there; {}",
+                remedy_for(path)
+            ),
         )),
         Ordering::Less => Err(Error::file(
             path,
-            format!("{} unknown bytes follow its tensors; {USE_ANOTHER}", found - expected),
+            format!("{} unknown bytes follow its tensors; {}", found - expected, remedy_for(path)),
         )),
     }
 }

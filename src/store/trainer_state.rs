@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-use super::{OUTPUT_DIR, USE_ANOTHER};
+use super::{OUTPUT_DIR, remedy_for};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 
@@ -158,7 +158,7 @@ impl TrainerState {
 fn read_json<T: de::DeserializeOwned>(path: &Path) -> Result<T> {
     let text = fs::read(path).map_err(|error| read_error(path, "read", &error))?;
     serde_json::from_slice(&text).map_err(|error| {
-        Error::file(path, format!("not a trainer state, or damaged ({error}); {USE_ANOTHER}"))
+        Error::file(path, format!("not a trainer state, or damaged ({error}); {}", remedy_for(path)))
     })
 }
 

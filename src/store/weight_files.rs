@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 
+use super::foreign::{OTHER_MODEL, check_format, remedy_of_missing, remedy_of_type};
 use super::published_names::{Cut, Published};
-use super::tensor_file::{OTHER_MODEL, TensorFile, TensorInfo};
+use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_index::{files_of, is_index, shards};
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -37,6 +38,7 @@ impl WeightFiles {
     /// # Errors
     /// A file is missing, not a safetensors file, or truncated; an index that is not one.
     pub fn open(path: &Path) -> Result<Self> {
+        check_format(path)?;
         match path.is_dir() {
             true => Self::open_stem(path, STEM),
             false if is_index(path) => Self::of_files(path, &shards(path)?),
@@ -91,9 +93,9 @@ impl WeightFiles {
         if shape == *size && (dtype == *expected || is_float) {
             return Ok(());
         }
-        let message = format!(
-            "`{name}` is {dtype:?} {shape:?} there, {expected:?} {size:?} in this model; {OTHER_MODEL}"
-        );
+        let remedy = if is_float { OTHER_MODEL } else { remedy_of_type(dtype) };
+        let message =
+            format!("`{name}` is {dtype:?} {shape:?} there, {expected:?} {size:?} in this model; {remedy}");
         Err(Error::file(&self.path, message))
     }
 
@@ -169,12 +171,20 @@ impl WeightFiles {
         unknown
     }
 
+    /// The name here of the tensor `name`.
+    pub fn stored(&self, name: &str) -> Option<&str> {
+        self.place(name).map(|(stored, _)| stored)
+    }
+
     fn no_floats(&self, name: &str, dtype: Dtype) -> Error {
-        Error::file(&self.path, format!("`{name}` holds {dtype:?}, not floats; {OTHER_MODEL}"))
+        Error::file(&self.path, format!("`{name}` holds {dtype:?}, not floats; {}", remedy_of_type(dtype)))
     }
 
     fn tensor(&self, name: &str) -> Result<(&[usize], Dtype, &[u8])> {
-        let missing = || Error::file(&self.path, format!("holds no tensor `{name}`; {OTHER_MODEL}"));
+        let missing = || {
+            let remedy = remedy_of_missing(name, self.homes.keys().map(String::as_str));
+            Error::file(&self.path, format!("holds no tensor `{name}`; {remedy}"))
+        };
         let (stored, _) = self.place(name).ok_or_else(missing)?;
         self.files[self.homes[stored]].tensor(stored)
     }

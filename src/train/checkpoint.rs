@@ -66,11 +66,19 @@ impl Trainer<'_> {
     /// beside the weights, if there are some.
     ///
     /// # Errors
-    /// A file that is missing or damaged; a tensor that is missing or of another shape.
+    /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place in the model.
     pub fn load_weights(&self, path: &Path) -> Result<()> {
+        self.load_some_weights(path, false)
+    }
+
+    /// The same, and leaves out tensors without a place if `is_partial`.
+    ///
+    /// # Errors
+    /// Those of [`load_weights`](Self::load_weights).
+    pub fn load_some_weights(&self, path: &Path, is_partial: bool) -> Result<()> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
-        checkpoint::load_weights(weights, path, self.portions())
+        checkpoint::load_weights(weights, path, is_partial, self.portions())
     }
 
     /// Reads adapters alone: `path` is PEFT's file, its folder, or a checkpoint that has one.

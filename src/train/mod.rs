@@ -36,6 +36,7 @@ pub mod schedule;
 pub mod schedule_table;
 mod sharing;
 mod shortage;
+pub mod starting_weights;
 mod step_clock;
 pub mod trained;
 pub mod trainer;

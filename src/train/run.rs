@@ -23,6 +23,7 @@ use super::resume::{fresh_state, open_folder, restore, start_of};
 use super::roll_call::RollCall;
 use super::sample::check_sample;
 use super::save_clock::SaveClock;
+use super::starting_weights::{check_weights, load_weights};
 use super::trainer::Trainer;
 use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
@@ -33,7 +34,7 @@ use crate::report::metrics::MetricsWriter;
 use crate::report::monitors::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
-use crate::settings::{CheckpointMonitor, Context, Override, Pet, RunConfig, RunPlan};
+use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
@@ -118,6 +119,7 @@ async fn train(
     }
     loaded.reads_first_files = check_run(&ranks, &loaded.config.plan, &loaded.data).await?;
     let (plan, length) = (&loaded.config.plan, &loaded.length);
+    ranks.from_first(|| check_weights(plan)).await?;
     let mut gpu = ranks.agree(open_device(plan, ranks.local_rank()).await).await?;
     agree_on_widening(&ranks, &mut gpu).await?;
     check_devices(&ranks, plan, &gpu).await?;
@@ -308,13 +310,6 @@ fn checkpoints(
         count => Keep::from(count as usize),
     };
     folder.checkpoints(keep).with_prefix(config.prefix()).with_meta(steps_per_epoch)
-}
-
-/// Loads the weights and adapters that `plan` starts from, if it names some.
-fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> {
-    plan.settings.run.weights().map_or(Ok(()), |path| trainer.load_weights(path))?;
-    let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
-    adapter.map_or(Ok(()), |path| trainer.load_adapters(path))
 }
 
 /// The device memory of each rank's model in MiB, on the first rank.

@@ -36,3 +36,4 @@ mod samples;
 mod segments;
 mod submissions;
 mod trainer;
+mod unplaced;

@@ -42,6 +42,8 @@ V2 = DEEPSEEK | {
 # Family: the file in tests/data/dialect, keys of the model that shrink or vary it, the architecture of its checkpoint.
 FAMILIES = {
     "llama": ("llama2", LLAMA | {"n_kv_heads": 2, "multiple_of": 16}, "LlamaForCausalLM"),
+    "llama with a window beyond its texts": ("llama2", LLAMA | WIDTH | {"n_kv_heads": 2, "sliding_window": WINDOW, "max_position_embedding": 256}, "MistralForCausalLM"),
+    "gpt2 with a window": ("gpt2", {"vocab_size": 256, "num_heads": 4, "initializer_range": 0.05, "sliding_window": 7}, None),
     "gpt2": ("gpt2", {"vocab_size": 256, "num_heads": 4, "initializer_range": 0.05}, "GPT2LMHeadModel"),
     "chatglm3": ("chatglm3", GLM, "GlmForCausalLM"),
     "glm4": ("glm4", GLM, "GlmForCausalLM"),

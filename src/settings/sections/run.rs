@@ -15,6 +15,10 @@ rows! {
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
         /// Weights that the run starts from: a safetensors file, the index of several, or a folder with either; floats of 16 or 32 bits.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),
+        /// Keys of the `config.json` beside `load_checkpoint` that need not say what the run computes; `model_type`: none of them.
+        ignore_config_keys: Vec<String> = Host.optional().example("[rope_theta]"),
+        /// Whether tensors of `load_checkpoint` that the model has no place for are left out, with a warning.
+        load_partial: bool = Host.default(false),
         /// Whether to continue a run: `True` from the newest checkpoint of its folder, or that checkpoint's name. `auto` continues
         /// where there is a complete checkpoint and begins a new run otherwise, for schedulers that repeat one command.
         resume_training: Resume = Host.optional().example("True"),
@@ -141,6 +145,9 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, R
     let is_new_style = source.node("use_legacy").and_then(bool::from_node) == Some(false);
     run.print_separate_loss = run.print_separate_loss.or(Some(is_new_style));
     run.base_config.clear(); // merged already
+    if run.weights().is_none() {
+        reader.ignore(&["ignore_config_keys", "load_partial"]);
+    }
     (reader, run)
 }
 

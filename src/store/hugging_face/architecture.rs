@@ -2,7 +2,7 @@
 //!
 //! | the model | architecture | computes the same if |
 //! |---|---|---|
-//! | is a GPT-2 | `GPT2LMHeadModel` | always |
+//! | is a GPT-2 | `GPT2LMHeadModel` | no window |
 //! | is a Bloom | `BloomForCausalLM` | tanh GELU, a feed-forward network four times as wide as the model, no window |
 //! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window |
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
@@ -17,11 +17,12 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` and `GlmForCausalLM` rotate
+//! No architecture has dynamic NTK scaling as the original computes it. "Plain softmax" means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM` and `GlmForCausalLM` rotate
 //! a part of each head. Capacity, which drops tokens in training, has no key. A bias of attention's output projection is
 //! Llama's together with those of q, k and v, and biases of the feed-forward layer are Llama's if all its projections have one.
 
 use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
+use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
 
 /// A published architecture.
@@ -70,7 +71,7 @@ impl Architecture {
     }
 
     fn nearest_dense(model: &ModelConfig) -> Self {
-        match (model.qk_norm, model.qkv_bias, model.sliding_window) {
+        match (model.qk_norm, model.qkv_bias, model.published_window()) {
             _ if rotates_a_part(model) => Self::Glm4Moe,
             (true, true, _) => Self::Glm4Moe,
             (true, false, _) => Self::Qwen3,
@@ -121,11 +122,11 @@ impl Architecture {
 
     /// What `model` has and this architecture does not.
     pub fn lacks(self, model: &ModelConfig) -> Vec<&'static str> {
-        use Architecture::{Baichuan, BigCode, Bloom, Pangu};
+        use Architecture::{Baichuan, BigCode, Bloom, Gpt2, Pangu};
         use Architecture::{DeepSeek, DeepSeekV2, DeepSeekV3, Glm, Glm4Moe, Mixtral, Qwen2Moe, Qwen3Moe};
         let is_latent = matches!(self, DeepSeekV2 | DeepSeekV3);
         let is_windowless =
-            is_latent || matches!(self, Glm | Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
+            is_latent || matches!(self, Gpt2 | Glm | Glm4Moe | DeepSeek | Bloom | BigCode | Baichuan | Pangu);
         let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
         let is_wide = model.intermediate_size != 4 * model.hidden_size;
         let of_experts = model.mixture.as_ref().map(|mixture| self.lacks_of_experts(mixture));
@@ -135,7 +136,11 @@ impl Architecture {
                 !matches!(self, Glm | Glm4Moe) && !is_latent && rotates_a_part(model),
                 "partial rotary embedding",
             ),
-            (is_windowless && model.sliding_window.is_some(), "sliding window"),
+            (is_windowless && model.published_window().is_some(), "sliding window"),
+            (
+                matches!(model.rope_scaling, RopeScaling::DynamicNtk { .. }),
+                "dynamic NTK scaling by powers of two",
+            ),
             (self == Bloom && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
             (self == BigCode && model.num_kv_heads != 1, "number of key and value heads but one"),
             (self == Bloom && is_wide, "feed-forward network of this width"),

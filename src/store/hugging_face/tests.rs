@@ -130,6 +130,42 @@ fn a_window_of_qwen_is_in_every_layer() {
     assert!(hugging_face_config(&llama(2, 8)).get("layer_types").is_none());
 }
 
+/// A window that hides nothing in training does so in longer texts, which the exported model may read.
+#[test]
+fn a_window_wider_than_the_sequences_is_exported() {
+    let wide = |wide_window| ModelConfig { wide_window: Some(wide_window), max_positions: 32, ..llama(2, 8) };
+    let class = |model: &ModelConfig| hugging_face_config(model)["architectures"][0].clone();
+    let config = hugging_face_config(&wide(8));
+    assert_eq!((&config["sliding_window"], &config["max_position_embeddings"]), (&json!(8), &json!(32)));
+    assert_eq!(class(&wide(8)), "MistralForCausalLM");
+    assert_eq!(class(&ModelConfig { qk_norm: true, ..wide(8) }), "Qwen3ForCausalLM");
+    // Nothing that the model is made for is longer.
+    assert_eq!(class(&wide(32)), "LlamaForCausalLM");
+    let partial = |model| note(&ModelConfig { rotary_dim: 4, ..model });
+    assert!(partial(wide(8)).is_some_and(|note| note.ends_with("no sliding window")));
+    assert_eq!(partial(wide(32)), None);
+}
+
+#[test]
+fn what_transformers_does_not_compute_is_noted() {
+    let sizes = Sizes {
+        vocab_size: 16,
+        hidden_size: 8,
+        num_layers: 1,
+        num_heads: 2,
+        intermediate_size: 32,
+        seq_length: 8,
+    };
+    let gpt2 = ModelConfig { sliding_window: Some(4), ..ModelConfig::gpt2(sizes) };
+    let lacks =
+        |class: &str, what: &str| Some(format!("{class} is the nearest architecture, but it has no {what}"));
+    assert_eq!(note(&gpt2), lacks("GPT2LMHeadModel", "sliding window"));
+    assert_eq!(hugging_face_config(&gpt2)["gristmill_note"], json!(note(&gpt2)));
+    let rope_scaling = RopeScaling::DynamicNtk { original: 4.0, length: 8.0 };
+    let stretched = ModelConfig { rope_scaling, ..llama(2, 8) };
+    assert_eq!(note(&stretched), lacks("LlamaForCausalLM", "dynamic NTK scaling by powers of two"));
+}
+
 #[test]
 fn the_rotating_share_rounds_down_to_the_rotating_dimensions() {
     for head_dim in (4..=256).step_by(4) {

@@ -41,6 +41,13 @@ fn a_window_has_three_spellings() {
     ] {
         assert_eq!(window(keys).unwrap(), expected, "{keys}");
     }
+    // What it hides nothing of is exported with it, and decides nothing of the run.
+    let wide = BASE.replace("seq_length: 32", "seq_length: 32\n    sliding_window: 32");
+    let [with, without] = [wide.as_str(), BASE].map(|text| resolve(text, &[]).unwrap().0);
+    assert_eq!((with.model.wide_window, without.model.wide_window), (Some(32), None));
+    assert_eq!(with.decisions(), without.decisions());
+    let again = resolve(&with.to_yaml(), &[]).unwrap().0;
+    assert_eq!(again.model, with.model);
     for (keys, expected) in [
         ("sliding_window: 0", "sliding_window: expected a whole number above 0, found `0`"),
         (

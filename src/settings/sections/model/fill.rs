@@ -127,7 +127,7 @@ fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     model.max_position_embedding = Some(rows.max(length));
 }
 
-/// One form of the window remains: Hugging Face's, in tokens. A window that hides nothing is none.
+/// One form of the window remains: Hugging Face's, in tokens.
 fn fill_window(model: &mut Model, reader: &Reader<'_>) {
     let is_used = model.use_sliding_window.take().unwrap_or(true);
     let sides = std::mem::take(&mut model.window_size);
@@ -137,8 +137,7 @@ fn fill_window(model: &mut Model, reader: &Reader<'_>) {
     if let [left, _] = sides[..] {
         model.sliding_window = (left >= 0.0).then_some((left as u64).saturating_add(1));
     }
-    let length = model.seq_length as u64;
-    model.sliding_window = model.sliding_window.filter(|window| is_used && *window < length);
+    model.sliding_window = model.sliding_window.filter(|_| is_used);
 }
 
 fn fill_ties(model: &mut Model, reader: &Reader<'_>) {

@@ -1,0 +1,219 @@
+//! The `config.json` beside weights that a run starts from: whether its class computes what the run computes.
+//!
+//! Weights of one model fit many others: a forgotten base of the rotation, an activation, an epsilon or a norm changes no tensor's
+//! name or shape. So the file is read as its class (`model_type`) in `transformers` reads it, with the defaults of that class, and
+//! what follows is compared with the model of the run, fact by fact. [`classes`] lists the classes as data, [`theirs`] and [`ours`]
+//! derive the facts. It is not compared with our own export of the model, which names one class among several that compute the same.
+//!
+//! Files of our own that carry a note are of models that no class computes. These are compared with our export.
+
+mod class;
+mod classes;
+mod ours;
+mod rotary;
+mod theirs;
+
+use super::hugging_face::hugging_face_config;
+use crate::durable::read_error;
+use crate::error::{Error, Result};
+use crate::model::config::ModelConfig;
+use class::Reading;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "config.json";
+const KIND: &str = "model_type";
+/// What our own files say of what their class lacks.
+const NOTE: &str = "gristmill_note";
+/// Keys that say nothing of what a model computes in training but for dropout: names and versions, tokens, text generation, types,
+/// caches, initial weights, dropout, balance losses, multi-token prediction, the original's ranks.
+const INERT: &str = "_name_or_path _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled architectures \
+    attn_implementation auto_map model_type name_or_path transformers_version tokenizer_class task_specific_params unsloth_fixed \
+    unsloth_version bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id gmask_token_id \
+    user_token_id assistant_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id \
+    begin_suppress_tokens suppress_tokens bad_words_ids max_length min_length max_new_tokens do_sample early_stopping num_beams \
+    num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size \
+    encoder_no_repeat_ngram_size num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty \
+    remove_invalid_values use_cache cache_implementation is_decoder is_encoder_decoder add_cross_attention \
+    cross_attention_hidden_size tie_encoder_decoder chunk_size_feed_forward output_attentions output_hidden_states return_dict \
+    torchscript use_bfloat16 torch_dtype dtype prefix problem_type pruned_heads finetuning_task id2label label2id num_labels \
+    classifier_dropout tf_legacy_loss summary_type summary_use_proj summary_activation summary_proj_to_labels \
+    summary_first_dropout initializer_range embedding_initializer_range init_std gradient_checkpointing pretraining_tp ep_size \
+    slow_but_exact masked_softmax_fusion bias_dropout_fusion attention_softmax_in_fp32 scale_attention_softmax_in_fp32 \
+    reorder_and_upcast_attn softmax_in_fp32 fp32_residual_connection qk_head_dim fp16 bf16 fp32 use_flash_attn flash_attn quantization_config \
+    quantization_bit pre_seq_len prefix_projection use_cache_quantization use_cache_kernel quantize n_ctx max_position_embeddings \
+    model_max_length seq_length attention_dropout hidden_dropout residual_dropout attn_pdrop embd_pdrop resid_pdrop \
+    emb_dropout_prob attn_dropout_prob output_router_logits router_aux_loss_coef router_jitter_noise aux_loss_alpha seq_aux \
+    num_nextn_predict_layers num_mtp_layers num_key_value_groups tie_last_hidden_states is_llama_config transformers.js_config \
+    offset_alibi skip_bias_add skip_bias_add_qkv inference_runner max_batch_size max_sequence_length pad_key_length \
+    pre_allocate_kv_cache validate_runner_input";
+/// Switches that decide something only where they are on.
+const SWITCHES: &str = "use_mrope rope_interleaved use_sliding_window";
+
+/// Something that a file and a run do not agree on.
+struct Difference {
+    /// The key of the file.
+    key: String,
+    message: String,
+}
+
+/// Checks that the class of the `config.json` beside `weights` computes what `model` does, but for the keys that are `accepted`;
+/// without such a file there is nothing to check.
+///
+/// # Errors
+/// A file that cannot be read; a class that is not known here; a line for each key that differs, or is not known.
+pub(crate) fn check(weights: &Path, model: &ModelConfig, accepted: &[String]) -> Result<()> {
+    let path = beside(weights);
+    let is_open = |key: &str| !accepted.iter().any(|accepted| accepted == key);
+    let Some(config) = read(&path)?.filter(|_| is_open(KIND)) else { return Ok(()) };
+    let differences = match (config.contains_key(NOTE), Reading::of(&config)) {
+        (true, _) => differences_of_ours(&config, model),
+        (false, Some(reading)) => differences(&reading, model),
+        (false, None) => vec![unknown_class(&config)],
+    };
+    let open = differences.into_iter().filter(|difference| is_open(&difference.key));
+    let errors: Vec<Error> = open.map(|difference| Error::file(&path, difference.message)).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::all(errors)) }
+}
+
+/// The number from which on the layers beside `weights` are of multi-token prediction, which their class leaves out.
+pub(super) fn further_layers(weights: &Path) -> Option<usize> {
+    let config = read(&beside(weights)).ok()??;
+    let reading = Reading::of(&config).filter(|reading| reading.class.has_further_layers)?;
+    reading.number("num_hidden_layers").map(|layers| layers as usize)
+}
+
+fn beside(weights: &Path) -> PathBuf {
+    if weights.is_dir() { weights.join(FILE) } else { weights.with_file_name(FILE) }
+}
+
+fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
+    let foreign =
+        |error| Error::file(path, format!("is no JSON object ({error}); fetch it again, or remove it"));
+    serde_json::from_slice(&text).map(Some).map_err(foreign)
+}
+
+fn unknown_class(config: &Map<String, Value>) -> Difference {
+    let known: Vec<&str> = classes::all().map(|class| class.name).collect();
+    let name =
+        config.get(KIND).map_or("no `model_type`".to_string(), |name| format!("`{KIND}: {}`", shown(name)));
+    let message = format!(
+        "{name}: not a class that is known to compute what a model here does (those are {}); {}",
+        known.join(", "),
+        accepting(KIND)
+    );
+    Difference { key: KIND.to_string(), message }
+}
+
+fn accepting(key: &str) -> String {
+    format!("accept it by `ignore_config_keys: [{key}]`")
+}
+
+fn differences(reading: &Reading<'_>, model: &ModelConfig) -> Vec<Difference> {
+    let (theirs, ours) = (theirs::facts(reading, model), ours::facts(model));
+    let facts = theirs.into_iter().filter_map(|(fact, found)| {
+        let ours = ours.get(fact).cloned().unwrap_or_default();
+        let differs = !is_same(&found.value, &ours);
+        differs.then(|| difference(reading, fact, found.key, &found.value, &ours))
+    });
+    // Our own files have keys of several classes, and say by all of them what is computed.
+    let exported = hugging_face_config(model);
+    let is_told = |key: &str, value: &Value| exported.get(key).is_some_and(|ours| is_same(value, ours));
+    let unknown = reading.written.iter().filter(|(key, value)| {
+        let is_off = **value == false && lists(SWITCHES, key);
+        !value.is_null()
+            && !lists(INERT, key)
+            && !is_off
+            && !theirs::reads(reading, key)
+            && !is_told(key, value)
+    });
+    let unknown = unknown.map(|(key, value)| {
+        let (class, value) = (reading.class.name, shown(value));
+        let message =
+            format!("`{key}: {value}` is not a key of `{class}` that is known here; {}", accepting(key));
+        Difference { key: key.clone(), message }
+    });
+    facts.chain(unknown).collect()
+}
+
+fn difference(reading: &Reading<'_>, fact: &str, key: String, theirs: &Value, ours: &Value) -> Difference {
+    let origin = match (reading.writes(&key), theirs::reads(reading, &key)) {
+        (true, _) => "",
+        (false, true) => " by default",
+        (false, false) => " always",
+    };
+    let (class, here) = (reading.class.name, shown(ours));
+    let said = format!("`{key}` is {}{origin} in `{class}`, and this run has {here}", shown(theirs));
+    let remedy = match theirs {
+        Value::Null => format!("remove `{fact}` from model.model_config"),
+        _ => format!("write `{fact}: {}` in model.model_config", shown(theirs)),
+    };
+    // What has no word among our values is told in words.
+    let has_value = match theirs {
+        Value::String(text) => !text.contains(' '),
+        other => !other.is_array(),
+    };
+    let message = match ours::is_free(fact) && has_value {
+        true => format!("{said}; {remedy}, or {}", accepting(&key)),
+        false => format!("{said}, which no key changes; {}", accepting(&key)),
+    };
+    Difference { key, message }
+}
+
+/// What differs in a file of our own from what `model` would be exported as.
+fn differences_of_ours(config: &Map<String, Value>, model: &ModelConfig) -> Vec<Difference> {
+    let exported = hugging_face_config(model);
+    let exported: BTreeMap<&String, &Value> = exported.as_object().into_iter().flatten().collect();
+    let counts = |key: &&String| !lists(INERT, key) || key.as_str() == KIND;
+    let differing = exported
+        .into_iter()
+        .filter(|(key, ours)| counts(key) && !is_same(config.get(*key).unwrap_or(&Value::Null), ours));
+    let line = |(key, ours): (&String, &Value)| {
+        let theirs = shown(config.get(key).unwrap_or(&Value::Null));
+        let message = format!(
+            "`{key}` is {theirs}, and a checkpoint of this run would have {}; give model.model_config the model's own keys, or {}",
+            shown(ours),
+            accepting(key)
+        );
+        Difference { key: key.clone(), message }
+    };
+    differing.map(line).collect()
+}
+
+fn lists(keys: &str, key: &str) -> bool {
+    keys.split_whitespace().any(|known| known == key)
+}
+
+/// Whether two values are the same, numbers but for the type that they were stored in.
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one.as_f64(), other.as_f64()) {
+        (Some(one), Some(other)) => rotary::is_same(one, other),
+        _ => match (one, other) {
+            (Value::Object(one), Value::Object(other)) => {
+                one.len() == other.len()
+                    && one
+                        .iter()
+                        .all(|(key, value)| other.get(key).is_some_and(|other| is_same(value, other)))
+            }
+            _ => one == other,
+        },
+    }
+}
+
+/// A value as a configuration has it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_string(),
+        Value::Bool(is_on) => if *is_on { "True" } else { "False" }.to_string(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! What a run computes, in the words of [`Facts`](super::class::Facts).
+
+use crate::model::config::{Activation, Family, Gelu, GroupScore, MixtureConfig, ModelConfig, Score};
+use crate::store::hugging_face::hugging_face_scaling;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What no key of ours changes.
+const ALWAYS: [(&str, &str); 12] = [
+    ("embedding_multiplier", "1"),
+    ("residual_multiplier", "1"),
+    ("logits_scaling", "1"),
+    ("use_post_norm", "false"),
+    ("no_rope_layers", "null"),
+    ("moe_layer_freq", "1"),
+    ("scale_attn_weights", "true"),
+    ("scale_attn_by_inverse_layer_idx", "false"),
+    ("apply_residual_connection_post_layernorm", "false"),
+    ("rmsnorm", "true"),
+    ("post_layer_norm", "true"),
+    ("embed_layernorm", "false"),
+];
+
+/// The facts of the model of a run.
+pub(super) fn facts(model: &ModelConfig) -> BTreeMap<&'static str, Value> {
+    let latent = model.latent.as_ref();
+    let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
+        ("type", type_of(model.family).into()),
+        ("vocab_size", model.vocab_size.into()),
+        ("hidden_size", model.hidden_size.into()),
+        ("num_layers", model.num_layers.into()),
+        ("num_heads", model.num_heads.into()),
+        ("n_kv_heads", model.num_kv_heads.into()),
+        ("head_dim", model.head_dim.into()),
+        ("intermediate_size", model.intermediate_size.into()),
+        ("hidden_act", activation(model.activation).into()),
+        ("rms_norm_eps", model.norm_eps.into()),
+        ("tie_word_embeddings", model.tie_word_embeddings.into()),
+        ("qkv_has_bias", model.qkv_bias.into()),
+        ("attn_proj_has_bias", model.output_bias.into()),
+        ("add_mlp_fc1_bias_linear", model.gate_up_bias.into()),
+        ("add_mlp_fc2_bias_linear", model.down_bias.into()),
+        ("use_qk_norm", model.qk_norm.into()),
+        ("max_position_embedding", model.max_positions.into()),
+        ("sliding_window", model.published_window().into()),
+        ("theta", model.rope_theta.into()),
+        ("rope_scaling", hugging_face_scaling(&model.rope_scaling)),
+        ("rotary_percent", (model.rotary_dim as f64 / rotating_width(model) as f64).into()),
+        ("attention_multiplier", f64::from(model.softmax_scale()).into()),
+        ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),
+        ("kv_lora_rank", latent.map(|sizes| sizes.kv_rank).into()),
+        ("qk_nope_head_dim", latent.map(|sizes| sizes.nope_dim).into()),
+        ("qk_rope_head_dim", latent.map(|sizes| sizes.rope_dim).into()),
+        ("v_head_dim", latent.map(|sizes| sizes.value_dim).into()),
+        // Files of latent attention have neighbours, which rotate as they are.
+        ("rope_interleave", latent.is_some().into()),
+        ("latent_norm_eps", latent.map(|_| model.norm_eps).into()),
+    ]);
+    let parse = |text: &str| serde_json::from_str(text).unwrap_or_default();
+    facts.extend(ALWAYS.map(|(fact, value)| (fact, parse(value))));
+    facts.extend(model.mixture.iter().flat_map(mixture));
+    facts
+}
+
+/// Whether a key of ours says `fact`.
+pub(super) fn is_free(fact: &str) -> bool {
+    const NO_KEYS: [&str; 3] = ["attention_multiplier", "rope_interleave", "latent_norm_eps"];
+    !NO_KEYS.contains(&fact) && !ALWAYS.iter().any(|(always, _)| *always == fact)
+}
+
+/// What is written as `type` for a family.
+pub(super) fn type_of(family: Family) -> &'static str {
+    match family {
+        Family::Llama => "LlamaConfig",
+        Family::Gpt2 => "GPT2Config",
+        Family::Bloom => "BloomConfig",
+        Family::Baichuan => "Baichuan2_7BConfig",
+        Family::BigCode => "WizardCoderConfig",
+        Family::Pangu => "PanguAlphaConfig",
+        Family::Glm => "ChatGLM2Config",
+    }
+}
+
+/// The width that the rotating share is of: all of it rotates in latent attention.
+fn rotating_width(model: &ModelConfig) -> usize {
+    if model.latent.is_some() { model.rotary_dim } else { model.head_dim }
+}
+
+fn activation(activation: Activation) -> &'static str {
+    match activation {
+        Activation::SwiGlu => "silu",
+        Activation::Gelu(Gelu::Tanh) => "gelu_new",
+        Activation::Gelu(Gelu::Exact) => "gelu_exact",
+        Activation::Gelu(Gelu::Fast) => "fast_gelu",
+    }
+}
+
+fn mixture(mixture: &MixtureConfig) -> BTreeMap<&'static str, Value> {
+    let route = &mixture.route;
+    let score = if route.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
+    let method = |score| if score == GroupScore::Best { "group_limited_greedy" } else { "noaux_tc" };
+    BTreeMap::from([
+        ("expert_num", mixture.experts().into()),
+        ("num_experts_chosen", mixture.chosen().into()),
+        ("moe_intermediate_size", mixture.intermediate_size.into()),
+        ("first_k_dense_replace", mixture.first_dense_layers.into()),
+        ("moe_shared_expert_intermediate_size", mixture.shared.map(|shared| shared.intermediate_size).into()),
+        ("use_shared_expert_gating", mixture.shared.is_some_and(|shared| shared.is_gated).into()),
+        ("scoring_func", score.into()),
+        // A single gate is not normalised here.
+        ("norm_topk_prob", (route.norm_top_k && route.chosen > 1).into()),
+        ("routed_scaling_factor", json!(route.scaling)),
+        ("topk_method", route.groups.map(|groups| method(groups.score)).into()),
+        ("n_group", route.groups.map(|groups| groups.count).into()),
+        ("topk_group", route.groups.map(|groups| groups.chosen).into()),
+        ("balance_via_topk_bias", mixture.has_bias.into()),
+    ])
+}

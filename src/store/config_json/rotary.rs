@@ -1,0 +1,165 @@
+//! The rotation of a `config.json`: `rope_parameters`, or the older `rope_scaling` and `rope_theta`.
+//!
+//! Two rotations are the same if their frequencies and the factor of cos and sin are, however they are written.
+
+use super::class::{Fact, Facts, Reading};
+use crate::model::config::{Llama3, ModelConfig, RopeScaling, Yarn};
+use crate::ops::rope::Rope;
+use crate::store::hugging_face::hugging_face_scaling;
+use serde_json::{Map, Value};
+
+/// Where the parameters are, in the order in which `transformers` looks.
+const PLACES: &str = "rope_scaling|rope_parameters";
+/// What files and classes call the base.
+const BASES: &str = "rope_theta|rotary_emb_base";
+/// The share of a head that rotates.
+const SHARES: &str = "partial_rotary_factor|rotary_pct";
+/// The longest text, and that of the first training.
+const LENGTHS: &str = "max_position_embeddings|original_max_position_embeddings";
+/// What parameters are there beside those of a type.
+const COMMON: &str = "rope_type type rope_theta partial_rotary_factor";
+/// What each type takes. The last one is of our own files.
+const TYPES: [(&str, &str); 6] = [
+    ("default", ""),
+    ("linear", "factor"),
+    ("dynamic", "factor original_max_position_embeddings"),
+    (
+        "yarn",
+        "factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim attention_factor truncate",
+    ),
+    ("llama3", "factor original_max_position_embeddings low_freq_factor high_freq_factor"),
+    ("dynamic_ntk", "original_max_position_embeddings"),
+];
+/// Two numbers in f32 and f64 are the same up to this share.
+const SAME: f64 = 1e-6;
+
+/// A rotation as a file describes it.
+struct Rotation {
+    theta: f64,
+    /// Of a head.
+    share: f64,
+    kind: String,
+    parameters: Map<String, Value>,
+    /// `None` for one that is not built.
+    scaling: Option<RopeScaling>,
+}
+
+/// Whether `key` says something of a rotation.
+pub(super) fn reads(key: &str) -> bool {
+    [PLACES, BASES, SHARES, LENGTHS].iter().any(|keys| keys.split('|').any(|known| known == key))
+}
+
+/// Adds what a file says of the rotation of `width` dimensions of a head, unless it is that of `model`.
+pub(super) fn add(reading: &Reading<'_>, model: &ModelConfig, width: f64, facts: &mut Facts) {
+    let rotation = Rotation::of(reading, model);
+    if model.rope().is_none_or(|ours| rotation.is_that_of(model, &ours, width)) {
+        return;
+    }
+    let written = || Value::Object(rotation.parameters.clone());
+    let scaling = rotation.scaling.as_ref().map_or_else(written, hugging_face_scaling);
+    let found = [("theta", BASES, rotation.theta.into()), ("rotary_percent", SHARES, rotation.share.into())];
+    for (fact, keys, value) in found.into_iter().chain([("rope_scaling", PLACES, scaling)]) {
+        facts.insert(fact, Fact { key: reading.decided(keys).0, value });
+    }
+}
+
+/// The factor of the scores of attention that latent attention has beside the root of the width.
+pub(super) fn temperature(reading: &Reading<'_>, model: &ModelConfig) -> f64 {
+    let rotation = Rotation::of(reading, model);
+    let (scale, factor) = (rotation.number("mscale_all_dim"), rotation.number("factor"));
+    match (scale, factor) {
+        (Some(scale), Some(factor)) if rotation.kind != "default" && factor > 1.0 => {
+            (0.1 * scale * factor.ln() + 1.0).powi(2)
+        }
+        _ => 1.0,
+    }
+}
+
+impl Rotation {
+    fn of(reading: &Reading<'_>, model: &ModelConfig) -> Self {
+        let parameters = match reading.decided(PLACES).1 {
+            Value::Object(parameters) => parameters,
+            _ => Map::new(),
+        };
+        let inner = |key: &str| parameters.get(key).and_then(Value::as_f64);
+        let theta = inner("rope_theta").or_else(|| reading.number(BASES)).unwrap_or(10_000.0);
+        let share = inner("partial_rotary_factor").or_else(|| reading.number(SHARES)).unwrap_or(1.0);
+        let is_read = share == 1.0 || SHARES.split('|').any(|key| reading.reads(key));
+        let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
+        let kind = kind.unwrap_or("default").to_string();
+        let theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
+        let mut rotation = Self { theta, share, kind, parameters, scaling: None };
+        // Most classes pass over a share, and fail where another factor is with it.
+        rotation.scaling = rotation.built(reading, model.max_positions as f64).filter(|_| is_read);
+        rotation
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.parameters.get(key).and_then(Value::as_f64)
+    }
+
+    /// The scaling of it for texts of up to `length` tokens; `None` if it is not built.
+    fn built(&self, reading: &Reading<'_>, length: f64) -> Option<RopeScaling> {
+        let (_, takes) = TYPES.iter().find(|(kind, _)| *kind == self.kind)?;
+        let is_known = |key: &String| takes.split(' ').chain(COMMON.split(' ')).any(|known| known == key);
+        if !self
+            .parameters
+            .iter()
+            .all(|(key, value)| value.is_null() || is_known(key) || self.kind == "default")
+        {
+            return None;
+        }
+        let longest = reading.number("max_position_embeddings");
+        let original = reading.number("original_max_position_embeddings");
+        let original = original.or(self.number("original_max_position_embeddings")).or(longest);
+        let factor = self.number("factor");
+        match self.kind.as_str() {
+            // TeleChat's, which it does not write as parameters.
+            "default" => Some(match (reading.number("base_seqlen"), reading.number("training_seqlen")) {
+                (Some(original), Some(length)) if length > original => {
+                    RopeScaling::DynamicNtk { original, length }
+                }
+                _ => RopeScaling::None,
+            }),
+            "linear" => Some(RopeScaling::Linear { factor: factor? }),
+            // It stretches what is longer than the model is made for.
+            "dynamic" => (length <= longest?).then_some(RopeScaling::None),
+            "dynamic_ntk" => Some(RopeScaling::DynamicNtk { original: original?, length: longest? }),
+            "yarn" => self.yarn(factor.or_else(|| Some(longest? / original?))?, original?),
+            _ => Some(RopeScaling::Llama3(Llama3 {
+                factor: factor?,
+                original: original?,
+                low_freq_factor: self.number("low_freq_factor")?,
+                high_freq_factor: self.number("high_freq_factor")?,
+            })),
+        }
+    }
+
+    fn yarn(&self, factor: f64, original: f64) -> Option<RopeScaling> {
+        let above_zero = |key: &str| self.number(key).filter(|value| *value != 0.0);
+        // Both count, or neither.
+        let scales = above_zero("mscale").zip(above_zero("mscale_all_dim"));
+        let (mscale, mscale_all_dim) = scales.unwrap_or((1.0, 0.0));
+        let (beta_fast, beta_slow) = (above_zero("beta_fast"), above_zero("beta_slow"));
+        let (beta_fast, beta_slow) = (beta_fast.unwrap_or(32.0), beta_slow.unwrap_or(1.0));
+        let yarn = RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim });
+        let is_truncated = self.parameters.get("truncate").and_then(Value::as_bool) != Some(false);
+        let magnitude = self.number("attention_factor").unwrap_or(yarn.magnitude());
+        (is_truncated && is_same(magnitude, yarn.magnitude())).then_some(yarn)
+    }
+
+    fn is_that_of(&self, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
+        let Some(scaling) = &self.scaling else { return false };
+        let rotary_dim = (width * self.share + 1e-6) as u32;
+        let theirs = Rope { rotary_dim, theta: self.theta, ..*ours };
+        let (theirs, ours) = (scaling.frequencies(&theirs), model.rope_scaling.frequencies(ours));
+        theirs.len() == ours.len()
+            && theirs.iter().zip(&ours).all(|(theirs, ours)| is_same(*theirs, *ours))
+            && is_same(scaling.magnitude(), model.rope_scaling.magnitude())
+    }
+}
+
+/// Whether two numbers are the same but for the type that they were stored in.
+pub(super) fn is_same(one: f64, other: f64) -> bool {
+    (one - other).abs() <= SAME * one.abs().max(other.abs())
+}

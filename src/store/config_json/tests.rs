@@ -1,0 +1,290 @@
+mod exported;
+mod published;
+
+use super::*;
+use crate::model::config::{Family, Llama3, RopeScaling, Sizes, Yarn};
+use exported::mixture;
+use serde_json::json;
+
+/// The model that the files below are of: a Llama of 2 query heads for each key head.
+fn llama() -> ModelConfig {
+    let sizes = Sizes {
+        vocab_size: 32,
+        hidden_size: 16,
+        num_layers: 3,
+        num_heads: 4,
+        intermediate_size: 24,
+        seq_length: 8,
+    };
+    ModelConfig { num_kv_heads: 2, max_positions: 16, ..ModelConfig::llama(sizes) }
+}
+
+/// A file of `kind` with the sizes of [`llama`] and these keys.
+fn config(kind: &str, keys: Value) -> Value {
+    let mut config = json!({
+        "model_type": kind, "vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 24, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 16, "torch_dtype": "bfloat16", "attention_dropout": 0.1,
+    });
+    keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+    config
+}
+
+/// What is wrong with weights beside `config` for `model`, a line each without the path.
+fn faults(config: &Value, model: &ModelConfig, accepted: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join(FILE), config.to_string()).expect("a file");
+    let accepted: Vec<String> = accepted.iter().map(|key| (*key).to_string()).collect();
+    let found = check(folder.path(), model, &accepted);
+    // The file itself may be named too.
+    assert_eq!(check(&folder.path().join("model.safetensors"), model, &accepted).is_ok(), found.is_ok());
+    let text = found.err().map(|error| error.to_string()).unwrap_or_default();
+    let path = format!("{}: ", folder.path().join(FILE).display());
+    text.lines().map(|line| line.strip_prefix(&path).expect("the file").to_string()).collect()
+}
+
+#[track_caller]
+fn equal(config: &Value, model: &ModelConfig) {
+    assert_eq!(faults(config, model, &[]), [""; 0], "{config}");
+}
+
+/// Checks that each fault starts with one of `starts`, and that accepting their keys leaves none.
+#[track_caller]
+fn refused(config: &Value, model: &ModelConfig, starts: &[&str]) {
+    let found = faults(config, model, &[]);
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
+    found.iter().zip(starts).for_each(|(line, start)| assert!(line.starts_with(start), "{line}"));
+    let key = |line: &String| {
+        line.split("ignore_config_keys: [").nth(1).unwrap().split(']').next().unwrap().to_string()
+    };
+    let keys: Vec<String> = found.iter().map(key).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    assert_eq!(faults(config, model, &keys), [""; 0]);
+}
+
+#[test]
+fn the_defaults_are_those_of_the_class() {
+    let plain = llama();
+    equal(&config("llama", json!({})), &plain);
+    // Mistral's window is 4096 where a file is silent, which masks nothing in 16 positions.
+    equal(&config("mistral", json!({})), &plain);
+    let long = ModelConfig { max_positions: 8192, ..llama() };
+    refused(
+        &config("mistral", json!({})),
+        &long,
+        &["`sliding_window` is 4096 by default in `mistral`, and this run has none; write"],
+    );
+    equal(&config("mistral", json!({"sliding_window": null})), &long);
+    equal(&config("mistral", json!({})), &ModelConfig { wide_window: Some(4096), ..long.clone() });
+    // Qwen2 has biases, whatever its file says, and the window of this one is off.
+    equal(&config("qwen2", json!({})), &ModelConfig { qkv_bias: true, ..long.clone() });
+    let always = "`qkv_has_bias` is True always in `qwen2`, and this run has False; write `qkv_has_bias: True` in model.model_config";
+    refused(&config("qwen2", json!({})), &long, &[always]);
+    refused(&config("qwen3", json!({})), &plain, &["`use_qk_norm` is True always"]);
+    let glm = ModelConfig {
+        family: Family::Glm,
+        rotary_dim: 2,
+        qkv_bias: true,
+        rotary_interleaved: true,
+        ..llama()
+    };
+    equal(&config("glm", json!({})), &glm);
+    let halved = "`partial_rotary_factor` is 0.5 by default in `glm`, and this run has 1.0";
+    refused(&config("glm", json!({})), &ModelConfig { rotary_dim: 4, ..glm }, &[halved]);
+}
+
+#[test]
+fn each_key_that_differs_is_named_with_the_remedy() {
+    let differing = |keys: Value, starts: &[&str]| refused(&config("llama", keys), &llama(), starts);
+    differing(
+        json!({"rms_norm_eps": 1e-6, "rope_theta": 5e5, "attention_bias": true}),
+        &[
+            "`attention_bias` is True in `llama`, and this run has False; write `attn_proj_has_bias: True` in model.model_config, or",
+            "`attention_bias` is True in `llama`, and this run has False; write `qkv_has_bias: True`",
+            "`rms_norm_eps` is 1e-6 in `llama`, and this run has 0.00001; write `rms_norm_eps: 1e-6`",
+            "`rope_theta` is 500000.0 in `llama`, and this run has 10000.0; write `theta: 500000.0` in model.model_config",
+        ],
+    );
+    differing(
+        json!({"hidden_act": "gelu"}),
+        &["`hidden_act` is gelu_exact in `llama`, and this run has silu"],
+    );
+    differing(
+        json!({"num_key_value_heads": null}),
+        &["`num_key_value_heads` is 4 in `llama`, and this run has 2"],
+    );
+    differing(json!({"tie_word_embeddings": true}), &["`tie_word_embeddings` is True in `llama`"]);
+    // The same tensors, cut into other heads.
+    differing(
+        json!({"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 2}),
+        &["`head_dim` is 2", "`num_key_value_heads` is 4", "`num_attention_heads` is 8"],
+    );
+    differing(json!({"clip_qkv": 3}), &["`clip_qkv: 3` is not a key of `llama` that is known here"]);
+    differing(json!({"model_type": "gemma3_text"}), &["`model_type: gemma3_text`: not a class"]);
+    differing(json!({"model_type": null}), &["`model_type: none`: not a class"]);
+    // What decides nothing where it is off.
+    let off = json!({"use_mrope": false, "use_sliding_window": false, "sliding_window": 4, "max_window_layers": 2, "n_inner": null});
+    equal(&config("llama", off), &llama());
+    differing(json!({"use_mrope": true}), &["`use_mrope: True` is not a key of `llama`"]);
+    differing(json!({"sliding_window": 4}), &["`sliding_window: 4` is not a key of `llama`"]);
+    // Saved as 32 bits, and read as 64.
+    equal(&config("llama", json!({"rms_norm_eps": 9.999999747378752e-6})), &llama());
+}
+
+#[test]
+fn a_rotation_is_what_it_computes() {
+    let stretched = |rope_scaling| ModelConfig { rope_scaling, ..llama() };
+    let linear = || stretched(RopeScaling::Linear { factor: 4.0 });
+    let old = json!({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4}});
+    let new = json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}});
+    for keys in [old, new] {
+        equal(&config("llama", keys.clone()), &linear());
+        let line = "is {\"factor\":4.0,\"rope_type\":\"linear\"} in `llama`, and this run has none; write `rope_scaling: {";
+        let found = faults(&config("llama", keys), &llama(), &[]);
+        assert!(found.len() == 1 && found[0].contains(line), "{found:?}");
+    }
+    refused(
+        &config("llama", json!({})),
+        &linear(),
+        &["`rope_scaling` is none by default in `llama`, and this run has {"],
+    );
+    // A base times a constant is another base.
+    equal(&config("llama", json!({"rope_theta": 8e4})), &stretched(RopeScaling::Ntk { factor: 8.0 }));
+    let yarn = Yarn {
+        factor: 4.0,
+        original: 16.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        mscale: 1.0,
+        mscale_all_dim: 0.0,
+    };
+    let of_yarn = |more: Value| {
+        let mut yarn = json!({"rope_type": "yarn", "factor": 4.0});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| yarn[key] = value.clone());
+        config("llama", json!({"rope_scaling": yarn}))
+    };
+    equal(&of_yarn(json!({})), &stretched(RopeScaling::Yarn(yarn)));
+    // One of the two alone does not count.
+    equal(&of_yarn(json!({"mscale": 0.5})), &stretched(RopeScaling::Yarn(yarn)));
+    for unbuilt in
+        [json!({"truncate": false}), json!({"attention_factor": 1.5}), json!({"llama_4_scaling_beta": 0.1})]
+    {
+        refused(&of_yarn(unbuilt), &stretched(RopeScaling::Yarn(yarn)), &["`rope_scaling` is {"]);
+    }
+    let llama3 = Llama3 { factor: 8.0, original: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
+    let keys = json!({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0});
+    equal(&config("llama", json!({"rope_scaling": keys})), &stretched(RopeScaling::Llama3(llama3)));
+    // It stretches only what is longer than the model is made for.
+    let dynamic = |longest: u64| {
+        config(
+            "llama",
+            json!({"rope_scaling": {"type": "dynamic", "factor": 2}, "max_position_embeddings": longest}),
+        )
+    };
+    equal(&dynamic(16), &llama());
+    refused(&dynamic(15), &llama(), &["`rope_scaling` is {\"factor\":2,\"type\":\"dynamic\"}"]);
+    refused(&config("llama", json!({"rope_scaling": {"type": "longrope"}})), &llama(), &["`rope_scaling`"]);
+    // A Llama rotates whole heads, whatever is written.
+    let half = ModelConfig { rotary_dim: 2, ..llama() };
+    assert_ne!(faults(&config("llama", json!({"partial_rotary_factor": 0.5})), &half, &[]), [""; 0]);
+}
+
+#[test]
+fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
+    let window = ModelConfig { sliding_window: Some(4), qkv_bias: true, ..llama() };
+    let qwen = |border: u64| {
+        config("qwen2", json!({"use_sliding_window": true, "sliding_window": 4, "max_window_layers": border}))
+    };
+    equal(&qwen(0), &window);
+    refused(
+        &qwen(1),
+        &window,
+        &["`sliding_window` is 4 in 2 of 3 layers in `qwen2`, and this run has 4, which no key changes"],
+    );
+    let types = |kind: &str| {
+        config(
+            "qwen2",
+            json!({"use_sliding_window": true, "sliding_window": 4, "layer_types": [kind, kind, kind]}),
+        )
+    };
+    equal(&types("sliding_attention"), &window);
+    refused(
+        &types("full_attention"),
+        &window,
+        &["`sliding_window` is none in `qwen2`, and this run has 4; remove `sliding_window`"],
+    );
+    let experts = ModelConfig { qk_norm: true, mixture: Some(mixture()), ..llama() };
+    let qwen3 = |keys: Value| {
+        let mut config = config(
+            "qwen3_moe",
+            json!({"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 5, "norm_topk_prob": true}),
+        );
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    // The width of dense layers is nothing where there are none.
+    equal(&qwen3(json!({"intermediate_size": 999})), &experts);
+    refused(
+        &qwen3(json!({"num_experts_per_tok": 3})),
+        &experts,
+        &["`num_experts_per_tok` is 3 in `qwen3_moe`, and this run has 2"],
+    );
+    refused(
+        &qwen3(json!({"decoder_sparse_step": 2})),
+        &experts,
+        &["`decoder_sparse_step` is [0,2] in `qwen3_moe`, and this run has 0, which"],
+    );
+    let found = faults(&qwen3(json!({})), &ModelConfig { mixture: None, ..experts.clone() }, &[]);
+    assert!(
+        found.iter().any(|line| line.starts_with("`num_experts` is 6 in `qwen3_moe`, and this run has none")),
+        "{found:?}"
+    );
+    refused(
+        &config("qwen3", json!({})),
+        &experts,
+        &["`expert_num` is none always in `qwen3`, and this run has 6; remove `expert_num`"],
+    );
+}
+
+/// What no key of ours changes may only say what is computed here.
+#[test]
+fn factors_and_further_norms_may_be_neutral() {
+    let granite = |scale: f64| config("granite", json!({"attention_multiplier": scale}));
+    equal(&granite(0.5), &llama());
+    refused(
+        &granite(0.3),
+        &llama(),
+        &["`attention_multiplier` is 0.3 in `granite`, and this run has 0.5, which no key changes"],
+    );
+    let times = config("granite", json!({"attention_multiplier": 0.5, "embedding_multiplier": 12}));
+    refused(
+        &times,
+        &llama(),
+        &["`embedding_multiplier` is 12 in `granite`, and this run has 1, which no key changes"],
+    );
+    equal(&config("hyperclovax", json!({"use_post_norm": false})), &llama());
+    refused(&config("hyperclovax", json!({})), &llama(), &["`use_post_norm` is True by default"]);
+    refused(
+        &config(
+            "smollm3",
+            json!({"tie_word_embeddings": false, "rope_theta": 1e4, "no_rope_layer_interval": 2}),
+        ),
+        &llama(),
+        &["`no_rope_layers` is in some layers"],
+    );
+    let cwm = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "sliding_window": 4});
+    refused(&config("cwm", cwm), &llama(), &["`sliding_window` is 4 in 2 of 3 layers"]);
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    check(folder.path(), &llama(), &[]).expect("nothing to check");
+    std::fs::write(folder.path().join(FILE), "{\"model_type\": \"lla").unwrap();
+    let found = check(folder.path(), &llama(), &[]).unwrap_err().to_string();
+    assert!(
+        found.contains("is no JSON object") && found.ends_with("fetch it again, or remove it"),
+        "{found}"
+    );
+}

@@ -1,0 +1,147 @@
+//! Files of our own, which load again.
+
+use super::{equal, faults, llama};
+use crate::model::config::{
+    Activation, BalanceLosses, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3,
+    MixtureConfig, ModelConfig, Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes,
+    TokenDispatch, Yarn,
+};
+use crate::store::hugging_face::hugging_face_config;
+
+/// A mixture as Qwen3 has it.
+pub(super) fn mixture() -> MixtureConfig {
+    MixtureConfig {
+        route: RouterConfig {
+            experts: 6,
+            chosen: 2,
+            score: Score::Softmax,
+            groups: None,
+            norm_top_k: true,
+            scaling: 1.0,
+        },
+        has_bias: false,
+        bias_update_rate: 0.0,
+        intermediate_size: 5,
+        first_dense_layers: 0,
+        shared: None,
+        losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
+        dispatch: TokenDispatch::Dropless { safe_tokens: false },
+        fuses_permutation: false,
+        router_init_std: 0.02,
+    }
+}
+
+/// A model for each architecture of our exports, with and without what it lacks.
+fn exported() -> Vec<ModelConfig> {
+    let window = |model| ModelConfig { sliding_window: Some(4), ..model };
+    let partial = |model| ModelConfig { rotary_dim: 2, ..model };
+    let attention =
+        |qkv_bias, output_bias, qk_norm| ModelConfig { qkv_bias, output_bias, qk_norm, ..llama() };
+    let glm =
+        ModelConfig { family: Family::Glm, rotary_interleaved: true, qkv_bias: true, ..partial(llama()) };
+    let mut models = vec![
+        llama(),
+        window(llama()),
+        ModelConfig { wide_window: Some(12), ..llama() },
+        partial(llama()),
+        window(glm.clone()),
+        glm,
+    ];
+    for (qkv_bias, output_bias, qk_norm) in [
+        (true, true, false),
+        (true, false, false),
+        (false, false, true),
+        (true, false, true),
+        (false, true, false),
+    ] {
+        models.push(attention(qkv_bias, output_bias, qk_norm));
+        models.push(window(attention(qkv_bias, output_bias, qk_norm)));
+    }
+    models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
+    let yarn = Yarn {
+        factor: 4.0,
+        original: 8.0,
+        beta_fast: 16.0,
+        beta_slow: 2.0,
+        mscale: 0.7,
+        mscale_all_dim: 0.4,
+    };
+    let llama3 = Llama3 { factor: 8.0, original: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
+    let scalings = [
+        RopeScaling::Linear { factor: 3.0 },
+        RopeScaling::Ntk { factor: 3.0 },
+        RopeScaling::DynamicNtk { original: 8.0, length: 16.0 },
+        RopeScaling::Yarn(yarn),
+        RopeScaling::Llama3(llama3),
+    ];
+    models.extend(scalings.map(|rope_scaling| ModelConfig { rope_scaling, ..llama() }));
+    let sizes = Sizes {
+        vocab_size: 32,
+        hidden_size: 16,
+        num_layers: 3,
+        num_heads: 4,
+        intermediate_size: 64,
+        seq_length: 8,
+    };
+    let gpt2 = ModelConfig::gpt2(sizes);
+    let gelu = |gelu| ModelConfig { activation: Activation::Gelu(gelu), ..gpt2.clone() };
+    models.extend([gelu(Gelu::Tanh), gelu(Gelu::Exact), gelu(Gelu::Fast), window(gpt2.clone())]);
+    models.push(ModelConfig {
+        family: Family::Bloom,
+        positions: Positions::Alibi,
+        embedding_norm: true,
+        ..gpt2.clone()
+    });
+    models.push(ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..gpt2.clone() });
+    models.push(ModelConfig { family: Family::Pangu, query_layer: true, ..gpt2 });
+    let baichuan = ModelConfig { family: Family::Baichuan, num_kv_heads: 4, ..llama() };
+    models.push(ModelConfig { positions: Positions::Alibi, ..baichuan.clone() });
+    models.push(ModelConfig { head_epsilon: Some(1e-5), ..baichuan });
+    let shared = |intermediate_size, is_gated| Some(SharedExpert { intermediate_size, is_gated });
+    let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
+    let sigmoid = |groups| RouterConfig { score: Score::Sigmoid, groups, scaling: 2.5, ..mixture().route };
+    let biased = |groups| MixtureConfig {
+        has_bias: true,
+        shared: shared(10, false),
+        route: sigmoid(groups),
+        ..mixture()
+    };
+    let unnormalised = RouterConfig { norm_top_k: false, scaling: 2.0, ..mixture().route };
+    let limited = RouterConfig { groups: groups(GroupScore::Best), ..unnormalised };
+    let mixtures = [
+        mixture(),
+        MixtureConfig { first_dense_layers: 1, ..mixture() },
+        MixtureConfig { shared: shared(7, true), ..mixture() },
+        MixtureConfig { shared: shared(10, false), ..mixture() },
+        MixtureConfig { route: RouterConfig { chosen: 1, ..mixture().route }, ..mixture() },
+        MixtureConfig { route: unnormalised, shared: shared(10, false), ..mixture() },
+        MixtureConfig { route: limited, shared: shared(10, false), ..mixture() },
+        biased(None),
+        biased(groups(GroupScore::BestTwo)),
+        biased(groups(GroupScore::Best)),
+    ];
+    let latent = LatentAttention { q_rank: Some(8), kv_rank: 12, nope_dim: 8, rope_dim: 4, value_dim: 16 };
+    let direct = LatentAttention { q_rank: None, ..latent };
+    let of_latent = |sizes: LatentAttention| sizes.within(ModelConfig { norm_eps: 1e-6, ..llama() });
+    models.extend([of_latent(latent), of_latent(direct), latent.within(llama())]);
+    for mixture in mixtures {
+        let mixture = Some(mixture);
+        models.push(ModelConfig { mixture: mixture.clone(), ..llama() });
+        models.push(ModelConfig { mixture: mixture.clone(), qk_norm: true, ..llama() });
+        models.push(window(ModelConfig { mixture: mixture.clone(), qk_norm: true, ..llama() }));
+        models.push(ModelConfig { mixture, ..of_latent(latent) });
+    }
+    models
+}
+
+#[test]
+fn our_own_checkpoints_load_again() {
+    for model in exported() {
+        let config = hugging_face_config(&model);
+        equal(&config, &model);
+        let other = ModelConfig { norm_eps: 3e-3, ..model.clone() };
+        assert_ne!(faults(&config, &other, &[]), [""; 0], "{config}");
+        let other = ModelConfig { tie_word_embeddings: !model.tie_word_embeddings, ..model };
+        assert_ne!(faults(&config, &other, &[]), [""; 0], "{config}");
+    }
+}

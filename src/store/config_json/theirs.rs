@@ -1,0 +1,209 @@
+//! What the class of a `config.json` computes.
+
+use super::class::{Fact, Facts, Reading, Windows};
+use super::ours::type_of;
+use super::rotary;
+use crate::model::config::{Family, ModelConfig};
+use serde_json::{Value, json};
+
+/// What files call an activation, and what our keys do.
+const ACTIVATIONS: [(&str, &str); 8] = [
+    ("swish", "silu"),
+    ("gelu_pytorch_tanh", "gelu_new"),
+    ("gelu_fast", "gelu_new"),
+    ("gelu_accurate", "gelu_new"),
+    ("gelu_python", "gelu_exact"),
+    ("gelu", "gelu_exact"),
+    ("quick_gelu", "fast_gelu"),
+    ("geglu", "geglu"),
+];
+/// The keys that say which layers have windows, and those that say which have experts.
+const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
+    first_k_dense_replace mlp_layer_types";
+/// The facts of a mixture but for the number of its experts.
+const OF_EXPERTS: [&str; 12] = [
+    "num_experts_chosen",
+    "moe_intermediate_size",
+    "first_k_dense_replace",
+    "moe_shared_expert_intermediate_size",
+    "use_shared_expert_gating",
+    "scoring_func",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "topk_method",
+    "n_group",
+    "topk_group",
+    "balance_via_topk_bias",
+];
+
+/// Whether the class reads `key`.
+pub(super) fn reads(reading: &Reading<'_>, key: &str) -> bool {
+    let is_of_windows = key.contains("window") || key == "layer_types";
+    let lists_layers = LAYERS.split(' ').any(|known| known == key);
+    // Files of some classes that have none carry the keys of windows, and say that they are off.
+    let is_off = reading.written.get("use_sliding_window").is_some_and(|switch| *switch == false);
+    let has_windows = reading.class.windows != Windows::Never || is_off;
+    (lists_layers && is_of_windows && has_windows)
+        || reading.reads(key)
+        || (is_rotary(reading) && rotary::reads(key))
+}
+
+/// The facts of the model that is read, in a run of `model`: of what masks or stretches only longer texts, nothing is told.
+pub(super) fn facts(reading: &Reading<'_>, model: &ModelConfig) -> Facts {
+    let mut facts = Facts::new();
+    for (fact, keys) in reading.class.facts.iter().flat_map(|facts| facts.iter()) {
+        let fixed = keys.strip_prefix('=').map(|value| serde_json::from_str(value).unwrap_or_default());
+        let (key, value) = fixed.map_or_else(|| reading.decided(keys), |value| ((*fact).to_string(), value));
+        facts.insert(fact, Fact { key, value });
+    }
+    let kind = Fact { key: "model_type".to_string(), value: type_of(reading.class.family).into() };
+    facts.insert("type", kind);
+    fill_sizes(&mut facts);
+    if let Some(Fact { value: Value::String(word), .. }) = facts.get_mut("hidden_act") {
+        let ours = ACTIVATIONS.iter().find(|(theirs, _)| theirs == word);
+        *word = ours.map_or(word.clone(), |(_, ours)| (*ours).to_string());
+    }
+    fill_experts(reading, &mut facts);
+    (reading.class.finish)(reading, &mut facts);
+    fill_attention(reading, model, &mut facts);
+    facts
+}
+
+fn is_rotary(reading: &Reading<'_>) -> bool {
+    reading.reads("rope_theta") || reading.reads("rotary_emb_base")
+}
+
+fn number(facts: &Facts, fact: &str) -> Option<f64> {
+    facts.get(fact)?.value.as_f64()
+}
+
+/// Sets what a file leaves to the other sizes.
+fn fill_sizes(facts: &mut Facts) {
+    let size = |fact| number(facts, fact);
+    let width = size("hidden_size").unwrap_or(0.0);
+    let heads = size("num_heads").unwrap_or(0.0);
+    let latent = size("qk_nope_head_dim").zip(size("qk_rope_head_dim")).map(|(nope, rope)| nope + rope);
+    let head_dim = latent.or(size("head_dim")).or((heads > 0.0).then(|| (width / heads).floor()));
+    let filled = [
+        ("n_kv_heads", size("n_kv_heads").unwrap_or(heads)),
+        ("head_dim", head_dim.unwrap_or(0.0)),
+        ("intermediate_size", size("intermediate_size").unwrap_or(4.0 * width)),
+    ];
+    for (fact, value) in filled {
+        if let Some(fact) = facts.get_mut(fact) {
+            fact.value = json!(value as u64);
+        }
+    }
+}
+
+/// What follows for the mixture from which layers have experts.
+fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
+    let layers = number(facts, "num_layers").unwrap_or(0.0) as usize;
+    if facts.get("expert_num").is_none_or(|experts| experts.value.is_null()) {
+        return;
+    }
+    let (key, is_dense) = dense_layers(reading, layers);
+    let count = is_dense.iter().filter(|is_dense| **is_dense).count();
+    if count == layers {
+        facts.insert("expert_num", Fact { key, value: Value::Null });
+        OF_EXPERTS.iter().for_each(|fact| drop(facts.remove(fact)));
+        return;
+    }
+    if count == 0 {
+        facts.remove("intermediate_size");
+    }
+    let are_first = is_dense[..count].iter().all(|is_dense| *is_dense);
+    let numbers = || (0..layers).filter(|layer| is_dense[*layer]).collect::<Vec<_>>();
+    let value = if are_first { json!(count) } else { json!(numbers()) };
+    facts.insert("first_k_dense_replace", Fact { key, value });
+    let width = number(facts, "moe_intermediate_size").unwrap_or(0.0);
+    if let Some(shared) = facts.get_mut("moe_shared_expert_intermediate_size") {
+        let each = if shared.key == "n_shared_experts" { width } else { 1.0 };
+        let total = (each * shared.value.as_f64().unwrap_or(0.0)) as u64;
+        shared.value = if total == 0 { Value::Null } else { total.into() };
+    }
+    let groups = (number(facts, "n_group").unwrap_or(1.0), number(facts, "topk_group").unwrap_or(1.0));
+    let is_greedy = facts.get("topk_method").is_some_and(|method| method.value == "greedy");
+    if is_greedy || groups.1 >= groups.0 {
+        for fact in ["topk_method", "n_group", "topk_group"] {
+            facts.entry(fact).and_modify(|fact| fact.value = Value::Null);
+        }
+    }
+    let normalises = facts.get("norm_topk_prob").is_some_and(|norm| norm.value == true);
+    if normalises && number(facts, "num_experts_chosen") == Some(1.0) {
+        // Ours leaves a single gate as it is.
+        facts.entry("norm_topk_prob").and_modify(|norm| norm.value = "true of a single gate".into());
+    }
+}
+
+/// Which layers are dense, and the key that says so.
+fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
+    let (key, listed) = reading.decided("mlp_layer_types");
+    if let Value::Array(kinds) = listed {
+        return (key, kinds.iter().map(|kind| kind == "dense").collect());
+    }
+    if reading.reads("decoder_sparse_step") {
+        let step = reading.number("decoder_sparse_step").unwrap_or(1.0).max(1.0) as usize;
+        let (key, only) = reading.decided("mlp_only_layers");
+        let is_listed = |layer: usize| only.as_array().is_some_and(|only| only.contains(&json!(layer)));
+        let key = if step > 1 { "decoder_sparse_step".to_string() } else { key };
+        return (
+            key,
+            (0..layers).map(|layer| is_listed(layer) || !(layer + 1).is_multiple_of(step)).collect(),
+        );
+    }
+    let (key, first) = reading.decided("first_k_dense_replace");
+    let first = first.as_u64().unwrap_or(0) as usize;
+    (key, (0..layers).map(|layer| layer < first).collect())
+}
+
+/// Windows, rotation, and the factor of the scores.
+fn fill_attention(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
+    let head_dim = number(facts, "head_dim").unwrap_or(0.0);
+    let is_latent = number(facts, "kv_lora_rank").is_some();
+    if is_rotary(reading) {
+        let width = if is_latent { number(facts, "qk_rope_head_dim") } else { Some(head_dim) };
+        rotary::add(reading, model, width.unwrap_or(0.0), facts);
+    }
+    let scale = facts.get("attention_multiplier").and_then(|scale| scale.value.as_f64());
+    let temperature = if is_latent { rotary::temperature(reading, model) } else { 1.0 };
+    // Otherwise the heads differ, which is said already.
+    if scale.is_some() || head_dim == model.head_dim as f64 {
+        let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
+        facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
+    }
+    if reading.class.family != Family::Baichuan {
+        let layers = number(facts, "num_layers").unwrap_or(0.0) as usize;
+        let value = window(reading, layers, model.max_positions);
+        facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
+    }
+}
+
+/// The window of all layers, null for none, or a sentence about the layers that have one. One of at least `longest` tokens is none.
+fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
+    let windows = reading.class.windows;
+    let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");
+    let size = reading.number("sliding_window").filter(|size| *size >= 1.0 && *size < longest as f64);
+    let Some(size) = size.filter(|_| windows != Windows::Never && !is_off).map(|size| size as usize) else {
+        return Value::Null;
+    };
+    let border = reading.number("max_window_layers").map_or(0, |layers| layers as usize);
+    let by_rule = |layer: usize| match windows {
+        Windows::Never => false,
+        Windows::Always | Windows::All => true,
+        Windows::Last => layer >= border,
+        Windows::Alternate => layer < border && layer.is_multiple_of(2),
+        Windows::ThreeOfFour => !layer.is_multiple_of(4),
+    };
+    let listed = reading.decided("layer_types").1;
+    let listed = listed.as_array().filter(|_| windows != Windows::Always);
+    let has_window = |layer: &usize| match listed {
+        Some(kinds) => kinds.get(*layer).is_some_and(|kind| kind == "sliding_attention"),
+        None => by_rule(*layer),
+    };
+    match (0..layers).filter(has_window).count() {
+        0 => Value::Null,
+        count if count == layers => size.into(),
+        count => format!("{size} in {count} of {layers} layers").into(),
+    }
+}

@@ -1,0 +1,149 @@
+//! Weights that no configuration makes fit: files of other formats, and tensors that are stored in another way.
+
+use crate::error::{Error, Result};
+use safetensors::Dtype;
+use std::path::{Path, PathBuf};
+
+/// Remedy for tensors that another shape of the model would fit.
+pub(super) const OTHER_MODEL: &str = "give model.model_config the shape of the checkpoint, or load another";
+/// The ends of the names of files of other formats, and what to do with them.
+const FORMATS: [(&str, &str); 5] = [
+    (
+        "ckpt",
+        "is of MindSpore (or PyTorch), whose format is not read: convert it to safetensors under Hugging Face's names, as \
+              the original's weight conversion does with `--reversed`, and name that file",
+    ),
+    ("bin", PYTORCH),
+    ("pt", PYTORCH),
+    ("pth", PYTORCH),
+    (
+        "gguf",
+        "is of llama.cpp, whose quantised weights are not read: fetch the model's safetensors files instead",
+    ),
+];
+const PYTORCH: &str = "is of PyTorch, whose format is not read: convert it to safetensors, as `save_pretrained` of transformers \
+                       does, and name that file or its folder";
+/// The ends of names that quantised weights have beside or instead of their tensors.
+const QUANTISED: [&str; 8] = [
+    "_blocks",
+    "_scales",
+    "weight_scale",
+    "weight_scale_inv",
+    "qweight",
+    "qzeros",
+    "weight_packed",
+    "absmax",
+];
+
+/// Refuses a file of another format, or a folder that has nothing else.
+///
+/// # Errors
+/// The file, and what to do with it.
+pub(super) fn check_format(path: &Path) -> Result<()> {
+    let Some(file) = file_at(path) else { return Ok(()) };
+    let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
+    let format = FORMATS.iter().find(|(known, _)| *known == end);
+    format.map_or(Ok(()), |(_, why)| Err(Error::file(&file, why)))
+}
+
+/// The file at `path`, or one of another format in a folder without safetensors files.
+fn file_at(path: &Path) -> Option<PathBuf> {
+    if !path.is_dir() {
+        return path.is_file().then(|| path.to_path_buf());
+    }
+    let files = std::fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<PathBuf> = files.collect();
+    files.sort_unstable();
+    let ends_in = |file: &PathBuf, end: &str| file.extension().is_some_and(|found| found == end);
+    if files.iter().any(|file| ends_in(file, "safetensors")) {
+        return None;
+    }
+    let name = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    // Other programs keep their arguments in such files too.
+    let holds_weights = |file: &PathBuf| !name(file).contains("training_args");
+    files.into_iter().filter(holds_weights).find(|file| FORMATS.iter().any(|(end, _)| ends_in(file, end)))
+}
+
+/// What to do about the tensor `name` that a file with tensors of these `names` lacks.
+pub(super) fn remedy_of_missing<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    let is_inner = |stored: &&str| [name, bare].iter().any(|name| stored.ends_with(&format!(".{name}")));
+    if let Some(quantised) = names.clone().find(|stored| QUANTISED.iter().any(|end| stored.ends_with(end))) {
+        return format!(
+            "its weights are quantised (`{quantised}`), which are not read: fetch or save it in bfloat16"
+        );
+    }
+    match names.clone().filter(|stored| *stored != name).find(is_inner) {
+        Some(stored) => format!(
+            "`{stored}` is one: a language model inside another model, which is not read out of it: save it by itself, under its \
+             own names"
+        ),
+        None => OTHER_MODEL.to_string(),
+    }
+}
+
+/// What to do about tensors that a model has no place for.
+pub(super) fn remedy_of_unplaced(names: &[&str]) -> String {
+    let quantised = names.iter().find(|name| QUANTISED.iter().any(|end| name.ends_with(end)));
+    match quantised {
+        Some(_) => "its weights are quantised, which are not read: fetch or save it in bfloat16".to_string(),
+        None => format!("{OTHER_MODEL}, or write `load_partial: True` to leave them out"),
+    }
+}
+
+/// What to do about a tensor of this type, where floats are needed.
+pub(super) fn remedy_of_type(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F64 => "float64 is not read: save the checkpoint in float32",
+        Dtype::BOOL | Dtype::I64 | Dtype::U64 => OTHER_MODEL,
+        _ => "quantised weights are not read: fetch or save the checkpoint in bfloat16",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_format_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |name: &str, at: &str| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, b"weights").unwrap();
+            let found = check_format(&folder.path().join(at)).map_err(|error| error.to_string());
+            std::fs::remove_file(&file).unwrap();
+            found
+        };
+        for (name, why) in [
+            ("pytorch_model.bin", "is of PyTorch, whose format is not read: convert it to safetensors"),
+            (
+                "llama.ckpt",
+                "is of MindSpore (or PyTorch), whose format is not read: convert it to safetensors",
+            ),
+            ("model.gguf", "is of llama.cpp"),
+        ] {
+            for at in [name, ""] {
+                let found = refused(name, at).unwrap_err();
+                assert!(found.contains(name) && found.contains(why), "{found}");
+            }
+        }
+        assert_eq!(refused("model.safetensors", ""), Ok(()));
+        assert_eq!(refused("training_args.bin", ""), Ok(()));
+        assert_eq!(check_format(&folder.path().join("none.bin")).map_err(|error| error.to_string()), Ok(()));
+    }
+
+    #[test]
+    fn a_missing_tensor_says_where_it_is() {
+        let remedy = |names: &[&str]| remedy_of_missing("model.embed_tokens.weight", names.iter().copied());
+        assert_eq!(remedy(&["model.norm.weight"]), OTHER_MODEL);
+        for inner in ["language_model.model.embed_tokens.weight", "model.language_model.embed_tokens.weight"]
+        {
+            assert!(remedy(&[inner]).contains(&format!("`{inner}` is one: a language model inside another")));
+        }
+        for end in ["gate_up_proj_blocks", "q_proj.weight_scale_inv", "q_proj.qweight"] {
+            assert!(remedy(&[&format!("model.layers.0.{end}")]).contains("quantised"));
+        }
+        assert!(remedy_of_type(Dtype::F8_E4M3).contains("quantised"));
+        assert!(remedy_of_type(Dtype::F64).contains("float32"));
+    }
+}

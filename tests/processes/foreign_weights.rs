@@ -1,0 +1,98 @@
+//! Weights that a run starts from: what the `config.json` beside them says, before a device opens.
+
+use crate::launch::{gristmill, run, without_adapter};
+use crate::place::Place;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The weights and the `config.json` of a run's checkpoint in a folder of their own, with `change` made in the latter.
+fn weights_with(place: &Place, change: impl Fn(&mut serde_json::Value)) -> PathBuf {
+    let (checkpoint, folder) = (place.newest().1, place.path("weights"));
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::copy(checkpoint.join("model.safetensors"), folder.join("model.safetensors")).expect("a file");
+    let text = fs::read(checkpoint.join("config.json")).expect("a file");
+    let mut config = serde_json::from_slice(&text).expect("JSON");
+    change(&mut config);
+    fs::write(folder.join("config.json"), config.to_string()).expect("a file");
+    folder
+}
+
+fn load(folder: &Path) -> String {
+    format!("--load_checkpoint={}", folder.display())
+}
+
+#[test]
+fn what_config_json_says_is_compared_before_a_device_opens() {
+    let place = Place::with_run();
+    let folder = weights_with(&place, |config| {
+        config["rope_theta"] = 5e5.into();
+        config["rms_norm_eps"] = 1e-6.into();
+        config["clip_qkv"] = 8.into();
+    });
+    let load = load(&folder);
+    let lines = [
+        "weights/config.json: `rms_norm_eps` is 1e-6 in `llama`, and this run has 0.00001; write `rms_norm_eps: 1e-6`",
+        "weights/config.json: `rope_theta` is 500000.0 in `llama`, and this run has 10000.0; write `theta: 500000.0`",
+        "weights/config.json: `clip_qkv: 8` is not a key of `llama` that is known here",
+    ];
+    let arguments = place.arguments(&[&load, "--run_name=new"]);
+    let train = run(without_adapter(&mut place.command(&[&load, "--run_name=new"])));
+    let plan = run(without_adapter(&mut gristmill([vec!["plan".to_string()], arguments].concat())));
+    for ended in [train, plan] {
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        lines.iter().for_each(|line| assert!(ended.stderr.contains(line), "{line}\n{}", ended.stderr));
+    }
+    assert!(!place.path("new").exists(), "a run that never started left a folder");
+    place.refuses(
+        "two keys of three accepted",
+        &[&load, "--run_name=new", "--ignore_config_keys=[rope_theta, clip_qkv]"],
+        &["`rms_norm_eps` is 1e-6 in `llama`"],
+    );
+    let accepted = "--ignore_config_keys=[rope_theta, rms_norm_eps, clip_qkv]";
+    run(&mut place.command(&[&load, "--run_name=new", accepted, "--stop_step=1"])).succeeded();
+    // A run that resumes starts from none of it.
+    run(&mut place.command(&[&load, "--resume_training=True", "--stop_step=3"])).succeeded();
+}
+
+#[test]
+fn a_class_that_is_not_known_is_refused_by_name() {
+    let place = Place::with_run();
+    let load = load(&weights_with(&place, |config| config["model_type"] = "gemma".into()));
+    place.refuses(
+        "a Gemma",
+        &[&load, "--run_name=new"],
+        &["weights/config.json: `model_type: gemma`: not a class"],
+    );
+    let accepted = "--ignore_config_keys=[model_type]";
+    run(&mut place.command(&[&load, "--run_name=new", accepted, "--stop_step=1"])).succeeded();
+}
+
+/// A checkpoint of MindSpore is not a damaged one of ours, whose folder may go.
+#[test]
+fn files_of_other_formats_are_named() {
+    let place = Place::new();
+    for (name, why) in [
+        (
+            "llama.ckpt",
+            "llama.ckpt: is of MindSpore (or PyTorch), whose format is not read: convert it to safetensors",
+        ),
+        (
+            "pytorch_model.bin",
+            "pytorch_model.bin: is of PyTorch, whose format is not read: convert it to safetensors",
+        ),
+    ] {
+        let folder = place.path(name).with_extension("");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join(name), b"\x08\x01weights").expect("a file");
+        for path in [folder.join(name), folder] {
+            let ended = run(&mut place.command(&[&load(&path)]));
+            assert_eq!(ended.code, Some(2));
+            assert!(ended.stderr.contains(why) && !ended.stderr.contains("delete"), "{}", ended.stderr);
+        }
+    }
+    let cut = place.path("cut.safetensors");
+    fs::write(&cut, b"no").expect("a file");
+    let ended = run(&mut place.command(&[&load(&cut)]));
+    assert!(ended.stderr.contains("shorter than 8 bytes"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("fetch or convert it again, or load another"), "{}", ended.stderr);
+}
