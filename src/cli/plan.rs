@@ -96,33 +96,55 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// `notices`, with those that say the same of one layer after another as one: a run logs each, as the original does.
-fn without_layers(notices: &[String]) -> Vec<String> {
-    let parts = |notice: &str| {
-        let (what, rest) = notice.split_once(" at layer ")?;
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        Some((what.to_string(), rest[..end].parse::<usize>().ok()?, rest[end..].to_string()))
-    };
-    let mut kept: Vec<(String, Option<(usize, usize)>, String)> = Vec::new();
-    for notice in notices {
-        let Some((what, layer, rest)) = parts(notice) else {
-            kept.push((notice.clone(), None, String::new()));
-            continue;
+/// A notice, or several that say the same of one layer after another.
+struct Told<'a> {
+    what: &'a str,
+    /// The first layer and the last.
+    layers: Option<(usize, usize)>,
+    rest: &'a str,
+}
+
+impl<'a> Told<'a> {
+    fn of(notice: &'a str) -> Self {
+        let of_layer = || {
+            let (what, rest) = notice.split_once(" at layer ")?;
+            let (number, rest) =
+                rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+            let layer = number.parse().ok()?;
+            Some(Self { what, layers: Some((layer, layer)), rest })
         };
-        let goes_on = |(of, layers, tail): &&mut (String, Option<(usize, usize)>, String)| {
-            *of == what && *tail == rest && layers.is_some_and(|(_, last)| last + 1 == layer)
-        };
-        match kept.iter_mut().find(goes_on) {
-            Some((_, layers, _)) => *layers = layers.map(|(first, _)| (first, layer)),
-            None => kept.push((what, Some((layer, layer)), rest)),
+        of_layer().unwrap_or(Self { what: notice, layers: None, rest: "" })
+    }
+
+    /// Whether `next` says the same of the next layer.
+    fn goes_on(&self, next: &Self) -> bool {
+        let are_consecutive =
+            self.layers.zip(next.layers).is_some_and(|((_, last), (next, _))| last + 1 == next);
+        are_consecutive && (self.what, self.rest) == (next.what, next.rest)
+    }
+
+    fn text(&self) -> String {
+        let Self { what, layers, rest } = self;
+        match layers {
+            Some((first, last)) if first < last => format!("{what} at layers {first} to {last}{rest}"),
+            Some((only, _)) => format!("{what} at layer {only}{rest}"),
+            None => (*what).to_string(),
         }
     }
-    let shown = |(what, layers, rest): (String, Option<(usize, usize)>, String)| match layers {
-        Some((first, last)) if first < last => format!("{what} at layers {first} to {last}{rest}"),
-        Some((only, _)) => format!("{what} at layer {only}{rest}"),
-        None => what,
-    };
-    kept.into_iter().map(shown).collect()
+}
+
+/// `notices`, those about consecutive layers as one: a run logs each, as the original does.
+fn without_layers(notices: &[String]) -> Vec<String> {
+    let mut told: Vec<Told<'_>> = Vec::new();
+    for next in notices.iter().map(|notice| Told::of(notice)) {
+        match told.iter_mut().find(|before| before.goes_on(&next)) {
+            Some(before) => {
+                before.layers = before.layers.zip(next.layers).map(|((first, _), (_, last))| (first, last))
+            }
+            None => told.push(next),
+        }
+    }
+    told.iter().map(Told::text).collect()
 }
 
 /// Prints what the run of `plan` takes.

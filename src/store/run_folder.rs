@@ -182,7 +182,7 @@ pub(crate) fn is_in_use(path: &Path) -> bool {
 /// Removes what a new run leaves in `folder` before its first step, and the folder if nothing else is in it. Where the run `is_own`,
 /// this process was about to make it, and it stays unless the lock is this process's. Another thread may still be writing there; what
 /// cannot be removed stays.
-pub(crate) fn forget(folder: &Path, is_own: bool) {
+pub fn forget(folder: &Path, is_own: bool) {
     const TRIES: u32 = 20;
     if is_own && std::fs::read_to_string(folder.join(LOCK)).ok() != Some(holder()) {
         return;

@@ -92,7 +92,7 @@ impl Draws {
     /// A number below `count`, which is above 0.
     fn below(&mut self, count: usize) -> usize {
         self.next += 1;
-        (u64::from(self.random.block(self.next)[0]) * count as u64 >> 32) as usize
+        ((u64::from(self.random.block(self.next)[0]) * count as u64) >> 32) as usize
     }
 
     fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {

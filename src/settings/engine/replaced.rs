@@ -54,8 +54,8 @@ impl Replaced {
     }
 
     /// The paths of the sections in which `overrides` write something, and what.
-    fn sections(&self, overrides: &[Override]) -> Vec<(Vec<String>, Vec<(String, Node)>)> {
-        let mut sections: Vec<(Vec<String>, Vec<(String, Node)>)> = Vec::new();
+    fn sections(&self, overrides: &[Override]) -> Vec<(Vec<String>, Entries)> {
+        let mut sections: Vec<(Vec<String>, Entries)> = Vec::new();
         for one in overrides {
             let keys: Vec<String> = one.path.split('.').map(str::to_string).collect();
             let at = keys.iter().position(|key| key == self.section).map(|at| at + 1);
@@ -78,6 +78,9 @@ impl Replaced {
         path == self.format.key && node.word().is_some_and(|word| self.format.words.contains(&word))
     }
 }
+
+/// What a section holds.
+type Entries = Vec<(String, Node)>;
 
 /// The value at a dotted path below a section.
 fn get<'a>(entries: &'a [(String, Node)], path: &str) -> Option<&'a Node> {

@@ -439,12 +439,15 @@ const SGD: &str = "--optimizer={type: SGD, momentum: 0.9}";
 /// The kernels that a GPU runs.
 const PORTABLE: &str = "--context.tier=portable";
 
+/// A model, keys, and what ranks share.
+type Row<'a> = (fn() -> Setup, &'a [&'a str], Sharing);
+
 /// What else a model may be, in one way of sharing each; in all of them, and on the kernels of GPUs, with `GRISTMILL_LONG`.
 #[test]
 fn kinds_of_models_on_ranks_train_as_on_one() {
     let groups = "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}, \
                   grouped: [{params: [norm], type: constant_with_warmup, learning_rate: 5.e-3, weight_decay: 0.5}]}";
-    let rows: [(fn() -> Setup, &[&str], Sharing); 5] = [
+    let rows: [Row<'_>; 5] = [
         (|| small(Setup::new("tied", "tie_word_embeddings: True")), &[], Sharing::Weights),
         (|| small(Setup::gpt2("gpt2", "")), &[SGD], Sharing::Gradients),
         (|| small(Setup::typed("BloomConfig", "bloom", "")), &[SGD], Sharing::Optimizer),
