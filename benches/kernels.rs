@@ -24,8 +24,8 @@ use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{
-    adamw, add, decode, embedding, l2_norm, layer_norm, max_logit, muon, rms_norm, rope, sgd, squares,
-    swiglu, unfused,
+    adamw, add, decode, embedding, fingerprint, l2_norm, layer_norm, max_logit, muon, rms_norm, rope, sgd,
+    squares, swiglu, unfused,
 };
 use row::{D, F, N, Work, gpu, row};
 
@@ -324,9 +324,14 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
-/// What `monitor_config` computes of a weight.
+/// What `monitor_config` computes of a weight, and what ranks compare of theirs.
 fn monitors(c: &mut Criterion) {
     let gpu = gpu();
+    row(c, &gpu, "fingerprint V=8192", |row| {
+        let (x, sums) = (row.tensor(1, 8192 * D, F32), row.tensor(1, 2, U32));
+        fingerprint::fingerprint(&mut row.rec, x, 0, sums, 0);
+        Work::Bytes(4.0 * 8192.0 * D as f64)
+    });
     row(c, &gpu, "squares V=8192", |row| {
         let (x, sums) = (row.tensor(1, 8192 * D, F32), row.tensor(1, 4, F32));
         squares::squares(&mut row.rec, &[x], sums, 0);

@@ -2,7 +2,7 @@
 
 mod architecture;
 mod latent;
-mod mixture;
+pub(super) mod mixture;
 
 use architecture::Architecture;
 

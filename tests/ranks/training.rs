@@ -65,16 +65,18 @@ fn runs_on_threads_repeat() {
     assert!(first.weights() == second.weights(), "other weights");
 }
 
+/// A flag for evaluation data that take seconds to count before the first step.
+fn slow_evaluation(place: &Place) -> String {
+    let tokens = place.home.path().join("tokens.bin");
+    std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
+    format!("--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}", tokens.display())
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupt_before_the_first_step_ends_all_threads() {
     let place = Place::new();
-    let tokens = place.home.path().join("tokens.bin");
-    std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
-    let eval = format!(
-        "--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
-        tokens.display()
-    );
+    let eval = slow_evaluation(&place);
     let mut command = Command::new(PROGRAM);
     command
         .args(place.arguments(&["--do_eval=True", "--eval_batches=1000000000", &eval]))
@@ -96,7 +98,7 @@ fn an_interrupt_before_the_first_step_ends_all_threads() {
 
 #[cfg(all(feature = "mpi", unix))]
 mod on_processes {
-    use super::{PROGRAM, Place};
+    use super::{PROGRAM, Place, slow_evaluation};
     use crate::noted;
     use crate::runs::{metrics, newest_checkpoint};
     use crate::transports::{self, Ended, Job};
@@ -200,12 +202,7 @@ mod on_processes {
     #[test]
     fn an_interrupt_before_the_first_step_ends_all_ranks() {
         let place = Place::new();
-        let tokens = place.home.path().join("tokens.bin");
-        std::fs::File::create(&tokens).and_then(|file| file.set_len(400 << 20)).expect("zeros");
-        let eval = format!(
-            "--eval_dataset={{data_loader: {{type: TokenDataLoader, dataset_files: {}}}}}",
-            tokens.display()
-        );
+        let eval = slow_evaluation(&place);
         for rank in [0, 1] {
             let mut job = place.start_processes(&["--do_eval=True", "--eval_batches=1000000000", &eval]);
             while !place.folder().join("config.yaml").exists() {

@@ -71,4 +71,4 @@ pub(super) fn mixture_config(
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::store) mod tests;

@@ -2,34 +2,11 @@
 
 use super::{equal, faults, llama};
 use crate::model::config::{
-    Activation, BalanceLosses, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3,
-    MixtureConfig, ModelConfig, Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes,
-    TokenDispatch, Yarn,
+    Activation, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig, ModelConfig,
+    Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
 use crate::store::hugging_face::hugging_face_config;
-
-/// A mixture as Qwen3 has it.
-pub(super) fn mixture() -> MixtureConfig {
-    MixtureConfig {
-        route: RouterConfig {
-            experts: 6,
-            chosen: 2,
-            score: Score::Softmax,
-            groups: None,
-            norm_top_k: true,
-            scaling: 1.0,
-        },
-        has_bias: false,
-        bias_update_rate: 0.0,
-        intermediate_size: 5,
-        first_dense_layers: 0,
-        shared: None,
-        losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
-        dispatch: TokenDispatch::Dropless { safe_tokens: false },
-        fuses_permutation: false,
-        router_init_std: 0.02,
-    }
-}
+pub(super) use crate::store::hugging_face::mixture::tests::qwen3 as mixture;
 
 /// A model for each architecture of our exports, with and without what it lacks.
 fn exported() -> Vec<ModelConfig> {

@@ -15,7 +15,8 @@ fn model(mixture: MixtureConfig) -> ModelConfig {
     ModelConfig { mixture: Some(mixture), qk_norm: true, ..ModelConfig::llama(sizes) }
 }
 
-fn qwen3() -> MixtureConfig {
+/// A mixture as Qwen3 has it.
+pub(in crate::store) fn qwen3() -> MixtureConfig {
     MixtureConfig {
         route: RouterConfig {
             experts: 6,
