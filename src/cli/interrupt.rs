@@ -3,6 +3,7 @@
 
 use super::ranks::FIRST_SPEAKS;
 use crate::ranks::launcher;
+use crate::report::log::say_last;
 use crate::store::run_folder;
 use crate::train::Milestone;
 use std::path::{Path, PathBuf};
@@ -102,6 +103,6 @@ fn leave(folder: Option<&NewFolder>) -> ! {
     if let Some(NewFolder { path, is_own }) = folder {
         run_folder::forget(path, *is_own);
     }
-    eprintln!("interrupted before the first step; nothing was trained, and nothing is left");
+    say_last("interrupted before the first step; nothing was trained, and nothing is left");
     exit(INTERRUPTED);
 }

@@ -5,6 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::{Event, Level, Subscriber};
@@ -89,6 +90,17 @@ impl Log {
     }
 }
 
+/// Whether the last line of the process is on stderr.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Prints the last line of a process that is about to exit: what is logged meanwhile no longer reaches the console.
+#[cfg(feature = "cli")]
+pub(crate) fn say_last(line: &str) {
+    let mut stderr = io::stderr().lock();
+    HAS_ENDED.store(true, Ordering::Relaxed);
+    let _ = writeln!(stderr, "{line}");
+}
+
 /// Stderr, shared with the progress bars.
 #[derive(Debug, Clone, Default)]
 struct Console {
@@ -99,7 +111,10 @@ impl Write for Console {
     /// Prints whole lines. Never fails: a closed terminal must not end a run.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bars.is_hidden() {
-            let _ = io::stderr().write_all(bytes);
+            let mut stderr = io::stderr().lock();
+            if !HAS_ENDED.load(Ordering::Relaxed) {
+                let _ = stderr.write_all(bytes);
+            }
         } else {
             let text = String::from_utf8_lossy(bytes);
             let _ = self.bars.println(text.strip_suffix('\n').unwrap_or(&text));
