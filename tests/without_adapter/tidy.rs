@@ -194,7 +194,7 @@ fn documents_name_files_that_exist() {
     }
 }
 
-/// Otherwise a program that is built after an example, or an example after a program, compiles wgpu and the library again.
+/// Otherwise a program that is built after an example, or an example after a program, compiles wgpu again.
 #[test]
 fn development_dependencies_change_no_features_of_others() {
     // A package may be there twice: for the machine that builds, and for that which runs.
