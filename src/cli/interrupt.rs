@@ -62,7 +62,8 @@ impl Interrupt {
             Milestone::Makes(folder) => self.start(folder, true),
             Milestone::Made(folder) => self.start(folder, launcher::process() == 0),
             Milestone::Trains => *self.stage() = Stage::Training,
-            Milestone::Opened(_) => {}
+            // Held up while an interrupt ends the process: its files are there, and the run gets no further.
+            Milestone::Opened(_) => self.settle(),
         }
     }
 

@@ -180,23 +180,28 @@ pub(crate) fn is_in_use(path: &Path) -> bool {
 }
 
 /// Removes what a new run leaves in `folder` before its first step, and the folder if nothing else is in it. Where the run `is_own`,
-/// this process was about to make it, and it stays unless the lock is this process's. Another thread may still be writing there; what
-/// cannot be removed stays.
+/// this process was about to make it, and it stays unless the lock is this process's. Another thread may still be opening files there, so
+/// this returns once none has come back for ten looks. What cannot be removed stays.
 pub fn forget(folder: &Path, is_own: bool) {
-    const TRIES: u32 = 20;
+    const TRIES: u32 = 50;
+    const QUIET: u32 = 10;
     if is_own && std::fs::read_to_string(folder.join(LOCK)).ok() != Some(holder()) {
         return;
     }
+    let files = [CONFIG, METRICS, LOG, REPORT, LOCK];
+    let mut quiet = 0;
     for _ in 0..TRIES {
-        for name in [CONFIG, METRICS, LOG, REPORT, LOCK] {
+        let is_left = files.iter().any(|name| folder.join(name).exists());
+        quiet = if is_left { 0 } else { quiet + 1 };
+        if quiet == QUIET {
+            return;
+        }
+        for name in files {
             let _ = std::fs::remove_file(folder.join(name));
         }
         // Of folders only those that are empty.
         let _ = std::fs::remove_dir(folder.join(CHECKPOINTS));
         let _ = std::fs::remove_dir(folder);
-        if !folder.join(CONFIG).exists() && !folder.join(METRICS).exists() {
-            return;
-        }
         std::thread::sleep(LOOK);
     }
 }
