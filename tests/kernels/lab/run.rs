@@ -4,7 +4,8 @@ use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
 use gristmill::kernels::{Capabilities, Condition, Tier};
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Runs a case on every tier, checked and unchecked.
 pub fn check(name: &str, build: impl Fn(&mut Case)) {
@@ -18,30 +19,43 @@ pub fn check(name: &str, build: impl Fn(&mut Case)) {
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} [{}]", tier.name());
-    let capabilities = devices()[0].gpu.capabilities().with_tier(tier);
-    let outputs = check_capabilities(&name, capabilities, build);
+    let devices = devices();
+    let devices = devices.as_ref().expect("they are open");
+    let capabilities = devices.checked.capabilities().with_tier(tier);
+    let outputs = check_capabilities(&name, devices, capabilities, build);
     if uses(Condition::NativeF16, capabilities, build) {
-        let packed =
-            check_capabilities(&format!("{name} packed"), capabilities.with_native_f16(false), build);
+        let packed = check_capabilities(
+            &format!("{name} packed"),
+            devices,
+            capabilities.with_native_f16(false),
+            build,
+        );
         let is_equal = packed == outputs || !compiles_as_written();
         assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
     }
     if uses(Condition::F16, capabilities, build) {
         let name = format!("{name} widened in integers");
-        let widened = run(&name, &devices()[1], capabilities.with_integer_widening(true), build);
+        let widened = run(&name, &devices.unchecked, capabilities.with_integer_widening(true), build);
         assert!(widened == outputs || !compiles_as_written(), "{name}: the result changes");
     }
 }
 
 /// Runs a case checked and unchecked, and without lanes, and returns its outputs.
-fn check_capabilities(name: &str, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
-    let [checked, unchecked] = on_both(|device| run(name, device, capabilities, build));
+fn check_capabilities(
+    name: &str,
+    devices: &Devices,
+    capabilities: Capabilities,
+    build: &dyn Fn(&mut Case),
+) -> Vec<Vec<u8>> {
+    let [checked, unchecked] =
+        [&devices.checked, &devices.unchecked].map(|gpu| run(name, gpu, capabilities, build));
     // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
     let is_equal = checked == unchecked || !compiles_as_written();
     assert!(is_equal, "{name}: checked and unchecked shaders differ");
     // Only software adapters have lanes.
     if uses(Condition::Shuffled, capabilities, build) {
-        let alone = run(&format!("{name} without lanes"), &devices()[1], capabilities.with_lanes(1), build);
+        let alone =
+            run(&format!("{name} without lanes"), &devices.unchecked, capabilities.with_lanes(1), build);
         assert!(alone == unchecked, "{name}: sharing loads between lanes changes the result");
     }
     unchecked
@@ -50,44 +64,48 @@ fn check_capabilities(name: &str, capabilities: Capabilities, build: &dyn Fn(&mu
 /// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same formula
 /// give the same bits. Software adapters do: the tests' results on llvmpipe and SwiftShader.
 pub(super) fn compiles_as_written() -> bool {
-    devices()[0].gpu.report().is_software
+    *IS_SOFTWARE.get().expect("cases are built for an open device")
 }
 
-/// A device that tests take turns on.
-struct Device {
-    gpu: Gpu,
-    turn: Mutex<()>,
+static IS_SOFTWARE: OnceLock<bool> = OnceLock::new();
+
+/// A device with the shaders' run-time checks and one without, which on Vulkan has none of the driver either.
+struct Devices {
+    checked: Gpu,
+    unchecked: Gpu,
 }
 
-/// One device with the shaders' run-time checks and one without, which on Vulkan has none of the driver either, shared by all tests. On llvmpipe their compiled kernels take
-/// 2.3 GB of host memory in the end; devices for each test would take 0.8 GB, and the tests half as long again.
-fn devices() -> &'static [Device; 2] {
-    static DEVICES: OnceLock<[Device; 2]> = OnceLock::new();
-    DEVICES.get_or_init(|| {
-        [true, false].map(|checked_shaders| {
+impl Devices {
+    fn open() -> Self {
+        let [checked, unchecked] = [true, false].map(|checked_shaders| {
             let unchecked_buffers = !checked_shaders;
             let options = GpuOptions { checked_shaders, unchecked_buffers, ..GpuOptions::default() };
             let mut gpu = pollster::block_on(Gpu::request(&options)).unwrap_or_else(|e| panic!("{e}"));
             pollster::block_on(gpu.try_native_f16());
-            Device { gpu, turn: Mutex::new(()) }
-        })
-    })
+            gpu
+        });
+        IS_SOFTWARE.get_or_init(|| checked.report().is_software);
+        Self { checked, unchecked }
+    }
 }
 
-/// What `run` gives on each device, first on one that nobody uses: a software adapter compiles kernels on one thread per device, so
-/// two tests that took the same device first would leave a core idle.
-fn on_both<T>(mut run: impl FnMut(&Device) -> T) -> [T; 2] {
-    let [first, second] = devices();
-    match first.turn.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let of_second = run(second);
-            [run(first), of_second]
-        }
-        free => {
-            drop(free);
-            [run(first), run(second)]
-        }
-    }
+/// Devices that nobody uses, opened as often as tests run at once, at most four times. A software adapter compiles kernels on one
+/// thread per device, so tests that shared devices would leave cores idle, and devices for each test would compile every kernel again:
+/// a thread comes back to those it had last.
+fn devices() -> MutexGuard<'static, Option<Devices>> {
+    static ALL: [Mutex<Option<Devices>>; 4] = [const { Mutex::new(None) }; 4];
+    thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });
+    let last = LAST.get();
+    let free = (last..).take(ALL.len()).map(|i| i % ALL.len()).find_map(|i| match ALL[i].try_lock() {
+        Ok(devices) => Some((i, devices)),
+        Err(TryLockError::Poisoned(poisoned)) => Some((i, poisoned.into_inner())),
+        Err(TryLockError::WouldBlock) => None,
+    });
+    let (index, mut devices) =
+        free.unwrap_or_else(|| (last, ALL[last].lock().unwrap_or_else(PoisonError::into_inner)));
+    LAST.set(index);
+    devices.get_or_insert_with(Devices::open);
+    devices
 }
 
 /// Whether a kernel of a case is a variant under `condition`.
@@ -98,16 +116,10 @@ fn uses(condition: Condition, capabilities: Capabilities, build: &dyn Fn(&mut Ca
     dispatches.iter().any(|dispatch| dispatch.kernel.conditions().any(|enabled| enabled == condition))
 }
 
-fn run(
-    name: &str,
-    Device { gpu, turn }: &Device,
-    capabilities: Capabilities,
-    build: &dyn Fn(&mut Case),
-) -> Vec<Vec<u8>> {
+fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {
     let mut case = Case::new(capabilities);
     build(&mut case);
     let (job, expectations) = case.finish();
-    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     let prepared = pollster::block_on(async {
         let prepared = gpu.prepare_job(job, Guard::Nan).await?;
         prepared.replay().await?;
@@ -115,7 +127,6 @@ fn run(
         Ok::<_, gristmill::error::Error>(prepared)
     });
     let prepared = prepared.unwrap_or_else(|e| panic!("{name}: {e}"));
-    drop(turn);
     expectations.iter().map(|expectation| compare(name, &prepared, expectation)).collect()
 }
 
