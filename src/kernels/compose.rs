@@ -8,6 +8,7 @@ use super::sources::{Sources, TILE};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use wesl::{
     CompileOptions, Diagnostic, EscapeMangler, Feature, Features, ImportError, Mangler, ModulePath,
     ResolveError, VirtualResolver,
@@ -60,7 +61,25 @@ impl Sources {
         Ok(Composed { wgsl, module, variables, params })
     }
 
+    /// The text of a kernel, composed once in a process if its file is ours: ranks that are threads, and devices that follow each
+    /// other, ask for the same kernels.
     fn wgsl(&self, kernel: &Kernel) -> Result<String> {
+        static OURS: LazyLock<Mutex<HashMap<Kernel, String>>> = LazyLock::new(Mutex::default);
+        if self.is_added(kernel.file) {
+            return self.joined(kernel);
+        }
+        let known = OURS.lock().unwrap_or_else(PoisonError::into_inner).get(kernel).cloned();
+        known.map_or_else(
+            || {
+                let wgsl = self.joined(kernel)?;
+                OURS.lock().unwrap_or_else(PoisonError::into_inner).insert(kernel.clone(), wgsl.clone());
+                Ok(wgsl)
+            },
+            Ok,
+        )
+    }
+
+    fn joined(&self, kernel: &Kernel) -> Result<String> {
         let mut resolver = VirtualResolver::new();
         for (path, source) in self.iter() {
             resolver.add_module(module_path(&path), source.into());

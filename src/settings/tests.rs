@@ -207,18 +207,30 @@ fn every_base_is_accepted() {
 
 #[test]
 fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
+    // The longest of all unit tests, so on two threads.
+    let rows: Vec<_> = rows().collect();
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let halves = rows.chunks(rows.len().div_ceil(2)).map(|half| scope.spawn(|| untrue(half)));
+        let halves: Vec<_> = halves.collect();
+        halves.into_iter().flat_map(|half| half.join().expect("no panic")).collect()
+    });
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// What is not so for another value of each row.
+fn untrue(rows: &[(String, &RowText)]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (path, row) in rows() {
-        let name = flag(&path, row.key, "").trim_start_matches("--").trim_end_matches('=').to_string();
+    for (path, row) in rows {
+        let name = flag(path, row.key, "").trim_start_matches("--").trim_end_matches('=').to_string();
         let is_claim = ["callbacks.4", "callbacks.5"].contains(&path.as_str());
         if REPEATS.contains(&name.as_str()) || is_claim {
             continue;
         }
-        let Some((value, others)) = another(&path, row) else {
+        let Some((value, others)) = another(path, row) else {
             wrong.push(format!("{name}: its row has no example"));
             continue;
         };
-        let flags: Vec<String> = others.iter().cloned().chain([flag(&path, row.key, &value)]).collect();
+        let flags: Vec<String> = others.iter().cloned().chain([flag(path, row.key, &value)]).collect();
         let check = |base: &[String]| -> std::result::Result<(), String> {
             let (plan, _) = with(base, &flags).map_err(|error| error.to_string())?;
             let (again, _) =
@@ -246,7 +258,7 @@ fn another_value_is_read_written_and_counts_for_what_the_row_decides() {
             wrong.push(format!("{name}={value}: {CHANGES}"));
         }
     }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    wrong
 }
 
 /// What is wrong where no base answers the flag `--path.key=value` in one line that starts with `answer`.

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Inputs of each kind in CI, and by hand.
-const FEW: u64 = 400;
+const FEW: u64 = 250;
 const MANY: u64 = 3_000;
 
 /// How long one input may take on a busy machine.

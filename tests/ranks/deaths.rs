@@ -3,7 +3,7 @@
 #![cfg(all(feature = "mpi", unix))]
 
 use crate::noted::{is_there, note, signal};
-use crate::runs::{FolderRun, MORTAL_RANKS, mortal};
+use crate::runs::{FolderRun, MORTAL_RANKS, mortal, mortal_deaths};
 use crate::transports::{Ended, Job};
 use gristmill::random::Philox;
 use std::collections::BTreeMap;
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gristmill");
 const STEPS: u64 = 24;
-const DEATHS: u64 = 30;
 
 /// What a run was doing when one of its processes was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,11 +155,11 @@ fn a_process_may_be_killed_at_any_moment() {
     let undisturbed = Life::start(&want).complete();
     let want = want.left();
     let (mut run, mut runs, mut lives, mut deaths) = (mortal(STEPS), 1, 0, BTreeMap::<Phase, u64>::new());
-    while deaths.values().sum::<u64>() < DEATHS {
+    while deaths.values().sum::<u64>() < mortal_deaths() {
         let [victim, moment, ..] = random.block(lives);
         let (victim, moment) = (victim as usize % MORTAL_RANKS, undisturbed.moment(lives, moment));
         lives += 1;
-        assert!(lives <= 5 * DEATHS, "the run outlives its deaths");
+        assert!(lives <= 5 * mortal_deaths(), "the run outlives its deaths");
         if let Some(phase) = Life::start(&run).kill(victim, moment) {
             *deaths.entry(phase).or_default() += 1;
         } else {

@@ -1,9 +1,14 @@
 //! A tiny run of several ranks, for deaths at any moment.
 
-use super::{FolderRun, Setup};
+use super::{FolderRun, Setup, is_long};
 
 /// How many ranks it has.
 pub const MORTAL_RANKS: usize = 3;
+
+/// How many deaths it lives through.
+pub fn mortal_deaths() -> u64 {
+    if is_long() { 30 } else { 10 }
+}
 
 /// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was.
 pub fn mortal(stop_step: u64) -> FolderRun {

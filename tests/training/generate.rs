@@ -3,7 +3,7 @@
 
 use crate::latent::{DIRECT, RANKS, dense};
 use crate::runs::{
-    FolderRun, GREEDY, Setup, Weights, continuations, newest_checkpoint, open_gpu_of, read_tensors,
+    FolderRun, GREEDY, Setup, Weights, continuations, is_long, newest_checkpoint, open_gpu_of, read_tensors,
     reference_shape, trained_model, trained_model_with_tokenizer,
 };
 use gristmill::generate::{Sampling, Settings};
@@ -89,9 +89,12 @@ fn together_and_alone(trained: &FolderRun, tier: Tier) {
     let [of_four, of_one] = [4, 1].map(|batch| trained.load(&gpu, batch));
     // More tokens than a window of 24, so that the caches are refilled on the way.
     let greedy = Settings { tokens: 30, ..GREEDY };
-    let drawn =
-        Settings { sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() }, ..greedy };
-    for settings in [greedy, drawn] {
+    let drawn = Settings {
+        sampling: Sampling { temperature: 0.7, top_k: 20, ..Sampling::default() },
+        ..greedy.clone()
+    };
+    // What is greedy is compared with the reference above, one text at a time.
+    for settings in [drawn].into_iter().chain(is_long().then_some(greedy)) {
         let together = continuations(&of_four, &prompts, &settings);
         for (number, prompt) in prompts.iter().enumerate() {
             // The seed of a text is the batch's plus its index, so alone it is drawn with that sum.

@@ -3,62 +3,92 @@
 use super::case::{Case, Expectation, Want};
 use super::{GUARD, unpadded};
 use gristmill::device::{Gpu, GpuOptions, Guard, PreparedJob};
-use gristmill::kernels::{Capabilities, Condition, Tier};
-use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use gristmill::element::Element;
+use gristmill::kernels::{Capabilities, Condition, Kernel, Tier};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Runs a case on every tier, checked and unchecked.
 pub fn check(name: &str, build: impl Fn(&mut Case)) {
     Tier::ALL.into_iter().for_each(|tier| check_tier(name, tier, &build));
 }
 
-/// Runs a case on one tier, checked and unchecked; if its kernels share loads between lanes, also without sharing. If its
+/// Runs a case on one tier, unchecked and checked; if its kernels share loads between lanes, also without sharing. If its
 /// kernels convert f16 by the adapter's own instructions, all of that also with packed halves; if they store f16, also with halves
 /// that are widened in integers.
+///
+/// Unchecked is how kernels train, so every case runs like that. In the other ways it runs where [`is_due`] says so.
 ///
 /// What a test builds is called through `dyn`, so that the compiler makes one copy of this module's functions.
 pub fn check_tier(name: &str, tier: Tier, build: &dyn Fn(&mut Case)) {
     let name = format!("{name} [{}]", tier.name());
-    let devices = devices();
-    let devices = devices.as_ref().expect("they are open");
+    let devices = &*devices();
     let capabilities = devices.checked.capabilities().with_tier(tier);
     let outputs = check_capabilities(&name, devices, capabilities, build);
-    if uses(Condition::NativeF16, capabilities, build) {
-        let packed = check_capabilities(
-            &format!("{name} packed"),
-            devices,
-            capabilities.with_native_f16(false),
-            build,
-        );
-        let is_equal = packed == outputs || !compiles_as_written();
-        assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
+    if uses(Condition::NativeF16, &kernels(capabilities, build)) {
+        let (name, capabilities) = (format!("{name} packed"), capabilities.with_native_f16(false));
+        if is_due("packed", &kernels(capabilities, build)) {
+            let packed = check_capabilities(&name, devices, capabilities, build);
+            let is_equal = packed == outputs || !compiles_as_written();
+            assert!(is_equal, "{name}: the adapter's conversions of f16 change the result");
+        }
     }
-    if uses(Condition::F16, capabilities, build) {
-        let name = format!("{name} widened in integers");
-        let widened = run(&name, &devices.unchecked, capabilities.with_integer_widening(true), build);
+    let (name, capabilities) =
+        (format!("{name} widened in integers"), capabilities.with_integer_widening(true));
+    let widening = kernels(capabilities, build);
+    if uses(Condition::F16, &widening) && is_due("widened", &widening) {
+        let widened = run(&name, &devices.unchecked, capabilities, build);
         assert!(widened == outputs || !compiles_as_written(), "{name}: the result changes");
     }
 }
 
-/// Runs a case checked and unchecked, and without lanes, and returns its outputs.
+/// Runs a case unchecked, checked, and without lanes, and returns its outputs.
 fn check_capabilities(
     name: &str,
     devices: &Devices,
     capabilities: Capabilities,
     build: &dyn Fn(&mut Case),
 ) -> Vec<Vec<u8>> {
-    let [checked, unchecked] =
-        [&devices.checked, &devices.unchecked].map(|gpu| run(name, gpu, capabilities, build));
-    // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
-    let is_equal = checked == unchecked || !compiles_as_written();
-    assert!(is_equal, "{name}: checked and unchecked shaders differ");
+    let kernels = kernels(capabilities, build);
+    let unchecked = run(name, &devices.unchecked, capabilities, build);
+    if is_due("checked", &kernels) {
+        let checked = run(name, &devices.checked, capabilities, build);
+        // Elsewhere the two compilations may round differently (see `bits`); each is within the allowed error of the reference.
+        let is_equal = checked == unchecked || !compiles_as_written();
+        assert!(is_equal, "{name}: checked and unchecked shaders differ");
+    }
     // Only software adapters have lanes.
-    if uses(Condition::Shuffled, capabilities, build) {
-        let alone =
-            run(&format!("{name} without lanes"), &devices.unchecked, capabilities.with_lanes(1), build);
+    if uses(Condition::Shuffled, &kernels) && is_due("without lanes", &kernels) {
+        let name = format!("{name} without lanes");
+        let alone = run(&name, &devices.unchecked, capabilities.with_lanes(1), build);
         assert!(alone == unchecked, "{name}: sharing loads between lanes changes the result");
     }
     unchecked
+}
+
+/// The kernels of a case.
+fn kernels(capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Kernel> {
+    let mut case = Case::new(capabilities);
+    build(&mut case);
+    case.rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
+}
+
+/// Whether one of `kernels` is a variant under `condition`.
+fn uses(condition: Condition, kernels: &[Kernel]) -> bool {
+    kernels.iter().any(|kernel| kernel.conditions().any(|enabled| enabled == condition))
+}
+
+/// Whether this test, which has its own thread, runs `kernels` in one more `way`. Compiling them takes a software adapter minutes, so
+/// there only if it has not run each entry point with this element in this way yet; elsewhere, and with `GRISTMILL_LONG`, always.
+fn is_due(way: &'static str, kernels: &[Kernel]) -> bool {
+    type Entry = (&'static str, &'static str, &'static str, Element);
+    thread_local!(static DONE: RefCell<HashSet<Entry>> = RefCell::default());
+    DONE.with_borrow_mut(|done| {
+        let entry = |kernel: &Kernel| (way, kernel.file, kernel.entry, kernel.element);
+        let new = kernels.iter().filter(|kernel| done.insert(entry(kernel))).count();
+        new > 0 || !compiles_as_written() || std::env::var_os("GRISTMILL_LONG").is_some()
+    })
 }
 
 /// Whether the adapter's compiler keeps every operation of a shader as it is written, so that two shaders with the same formula
@@ -92,8 +122,8 @@ impl Devices {
 /// Devices that nobody uses, opened as often as tests run at once, at most four times. A software adapter compiles kernels on one
 /// thread per device, so tests that shared devices would leave cores idle, and devices for each test would compile every kernel again:
 /// a thread comes back to those it had last.
-fn devices() -> MutexGuard<'static, Option<Devices>> {
-    static ALL: [Mutex<Option<Devices>>; 4] = [const { Mutex::new(None) }; 4];
+fn devices() -> MutexGuard<'static, LazyLock<Devices>> {
+    static ALL: [Mutex<LazyLock<Devices>>; 4] = [const { Mutex::new(LazyLock::new(Devices::open)) }; 4];
     thread_local!(static LAST: Cell<usize> = const { Cell::new(0) });
     let last = LAST.get();
     let free = (last..).take(ALL.len()).map(|i| i % ALL.len()).find_map(|i| match ALL[i].try_lock() {
@@ -101,19 +131,10 @@ fn devices() -> MutexGuard<'static, Option<Devices>> {
         Err(TryLockError::Poisoned(poisoned)) => Some((i, poisoned.into_inner())),
         Err(TryLockError::WouldBlock) => None,
     });
-    let (index, mut devices) =
+    let (index, devices) =
         free.unwrap_or_else(|| (last, ALL[last].lock().unwrap_or_else(PoisonError::into_inner)));
     LAST.set(index);
-    devices.get_or_insert_with(Devices::open);
     devices
-}
-
-/// Whether a kernel of a case is a variant under `condition`.
-fn uses(condition: Condition, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> bool {
-    let mut case = Case::new(capabilities);
-    build(&mut case);
-    let dispatches = case.rec.finish().dispatches;
-    dispatches.iter().any(|dispatch| dispatch.kernel.conditions().any(|enabled| enabled == condition))
 }
 
 fn run(name: &str, gpu: &Gpu, capabilities: Capabilities, build: &dyn Fn(&mut Case)) -> Vec<Vec<u8>> {

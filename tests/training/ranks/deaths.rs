@@ -1,6 +1,6 @@
 //! Ranks that end at any moment: the others end too, and the run goes on from its newest checkpoint as if nothing had happened.
 
-use crate::runs::{FolderRun, MORTAL_RANKS as RANKS, mortal};
+use crate::runs::{FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths};
 use gristmill::error::{Error, Result};
 use gristmill::random::Philox;
 use gristmill::ranks::{Ranks, Transport, in_process};
@@ -15,7 +15,6 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const STEPS: u64 = 12;
-const DEATHS: u64 = 30;
 
 /// How long the others may take to end.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -218,7 +217,7 @@ fn a_rank_may_end_at_any_moment() {
     live_on(&want);
     let want = want.left();
     let (mut run, mut runs, mut lives, mut deaths) = (mortal(STEPS), 1, 0, BTreeMap::<&str, u64>::new());
-    while deaths.values().sum::<u64>() < DEATHS {
+    while deaths.values().sum::<u64>() < mortal_deaths() {
         let [victim, moment, ..] = random.block(lives);
         let (victim, fate) = (victim as usize % RANKS, Fate::of(lives, moment));
         lives += 1;
