@@ -12,6 +12,7 @@ mod mixture_errors;
 mod model;
 mod monitors;
 mod optimizer;
+mod outlines;
 mod overrides;
 mod ranks;
 mod recompute;
