@@ -11,6 +11,7 @@ use gristmill::settings::RunConfig;
 use gristmill::store::merge::merge;
 use gristmill::store::tensor_file::{TensorFile, TensorInfo};
 use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
+use gristmill::train::starting_weights::check_weights;
 use pollster::block_on;
 use safetensors::Dtype;
 use std::path::Path;
@@ -311,6 +312,48 @@ pub static adapters: Kind = Kind {
     targets: &["adapter/adapter_config.json", "adapter/adapter_model.safetensors"],
     prepare: safetensors.prepare,
     read: merged,
+};
+
+pub static config_json: Kind = Kind {
+    name: "config_json",
+    targets: &["config.json"],
+    prepare: |folder| {
+        let config = serde_json::json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 256, "rms_norm_eps": 1e-5,
+            "hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "tie_word_embeddings": false,
+            "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": [2, 3], "dtype": "bfloat16",
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        });
+        std::fs::write(folder.join("config.json"), config.to_string()).expect("a file");
+        write_tensors(&folder.join("model.safetensors"), &[(NORM, &[32])]);
+    },
+    read: |folder| {
+        let text = "
+model:
+  model_config:
+    type: LlamaConfig
+    hidden_size: 32
+    num_layers: 2
+    num_heads: 4
+    n_kv_heads: 2
+    intermediate_size: 64
+    vocab_size: 256
+    seq_length: 256
+    theta: 500000.0
+    extend_method: LLAMA3
+    scaling_factor: {factor: 4.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position_embeddings: 64}
+runner_config: {epochs: 1, batch_size: 1}
+optimizer: {type: AdamW}
+lr_schedule: {type: ConstantWarmUpLR, learning_rate: 1.e-3}
+train_dataset: {data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}}
+";
+        let text = format!("{text}load_checkpoint: {}\n", folder.display());
+        check_weights(&RunConfig::parse(&text, Path::new("hostile.yaml"), &[])?.plan)
+    },
 };
 
 pub static trainer_state: Kind = Kind {

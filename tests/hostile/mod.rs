@@ -164,6 +164,7 @@ kinds! {
     safetensors
     weight_index
     adapters
+    config_json
     trainer_state
     run_folder
 }

@@ -151,10 +151,13 @@ impl Rotation {
     fn is_that_of(&self, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
         let Some(scaling) = &self.scaling else { return false };
         let rotary_dim = (width * self.share + 1e-6) as u32;
-        let theirs = Rope { rotary_dim, theta: self.theta, ..*ours };
+        // The width is any number that a file has, and makes as many frequencies.
+        if rotary_dim != ours.rotary_dim {
+            return false;
+        }
+        let theirs = Rope { theta: self.theta, ..*ours };
         let (theirs, ours) = (scaling.frequencies(&theirs), model.rope_scaling.frequencies(ours));
-        theirs.len() == ours.len()
-            && theirs.iter().zip(&ours).all(|(theirs, ours)| is_same(*theirs, *ours))
+        theirs.iter().zip(&ours).all(|(theirs, ours)| is_same(*theirs, *ours))
             && is_same(scaling.magnitude(), model.rope_scaling.magnitude())
     }
 }

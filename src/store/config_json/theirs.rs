@@ -173,7 +173,8 @@ fn fill_attention(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts)
         facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
     }
     if reading.class.family != Family::Baichuan {
-        let layers = number(facts, "num_layers").unwrap_or(0.0) as usize;
+        // Of more layers than the model has, which is said already, a file may name any number.
+        let layers = number(facts, "num_layers").unwrap_or(0.0).min(model.num_layers as f64) as usize;
         let value = window(reading, layers, model.max_positions);
         facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
     }
