@@ -163,14 +163,6 @@ fn nothing_unfinished_is_called_done() {
     }
 }
 
-#[test]
-fn files_are_one_noun_each() {
-    for (file, text) in files("src") {
-        let lines = text.lines().count();
-        assert!(lines <= 350, "{file} has {lines} lines; split it into two nouns");
-    }
-}
-
 /// A path in backticks is one of the repository, or its end. `x` stands for the name of a new kernel.
 #[test]
 fn documents_name_files_that_exist() {
