@@ -68,17 +68,16 @@ impl Sources {
         if self.is_added(kernel.file) {
             return self.joined(kernel);
         }
-        let known = OURS.lock().unwrap_or_else(PoisonError::into_inner).get(kernel).cloned();
-        known.map_or_else(
-            || {
-                let wgsl = self.joined(kernel)?;
-                OURS.lock().unwrap_or_else(PoisonError::into_inner).insert(kernel.clone(), wgsl.clone());
-                Ok(wgsl)
-            },
-            Ok,
-        )
+        let ours = || OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = ours().get(kernel).cloned() {
+            return Ok(known);
+        }
+        let wgsl = self.joined(kernel)?;
+        ours().insert(kernel.clone(), wgsl.clone());
+        Ok(wgsl)
     }
 
+    /// The file of a kernel and what it imports, as one text.
     fn joined(&self, kernel: &Kernel) -> Result<String> {
         let mut resolver = VirtualResolver::new();
         for (path, source) in self.iter() {

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-/// Runs a case on every tier, checked and unchecked.
+/// Runs a case on every tier, as [`check_tier`] does.
 pub fn check(name: &str, build: impl Fn(&mut Case)) {
     Tier::ALL.into_iter().for_each(|tier| check_tier(name, tier, &build));
 }
