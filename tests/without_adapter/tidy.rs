@@ -190,20 +190,39 @@ fn documents_name_files_that_exist() {
 #[test]
 fn development_dependencies_change_no_features_of_others() {
     // A package may be there twice: for the machine that builds, and for that which runs.
-    let features = |edges: &str| -> BTreeSet<String> {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.args(["tree", "--offline", "--locked", edges, "--prefix=none", "--format={p}: {f}"]);
-        let tree = cargo.output().expect("cargo");
-        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
-        let tree = String::from_utf8(tree.stdout).expect("text");
-        tree.lines().map(|line| line.trim_end_matches(" (*)").to_string()).collect()
-    };
-    let (alone, beside) = (features("--edges=normal,build"), features("--edges=normal,build,dev"));
+    let features = |edges: &str| packages(edges, "{p}: {f}");
+    let (alone, beside) = (features("normal,build"), features("normal,build,dev"));
     assert!(alone.len() > 100, "{} packages", alone.len());
     let differing: Vec<&String> = alone.difference(&beside).collect();
     assert!(
         differing.is_empty(),
         "development dependencies add to these features: {differing:?}; ask for the same under [dependencies]"
     );
+}
+
+/// Without link-time optimisation, cargo compiles a crate of build scripts otherwise where programs link it too. One that only tests
+/// link would be compiled again, with all that follows from it, when a program is built after an example.
+#[test]
+fn development_dependencies_link_no_crate_of_build_scripts() {
+    let names = |edges: &str| packages(edges, "{p}");
+    let (all, linked) = (names("normal,build"), names("normal,no-proc-macro"));
+    let beside = names("normal,dev,no-proc-macro");
+    let for_build_scripts: BTreeSet<_> = all.difference(&linked).collect();
+    assert!(for_build_scripts.len() > 20, "{for_build_scripts:?}");
+    let twice: Vec<_> = for_build_scripts.into_iter().filter(|name| beside.contains(*name)).collect();
+    assert!(
+        twice.is_empty(),
+        "build scripts and development dependencies use {twice:?}; list them under [dependencies]"
+    );
+}
+
+/// The packages that cargo resolves along `edges`, in cargo's `format`.
+fn packages(edges: &str, format: &str) -> BTreeSet<String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["tree", "--offline", "--locked", "--edges", edges, "--prefix=none", "--format", format]);
+    let tree = cargo.output().expect("cargo");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).expect("text");
+    tree.lines().map(|line| line.trim_end_matches(" (*)").to_string()).collect()
 }
