@@ -2,11 +2,13 @@
 //!
 //! `cargo bench --bench kernels [-- FILTER]`; `TIER=portable` forces a tier; `HISTORY=1` appends to benches/history.csv.
 //! A row replays a recording with REPEATS copies of the kernel and divides the time by REPEATS, because on a software
-//! adapter a submission costs more than a small kernel. The row after a fused kernel is its composition from unfused ones.
+//! adapter a submission costs more than a small kernel. Rows that are compared with a composition of unfused kernels run with bounds checks on
+//! both sides.
 
 mod common;
 mod mixture;
 mod row;
+mod unfused;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
@@ -25,9 +27,9 @@ use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{
     adamw, add, decode, embedding, fingerprint, l2_norm, layer_norm, max_logit, muon, rms_norm, rope, sgd,
-    squares, swiglu, unfused,
+    squares, swiglu,
 };
-use row::{D, F, N, Work, gpu, row};
+use row::{D, F, N, Work, gpu, row, tier};
 
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 4, head_dim: 32, value_dim: 32 };
 
@@ -159,26 +161,12 @@ fn elementwise(c: &mut Criterion) {
         bytes(1.0, 192 + 256 + 16 + heads.layout().cols())
     });
     row(c, &gpu, "rope, q and k", |row| {
-        let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, U32));
-        let cos_sin = row.tensor(128, 32, F32);
-        let settings = Rope { rotary_dim: 32, theta: 10000.0, is_interleaved: false };
-        rope::rope(&mut row.rec, qkv, positions, LAYOUT, &settings, cos_sin);
-        bytes(2.0, 2 * D)
-    });
-    row(c, &gpu, "rope, q and k, composed", |row| {
-        let [x, y] = [0; 2].map(|_| row.tensor(N, 2 * D, F32));
-        let [cos, sin] = [0; 2].map(|_| row.tensor(128, 32, F32));
-        unfused::rope(&mut row.rec, x, cos, sin, 32, y);
+        rotation(row);
         bytes(2.0, 2 * D)
     });
     row(c, &gpu, "swiglu", |row| {
         let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
         swiglu::swiglu(&mut row.rec, gate_up, y);
-        bytes(3.0, F)
-    });
-    row(c, &gpu, "swiglu, composed", |row| {
-        let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
-        unfused::swiglu(&mut row.rec, gate_up, y);
         bytes(3.0, F)
     });
     row(c, &gpu, "swiglu backward", |row| {
@@ -250,6 +238,14 @@ fn elementwise(c: &mut Criterion) {
     });
 }
 
+/// Rotates q and k of all tokens.
+fn rotation(row: &mut Job) {
+    let (qkv, positions) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(1, N, U32));
+    let cos_sin = row.tensor(128, 32, F32);
+    let settings = Rope { rotary_dim: 32, theta: 10000.0, is_interleaved: false };
+    rope::rope(&mut row.rec, qkv, positions, LAYOUT, &settings, cos_sin);
+}
+
 fn step_tensors(row: &mut Job) -> StepTensors {
     let (state, loss) = (row.state(StepState::default()), row.state(LossState::default()));
     StepTensors { state, loss, schedule: row.tensor(1, 4, F32) }
@@ -260,23 +256,27 @@ fn layer_norm_saved(row: &mut Job) -> layer_norm::LayerNormSaved {
     layer_norm::LayerNormSaved { x: row.tensor(N, D, F32), w: row.tensor(1, D, F32), mean, rstd }
 }
 
+/// Causal attention, and the FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
+fn causal(tokens: u32, window: Option<u32>) -> (Attention, f64) {
+    let shape = Attention {
+        layout: LAYOUT,
+        tokens,
+        is_causal: true,
+        scale: 0.18,
+        window,
+        has_alibi: false,
+        dropout: None,
+    };
+    let keys = f64::from(window.unwrap_or(tokens));
+    (shape, 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens))))
+}
+
 fn attentions(c: &mut Criterion) {
     let gpu = gpu();
     for (tokens, window, dropped) in
         [(128, None, 0.0), (1024, None, 0.0), (1024, Some(128), 0.0), (1024, None, 0.1)]
     {
-        let shape = Attention {
-            layout: LAYOUT,
-            tokens,
-            is_causal: true,
-            scale: 0.18,
-            window,
-            has_alibi: false,
-            dropout: None,
-        };
-        // FLOPs of one product over head_dim, for each query, key and head; query i of T sees min(i, window) keys.
-        let keys = f64::from(window.unwrap_or(tokens));
-        let product = 2.0 * 128.0 * N as f64 * (keys - keys * (keys - 1.0) / (2.0 * f64::from(tokens)));
+        let (shape, product) = causal(tokens, window);
         let with_mask = |row: &mut Job| {
             let state = row.state(DropoutState::default());
             let place = Dropout { probability: dropped, seed: 1, site: 0, state };
@@ -292,13 +292,6 @@ fn attentions(c: &mut Criterion) {
             attention(&mut row.rec, qkv, y, lse, None, &shape);
             Work::Flops(2.0 * product)
         });
-        if window.is_none() && dropped == 0.0 {
-            row(c, &gpu, &format!("attention {name}, composed"), |row| {
-                let (qkv, y) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32));
-                unfused::attention(&mut row.rec, qkv, y, &shape);
-                Work::Flops(2.0 * product)
-            });
-        }
         row(c, &gpu, &format!("attention backward {name}"), |row| {
             let (qkv, y, dy) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
@@ -308,6 +301,44 @@ fn attentions(c: &mut Criterion) {
             Work::Flops(5.0 * product)
         });
     }
+}
+
+/// Fused kernels beside compositions of unfused ones, all with bounds checks.
+fn compositions(c: &mut Criterion) {
+    let gpu = unfused::gpu(tier());
+    let bytes = |tensors: f64, cols: u32| Work::Bytes(4.0 * tensors * N as f64 * cols as f64);
+    row(c, &gpu, "rope, q and k, checked", |row| {
+        rotation(row);
+        bytes(2.0, 2 * D)
+    });
+    row(c, &gpu, "rope, q and k, composed", |row| {
+        let [x, y] = [0; 2].map(|_| row.tensor(N, 2 * D, F32));
+        let [cos, sin] = [0; 2].map(|_| row.tensor(128, 32, F32));
+        unfused::rope(&mut row.rec, x, cos, sin, 32, y);
+        bytes(2.0, 2 * D)
+    });
+    for (name, swiglu) in [("checked", swiglu::swiglu as fn(&mut _, _, _)), ("composed", unfused::swiglu)] {
+        row(c, &gpu, &format!("swiglu, {name}"), |row| {
+            let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
+            swiglu(&mut row.rec, gate_up, y);
+            bytes(3.0, F)
+        });
+    }
+    for tokens in [128, 1024] {
+        let (shape, product) = causal(tokens, None);
+        row(c, &gpu, &format!("attention T={tokens}, checked"), |row| {
+            let (qkv, y, lse) =
+                (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
+            attention(&mut row.rec, qkv, y, lse, None, &shape);
+            Work::Flops(2.0 * product)
+        });
+        row(c, &gpu, &format!("attention T={tokens}, composed"), |row| {
+            let (qkv, y) = (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32));
+            unfused::attention(&mut row.rec, qkv, y, &shape);
+            Work::Flops(2.0 * product)
+        });
+    }
+    mixture::compositions(c, &gpu);
 }
 
 fn decoding(c: &mut Criterion) {
@@ -398,6 +429,7 @@ criterion_group!(
     mixture::grouped,
     elementwise,
     attentions,
+    compositions,
     decoding,
     mixture::permutations,
     mixture::routing,

@@ -1,6 +1,7 @@
 //! Benchmark rows of the mixture-of-experts kernels.
 
 use super::row::{D, N, REPEATS, Work, gpu, is_wanted, prepare, replay, row};
+use super::unfused;
 use criterion::Criterion;
 use gristmill::device::{Gpu, Job, PreparedJob};
 use gristmill::element::Element::{F32, U32};
@@ -9,7 +10,7 @@ use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
-use gristmill::ops::permute::{self, PlacementConfig, RowAllocation};
+use gristmill::ops::permute::{self, Placement, PlacementConfig, RowAllocation};
 use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
@@ -134,42 +135,67 @@ fn in_turns(gpu: &Gpu, all: &[(&str, (PreparedJob<'_>, Work))]) {
 /// The sort for three sizes, and permute and combine for N tokens that choose 2 of 8 experts.
 pub fn permutations(c: &mut Criterion) {
     let gpu = gpu();
-    let routes = |tokens, chosen, experts, is_fused| {
-        let allocation = RowAllocation::Dropless { safe_tokens: false };
-        PlacementConfig { tokens, chosen, experts, allocation, is_fused }
-    };
-    let placed = |row: &mut Job, routes: PlacementConfig| {
-        let ids: Vec<u32> =
-            (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % routes.experts).collect();
-        let ids = row.integers(&ids);
-        permute::place(&mut row.rec, &routes, ids, None)
-    };
     for (tokens, chosen, experts) in [(N, 2, 8), (4096, 8, 256), (1 << 17, 8, 64)] {
         row(c, &gpu, &format!("place {tokens} x {chosen} of {experts}"), |row| {
-            placed(row, routes(tokens, chosen, experts, true));
+            placed(row, tokens, chosen, experts);
             Work::Bytes(4.0 * 3.0 * f64::from(tokens * chosen))
         });
     }
-    for (is_fused, name) in [(true, "fused"), (false, "composed")] {
-        row(c, &gpu, &format!("place, permute and combine, forward, {name}"), |row| {
-            let placement = placed(row, routes(N, 2, 8, is_fused));
-            let (x, y, gates) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, 2, F32));
-            let rows = row.tensor(2 * N, D, F32);
-            permute::permute(&mut row.rec, &placement, x, rows);
-            permute::combine(&mut row.rec, &placement, rows, gates, Some(x), y);
-            Work::Bytes(4.0 * 7.0 * f64::from(N * D))
-        });
-        row(c, &gpu, &format!("place, permute and combine, backward, {name}"), |row| {
-            let placement = placed(row, routes(N, 2, 8, is_fused));
-            let (dx, dy) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
-            let [gates, d_gates] = [0; 2].map(|_| row.tensor(N, 2, F32));
-            let [rows, d_rows] = [0; 2].map(|_| row.tensor(2 * N, D, F32));
-            let saved = permute::CombineSaved { rows, gates };
-            permute::combine_backward(&mut row.rec, &placement, &saved, dy, d_rows, d_gates);
-            permute::permute_backward(&mut row.rec, &placement, d_rows, dx, true);
-            Work::Bytes(4.0 * 10.0 * f64::from(N * D))
-        });
-    }
+    row(c, &gpu, "place, permute and combine, forward, fused", permute_and_combine);
+    row(c, &gpu, "place, permute and combine, backward, fused", permute_and_combine_backward);
+}
+
+/// Permute and combine beside their compositions from simple kernels, on a device that has those.
+pub fn compositions(c: &mut Criterion, gpu: &Gpu) {
+    row(c, gpu, "place, permute and combine, forward, checked", permute_and_combine);
+    row(c, gpu, "place, permute and combine, forward, composed", |row| {
+        let placement = placed(row, N, 2, 8);
+        let (x, y, gates) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, 2, F32));
+        let rows = row.tensor(2 * N, D, F32);
+        unfused::permute::permute(&mut row.rec, &placement, x, rows);
+        unfused::permute::combine(&mut row.rec, &placement, rows, gates, Some(x), y);
+        Work::Bytes(4.0 * 7.0 * f64::from(N * D))
+    });
+    row(c, gpu, "place, permute and combine, backward, checked", permute_and_combine_backward);
+    row(c, gpu, "place, permute and combine, backward, composed", |row| {
+        let placement = placed(row, N, 2, 8);
+        let (dx, dy) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
+        let [gates, d_gates] = [0; 2].map(|_| row.tensor(N, 2, F32));
+        let [rows, d_rows] = [0; 2].map(|_| row.tensor(2 * N, D, F32));
+        let saved = permute::CombineSaved { rows, gates };
+        unfused::permute::combine_backward(&mut row.rec, &placement, &saved, dy, d_rows, d_gates);
+        unfused::permute::permute_backward(&mut row.rec, &placement, d_rows, dx, true);
+        Work::Bytes(4.0 * 10.0 * f64::from(N * D))
+    });
+}
+
+fn placed(row: &mut Job, tokens: u32, chosen: u32, experts: u32) -> Placement {
+    let allocation = RowAllocation::Dropless { safe_tokens: false };
+    let routes = PlacementConfig { tokens, chosen, experts, allocation };
+    let ids: Vec<u32> =
+        (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761) >> 16) % experts).collect();
+    let ids = row.integers(&ids);
+    permute::place(&mut row.rec, &routes, ids, None)
+}
+
+fn permute_and_combine(row: &mut Job) -> Work {
+    let placement = placed(row, N, 2, 8);
+    let (x, y, gates) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, 2, F32));
+    let rows = row.tensor(2 * N, D, F32);
+    permute::permute(&mut row.rec, &placement, x, rows);
+    permute::combine(&mut row.rec, &placement, rows, gates, Some(x), y);
+    Work::Bytes(4.0 * 7.0 * f64::from(N * D))
+}
+
+fn permute_and_combine_backward(row: &mut Job) -> Work {
+    let placement = placed(row, N, 2, 8);
+    let (dx, dy) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
+    let [gates, d_gates] = [0; 2].map(|_| row.tensor(N, 2, F32));
+    let [rows, d_rows] = [0; 2].map(|_| row.tensor(2 * N, D, F32));
+    let saved = permute::CombineSaved { rows, gates };
+    permute::combine_backward(&mut row.rec, &placement, &saved, dy, d_rows, d_gates);
+    permute::permute_backward(&mut row.rec, &placement, d_rows, dx, true);
+    Work::Bytes(4.0 * 10.0 * f64::from(N * D))
 }
 
 /// Tensors in place of the outputs of a router.

@@ -23,9 +23,13 @@ pub enum Work {
     Bytes(f64),
 }
 
+/// The tier that TIER names.
+pub fn tier() -> Option<Tier> {
+    std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"))
+}
+
 pub fn gpu() -> Gpu {
-    let tier = std::env::var("TIER").ok().map(|name| Tier::named(&name).expect("TIER names a tier"));
-    let options = GpuOptions { tier, ..GpuOptions::default() };
+    let options = GpuOptions { tier: tier(), ..GpuOptions::default() };
     block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -42,7 +42,6 @@ pub mod squares;
 pub mod step_state;
 pub mod swiglu;
 pub mod tally;
-pub mod unfused;
 pub mod work_list;
 pub mod zero;
 

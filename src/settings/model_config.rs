@@ -95,7 +95,6 @@ fn mixture_config(moe: &Moe, callbacks: &Callbacks) -> MixtureConfig {
         shared: shared.map(|intermediate_size| SharedExpert { intermediate_size, is_gated }),
         losses: moe.losses(),
         dispatch: dispatch(moe, callbacks),
-        fuses_permutation: moe.use_fused_ops_permute,
         router_init_std: ROUTER_INIT_STD,
     }
 }

@@ -149,7 +149,6 @@ mod tests {
             shared: None,
             losses,
             dispatch,
-            fuses_permutation: false,
             router_init_std: 0.01,
         };
         ModelConfig { mixture: Some(mixture), ..dense() }

@@ -136,7 +136,7 @@ pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<
 }
 
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's
-/// scores, or of all choices of a token.
+/// scores, or of the choices of a token.
 fn widest_row(model: &ModelConfig) -> usize {
     let heads =
         (model.num_heads + model.num_kv_heads) * model.head_dim + model.num_kv_heads * model.value_dim();
@@ -147,9 +147,7 @@ fn widest_row(model: &ModelConfig) -> usize {
     };
     let of_experts = model.mixture.as_ref().map_or(0, |mixture| {
         let shared = mixture.shared.map_or(0, |shared| 2 * shared.intermediate_size.next_multiple_of(4));
-        // Without the fused kernels a token's row is repeated for each of its choices.
-        let repeated = if mixture.fuses_permutation { 1 } else { model.hidden_size.next_multiple_of(4) };
-        shared.max(mixture.experts()).max(mixture.chosen() * repeated)
+        shared.max(mixture.experts()).max(mixture.chosen())
     });
     // At most three adapters are stacked.
     let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());

@@ -1,5 +1,4 @@
-//! permute and combine against the f64 reference; the fused and the composed kernels give the same bits, where a compiler keeps
-//! operations as they are written.
+//! permute and combine against the f64 reference.
 
 use crate::lab::{Bits, Case, allowed, check, sum};
 use crate::placement::reference_rule;
@@ -66,8 +65,8 @@ impl Placed {
         (0..gates.len()).map(term).collect()
     }
 
-    fn place(&self, case: &mut Case, is_fused: bool) -> Placement {
-        place(&mut case.rec, &PlacementConfig { is_fused, ..self.routes }, self.ids, self.capacities)
+    fn place(&self, case: &mut Case) -> Placement {
+        place(&mut case.rec, &self.routes, self.ids, self.capacities)
     }
 }
 
@@ -99,7 +98,7 @@ fn every_case(look: impl Fn(&mut Case, &Placed, u32, Element)) {
     for element in [F32, F16, Bf16] {
         for (tokens, chosen, experts, width) in SHAPES {
             for allocation in allocations(tokens, chosen, experts) {
-                let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
+                let routes = PlacementConfig { tokens, chosen, experts, allocation };
                 check(&format!("{routes:?} D {width} {element:?}"), |case| {
                     let placed = Placed::random(case, routes);
                     look(case, &placed, width, element);
@@ -119,22 +118,16 @@ fn permute_and_its_backward() {
         let want_rows = formula::permute(&x.values, &placed.want, k, d);
         let want_dx = formula::permute_backward(&d_rows.values, &placed.want, k, d);
         let want_added = sum(&want_dx, &before.values);
-        let bits = Bits::of_different_kernels();
-        for is_fused in [true, false] {
-            let placement = placed.place(case, is_fused);
-            let rows = case.output(placed.routes.rows(), width, element);
-            permute::permute(&mut case.rec, &placement, x.tensor, rows);
-            case.expect("rows", rows, want_rows.clone(), 0.0);
-            let dx = case.output(tokens, width, element);
-            permute::permute_backward(&mut case.rec, &placement, d_rows.tensor, dx, false);
-            case.expect("dx", dx, want_dx.clone(), allowed(element, chosen));
-            let added = case.input_of(&before.values, tokens, width, element).tensor;
-            permute::permute_backward(&mut case.rec, &placement, d_rows.tensor, added, true);
-            case.expect("dx added", added, want_added.clone(), allowed(element, chosen + 1));
-            for (name, tensor) in [("rows", rows), ("dx", dx), ("dx added", added)] {
-                bits.expect(case, name, tensor);
-            }
-        }
+        let placement = placed.place(case);
+        let rows = case.output(placed.routes.rows(), width, element);
+        permute::permute(&mut case.rec, &placement, x.tensor, rows);
+        case.expect("rows", rows, want_rows, 0.0);
+        let dx = case.output(tokens, width, element);
+        permute::permute_backward(&mut case.rec, &placement, d_rows.tensor, dx, false);
+        case.expect("dx", dx, want_dx, allowed(element, chosen));
+        let added = case.input_of(&before.values, tokens, width, element).tensor;
+        permute::permute_backward(&mut case.rec, &placement, d_rows.tensor, added, true);
+        case.expect("dx added", added, want_added, allowed(element, chosen + 1));
     });
 }
 
@@ -152,24 +145,18 @@ fn combine_and_its_backward() {
         let (d_rows, d_gates) =
             formula::combine_backward(&rows.values, &gates.values, &placed.want, &dy.values, k, d);
         let saved = CombineSaved { rows: rows.tensor, gates: gates.tensor };
-        let bits = Bits::of_different_kernels();
-        for is_fused in [true, false] {
-            let placement = placed.place(case, is_fused);
-            let [y, added] = [0; 2].map(|_| case.output(tokens, width, element));
-            permute::combine(&mut case.rec, &placement, rows.tensor, gates.tensor, None, y);
-            let skip = Some(residual.tensor);
-            permute::combine(&mut case.rec, &placement, rows.tensor, gates.tensor, skip, added);
-            let into = case.output(placed.routes.rows(), width, element);
-            let into_gates = case.output(tokens, chosen, F32);
-            permute::combine_backward(&mut case.rec, &placement, &saved, dy.tensor, into, into_gates);
-            case.expect("y", y, want.clone(), allowed(element, chosen));
-            case.expect("y with residual", added, want_added.clone(), allowed(element, chosen + 1));
-            case.expect("d_rows", into, d_rows.clone(), allowed(element, 1));
-            case.expect("d_gates", into_gates, d_gates.clone(), allowed(F32, width));
-            for (name, tensor) in [("y", y), ("added", added), ("d_rows", into), ("d_gates", into_gates)] {
-                bits.expect(case, name, tensor);
-            }
-        }
+        let placement = placed.place(case);
+        let [y, added] = [0; 2].map(|_| case.output(tokens, width, element));
+        permute::combine(&mut case.rec, &placement, rows.tensor, gates.tensor, None, y);
+        let skip = Some(residual.tensor);
+        permute::combine(&mut case.rec, &placement, rows.tensor, gates.tensor, skip, added);
+        let into = case.output(placed.routes.rows(), width, element);
+        let into_gates = case.output(tokens, chosen, F32);
+        permute::combine_backward(&mut case.rec, &placement, &saved, dy.tensor, into, into_gates);
+        case.expect("y", y, want, allowed(element, chosen));
+        case.expect("y with residual", added, want_added, allowed(element, chosen + 1));
+        case.expect("d_rows", into, d_rows, allowed(element, 1));
+        case.expect("d_gates", into_gates, d_gates, allowed(F32, width));
     });
 }
 
@@ -177,7 +164,7 @@ fn combine_and_its_backward() {
 fn renormalised_gates_and_their_backward() {
     for (tokens, chosen, experts) in [(1, 1, 1), (257, 2, 8), (33, 16, 16), (31, 3, 9), (64, 1, 4)] {
         for allocation in allocations(tokens, chosen, experts) {
-            let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
+            let routes = PlacementConfig { tokens, chosen, experts, allocation };
             check(&format!("renormalise_gates {routes:?}"), |case| {
                 let placed = Placed::random(case, routes);
                 // Positive, as a router makes them.
@@ -188,7 +175,7 @@ fn renormalised_gates_and_their_backward() {
                 let want = formula::renormalise_gates(&gates.values, &placed.want, k, scaling);
                 let d_gates =
                     formula::renormalise_gates_backward(&gates.values, &placed.want, &dy.values, k, scaling);
-                let placement = placed.place(case, true);
+                let placement = placed.place(case);
                 let [out, into] = [0; 2].map(|_| case.output(tokens, chosen, F32));
                 permute::renormalise_gates(&mut case.rec, &placement, gates.tensor, out, 2.5);
                 permute::renormalise_gates_backward(
@@ -211,26 +198,24 @@ fn renormalised_gates_and_their_backward() {
 #[test]
 fn dropped_choices_contribute_nothing() {
     let allocation = RowAllocation::Capacity { slots: Slots::Equal(1), order: DropOrder::Choice };
-    let routes = PlacementConfig { tokens: 3, chosen: 2, experts: 3, allocation, is_fused: true };
+    let routes = PlacementConfig { tokens: 3, chosen: 2, experts: 3, allocation };
     // First choices 0, 0, 2; second ones 1, 2, 1.
     let ids = [0, 1, 0, 2, 2, 1];
-    for is_fused in [true, false] {
-        check(&format!("dropped choices, fused: {is_fused}"), |case| {
-            let placed = Placed::of(case, routes, &ids);
-            assert_eq!(placed.want.places, [Some(0), Some(1), None, None, Some(2), None]);
-            let placement = placed.place(case, is_fused);
-            let places = placement.places;
-            case.expect_words("places", places, |words| assert_eq!(words[..6], [0, 1, NONE, NONE, 2, NONE]));
-            let gates = case.input_of(&[0.75, 0.25, 0.5, 0.5, 0.75, 0.25], 3, 2, F32).tensor;
-            let rows = case.input_of(&[8.0, -4.0, 2.0], 3, 1, F32).tensor;
-            let y = case.output(3, 1, F32);
-            permute::combine(&mut case.rec, &placement, rows, gates, None, y);
-            case.expect("y", y, vec![0.75 * 8.0 - 0.25 * 4.0, 0.0, 0.75 * 2.0], 0.0);
-            let renormalised = case.output(3, 2, F32);
-            permute::renormalise_gates(&mut case.rec, &placement, gates, renormalised, 1.0);
-            case.expect("gates", renormalised, vec![0.75, 0.25, 0.0, 0.0, 1.0, 0.0], allowed(F32, 2));
-        });
-    }
+    check("dropped choices", |case| {
+        let placed = Placed::of(case, routes, &ids);
+        assert_eq!(placed.want.places, [Some(0), Some(1), None, None, Some(2), None]);
+        let placement = placed.place(case);
+        let places = placement.places;
+        case.expect_words("places", places, |words| assert_eq!(words[..6], [0, 1, NONE, NONE, 2, NONE]));
+        let gates = case.input_of(&[0.75, 0.25, 0.5, 0.5, 0.75, 0.25], 3, 2, F32).tensor;
+        let rows = case.input_of(&[8.0, -4.0, 2.0], 3, 1, F32).tensor;
+        let y = case.output(3, 1, F32);
+        permute::combine(&mut case.rec, &placement, rows, gates, None, y);
+        case.expect("y", y, vec![0.75 * 8.0 - 0.25 * 4.0, 0.0, 0.75 * 2.0], 0.0);
+        let renormalised = case.output(3, 2, F32);
+        permute::renormalise_gates(&mut case.rec, &placement, gates, renormalised, 1.0);
+        case.expect("gates", renormalised, vec![0.75, 0.25, 0.0, 0.0, 1.0, 0.0], allowed(F32, 2));
+    });
 }
 
 /// Worked by hand: hot expert 1 has four rows; cold expert 0 has trunc(4 · 0.25) = 1, so its second token is dropped.
@@ -238,7 +223,7 @@ fn dropped_choices_contribute_nothing() {
 fn choices_over_a_cold_expert_s_capacity_contribute_nothing() {
     let two = HotAndCold::new(1, 4, 0.25);
     let allocation = RowAllocation::Capacity { slots: Slots::HotAndCold(two), order: DropOrder::Token };
-    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 2, allocation, is_fused: true };
+    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 2, allocation };
     check("hot and cold rows", |case| {
         let ids = case.integers(&[1, 0, 1, 0, 1]);
         let capacities = case.integers(&[1, 4]);
@@ -253,19 +238,18 @@ fn choices_over_a_cold_expert_s_capacity_contribute_nothing() {
     });
 }
 
-/// Rows of zeros, composed kernels and a second run give outputs and gradients with the same bits.
+/// Rows of zeros and a second run give outputs and gradients with the same bits.
 #[test]
 fn safe_tokens_and_runs_change_no_bit() {
     let bits = Bits::of_different_kernels();
-    for (is_fused, safe_tokens) in [(true, false), (true, true), (false, false), (false, true), (true, true)]
-    {
-        check(&format!("safe tokens {safe_tokens}, fused: {is_fused}"), |case| {
+    for safe_tokens in [false, true, true] {
+        check(&format!("safe tokens {safe_tokens}"), |case| {
             let allocation = RowAllocation::Dropless { safe_tokens };
-            let routes = PlacementConfig { tokens: 67, chosen: 3, experts: 9, allocation, is_fused };
+            let routes = PlacementConfig { tokens: 67, chosen: 3, experts: 9, allocation };
             let placed = Placed::random(case, routes);
             let (x, dy) = (case.input(67, 37, F32).tensor, case.input(67, 37, F32).tensor);
             let gates = case.input(67, 3, F32).tensor;
-            let placement = placed.place(case, is_fused);
+            let placement = placed.place(case);
             let mut tape = Tape::new(&mut case.rec);
             let (x, gates) = (tape.leaf(x, true), tape.leaf(gates, true));
             let rows = tape.permute(x, &placement);
@@ -282,17 +266,17 @@ fn safe_tokens_and_runs_change_no_bit() {
 }
 
 /// x + combine(W permute(x)) with renormalised gates, where x and the gates already have gradients and x is the residual too;
-/// recomputed or not, fused or not, the bits are the same.
+/// recomputed or not, the bits are the same.
 #[test]
 fn mid_graph() {
     for allocation in allocations(19, 3, 5) {
         let bits = Bits::of_different_kernels();
-        for (is_fused, recompute) in [(true, false), (true, true), (false, false), (false, true)] {
-            check(&format!("tape {allocation:?} fused: {is_fused}, recomputed: {recompute}"), |case| {
+        for recompute in [false, true] {
+            check(&format!("tape {allocation:?} recomputed: {recompute}"), |case| {
                 let (n, k, d) = (19, 3, 12);
-                let routes = PlacementConfig { tokens: n, chosen: k, experts: 5, allocation, is_fused };
+                let routes = PlacementConfig { tokens: n, chosen: k, experts: 5, allocation };
                 let placed = Placed::random(case, routes);
-                let placement = placed.place(case, is_fused);
+                let placement = placed.place(case);
                 let (x, dx0) = (case.input(n, d, F32), case.input(n, d, F32));
                 let (dy, w) = (case.input(n, d, F32), case.input(d, d, F32));
                 let values: Vec<f64> = (0..n * k).map(|_| 0.1 + case.normal().abs()).collect();
@@ -353,12 +337,10 @@ fn frozen_inputs_have_no_gradient() {
     for (x_needs, gates_need) in [(true, false), (false, true)] {
         check(&format!("tape, x needs {x_needs}, gates need {gates_need}"), |case| {
             let allocation = RowAllocation::Dropless { safe_tokens: false };
-            let placed = Placed::random(
-                case,
-                PlacementConfig { tokens: 9, chosen: 2, experts: 4, allocation, is_fused: true },
-            );
+            let placed =
+                Placed::random(case, PlacementConfig { tokens: 9, chosen: 2, experts: 4, allocation });
             let (x, gates, dy) = (case.input(9, 8, F32), case.input(9, 2, F32), case.input(9, 8, F32));
-            let placement = placed.place(case, true);
+            let placement = placed.place(case);
             let mut tape = Tape::new(&mut case.rec);
             let (leaf, gate_leaf) = (tape.leaf(x.tensor, x_needs), tape.leaf(gates.tensor, gates_need));
             let rows = tape.permute(leaf, &placement);

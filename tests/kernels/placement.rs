@@ -140,7 +140,7 @@ fn placements_are_those_of_the_reference() {
     for (tokens, chosen, experts) in shapes {
         for allocation in allocations(tokens, chosen, experts) {
             for choices in [Choices::Random, Choices::Even, Choices::Same] {
-                let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
+                let routes = PlacementConfig { tokens, chosen, experts, allocation };
                 check(&format!("place {routes:?} {choices:?}"), |case| {
                     let (ids, capacities) =
                         (choose(case, choices, tokens, chosen, experts), capacities_of(&routes));
@@ -215,7 +215,7 @@ proptest! {
     ) {
         let chosen = wanted.min(experts);
         let allocation = allocations(tokens, chosen, experts)[allocation];
-        let routes = PlacementConfig { tokens, chosen, experts, allocation, is_fused: true };
+        let routes = PlacementConfig { tokens, chosen, experts, allocation };
         check(&format!("place {routes:?}"), |case| {
             (0..seed).for_each(|_| { case.normal(); });
             let ids = choose(case, Choices::Random, tokens, chosen, experts);
@@ -235,7 +235,7 @@ fn millions_of_choices() {
         (1 << 17, 16, RowAllocation::Dropless { safe_tokens: true }),
         ((1 << 17) - 1, 3, RowAllocation::Capacity { slots: Slots::Equal(777), order: DropOrder::Choice }),
     ] {
-        let routes = PlacementConfig { tokens, chosen, experts: 512, allocation, is_fused: true };
+        let routes = PlacementConfig { tokens, chosen, experts: 512, allocation };
         check(&format!("place {routes:?}"), |case| {
             let ids: Vec<u32> =
                 (0..routes.choices()).map(|i| (i.wrapping_mul(2_654_435_761)) >> 23).collect();
@@ -274,7 +274,7 @@ fn choices_over_the_capacity_are_dropped_in_order() {
     assert_eq!(capacity_slots(2, 4, 0.75, 3, 1), 2);
     let place = |order: DropOrder, want: Placed| {
         let allocation = RowAllocation::Capacity { slots: Slots::Equal(2), order };
-        let routes = PlacementConfig { tokens: 4, chosen: 2, experts: 3, allocation, is_fused: true };
+        let routes = PlacementConfig { tokens: 4, chosen: 2, experts: 3, allocation };
         check(&format!("dropped by {order:?}"), |case| {
             let want = want.clone();
             expect_placed(case, &routes, &ids, None, move |placed| assert_eq!(*placed, want));
@@ -311,7 +311,7 @@ fn safe_tokens_are_the_last_rows_of_their_groups() {
         (true, vec![0, 3, 4, 7], vec![1, 2, NONE, NONE, 0, 3, NONE]),
     ] {
         let allocation = RowAllocation::Dropless { safe_tokens };
-        let routes = PlacementConfig { tokens: 2, chosen: 2, experts: 3, allocation, is_fused: true };
+        let routes = PlacementConfig { tokens: 2, chosen: 2, experts: 3, allocation };
         check(&format!("safe tokens {safe_tokens}"), |case| {
             let (offsets, sources) = (offsets.clone(), sources.clone());
             expect_placed(case, &routes, &[2, 0, 0, 2], None, move |placed| {
@@ -327,7 +327,7 @@ fn safe_tokens_are_the_last_rows_of_their_groups() {
 fn cold_experts_have_fewer_rows() {
     let two = HotAndCold::new(1, 4, 0.4);
     let allocation = RowAllocation::Capacity { slots: Slots::HotAndCold(two), order: DropOrder::Token };
-    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 3, allocation, is_fused: true };
+    let routes = PlacementConfig { tokens: 5, chosen: 1, experts: 3, allocation };
     check("hot and cold", |case| {
         expect_placed(case, &routes, &[1, 2, 1, 2, 1], Some(&[1, 4, 1]), |placed| {
             assert_eq!(placed.counts, [0, 3, 2]);

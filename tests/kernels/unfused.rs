@@ -1,96 +1,157 @@
-//! The unfused compositions that benches compare with give the results of the fused kernels.
+//! The unfused compositions of `benches/unfused` compute what the fused kernels do, which the other tests hold against the reference:
+//! both sides of a row of the kernel benchmarks do the same work.
 
-use crate::lab::{allowed, check};
-use crate::packed::{pack_gate_up, split_gate_up, split_qkv};
-use gristmill::element::Element::{Bf16, F32};
-use gristmill::ops::attention::Attention;
+#[path = "../../benches/unfused/mod.rs"]
+mod unfused;
+
+use crate::lab::allowed;
+use gristmill::device::{Gpu, Job};
+use gristmill::element::Element::F32;
+use gristmill::kernels::Tier;
+use gristmill::ops::attention::{Attention, attention};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::swiglu::gate_up_cols;
-use gristmill::ops::unfused;
-use gristmill::reference;
+use gristmill::ops::permute::{self, CombineSaved, DropOrder, PlacementConfig, RowAllocation, Slots};
+use gristmill::ops::rope::{Rope, cos_sin_table, rope};
+use gristmill::ops::swiglu::{gate_up_cols, swiglu};
+use gristmill::random::Philox;
+use gristmill::record::Tensor;
 
-#[test]
-fn swiglu_in_two_passes() {
-    for element in [F32, Bf16] {
-        for (n, f) in [(1, 1), (3, 31), (7, 257)] {
-            check(&format!("swiglu in two passes {n}x{f} {element:?}"), |case| {
-                let [gate, up] = [0; 2].map(|_| (0..n * f).map(|_| case.normal()).collect::<Vec<f64>>());
-                let packed = case.input_of(&pack_gate_up(&gate, &up, f), n, gate_up_cols(f), element);
-                let [gate, up] = split_gate_up(&packed.values, f);
-                let want = reference::swiglu::swiglu(&gate, &up);
-                let out = case.output(n, f, element);
-                unfused::swiglu(&mut case.rec, packed.tensor, out);
-                // Rounded to storage twice: after the activation and at the end.
-                case.expect("out", out, want, 2.0 * allowed(element, 2));
-            });
+/// Records both sides on each tier; each pair of tensors is equal within twice the error allowed for sums of `terms`.
+fn agree(name: &str, terms: u32, record: impl Fn(&mut Inputs<'_>) -> Vec<[Tensor; 2]>) {
+    for tier in Tier::ALL {
+        let gpu = unfused::gpu(Some(tier));
+        for (index, [fused, composed]) in results(&gpu, &record).into_iter().enumerate() {
+            let rms = (fused.iter().map(|x| f64::from(x * x)).sum::<f64>() / fused.len() as f64).sqrt();
+            assert!(rms > 0.0, "{name} [{}]: result {index} is zero", tier.name());
+            for (one, other) in fused.into_iter().zip(composed) {
+                let bound = 2.0 * allowed(F32, terms) * (f64::from(one.abs()) + rms);
+                let is_near = f64::from(one - other).abs() <= bound;
+                assert!(is_near, "{name} [{}]: result {index} has {one} and {other}", tier.name());
+            }
         }
     }
 }
 
-#[test]
-fn rope_in_four_passes() {
-    for (tokens, sequences, heads, head_dim) in [(5, 1, 1, 8), (3, 4, 6, 32)] {
-        check(&format!("rope in four passes {tokens} {sequences} {heads}x{head_dim}"), |case| {
-            let x = case.input(sequences * tokens, heads * head_dim, F32);
-            let angle = |p: u32, i: u32| {
-                p as f64 * 10000f64.powf(-2.0 * (i % (head_dim / 2)) as f64 / head_dim as f64)
-            };
-            let table = |f: fn(f64) -> f64| -> Vec<f64> {
-                (0..tokens).flat_map(|p| (0..head_dim).map(move |i| f(angle(p, i)))).collect()
-            };
-            let (cos, sin) = (table(f64::cos), table(f64::sin));
-            let (cos, sin) =
-                (case.input_of(&cos, tokens, head_dim, F32), case.input_of(&sin, tokens, head_dim, F32));
-            let out = case.output(sequences * tokens, heads * head_dim, F32);
-            unfused::rope(&mut case.rec, x.tensor, cos.tensor, sin.tensor, head_dim, out);
-            let rope = reference::rope::Rope {
-                head_dim: head_dim as usize,
-                rotary_dim: head_dim as usize,
-                theta: 10000.0,
-                interleaved: false,
-                scaling: reference::rope_scaling::Scaling::None,
-            };
-            let positions: Vec<u32> = (0..sequences * tokens).map(|i| i % tokens).collect();
-            let mut want = x.values;
-            reference::rope::rope(&mut want, &positions, heads as usize, &rope);
-            case.expect("out", out, want, allowed(F32, 2));
-        });
+fn results(gpu: &Gpu, record: &impl Fn(&mut Inputs<'_>) -> Vec<[Tensor; 2]>) -> Vec<[Vec<f32>; 2]> {
+    let run = gpu.run(|job| record(&mut Inputs { job, drawn: 0 }));
+    pollster::block_on(run).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A job with random inputs.
+struct Inputs<'a> {
+    job: &'a mut Job,
+    drawn: u64,
+}
+
+impl Inputs<'_> {
+    fn normal(&mut self, rows: u32, cols: u32) -> Tensor {
+        let (random, first) = (Philox::new(7, 0), self.drawn);
+        let count = u64::from(rows) * u64::from(cols);
+        self.drawn += count;
+        let values: Vec<f32> = (first..first + count).map(|index| random.normal(index) as f32).collect();
+        self.job.input(&values, rows, cols)
+    }
+
+    /// NaN, so that what is not written shows.
+    fn output(&mut self, rows: u32, cols: u32) -> Tensor {
+        self.job.input(&vec![f32::NAN; (rows * cols) as usize], rows, cols)
     }
 }
 
 #[test]
+fn swiglu_in_two_passes() {
+    agree("swiglu", 2, |inputs| {
+        let (rows, width) = (7, 256);
+        let gate_up = inputs.normal(rows, gate_up_cols(width));
+        let sides = [0; 2].map(|_| inputs.output(rows, width));
+        swiglu(&mut inputs.job.rec, gate_up, sides[0]);
+        unfused::swiglu(&mut inputs.job.rec, gate_up, sides[1]);
+        vec![sides]
+    });
+}
+
+/// Of heads that are all rotated: 2 of q, 1 of k and a value that stays, in 4 sequences.
+#[test]
+fn rope_in_four_passes() {
+    agree("rope", 2, |inputs| {
+        let (tokens, sequences, head_dim) = (3, 4, 32);
+        let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim, value_dim: head_dim };
+        let fused = inputs.normal(sequences * tokens, layout.cols());
+        inputs.drawn = 0;
+        let same = inputs.normal(sequences * tokens, layout.cols());
+        let settings = Rope { rotary_dim: head_dim, theta: 10000.0, is_interleaved: false };
+        let table = cos_sin_table(tokens, &settings);
+        let positions: Vec<u32> = (0..sequences * tokens).map(|row| row % tokens).collect();
+        let positions = inputs.job.integers(&positions);
+        let cos_sin = inputs.job.input(&table, tokens, head_dim);
+        rope(&mut inputs.job.rec, fused, positions, layout, &settings, cos_sin);
+        // Each pair's cosine and sine for both halves of a head.
+        let [cos, sin] = [0, 1].map(|part| {
+            let pairs = (head_dim / 2) as usize;
+            let of_row =
+                |row: &[f32]| (0..2 * pairs).map(|i| row[2 * (i % pairs) + part]).collect::<Vec<_>>();
+            let values: Vec<f32> = table.chunks(head_dim as usize).flat_map(of_row).collect();
+            inputs.job.input(&values, tokens, head_dim)
+        });
+        let rotated = 3 * head_dim;
+        let turned = inputs.output(sequences * tokens, rotated);
+        unfused::rope(&mut inputs.job.rec, same.columns(0, rotated), cos, sin, head_dim, turned);
+        vec![[fused.columns(0, rotated), turned]]
+    });
+}
+
+#[test]
 fn attention_with_a_matrix_of_scores() {
-    for (tokens, batch, heads, kv_heads, head_dim) in [(1, 1, 1, 1, 4), (33, 2, 4, 2, 12)] {
-        check(&format!("attention with scores {tokens} {batch} {heads}/{kv_heads}x{head_dim}"), |case| {
-            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: head_dim };
-            let shape = Attention {
-                layout,
-                tokens,
-                is_causal: true,
-                scale: 0.3,
-                window: None,
-                has_alibi: false,
-                dropout: None,
-            };
-            let qkv = case.input(batch * tokens, layout.cols(), F32);
-            let [q, k, v] = split_qkv(&qkv.values, &layout);
-            let sizes = reference::attention::Attention {
-                tokens: tokens as usize,
-                heads: heads as usize,
-                kv_heads: kv_heads as usize,
-                head_dim: head_dim as usize,
-                value_dim: head_dim as usize,
-                causal: true,
-                scale: 0.3f32 as f64,
-                window: None,
-                starts: None,
-                factors: None,
-                alibi: false,
-            };
-            let (want, _) = reference::attention::attention(&q, &k, &v, &sizes);
-            let out = case.output(batch * tokens, layout.out_cols(), F32);
-            unfused::attention(&mut case.rec, qkv.tensor, out, &shape);
-            case.expect("out", out, want, allowed(F32, head_dim + tokens));
+    agree("attention", 12 + 33, |inputs| {
+        let (tokens, sequences) = (33, 2);
+        let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 12, value_dim: 12 };
+        let shape = Attention {
+            layout,
+            tokens,
+            is_causal: true,
+            scale: 0.3,
+            window: None,
+            has_alibi: false,
+            dropout: None,
+        };
+        let qkv = inputs.normal(sequences * tokens, layout.cols());
+        let sides = [0; 2].map(|_| inputs.output(sequences * tokens, layout.out_cols()));
+        let lse = inputs.output(sequences * tokens, layout.heads);
+        attention(&mut inputs.job.rec, qkv, sides[0], lse, None, &shape);
+        unfused::attention(&mut inputs.job.rec, qkv, sides[1], &shape);
+        vec![sides]
+    });
+}
+
+/// Forward and backward, without capacities and with some that drop choices.
+#[test]
+fn permutations_in_single_purpose_kernels() {
+    let dropping = RowAllocation::Capacity { slots: Slots::Equal(20), order: DropOrder::Choice };
+    for allocation in [RowAllocation::Dropless { safe_tokens: true }, dropping] {
+        agree(&format!("{allocation:?}"), 40, |inputs| {
+            let (tokens, chosen, experts, width) = (67, 3, 9, 37);
+            let routes = PlacementConfig { tokens, chosen, experts, allocation };
+            let ids: Vec<u32> =
+                (0..routes.choices()).map(|choice| (choice / 3 * 5 + choice % 3) % experts).collect();
+            let ids = inputs.job.integers(&ids);
+            let placement = permute::place(&mut inputs.job.rec, &routes, ids, None);
+            let [x, dy, residual] = [0; 3].map(|_| inputs.normal(tokens, width));
+            let (gates, d_rows) = (inputs.normal(tokens, chosen), inputs.normal(routes.rows(), width));
+            let rows = [0; 2].map(|_| inputs.output(routes.rows(), width));
+            let into = [0; 2].map(|_| inputs.output(routes.rows(), width));
+            let [y, dx] = [0; 2].map(|_| [0; 2].map(|_| inputs.output(tokens, width)));
+            let d_gates = [0; 2].map(|_| inputs.output(tokens, chosen));
+            let rec = &mut inputs.job.rec;
+            permute::permute(rec, &placement, x, rows[0]);
+            unfused::permute::permute(rec, &placement, x, rows[1]);
+            permute::combine(rec, &placement, rows[0], gates, Some(residual), y[0]);
+            unfused::permute::combine(rec, &placement, rows[0], gates, Some(residual), y[1]);
+            permute::permute_backward(rec, &placement, d_rows, dx[0], false);
+            unfused::permute::permute_backward(rec, &placement, d_rows, dx[1], false);
+            let saved = CombineSaved { rows: rows[0], gates };
+            permute::combine_backward(rec, &placement, &saved, dy, into[0], d_gates[0]);
+            unfused::permute::combine_backward(rec, &placement, &saved, dy, into[1], d_gates[1]);
+            vec![rows, y, dx, into, d_gates]
         });
     }
 }

@@ -107,11 +107,13 @@ fn layers_of_a_mixture_are_recomputed_in_the_order_of_what_that_saves() {
     let kept = recomputed(&[]);
     let saved = [&[0, 1][..], &[2, 3]].map(|layers| kept - recomputed(layers));
     println!("dense layers save {}, layers of experts {} of {kept} bytes", saved[0], saved[1]);
-    // The fewest layers that make room for a byte: one of those that save most per operation.
+    // The fewest layers that make room for a byte, of those that save most per operation: the block of multi-token prediction, whose
+    // activations are gone when others are at their peak, and one layer more.
     let best = fit(&plan, kept - 1).best.expect("a run");
     let first = best.recomputation.layers.clone();
     println!("{first:?}, {:.1} % more work", 100.0 * best.recomputation.work);
-    assert!(first.len() == 1 && first[0] >= 2, "layers of experts save more per operation: {first:?}");
+    assert!((1..=2).contains(&first.len()), "{first:?}");
+    assert!(first.iter().all(|layer| *layer >= 2), "layers of experts save more per operation: {first:?}");
     assert!(best.recomputation.work > 0.0);
     let all =
         fit(&plan, 1).candidates.into_iter().map(|one| one.recomputation).max_by_key(|one| one.layers.len());

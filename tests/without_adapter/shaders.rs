@@ -16,7 +16,6 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::l2_norm::{l2_norm, l2_norm_backward};
 use gristmill::ops::loss_scale::LossScaleState;
 use gristmill::ops::step_state::{LossState, StepState};
-use gristmill::ops::unfused;
 use gristmill::record::{Binding, Dispatch, Field, Recorder, Recording, Scalar, State};
 use gristmill::settings::OptimizerType;
 use gristmill::train::recordings::Recordings;
@@ -38,28 +37,6 @@ fn everything(overrides: &[&str], capabilities: Capabilities) -> Vec<Dispatch> {
     let plan = plan(EVERYTHING, overrides).unwrap_or_else(|e| panic!("{e}"));
     let recordings = Recordings::new(&plan, capabilities, 10).expect("recordings");
     recordings.all().into_iter().flat_map(|recording| recording.dispatches.clone()).collect()
-}
-
-/// The compositions that only benches record.
-fn compositions(capabilities: Capabilities) -> Vec<Dispatch> {
-    let layout = HeadLayout { heads: 2, kv_heads: 1, head_dim: 8, value_dim: 8 };
-    let shape = Attention {
-        layout,
-        tokens: 5,
-        is_causal: true,
-        scale: 1.0,
-        window: None,
-        has_alibi: false,
-        dropout: None,
-    };
-    let mut rec = Recorder::new("compositions", capabilities);
-    let mut tensor = |rows, cols| rec.tensor("x", rows, cols, Element::F32);
-    let (x, cos, sin, turned) = (tensor(5, 16), tensor(5, 8), tensor(5, 8), tensor(5, 16));
-    let (gate_up, y, qkv) = (tensor(5, 32), tensor(5, 16), tensor(5, layout.cols()));
-    unfused::rope(&mut rec, x, cos, sin, 8, turned);
-    unfused::swiglu(&mut rec, gate_up, y);
-    unfused::attention(&mut rec, qkv, y, &shape);
-    rec.finish().dispatches
 }
 
 /// Attention within documents, with window and dropout, and the kernel that only tests use.
@@ -230,7 +207,6 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(packed_documents(capabilities))
                 .chain(alibi(capabilities))
                 .chain(unit_rows(capabilities))
-                .chain(compositions(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))

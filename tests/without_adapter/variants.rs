@@ -64,7 +64,7 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Placement and permutation under every allocation, fused and composed.
+/// Placement and permutation under every allocation.
 pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("permutations", capabilities);
     let [ids, capacities, state] = [32, 4, StepState::WORDS].map(|cols| rec.tensor("integers", 1, cols, U32));
@@ -74,25 +74,23 @@ pub fn permutations(capabilities: Capabilities) -> Vec<Dispatch> {
         for slots in [Some(Slots::HotAndCold(two)), Some(Slots::Equal(9)), None] {
             let allocation = slots.map(|slots| RowAllocation::Capacity { slots, order: DropOrder::Choice });
             let allocation = allocation.unwrap_or(RowAllocation::Dropless { safe_tokens: true });
-            for is_fused in [true, false] {
-                let routes = PlacementConfig { tokens: 16, chosen: 2, experts: 4, allocation, is_fused };
-                let is_hot = matches!(slots, Some(Slots::HotAndCold(_)));
-                let placement = permute::place(&mut rec, &routes, ids, is_hot.then_some(capacities));
-                let mut tensor = |rows, element| rec.tensor("x", rows, 9, element);
-                let (x, y) = (tensor(16, element), tensor(16, element));
-                let (rows, d_rows) = (tensor(routes.rows(), element), tensor(routes.rows(), element));
-                let [gates, d_gates] = [0; 2].map(|_| rec.tensor("gates", 16, 2, F32));
-                permute::permute(&mut rec, &placement, x, rows);
-                for residual in [None, Some(x)] {
-                    permute::combine(&mut rec, &placement, rows, gates, residual, y);
-                    permute::permute_backward(&mut rec, &placement, d_rows, x, residual.is_some());
-                }
-                let saved = permute::CombineSaved { rows, gates };
-                permute::combine_backward(&mut rec, &placement, &saved, y, d_rows, d_gates);
-                permute::renormalise_gates(&mut rec, &placement, gates, d_gates, 1.0);
-                permute::renormalise_gates_backward(&mut rec, &placement, gates, gates, d_gates, 1.0);
-                hot_experts(&mut rec, placement.counts, state, capacities, &two, &steps);
+            let routes = PlacementConfig { tokens: 16, chosen: 2, experts: 4, allocation };
+            let is_hot = matches!(slots, Some(Slots::HotAndCold(_)));
+            let placement = permute::place(&mut rec, &routes, ids, is_hot.then_some(capacities));
+            let mut tensor = |rows, element| rec.tensor("x", rows, 9, element);
+            let (x, y) = (tensor(16, element), tensor(16, element));
+            let (rows, d_rows) = (tensor(routes.rows(), element), tensor(routes.rows(), element));
+            let [gates, d_gates] = [0; 2].map(|_| rec.tensor("gates", 16, 2, F32));
+            permute::permute(&mut rec, &placement, x, rows);
+            for residual in [None, Some(x)] {
+                permute::combine(&mut rec, &placement, rows, gates, residual, y);
+                permute::permute_backward(&mut rec, &placement, d_rows, x, residual.is_some());
             }
+            let saved = permute::CombineSaved { rows, gates };
+            permute::combine_backward(&mut rec, &placement, &saved, y, d_rows, d_gates);
+            permute::renormalise_gates(&mut rec, &placement, gates, d_gates, 1.0);
+            permute::renormalise_gates_backward(&mut rec, &placement, gates, gates, d_gates, 1.0);
+            hot_experts(&mut rec, placement.counts, state, capacities, &two, &steps);
         }
     }
     rec.finish().dispatches

@@ -25,10 +25,7 @@ const ROUTE: RouterConfig = RouterConfig {
 /// Rows of all experts: one for each choice of a token.
 const ROWS: u32 = N * ROUTE.chosen;
 
-/// Labels of the permutations as one kernel each, and as a composition of several.
-const FUSED: [&str; 5] =
-    ["fused permute", "fused permute dx", "fused combine", "fused combine drows", "fused combine dgates"];
-const COMPOSED: [&str; 5] = ["permute", "permute dx", "combine", "combine drows", "combine dgates"];
+const LABELS: [&str; 5] = ["permute", "permute dx", "combine", "combine drows", "combine dgates"];
 
 /// What the router decided on the device, and the gates and placement that the reference derives.
 struct Choices {
@@ -40,8 +37,7 @@ struct Choices {
 /// Routing, permutations and expert products, forward and backward.
 pub(super) fn experts(harness: &mut Harness<'_>) {
     let choices = routes(harness);
-    rows(harness, &choices, true, FUSED);
-    let (placement, x) = rows(harness, &choices, false, COMPOSED);
+    let (placement, x) = rows(harness, &choices);
     products(harness, &choices, &placement, x);
 }
 
@@ -84,16 +80,10 @@ fn routes(harness: &mut Harness<'_>) -> Choices {
 
 /// Permutes tokens to rows of experts and combines them into tokens again. Returns the placement and the rows (R, D),
 /// with their expected values.
-fn rows(
-    harness: &mut Harness<'_>,
-    choices: &Choices,
-    is_fused: bool,
-    labels: [&'static str; 5],
-) -> (Placement, (Tensor, Vec<f64>)) {
+fn rows(harness: &mut Harness<'_>, choices: &Choices) -> (Placement, (Tensor, Vec<f64>)) {
     let Choices { routed, gates, placed } = choices;
     let allocation = RowAllocation::Dropless { safe_tokens: false };
-    let routes =
-        PlacementConfig { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, allocation, is_fused };
+    let routes = PlacementConfig { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, allocation };
     let placement = place(&mut harness.job.rec, &routes, routed.ids, None);
     let ((x, x_values), (dy, dy_values)) = (harness.input(N, D), harness.input(N, D));
     let (k, cols) = (ROUTE.chosen as usize, D as usize);
@@ -101,10 +91,10 @@ fn rows(
     let (permuted, dx) = (harness.output(ROWS, D), harness.output(N, D));
     permute(&mut harness.job.rec, &placement, x, permuted);
     let permuted_values = reference::permute::permute(&x_values, placed, k, cols);
-    harness.expect(labels[0], permuted, permuted_values.clone());
+    harness.expect(LABELS[0], permuted, permuted_values.clone());
     let (d_permuted, d_values) = harness.input(ROWS, D);
     permute_backward(&mut harness.job.rec, &placement, d_permuted, dx, false);
-    harness.expect(labels[1], dx, reference::permute::permute_backward(&d_values, placed, k, cols));
+    harness.expect(LABELS[1], dx, reference::permute::permute_backward(&d_values, placed, k, cols));
 
     let (y, d_rows, d_gates) =
         (harness.output(N, D), harness.output(ROWS, D), harness.output(N, ROUTE.chosen));
@@ -112,9 +102,9 @@ fn rows(
     let saved = CombineSaved { rows: permuted, gates: routed.gates };
     combine_backward(&mut harness.job.rec, &placement, &saved, dy, d_rows, d_gates);
     let want = reference::permute::combine_backward(&permuted_values, gates, placed, &dy_values, k, cols);
-    harness.expect(labels[2], y, reference::permute::combine(&permuted_values, gates, placed, k, cols));
-    harness.expect(labels[3], d_rows, want.0);
-    harness.expect(labels[4], d_gates, want.1);
+    harness.expect(LABELS[2], y, reference::permute::combine(&permuted_values, gates, placed, k, cols));
+    harness.expect(LABELS[3], d_rows, want.0);
+    harness.expect(LABELS[4], d_gates, want.1);
     (placement, (permuted, permuted_values))
 }
 

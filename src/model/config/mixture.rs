@@ -84,8 +84,6 @@ pub struct MixtureConfig {
     pub losses: BalanceLosses,
     /// Which tokens an expert processes.
     pub dispatch: TokenDispatch,
-    /// Whether permute and combine are one kernel each; otherwise several simple ones.
-    pub fuses_permutation: bool,
     /// Standard deviation of the router's initial weights.
     pub router_init_std: f64,
 }
@@ -110,7 +108,7 @@ impl MixtureConfig {
             TokenDispatch::Dropless { safe_tokens } => RowAllocation::Dropless { safe_tokens },
             TokenDispatch::Capacity(capacity) => capacity.allocation(chosen, tokens, experts),
         };
-        PlacementConfig { tokens, chosen, experts, allocation, is_fused: self.fuses_permutation }
+        PlacementConfig { tokens, chosen, experts, allocation }
     }
 
     /// What the gates of a token are made to sum to after some of its choices were dropped; `None`: they stay as they

@@ -32,7 +32,6 @@ pub(in crate::model) fn mixture_example() -> ModelConfig {
         shared: Some(SharedExpert { intermediate_size: 7, is_gated: true }),
         losses: BalanceLosses::default(),
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
-        fuses_permutation: true,
         router_init_std: 0.01,
     };
     let multi_token = Some(MultiToken { depth: 1, loss_factor: 0.3 });

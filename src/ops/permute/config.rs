@@ -11,8 +11,6 @@ pub struct PlacementConfig {
     pub experts: u32,
     /// How many rows each expert gets.
     pub allocation: RowAllocation,
-    /// Whether permute and combine are one kernel each; otherwise several simple ones.
-    pub is_fused: bool,
 }
 
 /// How many rows each expert gets.
@@ -174,8 +172,7 @@ mod tests {
 
     #[test]
     fn rows_are_counted() {
-        let config =
-            |allocation| PlacementConfig { tokens: 7, chosen: 2, experts: 4, allocation, is_fused: true };
+        let config = |allocation| PlacementConfig { tokens: 7, chosen: 2, experts: 4, allocation };
         let capacity = |slots| RowAllocation::Capacity { slots, order: DropOrder::Token };
         assert_eq!(config(RowAllocation::Dropless { safe_tokens: false }).rows(), 14);
         assert_eq!(config(RowAllocation::Dropless { safe_tokens: true }).rows(), 18);
@@ -192,6 +189,6 @@ mod tests {
     #[should_panic(expected = "5 chosen of 4 experts")]
     fn more_cannot_be_chosen_than_there_are() {
         let allocation = RowAllocation::Dropless { safe_tokens: false };
-        PlacementConfig { tokens: 7, chosen: 5, experts: 4, allocation, is_fused: true }.assert_valid();
+        PlacementConfig { tokens: 7, chosen: 5, experts: 4, allocation }.assert_valid();
     }
 }

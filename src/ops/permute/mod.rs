@@ -2,13 +2,10 @@
 //!
 //! Routed rows are one tensor (R, D) in which expert e has the rows `offsets[e]..offsets[e + 1]`; R is fixed when the
 //! recording is written. [`place`] assigns rows to the choices of tokens, [`permute`] fills the rows, [`combine`] sums
-//! the outputs of the experts for each token. With [`PlacementConfig::is_fused`] the last two are one kernel each,
-//! otherwise a few simple ones with bit-identical results: 16-bit rows are rounded at the same points, only memory
-//! traffic differs.
+//! the outputs of the experts for each token. The last two are one kernel each, and so are their backwards:
+//! `benches/unfused/permute.rs` composes them from simple kernels, which write and read choices × D elements in between.
 
-mod composed;
 mod config;
-mod fused;
 mod gates;
 mod sort;
 
@@ -16,12 +13,26 @@ pub use config::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, c
 pub use gates::{renormalise_gates, renormalise_gates_backward};
 pub use sort::place;
 
+use super::per_row;
 use crate::element::Element;
-use crate::kernels::Tier;
-use crate::record::{Recorder, Tensor};
+use crate::kernels::{Condition, Kernel, Tier};
+use crate::record::{Binding, Recorder, Tensor, fold_grid};
 
 /// The place of a dropped choice, and the source of an unassigned row.
 pub const NONE: u32 = u32::MAX;
+
+/// Gate gradients that each item past the rows clears; the shader uses the same number.
+const CLEARED: u32 = 16;
+
+crate::params! {
+    struct Params {
+        tokens: u32,
+        chosen: u32,
+        rows: u32,
+        stride4: u32,
+        gates_stride: u32,
+    }
+}
 
 /// Which choice has which row, on the device. All tensors are u32.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,10 +79,12 @@ impl Placement {
 #[track_caller]
 pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
     placement.assert_sides(x, rows);
-    match placement.config.is_fused {
-        true => fused::permute(rec, placement, x, rows),
-        false => composed::permute(rec, placement, x, rows),
-    }
+    let bindings = [
+        x.bind("x", x.element),
+        placement.sources.bind("sources", Element::U32),
+        rows.bind("rows_out", x.element),
+    ];
+    launch(rec, kernel(rec, "permute", rows), placement, rows, rows, &bindings);
 }
 
 /// dx (N, D) = Σ of `d_rows` (R, D) over the rows of a token's choices; with `accumulate` it is added to dx.
@@ -84,10 +97,13 @@ pub fn permute_backward(
     accumulate: bool,
 ) {
     placement.assert_sides(dx, d_rows);
-    match placement.config.is_fused {
-        true => fused::permute_backward(rec, placement, d_rows, dx, accumulate),
-        false => composed::permute_backward(rec, placement, d_rows, dx, accumulate),
-    }
+    let bindings = [
+        d_rows.bind("d_rows", dx.element),
+        placement.places.bind("places", Element::U32),
+        dx.bind("dx", dx.element),
+    ];
+    let kernel = kernel(rec, "permute_backward", dx).condition(Condition::Accumulate, accumulate);
+    launch(rec, kernel, placement, dx, dx, &bindings);
 }
 
 /// y (N, D) = `residual` + Σ gate · row over the kept choices of a token. `rows` (R, D), `gates` (N, k) f32.
@@ -106,10 +122,15 @@ pub fn combine(
         assert!(residual.rows == y.rows, "a residual of {} rows for {}", residual.rows, y.rows);
         assert_alike(residual, y);
     }
-    match placement.config.is_fused {
-        true => fused::combine(rec, placement, rows, gates, residual, y),
-        false => composed::combine(rec, placement, rows, gates, residual, y),
-    }
+    let mut bindings = vec![
+        rows.bind("rows", y.element),
+        placement.places.bind("places", Element::U32),
+        y.bind("y", y.element),
+        gates.bind("gates", Element::F32),
+    ];
+    bindings.extend(residual.map(|residual| residual.bind("residual", y.element)));
+    let kernel = kernel(rec, "combine", y).condition(Condition::Residual, residual.is_some());
+    launch(rec, kernel, placement, y, gates, &bindings);
 }
 
 /// The inputs of [`combine`] that its backward reads.
@@ -136,16 +157,55 @@ pub fn combine_backward(
     placement.assert_sides(dy, d_rows);
     placement.assert_gates(saved.gates);
     placement.assert_gates(d_gates);
-    match placement.config.is_fused {
-        true => fused::combine_backward(rec, placement, saved, dy, d_rows, d_gates),
-        false => composed::combine_backward(rec, placement, saved, dy, d_rows, d_gates),
-    }
+    assert!(d_gates.stride == saved.gates.stride, "gates and their gradient must have one stride");
+    let bindings = [
+        saved.rows.bind("rows", dy.element),
+        placement.sources.bind("sources", Element::U32),
+        placement.places.bind("choice_places", Element::U32),
+        saved.gates.bind("gates", Element::F32),
+        dy.bind("dy", dy.element),
+        d_rows.bind("d_rows_out", dy.element),
+        d_gates.bind("d_gates", Element::F32),
+    ];
+    let items = d_rows.rows + (d_gates.rows * d_gates.stride).div_ceil(CLEARED);
+    let (kernel, grid) = per_row(rec, "permute/fused", "combine_backward", dy.element, items);
+    rec.dispatch(kernel, &bindings, &params(placement, dy, d_gates), grid);
 }
 
 #[track_caller]
 fn assert_alike(a: Tensor, b: Tensor) {
     let is_alike = (a.cols, a.stride, a.element) == (b.cols, b.stride, b.element);
     assert!(is_alike, "rows of {} {:?} do not fit rows of {} {:?}", a.cols, a.element, b.cols, b.element);
+}
+
+fn kernel(rec: &Recorder, entry: &'static str, result: Tensor) -> Kernel {
+    let lanes = lanes_of(rec, result.stride4());
+    Kernel::new("permute/fused", entry, result.element).constant("LANES", lanes)
+}
+
+/// Records a kernel with an invocation for each 4 columns of `result`.
+fn launch(
+    rec: &mut Recorder,
+    kernel: Kernel,
+    placement: &Placement,
+    result: Tensor,
+    gates: Tensor,
+    bindings: &[Binding],
+) {
+    let groups = result.stride4().div_ceil(lanes_of(rec, result.stride4()));
+    let grid = fold_grid(u64::from(groups) * u64::from(result.rows));
+    rec.dispatch(kernel, bindings, &params(placement, result, gates), grid);
+}
+
+fn params(placement: &Placement, wide: Tensor, gates: Tensor) -> Params {
+    let config = &placement.config;
+    Params {
+        tokens: config.tokens,
+        chosen: config.chosen,
+        rows: config.rows(),
+        stride4: wide.stride4(),
+        gates_stride: gates.stride,
+    }
 }
 
 /// Workgroup size for rows of `stride4` groups of 4 columns, one row for each workgroup: as few invocations as cover

@@ -112,7 +112,6 @@ fn the_reference_has_the_same_tensors() {
         shared: Some(SharedExpert { intermediate_size: 9, is_gated }),
         losses: BalanceLosses::default(),
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
-        fuses_permutation: true,
         router_init_std: 0.01,
     };
     for is_gated in [false, true] {

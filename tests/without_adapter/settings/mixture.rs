@@ -70,7 +70,6 @@ fn the_three_shapes_that_are_published() {
                 renormalises: false,
                 hot: None
             }),
-            fuses_permutation: false,
             router_init_std: 0.01,
         }
     );
@@ -84,7 +83,6 @@ fn the_three_shapes_that_are_published() {
     assert_eq!((deepseek.has_bias, deepseek.bias_update_rate, deepseek.losses.expert), (true, 0.001, 0.0001));
     assert_eq!(deepseek.shared, Some(SharedExpert { intermediate_size: 24, is_gated: false }));
     assert_eq!(deepseek.dispatch, TokenDispatch::Dropless { safe_tokens: true });
-    assert!(deepseek.fuses_permutation);
     let qwen = mixture("", QWEN);
     assert_eq!((qwen.experts(), qwen.chosen(), qwen.intermediate_size), (16, 8, 48));
     assert_eq!((qwen.route.norm_top_k, qwen.route.scaling), (false, 1.5));

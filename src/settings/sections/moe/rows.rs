@@ -77,8 +77,6 @@ rows! {
         use_gmm: bool = Numbers.default(false).also("moe_grouped_gemm"),
         /// One more row of zeros for each expert; no result changes by a bit, and empty experts work without it.
         enable_gmm_safe_tokens: bool = Host.default(false).also("use_pad_tokens").example("True\nuse_gmm: True"),
-        /// Permuting and combining in one kernel each instead of several; the bits are the same.
-        use_fused_ops_permute: bool = Host.default(false).also("moe_permute_fusion"),
         /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of a
         /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
         /// word changes nothing, and a notice says so.
@@ -129,7 +127,11 @@ rows! {
             "cur_layer moe_module_name max_router_load print_expert_load",
             "what the original must be told and a mixture here knows",
         ),
-        differs("use_fused_ops_topkrouter", Passes::On, "always fused here"),
+        differs(
+            "use_fused_ops_topkrouter use_fused_ops_permute|moe_permute_fusion",
+            Passes::On,
+            "always fused here",
+        ),
         differs(
             "router_aux_loss_coef",
             Passes::Off,

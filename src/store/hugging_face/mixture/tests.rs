@@ -33,7 +33,6 @@ pub(in crate::store) fn qwen3() -> MixtureConfig {
         shared: None,
         losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
-        fuses_permutation: false,
         router_init_std: 0.02,
     }
 }

@@ -1,17 +1,30 @@
-//! Unfused compositions of the fused kernels, with a pass over memory for each operator.
+//! Unfused compositions of the fused kernels, with a pass over memory for each operator: the other side of rows of the kernel
+//! benchmarks. `tests/kernels/unfused.rs` holds their results against those of the fused kernels.
 //!
-//! They are baselines: benches compare rope, swiglu and attention with them, and a test checks that the results agree.
-//! Training uses none of them.
+//! Their shaders are files of a user, as far as the crate is concerned, and run with bounds checks. So does the side that they are
+//! compared with ([`gpu`]).
 
-use super::add::add;
-use super::attention::Attention;
-use super::heads::HeadLayout;
-use super::matmul::{Epilogue, Layout, matmul};
-use super::{per_item, per_row};
-use crate::element::stride_of;
-use crate::record::{Recorder, Tensor};
+pub mod permute;
 
-crate::params! {
+use gristmill::device::{Gpu, GpuOptions};
+use gristmill::element::{Element, stride_of};
+use gristmill::kernels::{Condition, Kernel, Sources, Tier};
+use gristmill::ops::add::add;
+use gristmill::ops::attention::Attention;
+use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::record::{Recorder, Tensor, fold_grid};
+
+/// A device with these shaders, which runs all kernels with bounds checks.
+pub fn gpu(tier: Option<Tier>) -> Gpu {
+    let sources = Sources::default().with("unfused/operators", include_str!("operators.wgsl"));
+    let sources = sources.and_then(|sources| sources.with("unfused/permute", include_str!("permute.wgsl")));
+    let sources = sources.expect("paths of their own");
+    let options = GpuOptions { tier, sources, checked_shaders: true, ..GpuOptions::default() };
+    pollster::block_on(Gpu::request(&options)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+gristmill::params! {
     struct Params {
         rows: u32,
         columns4: u32,
@@ -76,7 +89,7 @@ pub fn attention(rec: &mut Recorder, qkv: Tensor, out: Tensor, shape: &Attention
 }
 
 fn softmax(rec: &mut Recorder, scores: Tensor, scale: f32) {
-    let (kernel, grid) = per_row(rec, "unfused", "softmax", scores.element, scores.rows);
+    let (kernel, grid) = per_row(rec, "unfused/operators", "softmax", scores.element, scores.rows);
     let params = Params { scale, ..params(scores, scores) };
     rec.dispatch(kernel, &[scores.bind("y", scores.element)], &params, grid);
 }
@@ -100,10 +113,28 @@ fn elementwise(
         half4,
         ..params(x, y)
     };
-    let (kernel, grid) = per_item("unfused", entry, x.element, x.rows as u64 * params.columns4 as u64);
+    let items = u64::from(x.rows) * u64::from(params.columns4);
+    let kernel = Kernel::new("unfused/operators", entry, x.element).constant("LANES", 64);
     let mut bindings = vec![x.bind_with_offset("x", x.element), y.bind_with_offset("y", x.element)];
     bindings.extend(factors.map(|factors| factors.bind("factors", x.element)));
-    rec.dispatch(kernel, &bindings, &params, grid);
+    rec.dispatch(kernel, &bindings, &params, fold_grid(items.div_ceil(64)));
+}
+
+/// A kernel over rows, and its grid: one workgroup per row, or one invocation on the software tier.
+fn per_row(
+    rec: &Recorder,
+    file: &'static str,
+    entry: &'static str,
+    element: Element,
+    rows: u32,
+) -> (Kernel, [u32; 3]) {
+    let kernel = Kernel::new(file, entry, element);
+    match rec.capabilities().tier {
+        Tier::Software => (kernel.constant("LANES", 16), fold_grid(u64::from(rows.div_ceil(16)))),
+        Tier::Portable => {
+            (kernel.constant("LANES", 128).condition(Condition::SharedTile, true), fold_grid(u64::from(rows)))
+        }
+    }
 }
 
 fn params(x: Tensor, y: Tensor) -> Params {

@@ -1,4 +1,4 @@
-// The operations of fused.wgsl, composed from single-purpose kernels, one pass over memory each
+// The operations of shaders/permute/fused.wgsl, composed from single-purpose kernels, one pass over memory each
 //                                               choice t·k + j is choice j of token t; tensors by choice are (N·k, D)
 //   repeat_rows      y[t·k + j] = x[t]
 //   gather_rows      y[r] = x[index[r]], 0 where index is NONE

@@ -1,13 +1,13 @@
 //! Permute and combine from single-purpose kernels: rows are repeated, gathered, scaled and summed in separate passes,
 //! through tensors (N·k, D) in the order of choices.
 
-use super::{CombineSaved, Placement, lanes_of};
-use crate::element::Element;
-use crate::kernels::{Condition, Kernel};
-use crate::ops::per_row;
-use crate::record::{Binding, Recorder, Tensor, fold_grid};
+use super::per_row;
+use gristmill::element::Element;
+use gristmill::kernels::{Condition, Kernel, Tier};
+use gristmill::ops::permute::{CombineSaved, Placement};
+use gristmill::record::{Binding, Recorder, Tensor, fold_grid};
 
-crate::params! {
+gristmill::params! {
     struct Params {
         rows: u32,
         chosen: u32,
@@ -16,13 +16,13 @@ crate::params! {
     }
 }
 
-pub(super) fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
+pub fn permute(rec: &mut Recorder, placement: &Placement, x: Tensor, rows: Tensor) {
     let repeated = choices(rec, "repeated", placement, x);
     repeat_rows(rec, placement, x, repeated);
     gather_rows(rec, repeated, placement.sources, rows);
 }
 
-pub(super) fn permute_backward(
+pub fn permute_backward(
     rec: &mut Recorder,
     placement: &Placement,
     d_rows: Tensor,
@@ -37,7 +37,7 @@ pub(super) fn permute_backward(
     launch(rec, kernel, dx, &params, &bindings);
 }
 
-pub(super) fn combine(
+pub fn combine(
     rec: &mut Recorder,
     placement: &Placement,
     rows: Tensor,
@@ -55,7 +55,7 @@ pub(super) fn combine(
     launch(rec, kernel, y, &params, &bindings);
 }
 
-pub(super) fn combine_backward(
+pub fn combine_backward(
     rec: &mut Recorder,
     placement: &Placement,
     saved: &CombineSaved,
@@ -96,19 +96,24 @@ fn gather_rows(rec: &mut Recorder, x: Tensor, index: Tensor, y: Tensor) {
 
 fn dot_rows(rec: &mut Recorder, placement: &Placement, factors: [Tensor; 2], d_gates: Tensor) {
     let [x, z] = factors;
-    let (kernel, grid) = per_row(rec, "permute/composed", "dot_rows", x.element, x.rows);
+    let (kernel, grid) = per_row(rec, "unfused/permute", "dot_rows", x.element, x.rows);
     let bindings = [x.bind("x", x.element), z.bind("z", x.element), d_gates.bind("d_gates", Element::F32)];
     rec.dispatch(kernel, &bindings, &params(x, placement.config.chosen, d_gates.stride), grid);
 }
 
 fn kernel(rec: &Recorder, entry: &'static str, result: Tensor) -> Kernel {
     let lanes = lanes_of(rec, result.stride4());
-    Kernel::new("permute/composed", entry, result.element).constant("LANES", lanes)
+    Kernel::new("unfused/permute", entry, result.element).constant("LANES", lanes)
 }
 
 fn launch(rec: &mut Recorder, kernel: Kernel, y: Tensor, params: &Params, bindings: &[Binding]) {
     let groups = y.stride4().div_ceil(lanes_of(rec, y.stride4()));
     rec.dispatch(kernel, bindings, params, fold_grid(u64::from(groups) * u64::from(y.rows)));
+}
+
+fn lanes_of(rec: &Recorder, stride4: u32) -> u32 {
+    let most = if rec.capabilities().tier == Tier::Software { 32 } else { 128 };
+    stride4.next_power_of_two().clamp(8, most)
 }
 
 fn params(wide: Tensor, chosen: u32, gates_stride: u32) -> Params {
