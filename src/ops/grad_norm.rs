@@ -75,7 +75,10 @@ pub const fn rate_column(group: usize) -> u32 {
 /// `rules`.
 #[track_caller]
 pub fn grad_norm(rec: &mut Recorder, gradients: &[Tensor], tensors: &StepTensors, rules: &StepRules) {
-    let (partials, rows) = square_sums(rec, gradients, tensors, rules);
+    let lengths: Vec<u64> = gradients.iter().map(length).collect();
+    let rows = Rows::of(&lengths).total();
+    let partials = rec.tensor("partials", 1, 2 * rows, Element::F32);
+    record_sums(rec, gradients, tensors, rules, partials, 0);
     finish_step(rec, partials, rows, tensors, rules);
 }
 
@@ -106,22 +109,8 @@ fn finish_step(rec: &mut Recorder, partials: Tensor, rows: u32, tensors: &StepTe
     rec.dispatch(kernel, &bindings, &Params { rows, ..params(tensors, rules) }, [1, 1, 1]);
 }
 
-/// Norm and number of non-finite groups of each row of `gradients`: (1, 2 rows), and how many rows there are.
-#[track_caller]
-pub(super) fn square_sums(
-    rec: &mut Recorder,
-    gradients: &[Tensor],
-    tensors: &StepTensors,
-    rules: &StepRules,
-) -> (Tensor, u32) {
-    let lengths: Vec<u64> = gradients.iter().map(length).collect();
-    let total = Rows::of(&lengths).total();
-    let partials = rec.tensor("partials", 1, 2 * total, Element::F32);
-    record_sums(rec, gradients, tensors, rules, partials, 0);
-    (partials, total)
-}
-
-/// The same for the shares of all ranks, of which this one sums its own.
+/// Norm and number of non-finite groups of each row of the shares of all ranks, of which this one sums its own: (1, 2 rows), and how
+/// many rows there are.
 fn gathered_sums(
     rec: &mut Recorder,
     gradients: &[Tensor],

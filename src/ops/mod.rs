@@ -22,7 +22,6 @@ pub mod l2_norm;
 pub mod latent_heads;
 pub mod layer_norm;
 pub mod linear_cross_entropy;
-pub mod local_norm;
 pub mod loss_scale;
 pub mod matmul;
 pub mod max_logit;

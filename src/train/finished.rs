@@ -20,8 +20,6 @@ pub struct FinishedStep {
     pub state: StepState,
     /// Where the loss scale stands after it, if it adapts.
     pub scaler: Option<LossScaleState>,
-    /// The sum of squares of each parameter's gradients, if it is asked for.
-    pub local_norms: Option<Vec<f32>>,
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
     /// What monitors left, for [`Board::values`](super::monitors::Board::values).
@@ -67,7 +65,6 @@ impl FinishedEvaluation {
 pub(super) struct StepReadback {
     state: Tensor,
     scaler: Option<Tensor>,
-    local_norms: Option<Tensor>,
     monitors: Vec<(PersistentId, u64)>,
     watched_sums: Option<PersistentId>,
     ahead_loss: Option<Tensor>,
@@ -81,7 +78,6 @@ impl StepReadback {
         Self {
             state: recordings.state,
             scaler: recordings.scaler.map(|scaler| scaler.state),
-            local_norms: recordings.local_norms,
             monitors: recordings.monitors.sources(),
             watched_sums: recordings.monitors.cleared(),
             ahead_loss: recordings.ahead_loss,
@@ -94,9 +90,8 @@ impl StepReadback {
     pub fn sources(&self) -> Vec<(PersistentId, u64)> {
         let state = persistent(self.state).map(|id| (id, size_of::<StepState>() as u64));
         let scaler = self.scaler.and_then(persistent).map(|id| (id, size_of::<LossScaleState>() as u64));
-        let norms = self.local_norms.and_then(persistent).map(|id| (id, self.local_norm_bytes() as u64));
         let monitors = self.monitors.iter().copied();
-        [state, scaler, norms].into_iter().flatten().chain(monitors).chain(self.sums()).collect()
+        [state, scaler].into_iter().flatten().chain(monitors).chain(self.sums()).collect()
     }
 
     /// Bytes of all of them.
@@ -114,7 +109,6 @@ impl StepReadback {
         let (state, rest) = bytes.split_at(size_of::<StepState>());
         let scaler_bytes = if self.scaler.is_some() { size_of::<LossScaleState>() } else { 0 };
         let (scaler, rest) = rest.split_at(scaler_bytes);
-        let (norms, rest) = rest.split_at(self.local_norm_bytes());
         let (monitors, rest) = rest.split_at(self.monitors.iter().map(|(_, bytes)| *bytes as usize).sum());
         let ahead_bytes = if self.ahead_loss.is_some() { size_of::<LossState>() } else { 0 };
         let (ahead, tallies) = rest.split_at(ahead_bytes);
@@ -125,16 +119,11 @@ impl StepReadback {
             step,
             state,
             scaler,
-            local_norms: self.local_norms.map(|_| bytemuck::pod_collect_to_vec(norms)),
             monitors: bytemuck::pod_collect_to_vec(monitors),
             ahead_loss: self.ahead_loss.map(|_| mean(&bytemuck::pod_read_unaligned(ahead))),
             mixture: self.experts.map(|experts| self.mixture(&experts, tallies)),
             at,
         }
-    }
-
-    fn local_norm_bytes(&self) -> usize {
-        self.local_norms.map_or(0, |norms| 4 * norms.cols as usize)
     }
 
     fn sums(&self) -> Vec<(PersistentId, u64)> {

@@ -27,8 +27,10 @@ use crate::settings::RunPlan;
 /// The monitors of a run. What is not asked for has no recording and no buffer.
 #[derive(Default)]
 pub struct Monitors {
-    /// Norms of gradients, moments and weights.
-    pub norms: Option<Norms>,
+    /// Norms of gradients.
+    pub gradients: Option<Norms>,
+    /// Norms of moments and weights.
+    pub states: Option<Norms>,
     /// Losses of micro-batches.
     pub losses: Option<MicroLosses>,
     /// The largest attention scores.
@@ -60,23 +62,29 @@ impl Monitors {
     /// # Errors
     /// A launch over WebGPU's limits.
     pub(super) fn new(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Self> {
-        let norms = Norms::new(run, persistents)?;
+        let gradients = Norms::of_gradients(run, persistents)?;
+        let states = Norms::of_states(run, persistents)?;
         let weighs_tokens = run.plan.settings.wrapper.calculate_per_token_loss;
-        let loss = norms.is_some().then_some(run.loss).filter(|_| weighs_tokens);
+        let loss = gradients.is_some().then_some(run.loss).filter(|_| weighs_tokens);
         let losses = MicroLosses::new(run, persistents);
         let stable_ranks = StableRanks::new(run, persistents)?;
-        Ok(Self { norms, losses, stable_ranks, logits: run.logits.clone(), loss })
+        Ok(Self { gradients, states, losses, stable_ranks, logits: run.logits.clone(), loss })
+    }
+
+    fn norms(&self) -> impl Iterator<Item = &Norms> {
+        self.gradients.iter().chain(&self.states)
     }
 
     /// All recordings.
     pub fn recordings(&self) -> impl Iterator<Item = &Recording> {
-        let norms = self.norms.iter().map(|norms| &norms.recording);
-        norms.chain(self.stable_ranks.iter().map(|ranks| &ranks.recording))
+        self.norms()
+            .map(|norms| &norms.recording)
+            .chain(self.stable_ranks.iter().map(|ranks| &ranks.recording))
     }
 
     /// Those that are replayed after the update of step number `step`, counted from 1.
     pub(super) fn due(&self, step: u64) -> impl Iterator<Item = &Recording> {
-        let norms = self.norms.iter().filter(move |norms| step.is_multiple_of(norms.interval));
+        let norms = self.norms().filter(move |norms| step.is_multiple_of(norms.interval));
         let ranks = self.stable_ranks.iter().filter(move |ranks| step.is_multiple_of(ranks.interval));
         norms.map(|norms| &norms.recording).chain(ranks.map(|ranks| &ranks.recording))
     }
@@ -88,7 +96,7 @@ impl Monitors {
 
     /// What the host reads after each step, and how many bytes of it: [`Board::values`] takes it in this order.
     pub(super) fn sources(&self) -> Vec<(PersistentId, u64)> {
-        let norms = self.norms.iter().map(|norms| &norms.sums);
+        let norms = self.norms().map(|norms| &norms.sums);
         let losses = self.losses.iter().map(|losses| &losses.rows);
         let logits = self.logits.iter().map(|logits| &logits.largest);
         let ranks =

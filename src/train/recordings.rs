@@ -8,7 +8,7 @@ use super::passes::{Passes, copies, sum_evaluation};
 use super::replicas::Replicas;
 use super::schedule_table::schedule_columns;
 use super::sharing::Sharing;
-use super::update::{LocalNorms, Update};
+use super::update::Update;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
@@ -48,8 +48,6 @@ pub struct Recordings {
     pub state: Tensor,
     /// What the loss scale adapts by, if it does.
     pub scaler: Option<LossScaler>,
-    /// The sum of squares of each parameter's gradients (1, parameters), if it is asked for; a frozen one's stays 0.
-    pub local_norms: Option<Tensor>,
     /// `LossState` of the training batches.
     pub loss: Tensor,
     /// `LossState` of the evaluation batches.
@@ -100,12 +98,6 @@ impl Recordings {
         let state = StepState::tensor(&mut persistents, "step state");
         let adaptation = plan.settings.wrapper.scale_sense.adaptation();
         let scaler = adaptation.map(|adaptation| scaler(&adaptation, &mut persistents));
-        let parameters = layout.parameters.len() as u32;
-        let local_norms = plan.settings.wrapper.local_norm.then(|| {
-            let mut norms = |label| persistents.tensor(label, 1, parameters, Element::F32);
-            let all = norms("local norms");
-            LocalNorms { all, own: if sharing.shares_norm() { norms("own local norms") } else { all } }
-        });
         let loss = LossState::tensor(&mut persistents, "loss state");
         let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
         let counts_correct = plan.settings.metric.accuracy;
@@ -157,7 +149,6 @@ impl Recordings {
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),
             scaler,
-            local_norms,
             sharing: &sharing,
             layout: &layout,
             places: &places,
@@ -200,7 +191,6 @@ impl Recordings {
             sharing,
             state,
             scaler,
-            local_norms: local_norms.map(|norms| norms.all),
             loss,
             eval_loss,
             eval_correct,

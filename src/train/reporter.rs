@@ -106,7 +106,7 @@ impl Reporter<'_> {
             global_norm: state.grad_norm,
             loss_scale: state.loss_scale as f64,
             overflow: state.is_overflow != 0,
-            local_norm: finished.local_norms.clone(),
+            local_norm: self.board.squares(finished),
             is_skip: self.skips_spikes.then_some(state.halt == SKIPPED),
             tokens_per_second: self.tokens_per_step as f64 * 1e3 / step_ms,
             step_ms: *step_ms,

@@ -12,13 +12,12 @@ use crate::model::places::{Places, Run};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, grad_norm_of_shares, rate_column};
 use crate::ops::hot_experts::hot_experts;
-use crate::ops::local_norm::local_norm;
 use crate::ops::loss_scale::{LossScaler, loss_scale};
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::rounding::Rounding;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
-use crate::record::{Collective, Recorder, Recording, Span, Tensor};
+use crate::record::{Recorder, Recording, Tensor};
 use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
 use std::ops::Range;
 
@@ -33,8 +32,6 @@ pub(super) struct Update<'a> {
     pub rules: StepRules,
     /// What the loss scale adapts by, if it does.
     pub scaler: Option<LossScaler>,
-    /// Receives the sum of squares of each parameter's gradients, if it is asked for.
-    pub local_norms: Option<LocalNorms>,
     /// Which part of the parameters this rank updates.
     pub sharing: &'a Sharing,
     pub layout: &'a ArenaLayout,
@@ -63,9 +60,6 @@ impl Update<'_> {
             None => grad_norm(rec, &gradients, &self.tensors, &self.rules),
             Some(shares) => grad_norm_of_shares(rec, &gradients, &self.tensors, &self.rules, &shares),
         });
-        if let Some(norms) = &self.local_norms {
-            rec.scope("local_norm", |rec| self.local_norms(rec, norms));
-        }
         if let Some(scaler) = &self.scaler {
             rec.scope("loss_scale", |rec| loss_scale(rec, scaler, self.tensors.state));
         }
@@ -104,32 +98,10 @@ impl Update<'_> {
         parts.enumerate().map(part).collect()
     }
 
-    /// The sum of squares of each trained parameter's gradients.
-    fn local_norms(&self, rec: &mut Recorder, norms: &LocalNorms) {
-        let trained = (0..).zip(&self.layout.parameters).filter(|(_, (spec, _))| spec.trains);
-        for (index, (spec, parts)) in trained {
-            let gradients: Vec<Tensor> =
-                parts.iter().flat_map(|part| self.gradients_of(spec, part)).collect();
-            if !gradients.is_empty() {
-                local_norm(rec, &gradients, &self.tensors, &self.rules, norms.own, index);
-            }
-        }
-        if norms.own != norms.all {
-            let [addends, sums] = [norms.own, norms.all].map(|norms| vec![Span::of(&norms)]);
-            rec.exchange("norms", Collective::AllReduce { addends, sums }, &self.sharing.shards.block());
-        }
-    }
-
     /// The gradients of a segment in this rank's share of the norm.
     fn normed_gradients(&self, segment: usize) -> Vec<Tensor> {
         let ranges = self.sharing.normed(self.layout, segment).into_iter();
         ranges.map(|range| self.arenas.gradients.range(segment, range)).collect()
-    }
-
-    /// What of a part's gradients is in this rank's share of the norm.
-    fn gradients_of(&self, spec: &Spec, part: &Part) -> Vec<Tensor> {
-        let shared = self.sharing.normed_of(self.layout, spec, part).into_iter();
-        shared.map(|range| self.arenas.gradients.range(part.segment, range)).collect()
     }
 
     /// AdamW on all parameters of a part at once.
@@ -231,15 +203,6 @@ impl Update<'_> {
             rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors, &settings));
         }
     }
-}
-
-/// Where the sum of squares of each parameter's gradients goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LocalNorms {
-    /// The sums over what this rank has of the gradients. It is cleared at the start and keeps 0 where it has nothing.
-    pub own: Tensor,
-    /// Those over all ranks; the same tensor if every rank has all gradients.
-    pub all: Tensor,
 }
 
 /// A part of a segment that this rank updates.

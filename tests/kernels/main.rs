@@ -19,7 +19,6 @@ mod half;
 mod lanes;
 mod latent_heads;
 mod linear_cross_entropy;
-mod local_norm;
 mod loss_scale;
 mod masks;
 mod matmul;

@@ -7,6 +7,7 @@ use gristmill::ranks::Ranks;
 use gristmill::report::expert_load::MixtureReport;
 use gristmill::settings::RunPlan;
 use gristmill::train::length::RunLength;
+use gristmill::train::monitors::Board;
 use gristmill::train::{FinishedStep, Trainer};
 use pollster::block_on;
 use std::path::Path;
@@ -73,9 +74,10 @@ impl Setup {
         block_on(trainer.wait()).expect("the device");
         finished.extend(trainer.finished_steps().expect("states"));
         assert_eq!(finished.len() as u64, steps, "each step gives one state");
+        let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
         Trained {
             states: finished.iter().map(|step| step.state).collect(),
-            local_norms: finished.iter().filter_map(|step| step.local_norms.clone()).collect(),
+            local_norms: finished.iter().filter_map(|step| board.squares(step)).collect(),
             reports: finished.into_iter().filter_map(|step| step.mixture).collect(),
             weights: tensors(&trainer, |arenas| &arenas.weights),
             gradients: tensors(&trainer, |arenas| &arenas.gradients),

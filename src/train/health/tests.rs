@@ -11,7 +11,6 @@ fn finished(state: StepState) -> FinishedStep {
         step: 0,
         state,
         scaler: None,
-        local_norms: None,
         monitors: Vec::new(),
         ahead_loss: None,
         mixture: None,

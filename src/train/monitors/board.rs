@@ -1,14 +1,13 @@
 //! From what the device computed to numbers with tags.
 
 use super::spectra::stable_ranks;
-use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Watched, words_of};
+use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Norms, Watched, words_of};
 use crate::model::arena::ArenaLayout;
-use crate::model::parameters::UpdateRule;
 use crate::ops::squares::SquareSum;
 use crate::ops::step_state::LossState;
 use crate::record::{State, Tensor};
 use crate::report::monitors::{Goes, MonitorFormats, MonitorValue, Numbers};
-use crate::settings::{Formats, Monitor, OptimizerKind, RunPlan, StableRank};
+use crate::settings::{Formats, Monitor, RunPlan, StableRank};
 use crate::train::finished::FinishedStep;
 
 /// Makes the numbers of `monitor_config` of what the device leaves after a step.
@@ -16,8 +15,11 @@ use crate::train::finished::FinishedStep;
 pub struct Board {
     config: Monitor,
     formats: MonitorFormats,
-    /// Tag and kind of each norm.
-    norms: Vec<(String, Watched)>,
+    /// The norms of gradients and of states, each with its tag if it is reported.
+    gradients: Vec<(Watched, Option<String>)>,
+    states: Vec<(Watched, Option<String>)>,
+    /// How many parameters the model has, where sums of squares of their gradients are asked for.
+    squares: Option<usize>,
     losses: Option<MicroLosses>,
     logits: Option<MaxLogits>,
     stable_rank: StableRank,
@@ -31,14 +33,17 @@ pub struct Board {
 
 impl Board {
     /// The numbers of `monitors`, for the parameters in `layout`.
-    pub(in crate::train) fn new(plan: &RunPlan, monitors: &Monitors, layout: &ArenaLayout) -> Self {
+    pub fn new(plan: &RunPlan, monitors: &Monitors, layout: &ArenaLayout) -> Self {
         let runner = &plan.settings.runner;
-        let norms = monitors.norms.iter().flat_map(|norms| &norms.watched);
+        let watched =
+            |norms: &Option<Norms>| norms.iter().flat_map(|norms| norms.watched.clone()).collect::<Vec<_>>();
         let config = plan.settings.monitor.clone();
         Self {
             formats: formats(&config, plan.settings.stable_rank.as_ref()),
             config,
-            norms: norms.map(|watched| (tag(plan, layout, *watched), *watched)).collect(),
+            gradients: watched(&monitors.gradients),
+            states: watched(&monitors.states),
+            squares: plan.settings.wrapper.local_norm.then_some(layout.parameters.len()),
             losses: monitors.losses.clone(),
             logits: monitors.logits.clone(),
             stable_rank: plan.settings.stable_rank.clone().unwrap_or_default(),
@@ -57,21 +62,18 @@ impl Board {
     /// The numbers of a step that took `step_ms`, in the order of the log; none where none is due.
     pub fn values(&self, finished: &FinishedStep, step_ms: f64) -> Vec<MonitorValue> {
         let mut values = Vec::new();
-        let (loss, rest) = finished.monitors.split_at(self.loss_words);
-        let (sums, rest) = rest.split_at(4 * self.norms.len());
+        let (gradients, rest) = self.gradient_norms(finished);
+        let (states, rest) = rest.split_at(4 * self.states.len());
         let words = |tensor: Option<&Tensor>| tensor.map_or(0, |tensor| words_of(tensor) as usize);
         let (losses, rest) = rest.split_at(words(self.losses.as_ref().map(|of| &of.rows)));
         let (logits, spectra) = rest.split_at(words(self.logits.as_ref().map(|of| &of.largest)));
         if self.config.monitor_on && finished.step.is_multiple_of(self.config.step_interval) {
-            let norms = self.norms(finished, loss, sums);
-            let (gradients, others): (Vec<_>, Vec<_>) =
-                norms.into_iter().partition(|(watched, _)| matches!(watched, Watched::Gradient(_)));
-            values.extend(gradients.into_iter().map(|(_, value)| value));
+            values.extend(tagged(&self.gradients, gradients));
             if self.config.device_local_norm_format.is_on() {
                 values.push(MonitorValue::one("device_local_norm", finished.state.grad_norm.into()));
             }
             values.extend(self.losses.iter().flat_map(|of| self.losses(&of.of_micro_batches(losses))));
-            values.extend(others.into_iter().map(|(_, value)| value));
+            values.extend(tagged(&self.states, norms(states)));
             values.extend(self.linearity(step_ms));
             values.extend(self.logits.iter().flat_map(|of| of.values(logits)));
         }
@@ -81,14 +83,23 @@ impl Board {
         values
     }
 
-    fn norms(&self, finished: &FinishedStep, loss: &[f32], sums: &[f32]) -> Vec<(Watched, MonitorValue)> {
-        let sums: &[SquareSum] = bytemuck::cast_slice(sums);
+    /// The sum of squares of each parameter's gradients, if `runner_wrapper.local_norm` asks for them; 0 of a frozen one.
+    pub fn squares(&self, finished: &FinishedStep) -> Option<Vec<f32>> {
+        let mut squares = vec![0.0; self.squares?];
+        for ((watched, _), norm) in self.gradients.iter().zip(self.gradient_norms(finished).0) {
+            if let Watched::Gradient(index) = watched {
+                squares[*index] = (norm * norm) as f32;
+            }
+        }
+        Some(squares)
+    }
+
+    /// The norms of gradients, and what the device leaves after them.
+    fn gradient_norms<'a>(&self, finished: &'a FinishedStep) -> (Vec<f64>, &'a [f32]) {
+        let (loss, rest) = finished.monitors.split_at(self.loss_words);
+        let (sums, rest) = rest.split_at(4 * self.gradients.len());
         let factor = self.unscaling(finished, loss);
-        let value = |((tag, watched), sum): (&(String, Watched), &SquareSum)| {
-            let factor = if matches!(watched, Watched::Gradient(_)) { factor } else { 1.0 };
-            (*watched, MonitorValue::one(tag.as_str(), factor * sum.norm()))
-        };
-        self.norms.iter().zip(sums).map(value).collect()
+        (norms(sums).into_iter().map(|norm| factor * norm).collect(), rest)
     }
 
     /// What the gradients in the arena are multiplied by to be those of the step's mean loss.
@@ -166,19 +177,12 @@ fn formats(config: &Monitor, stable_rank: Option<&StableRank>) -> MonitorFormats
     formats
 }
 
-fn tag(plan: &RunPlan, layout: &ArenaLayout, watched: Watched) -> String {
-    let spec = |index: usize| &layout.parameters[index].0;
-    match watched {
-        Watched::Gradient(index) => format!("local_norm/{}", spec(index).path),
-        Watched::FirstMoment(index) => {
-            let is_adam = match plan.optimizer.kind {
-                OptimizerKind::AdamW(_) => true,
-                OptimizerKind::Muon(_) => spec(index).rule == UpdateRule::Elementwise,
-                OptimizerKind::Sgd(_) => false,
-            };
-            format!("{}/{}", if is_adam { "adam_m_norm" } else { "momentum_norm" }, spec(index).path)
-        }
-        Watched::SecondMoment(index) => format!("adam_v_norm/{}", spec(index).path),
-        Watched::Weights => "weight_norm".to_string(),
-    }
+fn norms(sums: &[f32]) -> Vec<f64> {
+    bytemuck::cast_slice(sums).iter().map(SquareSum::norm).collect()
+}
+
+/// The norms that are reported.
+fn tagged(watched: &[(Watched, Option<String>)], norms: Vec<f64>) -> impl Iterator<Item = MonitorValue> {
+    let tags = watched.iter().map(|(_, tag)| tag.as_deref());
+    tags.zip(norms).filter_map(|(tag, norm)| Some(MonitorValue::one(tag?, norm)))
 }

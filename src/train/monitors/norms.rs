@@ -1,20 +1,22 @@
-//! Norms of gradients, moments and weights, as sums of squares that are computed after the update.
+//! Norms of gradients, moments and weights, as sums of squares that are computed after the update. Those of gradients are also what
+//! `runner_wrapper.local_norm` asks for, after every step and of all parameters that train.
 
 use super::Watchable;
 use crate::element::Element;
 use crate::error::Result;
 use crate::model::arena::{Arena, Part};
 use crate::model::groups::Selection;
-use crate::model::parameters::Spec;
+use crate::model::parameters::{Spec, UpdateRule};
 use crate::ops::squares::squares;
 use crate::record::{Collective, Persistents, Recorder, Recording, Span, Tensor};
+use crate::settings::OptimizerKind;
 
-/// The norms of a run.
+/// Norms that are computed after the same steps.
 pub struct Norms {
     /// They are computed after every so many steps.
     pub interval: u64,
-    /// What each sum is of.
-    pub watched: Vec<Watched>,
+    /// What each sum is of, and its tag if `monitor_config` reports it.
+    pub watched: Vec<(Watched, Option<String>)>,
     /// A [`SquareSum`](crate::ops::squares::SquareSum) for each.
     pub sums: Tensor,
     /// Computes them.
@@ -35,21 +37,48 @@ pub enum Watched {
 }
 
 impl Norms {
-    /// Those that the run asks for; `None` if there are none.
+    /// Those of gradients; `None` if nothing asks for them.
     ///
     /// # Errors
     /// A launch over WebGPU's limits.
-    pub(super) fn new(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
-        let watched = run.watched();
+    pub(super) fn of_gradients(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
+        let (settings, layout) = (&run.plan.settings, run.layout);
+        let is_reported = settings.monitor.local_norm_format.is_on();
+        let reported = if is_reported { run.selected() } else { vec![] };
+        let trained = 0..if settings.wrapper.local_norm { layout.parameters.len() } else { 0 };
+        let all: Vec<usize> = trained.filter(|&index| layout.parameters[index].0.trains).collect();
+        let watched = if all.is_empty() { reported.clone() } else { all };
+        let tag = |index| reported.contains(&index).then(|| run.tag(Watched::Gradient(index)));
+        let watched = watched.into_iter().map(|index| (Watched::Gradient(index), tag(index))).collect();
+        let interval = if settings.wrapper.local_norm { 1 } else { settings.monitor.step_interval };
+        Self::new("gradient_norms", run, watched, interval, persistents)
+    }
+
+    /// Those of moments and weights; `None` if nothing asks for them.
+    ///
+    /// # Errors
+    /// A launch over WebGPU's limits.
+    pub(super) fn of_states(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
+        let watched = run.states().into_iter().map(|watched| (watched, Some(run.tag(watched)))).collect();
+        Self::new("watched_norms", run, watched, run.plan.settings.monitor.step_interval, persistents)
+    }
+
+    fn new(
+        name: &'static str,
+        run: &Watchable<'_>,
+        watched: Vec<(Watched, Option<String>)>,
+        interval: u64,
+        persistents: &mut Persistents,
+    ) -> Result<Option<Self>> {
         if watched.is_empty() {
             return Ok(None);
         }
         let mut sums = |label| persistents.tensor(label, watched.len() as u32, 4, Element::F32);
-        let all = sums("watched norms");
+        let all = sums(name.to_string());
         // Keeps 0 where this rank has nothing.
-        let own = if run.sharing.shares_norm() { sums("own watched norms") } else { all };
-        let mut rec = Recorder::new("watched_norms", run.capabilities);
-        for (index, watched) in (0..).zip(&watched) {
+        let own = if run.sharing.shares_norm() { sums(format!("own {name}")) } else { all };
+        let mut rec = Recorder::new(name, run.capabilities);
+        for (index, (watched, _)) in (0..).zip(&watched) {
             let parts = run.parts(*watched);
             if !parts.is_empty() {
                 rec.scope(run.scope(*watched), |rec| squares(rec, &parts, own, index));
@@ -57,40 +86,53 @@ impl Norms {
         }
         if own != all {
             let [addends, sums] = [own, all].map(|sums| vec![Span::of(&sums)]);
-            rec.exchange(
-                "watched_norms",
-                Collective::AllReduce { addends, sums },
-                &run.sharing.shards.block(),
-            );
+            rec.exchange(name, Collective::AllReduce { addends, sums }, &run.sharing.shards.block());
         }
-        let interval = run.plan.settings.monitor.step_interval;
         Ok(Some(Self { interval, watched, sums: all, recording: rec.try_finish()? }))
     }
 }
 
 impl Watchable<'_> {
-    /// What is watched, in the order in which it is logged.
-    fn watched(&self) -> Vec<Watched> {
+    /// The parameters whose norms `monitor_config` reports one by one, by their numbers.
+    fn selected(&self) -> Vec<usize> {
         let monitor = &self.plan.settings.monitor;
-        let selection = Selection::new(&monitor.target, monitor.invert).ok();
-        let is_selected =
-            |spec: &Spec| spec.trains && selection.as_ref().is_some_and(|selection| selection.takes(spec));
-        let selected: Vec<usize> = (0..self.layout.parameters.len())
-            .filter(|&index| is_selected(&self.layout.parameters[index].0))
-            .collect();
-        let each = |is_on: bool, of: fn(usize) -> Watched, arena: &Arena| {
-            let held = selected.iter().filter(|&&index| arena.holds(&self.layout.parameters[index].1));
-            held.filter(|_| is_on).map(|&index| of(index)).collect::<Vec<_>>()
+        let Ok(selection) = Selection::new(&monitor.target, monitor.invert) else { return vec![] };
+        let is_selected = |spec: &Spec| spec.trains && selection.takes(spec);
+        let all = 0..self.layout.parameters.len();
+        all.filter(|&index| is_selected(&self.layout.parameters[index].0)).collect()
+    }
+
+    /// The moments and weights that are watched, in the order in which they are logged.
+    fn states(&self) -> Vec<Watched> {
+        let monitor = &self.plan.settings.monitor;
+        let moments = if monitor.optimizer_state_format.is_on() { self.selected() } else { vec![] };
+        let each = |of: fn(usize) -> Watched, arena: &Arena| {
+            let held = moments.iter().filter(|&&index| arena.holds(&self.layout.parameters[index].1));
+            held.map(|&index| of(index)).collect::<Vec<_>>()
         };
-        let [gradients, moments] =
-            [monitor.local_norm_format, monitor.optimizer_state_format].map(|formats| formats.is_on());
-        let weights = monitor.weight_state_format.is_on().then_some(Watched::Weights);
-        each(gradients, Watched::Gradient, &self.arenas.gradients)
+        each(Watched::FirstMoment, &self.arenas.first_moments)
             .into_iter()
-            .chain(each(moments, Watched::FirstMoment, &self.arenas.first_moments))
-            .chain(each(moments, Watched::SecondMoment, &self.arenas.second_moments))
-            .chain(weights)
+            .chain(each(Watched::SecondMoment, &self.arenas.second_moments))
+            .chain(monitor.weight_state_format.is_on().then_some(Watched::Weights))
             .collect()
+    }
+
+    /// The name under which `monitor_config` reports a norm.
+    fn tag(&self, watched: Watched) -> String {
+        let spec = |index: usize| &self.layout.parameters[index].0;
+        match watched {
+            Watched::Gradient(index) => format!("local_norm/{}", spec(index).path),
+            Watched::FirstMoment(index) => {
+                let is_adam = match self.plan.optimizer.kind {
+                    OptimizerKind::AdamW(_) => true,
+                    OptimizerKind::Muon(_) => spec(index).rule == UpdateRule::Elementwise,
+                    OptimizerKind::Sgd(_) => false,
+                };
+                format!("{}/{}", if is_adam { "adam_m_norm" } else { "momentum_norm" }, spec(index).path)
+            }
+            Watched::SecondMoment(index) => format!("adam_v_norm/{}", spec(index).path),
+            Watched::Weights => "weight_norm".to_string(),
+        }
     }
 
     /// What of it is in this rank's share of the norm: flat tensors.
