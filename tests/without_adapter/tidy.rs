@@ -169,7 +169,9 @@ fn documents_name_files_that_exist() {
     const FOLDERS: [&str; 6] = ["src", "shaders", "tests", "benches", "examples", "configs"];
     let paths: Vec<String> = FOLDERS.into_iter().flat_map(paths_below).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+    let pages = paths.iter().filter(|path| path.starts_with("configs/") && path.ends_with(".md"));
+    let root_pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+    for document in root_pages.into_iter().chain(pages.map(String::as_str)) {
         let text = fs::read_to_string(root.join(document)).expect("a document");
         let quoted = text.split('`').map(|part| part.trim_end_matches('/'));
         let is_path = |part: &&str| {
