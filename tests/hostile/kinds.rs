@@ -226,11 +226,10 @@ pub static megatron: Kind = Kind {
 
 pub static mindrecord: Kind = Kind {
     name: "mindrecord",
-    targets: &["columns.mindrecord", "columns.mindrecord.db", "shards.mindrecord0", "shards.mindrecord1.db"],
+    targets: &["columns.mindrecord", "shards.mindrecord0", "shards.mindrecord1"],
     prepare: |folder| {
         for name in ["columns.mindrecord", "shards.mindrecord0", "shards.mindrecord1"] {
             copy(&format!("tests/data/mindrecord/{name}"), folder, name);
-            copy(&format!("tests/data/mindrecord/{name}.db"), folder, &format!("{name}.db"));
         }
     },
     read: |folder| {

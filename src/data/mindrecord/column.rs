@@ -37,6 +37,14 @@ pub(super) struct Numbers<'a> {
 }
 
 impl Encoding {
+    /// Whether these bytes are an array: its numbers end where the bytes do.
+    pub fn fills(self, bytes: &[u8]) -> bool {
+        self.numbers(bytes).is_some_and(|numbers| {
+            let widths = (0..numbers.len).map(|number| numbers.width(number));
+            widths.sum::<usize>() == numbers.bytes.len()
+        })
+    }
+
     /// The numbers of an array with these bytes; `None` if the bytes cannot be such an array.
     pub fn numbers(self, bytes: &[u8]) -> Option<Numbers<'_>> {
         let numbers = |widths, bytes, len| Numbers { encoding: self, widths, bytes, next: 0, len };
@@ -60,12 +68,12 @@ impl Numbers<'_> {
         self.len
     }
 
-    /// Bytes of the next element.
-    fn width(&self) -> usize {
+    /// Bytes of an element.
+    fn width(&self, number: usize) -> usize {
         match self.encoding {
             Encoding::Int32 => 4,
             Encoding::Int64 => 8,
-            Encoding::Compressed => 1 << ((self.widths[self.next / 4] >> (6 - 2 * (self.next % 4))) & 3),
+            Encoding::Compressed => 1 << ((self.widths[number / 4] >> (6 - 2 * (number % 4))) & 3),
         }
     }
 }
@@ -77,7 +85,7 @@ impl Iterator for Numbers<'_> {
         if self.next == self.len {
             return None;
         }
-        let (own, rest) = self.bytes.split_at_checked(self.width())?;
+        let (own, rest) = self.bytes.split_at_checked(self.width(self.next))?;
         let is_negative = own.last().is_some_and(|byte| byte & 0x80 != 0);
         let mut word = [if is_negative { 0xff } else { 0 }; 8];
         word[..own.len()].copy_from_slice(own);
@@ -128,6 +136,8 @@ mod tests {
             i64::MIN,
         ];
         assert_eq!(numbers.collect::<Vec<_>>(), wanted);
+        let fills = |bytes: &[u8]| Encoding::Compressed.fills(bytes);
+        assert!(fills(&bytes) && !fills(&bytes[..50]) && !fills(&[&bytes[..], &[0]].concat()));
         let cut = Encoding::Compressed.numbers(&bytes[..50]).unwrap();
         assert!(cut.count() < 21, "what is cut off is missing");
         assert!(Encoding::Compressed.numbers(&bytes[..12]).is_none());
@@ -139,6 +149,7 @@ mod tests {
         let bytes = [1, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff];
         assert_eq!(Encoding::Int32.numbers(&bytes).unwrap().collect::<Vec<_>>(), [1, -2]);
         assert_eq!(Encoding::Int64.numbers(&bytes).unwrap().collect::<Vec<_>>(), [1 - (2 << 32)]);
+        assert!(Encoding::Int64.fills(&bytes) && !Encoding::Int32.fills(&bytes[1..]));
         assert!(Encoding::Int64.numbers(&bytes[1..]).is_none());
     }
 }

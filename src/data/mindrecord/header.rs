@@ -22,8 +22,8 @@ pub(super) struct Header {
     pub pages: Vec<Page>,
     /// The columns in the order of their names.
     pub columns: Vec<Column>,
-    /// Number of columns in the pages of arrays.
-    pub blob_columns: usize,
+    /// The columns in the pages of arrays, in their order there: how each stores whole numbers, if it does.
+    pub blob_columns: Vec<Option<Encoding>>,
     /// Length of the header in bytes: where page 0 starts.
     header_bytes: u64,
     /// Distance between the starts of two pages in bytes.
@@ -93,12 +93,6 @@ impl Header {
         self.header_bytes + page.number * self.page_bytes
     }
 
-    /// The number of the page that holds a byte of the file, and where it is within that page.
-    pub fn locate(&self, position: u64) -> (u64, u64) {
-        let position = position - self.header_bytes;
-        (position / self.page_bytes, position % self.page_bytes)
-    }
-
     fn check(written: Written, file_bytes: u64) -> Result<Self, String> {
         let is_compressed = match written.version.as_str() {
             "2.0" => false,
@@ -119,6 +113,8 @@ impl Header {
             let place = blobs.iter().position(|blob| blob == name);
             Column::new(name, described, place, is_compressed)
         });
+        let columns: Vec<Column> = columns.collect();
+        let encoding = |blob: &String| columns.iter().find(|column| column.name == *blob)?.encoding;
         let mut pages = written.page.unwrap_or_default();
         pages.sort_by_key(|page| (!page.is_blob(), page.start_row, page.number));
         for page in &pages {
@@ -132,8 +128,8 @@ impl Header {
         Ok(Self {
             shards: written.shard_addresses,
             pages,
-            columns: columns.collect(),
-            blob_columns: blobs.len(),
+            blob_columns: blobs.iter().map(encoding).collect(),
+            columns,
             header_bytes: written.header_size,
             page_bytes: written.page_size,
         })

@@ -102,7 +102,7 @@ impl<'a> Columns<'a> {
             if *shift.get_or_insert(found) != found {
                 return Err(unequal(&file, row, seq_length));
             }
-            if masks.map(|mask| file.len_of(row, mask)).transpose()?.is_some_and(|len| len < seq_length) {
+            if masks.is_some_and(|mask| file.len_of(row, mask) < seq_length) {
                 let message =
                     format!("the mask of row {row} is shorter than its tokens; write the file again");
                 return Err(Error::file(file.path(), message));
@@ -131,9 +131,8 @@ fn shift_of(
     labels: Option<NumberColumn>,
     seq_length: usize,
 ) -> Result<usize> {
-    let len = file.len_of(row, tokens)?;
-    let labelled = labels.map(|labels| file.len_of(row, labels)).transpose()?;
-    if labelled.is_some_and(|labelled| labelled != len) {
+    let len = file.len_of(row, tokens);
+    if labels.is_some_and(|labels| file.len_of(row, labels) != len) {
         let message =
             format!("row {row} has {len} tokens and another number of labels; write the file again");
         return Err(Error::file(file.path(), message));

@@ -1,17 +1,14 @@
-//! Data sets of MindSpore: MindRecord's data files, each beside its index.
+//! Data sets of MindSpore: MindRecord's data files.
 //!
-//! A data file `x` starts with a header ([`header`]), followed by pages of one size. Pages of arrays hold row after row, each
+//! A data file starts with a header ([`header`]), followed by pages of one size. Pages of arrays hold row after row, each
 //! with its length (64 bits, little-endian) in front. A row with several columns has the length of each (64 bits, big-endian)
 //! in front of it; how a column stores numbers is in [`column`]. Other pages hold scalars and text, which nobody trains on.
-//! The index `x.db` ([`index`]) has the place of each row, which the pages say as well: a file whose pages and index disagree
-//! is refused.
+//! The index that MindSpore writes beside a data file, `x.db`, says where each row is. The pages say it too, so it is not read.
 
 mod column;
 mod header;
-mod index;
 mod loader;
 mod part;
-mod sqlite;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +17,6 @@ use memmap2::Mmap;
 
 use self::column::{Column, Encoding, Numbers};
 use self::header::{Header, Page};
-use self::index::Place;
 pub(super) use self::loader::{load, open_all};
 pub use self::part::RowPart;
 use super::files;
@@ -29,7 +25,7 @@ use crate::error::{Error, Result};
 /// Bytes of the length in front of a row and of a column.
 const LENGTH_BYTES: usize = 8;
 
-/// One data file, memory-mapped, that agrees with its index.
+/// One data file, memory-mapped, whose rows were checked when it was opened.
 #[derive(Debug)]
 pub struct MindRecordFile {
     path: PathBuf,
@@ -53,10 +49,10 @@ struct Row {
 }
 
 impl MindRecordFile {
-    /// Opens a data file, for which its index must be there.
+    /// Opens a data file, and checks that the columns of each row are as long as the row and hold what they say.
     ///
     /// # Errors
-    /// If it is not a MindRecord file or was cut, or its index is missing or another file's.
+    /// If it is not a MindRecord file, or was cut or damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let map = files::map(path)?;
         let read = Header::read(&map).and_then(|header| {
@@ -64,8 +60,15 @@ impl MindRecordFile {
             Ok((header, rows))
         });
         let (header, rows) = read.map_err(|message| Error::file(path, message))?;
-        index::check(path, rows.len(), |row| rows[row].place(&header))?;
-        Ok(Self { path: path.to_path_buf(), map, header, rows })
+        let file = Self { path: path.to_path_buf(), map, header, rows };
+        match (0..file.rows()).find(|row| file.check(*row).is_none()) {
+            Some(row) => {
+                let message =
+                    format!("row {row} is malformed: its columns do not fill it; copy the file again");
+                Err(Error::file(path, message))
+            }
+            None => Ok(file),
+        }
     }
 
     /// The path of the file.
@@ -109,18 +112,14 @@ impl MindRecordFile {
 
     /// Number of elements of a row's array.
     ///
-    /// # Errors
-    /// If the array is malformed.
-    ///
     /// # Panics
     /// If there are fewer rows.
     #[track_caller]
-    pub fn len_of(&self, row: usize, column: NumberColumn) -> Result<usize> {
-        let numbers = self.numbers(row, column).map(|numbers| numbers.len());
-        numbers.ok_or_else(|| Error::file(&self.path, format!("row {row} is malformed; copy the file again")))
+    pub fn len_of(&self, row: usize, column: NumberColumn) -> usize {
+        self.numbers(row, column).map_or(0, |numbers| numbers.len())
     }
 
-    /// The elements of a row's array. What a damaged file lacks is missing at the end.
+    /// The elements of a row's array. If another program has cut or changed the file since it was opened, some may be missing.
     ///
     /// # Panics
     /// If there are fewer rows.
@@ -129,25 +128,38 @@ impl MindRecordFile {
         self.numbers(row, column).into_iter().flatten()
     }
 
+    /// The numbers of a row's array; `None` if the file has changed since it was opened.
     #[track_caller]
     fn numbers(&self, row: usize, column: NumberColumn) -> Option<Numbers<'_>> {
-        let Row { start, len } = self.rows[row];
-        let mut rest = &self.map[start..start + len];
-        if self.header.blob_columns == 1 {
-            return column.encoding.numbers(rest);
-        }
+        let mut rest = self.bytes(row);
         for _ in 0..column.place {
-            take(&mut rest, u64::from_be_bytes)?;
+            self.next_column(&mut rest)?;
         }
-        column.encoding.numbers(take(&mut rest, u64::from_be_bytes)?)
+        column.encoding.numbers(self.next_column(&mut rest)?)
     }
-}
 
-impl Row {
-    /// Where the index should have the row, its length included.
-    fn place(self, header: &Header) -> Place {
-        let (page, start) = header.locate((self.start - LENGTH_BYTES) as u64);
-        Place { page, start, end: start + (LENGTH_BYTES + self.len) as u64 }
+    /// `None` if the columns of a row do not fill it, or one of them is not stored as its type says.
+    fn check(&self, row: usize) -> Option<()> {
+        let mut rest = self.bytes(row);
+        for encoding in &self.header.blob_columns {
+            let own = self.next_column(&mut rest)?;
+            encoding.is_none_or(|encoding| encoding.fills(own)).then_some(())?;
+        }
+        rest.is_empty().then_some(())
+    }
+
+    #[track_caller]
+    fn bytes(&self, row: usize) -> &[u8] {
+        let Row { start, len } = self.rows[row];
+        &self.map[start..start + len]
+    }
+
+    /// Takes the next column off what is left of a row. The only column of a row has no length in front.
+    fn next_column<'a>(&self, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+        match self.header.blob_columns.len() {
+            1 => Some(std::mem::take(rest)),
+            _ => take(rest, u64::from_be_bytes),
+        }
     }
 }
 

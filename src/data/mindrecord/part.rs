@@ -68,7 +68,8 @@ impl RowPart {
 }
 
 impl Reading {
-    /// The tokens of a row from place `start`. What a damaged row lacks reads as no token, which no vocabulary has.
+    /// The tokens of a row from place `start`. What a file lacks that has changed since the start reads as no token, which no
+    /// vocabulary has.
     fn tokens(&self, row: usize, start: usize, out: &mut [u32]) {
         out.fill(NO_TOKEN);
         let ids = self.file.elements(row, self.tokens).skip(start);

@@ -65,10 +65,8 @@ pub fn copy_mindrecord(config: &MindRecordRows, mut progress: impl FnMut(u64, u6
 
 /// The token ids of a row.
 fn ids(file: &MindRecordFile, column: NumberColumn, row: usize) -> Result<Vec<u32>> {
-    let len = file.len_of(row, column)?;
     let ids = file.elements(row, column).map(|id| u32::try_from(id).ok().filter(|id| *id < u32::MAX));
-    let ids: Option<Vec<u32>> = ids.collect();
-    ids.filter(|ids| ids.len() == len).ok_or_else(|| {
+    ids.collect::<Option<_>>().ok_or_else(|| {
         let message = format!("row {row} has a value that is not a token id, but negative or wider than 32 bits; write the file again");
         Error::file(file.path(), message)
     })

@@ -5,11 +5,7 @@ use gristmill::data::mindrecord::MindRecordFile;
 use proptest::prelude::*;
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-
-fn index(data: &Path) -> PathBuf {
-    PathBuf::from(format!("{}.db", data.display()))
-}
+use std::path::Path;
 
 /// The rows of a column.
 fn rows(file: &MindRecordFile, column: &str) -> Vec<Vec<i64>> {
@@ -67,28 +63,6 @@ fn columns_that_are_no_arrays_of_whole_numbers() {
 }
 
 #[test]
-fn an_index_that_is_missing_or_of_another_file() {
-    let (_folder, path) = copied(&[COLUMNS]);
-    let index = index(&path);
-    let copy = "copy the index that was written with `columns.mindrecord`";
-    let elsewhere = "columns.mindrecord.db: is the index of another file: it has row 0 elsewhere";
-    fs::copy(fixture("shards.mindrecord0.db"), &index).expect("a file");
-    assert_eq!(answer(&path), format!("{elsewhere}; {copy}"));
-    // A database of another program: the same pages, in which the table has another name.
-    let bytes = fs::read(fixture("columns.mindrecord.db")).expect("a file");
-    fs::write(&index, replaced(&bytes, b"INDEXES", b"BOOKS__")).expect("a file");
-    let foreign = "columns.mindrecord.db: is an SQLite file without MindRecord's table INDEXES";
-    assert_eq!(answer(&path), format!("{foreign}; {copy}"));
-    fs::write(&index, "no database").expect("a file");
-    assert_eq!(answer(&path), format!("columns.mindrecord.db: is not an SQLite file; {copy}"));
-    fs::write(&index, &bytes[..4096]).expect("a file");
-    assert!(answer(&path).ends_with(&format!("is malformed; {copy}")), "{}", answer(&path));
-    fs::remove_file(&index).expect("a file");
-    let missing = "columns.mindrecord.db: no such file; it is the index of `columns.mindrecord`: copy it beside that file";
-    assert_eq!(answer(&path), missing);
-}
-
-#[test]
 fn data_files_that_are_cut_or_of_another_kind() {
     let (_folder, path) = copied(&[COLUMNS]);
     let bytes = fs::read(&path).expect("a file");
@@ -117,6 +91,48 @@ fn a_damaged_length_of_a_row() {
     assert_eq!(answer(&path), "shards.mindrecord0: page 0 is malformed; copy the file again");
 }
 
+/// A row of one column is an array: the number of elements, two bits for the width of each, the elements.
+#[test]
+fn arrays_that_do_not_fill_their_row() {
+    let (_folder, path) = copied(&SHARDS[..1]);
+    let bytes = fs::read(&path).expect("a file");
+    assert_eq!(bytes[16392..16397], [0, 0, 0, 17, 0], "the length and the widths of the first row");
+    for (at, damaged) in [(16395, 16), (16395, 18), (16392, 1), (16396, 0x40)] {
+        let mut bytes = bytes.clone();
+        bytes[at] = damaged;
+        fs::write(&path, &bytes).expect("a file");
+        let wanted =
+            "shards.mindrecord0: row 0 is malformed: its columns do not fill it; copy the file again";
+        assert_eq!(answer(&path), wanted, "byte {at}");
+    }
+}
+
+/// The lengths of `filling`, which is followed by other columns, and of `weight`, the last column of a row.
+#[test]
+fn columns_that_do_not_fill_their_row() {
+    let (_folder, path) = copied(&[COLUMNS]);
+    let bytes = fs::read(&path).expect("a file");
+    let weight = [8u64.to_be_bytes(), bytemuck::cast([0.5f32; 2])].concat();
+    for (sound, column) in [(10_000u64, &10_000u64.to_be_bytes()[..]), (8, &weight)] {
+        let found = bytes.windows(column.len()).enumerate().filter(|(_, window)| *window == column);
+        let places: Vec<usize> = found.map(|(at, _)| at).collect();
+        assert_eq!(places.len(), 5, "one a row");
+        for (row, at) in places.into_iter().enumerate() {
+            for length in [0, sound - 1, sound + 1, u64::MAX] {
+                let mut bytes = bytes.clone();
+                bytes[at..at + 8].copy_from_slice(&length.to_be_bytes());
+                fs::write(&path, &bytes).expect("a file");
+                let wanted = "is malformed: its columns do not fill it; copy the file again";
+                assert_eq!(
+                    answer(&path),
+                    format!("columns.mindrecord: row {row} {wanted}"),
+                    "{length} bytes"
+                );
+            }
+        }
+    }
+}
+
 /// `bytes` with every `from` replaced by `to` of the same length.
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
@@ -138,8 +154,7 @@ fn read_all(path: &Path) {
             let names: Vec<String> = file.columns().map(str::to_string).collect();
             for column in names.iter().filter_map(|name| file.column(name).ok()) {
                 for row in 0..file.rows() {
-                    let count = file.elements(row, column).count();
-                    assert!(file.len_of(row, column).is_ok_and(|len| count <= len) || count == 0);
+                    assert_eq!(file.elements(row, column).count(), file.len_of(row, column));
                 }
             }
         }
@@ -159,23 +174,19 @@ proptest! {
     /// A damaged or cut file is read or refused; it neither panics nor takes memory that the file does not have.
     #[test]
     fn damaged_files(
-        of_data in places(16_384..16_700),
-        of_index in places(3_900..9_000),
-        data_len in prop_oneof![8 => Just(usize::MAX), 1 => 0..49_230usize],
-        index_len in prop_oneof![8 => Just(usize::MAX), 1 => 0..16_384usize],
+        changes in places(16_384..16_700),
+        len in prop_oneof![8 => Just(usize::MAX), 1 => 0..49_230usize],
     ) {
         let (_folder, path) = copied(&SHARDS[..1]);
-        for (path, changes, len) in [(path.clone(), of_data, data_len), (index(&path), of_index, index_len)] {
-            let mut bytes = fs::read(&path).expect("a file");
-            for (place, byte) in changes {
-                let place = place % bytes.len();
-                // A digit stays one, or hardly any header would be JSON.
-                let is_digit = bytes[place].is_ascii_digit();
-                bytes[place] = if is_digit { b'0' + byte % 10 } else { bytes[place] ^ byte };
-            }
-            bytes.truncate(len);
-            fs::write(&path, bytes).expect("a file");
+        let mut bytes = fs::read(&path).expect("a file");
+        for (place, byte) in changes {
+            let place = place % bytes.len();
+            // A digit stays one, or hardly any header would be JSON.
+            let is_digit = bytes[place].is_ascii_digit();
+            bytes[place] = if is_digit { b'0' + byte % 10 } else { bytes[place] ^ byte };
         }
+        bytes.truncate(len);
+        fs::write(&path, bytes).expect("a file");
         read_all(&path);
     }
 }

@@ -15,11 +15,11 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/mindrecord").join(name)
 }
 
-/// A folder with copies of data files and their indexes.
+/// A folder with copies of data files.
 fn copied(names: &[&str]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in names.iter().flat_map(|name| [name.to_string(), format!("{name}.db")]) {
-        fs::copy(fixture(&name), folder.path().join(&name)).expect("a file");
+    for name in names {
+        fs::copy(fixture(name), folder.path().join(name)).expect("a file");
     }
     let path = folder.path().join(names[0]);
     (folder, path)
