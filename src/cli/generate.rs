@@ -35,25 +35,25 @@ pub struct Arguments {
     #[arg(long, value_name = "T", default_value_t = 0.8)]
     temperature: f64,
     /// Sample from the K most likely tokens only; 0: from all
-    #[arg(long, alias = "top_k", value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
     /// Sample from the most likely tokens whose probabilities add up to this
-    #[arg(long, alias = "top_p", value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
     /// Above 1, tokens that have occurred become less likely; 1 changes nothing
-    #[arg(long, alias = "repetition_penalty", value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Continue past the end of a document
-    #[arg(long, alias = "ignore_eod")]
+    #[arg(long)]
     ignore_eod: bool,
     /// The tokenizer.json of the training data, if the run does not name it
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// The adapter to use, by a part of its name
-    #[arg(long, alias = "device_name", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     device_name: Option<String>,
     /// The kernels to use: software or portable
     #[arg(long, value_name = "TIER")]

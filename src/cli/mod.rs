@@ -33,7 +33,6 @@ pub use self::tokenize::{TokenizeArguments, TrainTokenizerArguments};
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
 use output::say;
-use parse::is_option;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -93,12 +92,7 @@ struct Configured {
 /// The binary `gristmill`: parses the command line, runs the command, and returns its exit code.
 pub fn gristmill() -> ExitCode {
     silence_device_select();
-    let mut arguments: Vec<String> = std::env::args().collect();
-    if arguments.get(1).is_some_and(|command| command == "train") {
-        train::join_watch(&mut arguments);
-    }
-    let valued = [plan::VALUED.as_slice(), &["--watch"]].concat();
-    exit_code(parse::parse(parse::options_first(config_first(arguments), 2, &valued)).and_then(run))
+    exit_code(parse::parse(std::env::args()).and_then(run))
 }
 
 fn run(Arguments { command }: Arguments) -> Result<()> {
@@ -141,85 +135,11 @@ fn print_error(error: &Error) {
     error.to_string().lines().for_each(|line| eprintln!("error: {line}"));
 }
 
-/// Moves `--config FILE`, as the original's launcher takes it, to where a command expects its configuration, and `--as-single`
-/// behind it. A configuration that is there already stays, and the flag is then an error among the overrides.
-fn config_first(mut all: Vec<String>) -> Vec<String> {
-    let place = match all.get(1).map(String::as_str) {
-        Some("train" | "plan") => 2,
-        Some("dump-wgsl") => 3,
-        _ => return all,
-    };
-    config_to(&mut all, place);
-    all
-}
-
-/// Moves the configuration that `--config` names to the argument at `place`, and `--as-single`, with its value if it has one, to
-/// the end.
-fn config_to(all: &mut Vec<String>, place: usize) {
-    let is_bare = |argument: &String| !argument.contains('=') && is_option(argument, "--as-single");
-    while let Some(at) = all.iter().position(is_bare) {
-        all.remove(at);
-        let is_value = |next: &&String| ["true", "false"].contains(&next.to_lowercase().as_str());
-        let value = all.get(at).filter(is_value).is_some().then(|| all.remove(at));
-        all.push(format!("--as-single={}", value.as_deref().unwrap_or("True")));
-    }
-    let is_flag = |argument: &String| argument == "--config" || argument.starts_with("--config=");
-    let Some(index) = all.iter().position(is_flag) else { return };
-    let mut others = all.clone();
-    let config = match others.remove(index).strip_prefix("--config=") {
-        Some(config) => config.to_string(),
-        None if index < others.len() => others.remove(index),
-        None => return,
-    };
-    let is_free = others.get(place).is_none_or(|argument| argument.starts_with('-'));
-    if is_free && place <= others.len() {
-        others.insert(place, config);
-        *all = others;
-    }
-}
-
 /// Disables a Vulkan layer of Mesa that chooses a default GPU, which we do ourselves: without a desktop session it
 /// prints `error: XDG_RUNTIME_DIR is invalid` though nothing is wrong.
 fn silence_device_select() {
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // SAFETY: the process has only one thread so far.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::config_to;
-
-    #[test]
-    fn flags_of_the_launcher_move_with_their_values() {
-        let moved = |text: &str| {
-            let mut arguments: Vec<String> = text.split(' ').map(str::to_string).collect();
-            config_to(&mut arguments, 2);
-            arguments.join(" ")
-        };
-        assert_eq!(moved("g plan --as-single x.yaml"), "g plan x.yaml --as-single=True");
-        assert_eq!(
-            moved("g train x.yaml --resume_training --as-single False"),
-            "g train x.yaml --resume_training --as-single=False"
-        );
-        assert_eq!(moved("g plan --seed 1 --config x.yaml"), "g plan x.yaml --seed 1");
-        assert_eq!(moved("g plan x.yaml --config=y.yaml"), "g plan x.yaml --config=y.yaml");
-        assert_eq!(moved("g plan --config"), "g plan --config");
-    }
-
-    #[test]
-    fn the_launchers_configuration_follows_the_folder_of_shaders() {
-        let moved = |text: &str| {
-            let mut arguments: Vec<String> = text.split(' ').map(str::to_string).collect();
-            config_to(&mut arguments, 3);
-            arguments.join(" ")
-        };
-        assert_eq!(moved("g dump-wgsl --config x.yaml folder"), "g dump-wgsl folder x.yaml");
-        assert_eq!(
-            moved("g dump-wgsl folder --config=x.yaml --seed 1"),
-            "g dump-wgsl folder x.yaml --seed 1"
-        );
-        assert_eq!(moved("g dump-wgsl --config x.yaml"), "g dump-wgsl --config x.yaml");
     }
 }

@@ -1,24 +1,24 @@
-//! Parses command lines, with clap's errors reduced to one line like ours.
+//! Parses command lines: the arguments are put into clap's order, and its errors are reduced to one line like ours.
 
+use super::watch::WatchAddress;
 use crate::error::{Error, Result};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Arg, Command, Parser};
 
-/// Parses a command line, in which the words of an option may be joined by `_` too, as those of keys are. If it asks for help or the
-/// version, prints that and exits the process.
+/// Parses a command line. Options may be anywhere in it, and have their words joined by `_` too, as those of keys are. If it asks for
+/// help or the version, prints that and exits the process.
 ///
 /// # Errors
 /// clap's, in one line.
-pub fn parse<T: Parser>(arguments: Vec<String>) -> Result<T> {
-    let matches = with_underscores(T::command()).try_get_matches_from(arguments);
-    matches.and_then(|matches| T::from_arg_matches(&matches)).map_err(|error| match error.kind() {
+pub fn parse<T: Parser>(arguments: impl Iterator<Item = String>) -> Result<T> {
+    T::try_parse_from(ordered(&T::command(), arguments)).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = super::output::print(&error.to_string());
             std::process::exit(0)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let commands = T::command();
-            let names: Vec<&str> = commands.get_subcommands().map(clap::Command::get_name).collect();
+            let names: Vec<&str> = commands.get_subcommands().map(Command::get_name).collect();
             let name = commands.get_name();
             Error::config(
                 name,
@@ -29,40 +29,86 @@ pub fn parse<T: Parser>(arguments: Vec<String>) -> Result<T> {
     })
 }
 
-/// `command` and its subcommands, whose options have a second name with `_` where their own has `-`, or the other way round.
-fn with_underscores(command: clap::Command) -> clap::Command {
-    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_string()).collect();
-    let other = |long: &str| if long.contains('-') { long.replace('-', "_") } else { long.replace('_', "-") };
-    let command =
-        command.mut_args(|arg| match arg.get_long().map(|long| (other(long), other(long) != long)) {
-            Some((alias, true)) => arg.alias(alias),
-            _ => arg,
-        });
-    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_underscores))
-}
-
-/// Whether `argument` is the option `--name`, alone or with a value behind `=`, however its words are joined.
-pub fn is_option(argument: &str, name: &str) -> bool {
-    let own = argument.split_once('=').map_or(argument, |(own, _)| own);
-    own.starts_with("--") && own.replace('_', "-") == name
-}
-
-/// Moves requests for help, and the options `valued` with their values, to just after the first `start` arguments: clap
-/// takes everything after a configuration for overrides.
-pub fn options_first(mut arguments: Vec<String>, start: usize, valued: &[&str]) -> Vec<String> {
-    let rest = arguments.split_off(start.min(arguments.len()));
-    let (mut others, mut rest) = (Vec::new(), rest.into_iter());
-    while let Some(argument) = rest.next() {
-        let is_valued = valued.iter().any(|name| is_option(&argument, name));
-        match (["-h", "--help"].contains(&argument.as_str()), is_valued) {
-            (true, _) => arguments.push(argument),
-            (_, true) if argument.contains('=') => arguments.push(argument),
-            (_, true) => arguments.extend([argument].into_iter().chain(rest.next())),
-            _ => others.push(argument),
+/// The arguments in the order in which clap takes them. First come the options of the command, each spelled as clap knows it and with its
+/// value behind `=`; then the configuration, whether it stands alone or behind `--config`, and then the others, which clap takes for
+/// overrides. The options are those of every command with a configuration, so that one of another command is not taken for a key.
+fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut arguments = arguments.peekable();
+    let mut ordered: Vec<String> = arguments.next().into_iter().collect();
+    let named = arguments.peek().and_then(|name| program.find_subcommand(name));
+    ordered.extend(named.and_then(|_| arguments.next()));
+    let command = named.unwrap_or(program);
+    let (options, place) = (options_beside(program, command), before_configuration(command));
+    let (mut configurations, mut others, mut singles) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(argument) = arguments.next_if(|argument| argument != "--") {
+        let option =
+            options.iter().find(|option| option.get_long().is_some_and(|own| is_named(&argument, own)));
+        let is = |flag| place.is_some() && is_named(&argument, flag);
+        let has_value = argument.contains('=') || arguments.peek().is_some_and(|next| is_value(next));
+        let (group, is_meant): (&mut Vec<String>, fn(&str) -> bool) = match option {
+            Some(option) if option.is_require_equals_set() => (&mut ordered, WatchAddress::is_meant),
+            Some(option) if !option.get_action().takes_values() => (&mut ordered, |_| false),
+            Some(_) if has_value => (&mut ordered, is_value),
+            None if ["-h", "--help"].contains(&argument.as_str()) => (&mut ordered, |_| false),
+            None if is("config") => (&mut configurations, is_value),
+            None if is("as-single") => (&mut singles, is_truth),
+            // Among them an option that lacks its value: in front, it would take the configuration for it.
+            _ => (&mut others, |_| false),
+        };
+        let mut argument = match option.and_then(|option| option.get_long()) {
+            Some(own) => format!("--{own}{}", argument.find('=').map_or("", |at| &argument[at..])),
+            None => argument,
+        };
+        if let Some(value) = arguments.next_if(|next| !argument.contains('=') && is_meant(next)) {
+            argument = format!("{argument}={value}");
         }
+        group.push(argument);
     }
-    arguments.extend(others);
-    arguments
+    if let Some(place) = place {
+        insert_configuration(&mut others, place, &mut configurations);
+    }
+    // A configuration that is named again is an error among the overrides; in the midst of them `--as-single` would end `--options`.
+    [ordered, others, configurations, singles, arguments.collect()].concat()
+}
+
+/// Moves the path behind the first `--config` to its place, unless there is one already, or what comes before it is missing.
+fn insert_configuration(others: &mut Vec<String>, place: usize, flags: &mut Vec<String>) {
+    let is_free = place <= others.len() && others.get(place).is_none_or(|there| there.starts_with('-'));
+    if let Some(path) = flags.first().filter(|_| is_free).and_then(|flag| flag.strip_prefix("--config=")) {
+        others.insert(place, path.to_string());
+        flags.remove(0);
+    }
+}
+
+/// How many arguments are in front of the configuration of a command; `None` if it takes no overrides, and so has none.
+fn before_configuration(command: &Command) -> Option<usize> {
+    let has_overrides = command.get_positionals().any(Arg::is_trailing_var_arg_set);
+    has_overrides.then(|| command.get_positionals().count() - 2)
+}
+
+/// The options of `command`; of one with a configuration, those of all that have one.
+fn options_beside<'a>(program: &'a Command, command: &'a Command) -> Vec<&'a Arg> {
+    let all = std::iter::once(program).chain(program.get_subcommands());
+    let is_beside = |other: &&Command| match before_configuration(command) {
+        Some(_) => before_configuration(other).is_some(),
+        None => std::ptr::eq(*other, command),
+    };
+    all.filter(is_beside).flat_map(Command::get_arguments).filter(|arg| !arg.is_positional()).collect()
+}
+
+/// Whether `argument` is the option `--name`, alone or with a value behind `=`, its words joined by `-` or by `_`.
+fn is_named(argument: &str, name: &str) -> bool {
+    let own = argument.split_once('=').map_or(argument, |(own, _)| own);
+    own.strip_prefix("--").is_some_and(|own| own.replace('_', "-") == name.replace('_', "-"))
+}
+
+/// Whether the argument after an option may be its value.
+fn is_value(argument: &str) -> bool {
+    !argument.starts_with("--")
+}
+
+fn is_truth(argument: &str) -> bool {
+    ["true", "false"].contains(&argument.to_lowercase().as_str())
 }
 
 /// Joins the paragraphs of clap's message (the error, a tip, the usage, a reference to the help) with semicolons.
@@ -79,44 +125,84 @@ fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{in_one_line, options_first, parse};
+    use super::*;
+    use crate::cli::Arguments;
+    use clap::CommandFactory;
+
+    /// The arguments of `gristmill` in clap's order.
+    fn moved(text: &str) -> String {
+        ordered(&Arguments::command(), text.split(' ').map(str::to_string)).join(" ")
+    }
 
     #[test]
     fn options_move_before_the_configuration() {
-        let moved = |text: &str| {
-            let arguments = text.split(' ').map(str::to_string).collect();
-            options_first(arguments, 2, &["--fit"]).join(" ")
-        };
-        assert_eq!(moved("g plan x.yaml --a.b=1 --fit 8GB --c=2"), "g plan --fit 8GB x.yaml --a.b=1 --c=2");
-        assert_eq!(moved("g plan x.yaml --fit=8GB -h"), "g plan --fit=8GB -h x.yaml");
-        assert_eq!(moved("g plan x.yaml --fit"), "g plan --fit x.yaml");
-        assert_eq!(moved("g plan x.yaml --fitness=1"), "g plan x.yaml --fitness=1");
-        assert_eq!(moved("g"), "g");
+        for (text, expected) in [
+            ("g plan x.yaml --a.b=1 --fit 8GB --c=2", "g plan --fit=8GB x.yaml --a.b=1 --c=2"),
+            ("g plan x.yaml --fit=8GB -h", "g plan --fit=8GB -h x.yaml"),
+            ("g plan x.yaml --link_gbs 5 --c=2", "g plan --link-gbs=5 x.yaml --c=2"),
+            ("g plan x.yaml --fitness=1", "g plan x.yaml --fitness=1"),
+            ("g plan x.yaml --fit", "g plan x.yaml --fit"),
+            ("g plan --fit --seed 1", "g plan --fit --seed 1"),
+            ("g train x.yaml --fit 8GB", "g train --fit=8GB x.yaml"),
+            ("g train x.yaml --tier portable", "g train x.yaml --tier portable"),
+            ("g train x.yaml -- --ranks 2", "g train x.yaml -- --ranks 2"),
+            ("g dump-wgsl folder x.yaml --seed 1 --help", "g dump-wgsl --help folder x.yaml --seed 1"),
+            ("g", "g"),
+        ] {
+            assert_eq!(moved(text), expected);
+        }
+    }
+
+    #[test]
+    fn the_configuration_behind_a_flag_is_the_one_in_its_place() {
+        for (text, expected) in [
+            ("g plan --seed 1 --config x.yaml", "g plan x.yaml --seed 1"),
+            ("g plan --fit 8GB --config=x.yaml", "g plan --fit=8GB x.yaml"),
+            ("g plan x.yaml --config y.yaml", "g plan x.yaml --config=y.yaml"),
+            ("g plan --config x.yaml --config y.yaml", "g plan x.yaml --config=y.yaml"),
+            ("g plan --config", "g plan --config"),
+            ("g dump-wgsl --config x.yaml folder", "g dump-wgsl folder x.yaml"),
+            ("g dump-wgsl folder --config=x.yaml --seed 1", "g dump-wgsl folder x.yaml --seed 1"),
+            ("g dump-wgsl --config x.yaml", "g dump-wgsl --config=x.yaml"),
+        ] {
+            assert_eq!(moved(text), expected);
+        }
+    }
+
+    #[test]
+    fn flags_may_stand_without_their_value() {
+        for (text, expected) in [
+            ("g plan --as-single x.yaml", "g plan x.yaml --as-single"),
+            (
+                "g train x.yaml --resume_training --as_single False",
+                "g train x.yaml --resume_training --as_single=False",
+            ),
+            (
+                "g train --options a=1 --as-single b=2 --config x.yaml",
+                "g train x.yaml --options a=1 b=2 --as-single",
+            ),
+            ("g train --watch x.yaml", "g train --watch x.yaml"),
+            ("g train --watch 80 x.yaml", "g train --watch=80 x.yaml"),
+            ("g train x.yaml --seed 1 --watch gpu7:80", "g train --watch=gpu7:80 x.yaml --seed 1"),
+            ("g train x.yaml --watch --seed 1", "g train --watch x.yaml --seed 1"),
+        ] {
+            assert_eq!(moved(text), expected);
+        }
     }
 
     #[test]
     fn words_of_options_are_joined_either_way() {
-        #[derive(clap::Parser, Debug, PartialEq)]
-        struct Program {
-            #[command(subcommand)]
-            command: Command,
+        for (text, expected) in [
+            ("g generate run --top_k 5 --ignore_eod", "g generate --top-k=5 --ignore-eod run"),
+            ("g generate run --temperature -1", "g generate --temperature=-1 run"),
+            ("g generate run --tokens", "g generate run --tokens"),
+            ("g tokenize a b -o c --text_key=d", "g tokenize --text-key=d a b -o c"),
+            ("g doctor --device_name x", "g doctor --device-name=x"),
+        ] {
+            assert_eq!(moved(text), expected);
         }
-        #[derive(clap::Subcommand, Debug, PartialEq)]
-        enum Command {
-            Generate {
-                #[arg(long)]
-                top_k: u32,
-            },
-        }
-        for flag in ["--top-k", "--top_k"] {
-            let arguments = ["program", "generate", flag, "5"].map(str::to_string).to_vec();
-            assert_eq!(parse::<Program>(arguments).unwrap().command, Command::Generate { top_k: 5 });
-        }
-        let moved = |text: &str| {
-            let arguments = text.split(' ').map(str::to_string).collect();
-            options_first(arguments, 2, &["--link-gbs"]).join(" ")
-        };
-        assert_eq!(moved("g plan x.yaml --link_gbs 5 --c=2"), "g plan --link_gbs 5 x.yaml --c=2");
+        #[cfg(feature = "plots")]
+        assert_eq!(moved("g token-distribution --num-layers 2"), "g token-distribution --num_layers=2");
     }
 
     #[test]

@@ -37,18 +37,6 @@ pub struct Arguments {
     configured: Configured,
 }
 
-/// The options that take a value.
-pub const VALUED: [&str; 8] = [
-    "--fit",
-    "--ranks",
-    "--link-gbs",
-    "--device-tflops",
-    "--efficiency",
-    "--staging-gbs",
-    "--latency-us",
-    "--ranks-per-node",
-];
-
 /// What follows the options in `--help`.
 pub fn after_help() -> String {
     format!("{}\n\n{OVERRIDES}", machine::MODEL)

@@ -16,24 +16,19 @@ const PLOTS: Place = Place("--save_path_prefix");
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Number of layers of the model
-    #[arg(long = "num_layers", alias = "num-layers", value_name = "N")]
+    #[arg(long = "num_layers", value_name = "N")]
     num_layers: usize,
     /// Number of busiest experts to name for each layer
-    #[arg(long = "hot_expert_num", alias = "hot-expert-num", value_name = "N", default_value_t = 1)]
+    #[arg(long = "hot_expert_num", value_name = "N", default_value_t = 1)]
     hot_expert_num: usize,
     /// The folder to search recursively for layer-L_STEP.npy: the run's `summary`
-    #[arg(long = "npy_files_load_path", alias = "npy-files-load-path", value_name = "FOLDER")]
+    #[arg(long = "npy_files_load_path", value_name = "FOLDER")]
     npy_files_load_path: PathBuf,
     /// Prefix of the plots' paths: a folder if it ends with a slash, otherwise a folder and the beginning of the names
-    #[arg(
-        long = "save_path_prefix",
-        alias = "save-path-prefix",
-        value_name = "PREFIX",
-        default_value = "./token_distribution/"
-    )]
+    #[arg(long = "save_path_prefix", value_name = "PREFIX", default_value = "./token_distribution/")]
     save_path_prefix: String,
     /// Number of the first layer with experts, from 0; those before it are dense
-    #[arg(long = "first_layer", alias = "first-layer", value_name = "N", default_value_t = 0)]
+    #[arg(long = "first_layer", value_name = "N", default_value_t = 0)]
     first_layer: usize,
 }
 

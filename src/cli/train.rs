@@ -1,10 +1,9 @@
 //! `train` and `dump-wgsl`, and the example `train_gpt`, which can do both.
 
 use super::Configured;
-use super::config_to;
 use super::interrupt::Interrupt;
 use super::output::say;
-use super::parse::{options_first, parse};
+use super::parse::parse;
 use super::ranks::on_ranks;
 use super::watch::{WatchAddress, Watcher};
 use crate::error::Result;
@@ -122,24 +121,10 @@ pub fn dump_wgsl(config: &Path, overrides: &[String], folder: &Path) -> Result<(
 /// # Errors
 /// Those of [`Arguments::run`] and [`dump_wgsl`], and a wrong command line.
 pub fn train_gpt(arguments: impl Iterator<Item = String>) -> Result<()> {
-    let mut arguments = arguments.collect();
-    config_to(&mut arguments, 1);
-    join_watch(&mut arguments);
-    let options = options_first(arguments, 1, &["--dump-wgsl", "--ranks", "--watch"]);
-    let Example { arguments, dump_wgsl: folder } = parse(options)?;
+    let Example { arguments, dump_wgsl: folder } = parse(arguments)?;
     let Configured { config, overrides } = &arguments.configured;
     match folder {
         Some(folder) => dump_wgsl(config, overrides, &folder),
         None => arguments.run(),
     }
-}
-
-/// Joins `--watch` and a value after it by `=`, and writes `--watch=` where there is none: else the configuration would be taken for it.
-pub fn join_watch(arguments: &mut Vec<String>) {
-    let Some(at) = arguments.iter().position(|argument| argument == "--watch") else { return };
-    let value = arguments
-        .get(at + 1)
-        .is_some_and(|value| WatchAddress::is_meant(value))
-        .then(|| arguments.remove(at + 1));
-    arguments[at] = format!("--watch={}", value.unwrap_or_default());
 }
