@@ -145,7 +145,7 @@ impl Trainer<'_> {
     /// # Errors
     /// A device that fails.
     pub async fn router_states(&self) -> Result<Vec<u32>> {
-        let experts = self.recordings.experts.iter();
+        let experts = self.recordings.tensors.model.experts.iter();
         let layers = experts.flat_map(|experts| experts.layers().map(move |layer| (experts, layer)));
         let rows = layers.flat_map(|(experts, layer)| [experts.bias(layer), experts.capacities(layer)]);
         let mut words = Vec::new();
@@ -174,8 +174,8 @@ impl Trainer<'_> {
 
     /// The tensors of a rank whose parameters lie in `arenas` as `layout` says.
     fn tensors_of<'a>(&'a self, layout: &'a ArenaLayout, arenas: &'a Arenas) -> TrainingTensors<'a> {
-        let Recordings { whole, experts, model, .. } = &self.recordings;
-        let (experts, low_rank) = (experts.as_ref(), model.low_rank.as_ref());
+        let Recordings { whole, tensors, model, .. } = &self.recordings;
+        let (experts, low_rank) = (tensors.model.experts.as_ref(), model.low_rank.as_ref());
         TrainingTensors {
             weights: WeightTensors { layout, arena: &arenas.weights, whole, experts, low_rank },
             first_moments: &arenas.first_moments,

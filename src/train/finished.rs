@@ -1,13 +1,15 @@
 //! The results of a step and of an evaluation once the device has finished them.
 
-use super::recordings::{Recordings, persistent};
+use super::monitors::{WatchedSlots, WatchedStep};
+use super::readback::{Slot, Sources, values};
+use super::recordings::Recordings;
 use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::tally::TallyColumns;
-use crate::record::{BufferId, PersistentId, Tensor};
+use crate::record::BufferId;
 use crate::report::expert_load::{LayerLoad, MixtureReport};
 use std::time::Instant;
 
@@ -23,7 +25,7 @@ pub struct FinishedStep {
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
     /// What monitors left, for [`Board::values`](super::monitors::Board::values).
-    pub monitors: Vec<f32>,
+    pub watched: WatchedStep,
     /// The load of experts, for a mixture.
     pub mixture: Option<MixtureReport>,
     /// When the device finished it.
@@ -43,106 +45,89 @@ pub struct FinishedEvaluation {
     pub at: Instant,
 }
 
-/// The buffers that are read back after an evaluation, and how many bytes of each are.
-pub(super) fn evaluation_sources(recordings: &Recordings) -> Vec<(PersistentId, u64)> {
-    let loss = persistent(recordings.eval_loss).map(|id| (id, size_of::<LossState>() as u64));
-    let correct = recordings.eval_correct.and_then(persistent).map(|id| (id, size_of::<f32>() as u64));
-    loss.into_iter().chain(correct).collect()
+/// What the host reads after an evaluation.
+#[derive(Clone, Debug)]
+pub(super) struct EvaluationReadback {
+    pub sources: Sources,
+    sums: Option<Slot<LossState>>,
+    correct: Option<Slot<f32>>,
 }
 
-impl FinishedEvaluation {
-    pub(super) fn read(arrival: Arrival) -> Self {
-        let (sums, correct) = arrival.bytes.split_at(size_of::<LossState>());
-        let sums: LossState = bytemuck::pod_read_unaligned(sums);
-        let share = |correct: &[u8]| bytemuck::pod_read_unaligned::<f32>(correct) / sums.token_sum.max(1.0);
-        let accuracy = (!correct.is_empty()).then(|| share(correct));
-        Self { tag: arrival.tag, loss: mean(&sums), accuracy, at: arrival.at }
+impl EvaluationReadback {
+    pub fn new(recordings: &Recordings) -> Self {
+        let mut sources = Sources::default();
+        let sums = sources.add_tensor(recordings.tensors.eval_loss, 1);
+        let correct = recordings.tensors.eval_correct.and_then(|correct| sources.add_tensor(correct, 1));
+        Self { sources, sums, correct }
+    }
+
+    pub fn read(&self, Arrival { tag, at, bytes }: Arrival) -> FinishedEvaluation {
+        let sums = self.sums.as_ref().map_or(LossState::default(), |sums| sums.value(&bytes));
+        let correct = self.correct.as_ref().map(|correct| correct.value(&bytes));
+        let accuracy = correct.map(|correct| correct / sums.token_sum.max(1.0));
+        FinishedEvaluation { tag, loss: mean(&sums), accuracy, at }
     }
 }
 
-/// The buffers that are read back after a step, and how they are decoded.
+/// What the host reads after a step.
 #[derive(Clone, Debug)]
 pub(super) struct StepReadback {
-    state: Tensor,
-    scaler: Option<Tensor>,
-    monitors: Vec<(PersistentId, u64)>,
-    watched_sums: Option<PersistentId>,
-    ahead_loss: Option<Tensor>,
+    pub sources: Sources,
+    state: Option<Slot<StepState>>,
+    scaler: Option<Slot<LossScaleState>>,
+    watched: WatchedSlots,
+    ahead_loss: Option<Slot<LossState>>,
+    tallies: Option<Slot<u32>>,
     experts: Option<ExpertState>,
     losses: BalanceLosses,
 }
 
 impl StepReadback {
     pub fn new(recordings: &Recordings) -> Self {
-        let mixture = recordings.model.mixture.as_ref();
+        let mut sources = Sources::default();
+        let tallies = |sources: &mut Sources| {
+            let (buffer, bytes) = recordings.tensors.model.experts?.tallies();
+            let BufferId::Persistent(id) = buffer else { return None };
+            Some(sources.add(id, bytes as usize / size_of::<u32>()))
+        };
         Self {
-            state: recordings.state,
-            scaler: recordings.scaler.map(|scaler| scaler.state),
-            monitors: recordings.monitors.sources(),
-            watched_sums: recordings.monitors.cleared(),
-            ahead_loss: recordings.ahead_loss,
-            experts: recordings.experts,
-            losses: mixture.map_or(BalanceLosses::default(), |mixture| mixture.losses),
+            state: sources.add_tensor(recordings.tensors.state, 1),
+            scaler: recordings.tensors.scaler.and_then(|scaler| sources.add_tensor(scaler.state, 1)),
+            watched: recordings.monitors.slots(&mut sources),
+            ahead_loss: recordings.tensors.ahead_loss.and_then(|ahead| sources.add_tensor(ahead, 1)),
+            tallies: tallies(&mut sources),
+            experts: recordings.tensors.model.experts,
+            losses: recordings
+                .model
+                .mixture
+                .as_ref()
+                .map_or(BalanceLosses::default(), |mixture| mixture.losses),
+            sources,
         }
     }
 
-    /// The buffers, and how many bytes of each are read back.
-    pub fn sources(&self) -> Vec<(PersistentId, u64)> {
-        let state = persistent(self.state).map(|id| (id, size_of::<StepState>() as u64));
-        let scaler = self.scaler.and_then(persistent).map(|id| (id, size_of::<LossScaleState>() as u64));
-        let monitors = self.monitors.iter().copied();
-        [state, scaler].into_iter().flatten().chain(monitors).chain(self.sums()).collect()
-    }
-
-    /// Bytes of all of them.
-    pub fn bytes(&self) -> u64 {
-        self.sources().iter().map(|(_, bytes)| bytes).sum()
-    }
-
-    /// The buffers that accumulate over a step and are cleared before it: all but the states, which persist.
-    pub fn cleared(&self) -> impl Iterator<Item = PersistentId> + use<> {
-        self.sums().into_iter().map(|(id, _)| id).chain(self.watched_sums)
-    }
-
-    pub fn read(&self, arrival: Arrival) -> FinishedStep {
-        let Arrival { tag: step, at, bytes } = arrival;
-        let (state, rest) = bytes.split_at(size_of::<StepState>());
-        let scaler_bytes = if self.scaler.is_some() { size_of::<LossScaleState>() } else { 0 };
-        let (scaler, rest) = rest.split_at(scaler_bytes);
-        let (monitors, rest) = rest.split_at(self.monitors.iter().map(|(_, bytes)| *bytes as usize).sum());
-        let ahead_bytes = if self.ahead_loss.is_some() { size_of::<LossState>() } else { 0 };
-        let (ahead, tallies) = rest.split_at(ahead_bytes);
-        let mut state: StepState = bytemuck::pod_read_unaligned(state);
-        let scaler: Option<LossScaleState> = self.scaler.map(|_| bytemuck::pod_read_unaligned(scaler));
+    pub fn read(&self, Arrival { tag: step, at, bytes }: Arrival) -> FinishedStep {
+        let mut state = self.state.as_ref().map_or(StepState::default(), |state| state.value(&bytes));
+        let scaler = self.scaler.as_ref().map(|scaler| scaler.value(&bytes));
         state.loss_scale = scaler.map_or(state.loss_scale, |scaler| scaler.used);
+        let tallies = values(self.tallies.as_ref(), &bytes);
         FinishedStep {
             step,
             state,
             scaler,
-            monitors: bytemuck::pod_collect_to_vec(monitors),
-            ahead_loss: self.ahead_loss.map(|_| mean(&bytemuck::pod_read_unaligned(ahead))),
-            mixture: self.experts.map(|experts| self.mixture(&experts, tallies)),
+            watched: self.watched.read(&bytes),
+            ahead_loss: self.ahead_loss.as_ref().map(|ahead| mean(&ahead.value(&bytes))),
+            mixture: self.experts.map(|experts| self.mixture(&experts, &tallies)),
             at,
         }
     }
 
-    fn sums(&self) -> Vec<(PersistentId, u64)> {
-        let ahead = self.ahead_loss.and_then(persistent).map(|id| (id, size_of::<LossState>() as u64));
-        let tallies = self.experts.map(|experts| experts.tallies());
-        let tallies = tallies.and_then(|(buffer, bytes)| match buffer {
-            BufferId::Persistent(id) => Some((id, bytes)),
-            BufferId::Transient(_) => None,
-        });
-        [ahead, tallies].into_iter().flatten().collect()
-    }
-
-    fn mixture(&self, experts: &ExpertState, tallies: &[u8]) -> MixtureReport {
-        let rows = tallies.chunks_exact(experts.tally_bytes() as usize);
-        let layers = experts.layers().zip(rows).map(|(layer, row)| {
-            let words: Vec<u32> = bytemuck::pod_collect_to_vec(row);
-            self.layer(layer, experts.experts(), &words)
-        });
-        MixtureReport { layers: layers.collect() }
+    fn mixture(&self, experts: &ExpertState, tallies: &[u32]) -> MixtureReport {
+        let rows = tallies.chunks_exact(experts.tally_bytes() as usize / size_of::<u32>());
+        let layers = experts.layers().zip(rows);
+        MixtureReport {
+            layers: layers.map(|(layer, row)| self.layer(layer, experts.experts(), row)).collect(),
+        }
     }
 
     fn layer(&self, layer: usize, experts: u32, words: &[u32]) -> LayerLoad {

@@ -11,14 +11,14 @@ pub use ranks::RankForecast;
 pub use step_time::{Machine, StepTime};
 pub use traffic::{Traffic, TrafficKind, traffic};
 
-use super::finished::StepReadback;
+use super::finished::{EvaluationReadback, StepReadback};
 use super::initial::start_bytes;
+use super::readback::Sources;
 use super::recordings::Recordings;
 use super::trainer::RING;
 use crate::device::Exchanger;
 use crate::model::arena::Arena;
 use crate::model::count;
-use crate::ops::step_state::LossState;
 use crate::record::{Consumer, Exchange, LARGEST, MemoryPlan, Recording, Room};
 
 /// Sizes and work of a run. Sizes are those of buffers; wgpu cuts the small ones out of blocks of 8 MiB, whose unused rest is
@@ -67,8 +67,8 @@ impl Forecast {
         let buffers = recordings.persistents.buffers();
         let of_arena = |arena: &Arena| arena.buffers().map(|id| buffers[id.0 as usize].1).sum::<u64>();
         let arena_bytes: u64 = arenas.all().into_iter().map(of_arena).sum();
-        let readbacks =
-            (RING as u64 + 1) * (StepReadback::new(recordings).bytes() + size_of::<LossState>() as u64);
+        let readbacks = [StepReadback::new(recordings).sources, EvaluationReadback::new(recordings).sources];
+        let readback_bytes: u64 = readbacks.iter().map(Sources::bytes).sum();
         let (exchange_bytes, exchange_host_bytes) = exchange_bytes(&all);
         Self {
             parameters: count::parameters(model),
@@ -82,7 +82,7 @@ impl Forecast {
             pool_bytes: MemoryPlan::new(&all).bytes(),
             staging_bytes: recordings.params_bytes()
                 + RING as u64 * recordings.batch_bytes()
-                + readbacks
+                + (RING as u64 + 1) * readback_bytes
                 + recordings.piece_bytes(),
             exchange_bytes,
             exchange_host_bytes,

@@ -30,13 +30,13 @@ struct RowGroup<'a> {
 /// The most bytes of copies that wgpu keeps of what is written before the first step: params, which are waited for, then tables
 /// and initial weights portion by portion. The first step frees the last of them.
 pub(super) fn start_bytes(recordings: &Recordings) -> u64 {
-    let capacities = recordings.experts.iter().flat_map(|experts| {
+    let capacities = recordings.tensors.model.experts.iter().flat_map(|experts| {
         let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
         rows.map(|row| row.bytes()).collect::<Vec<_>>()
     });
-    let rotary = recordings.rotary.as_ref().map_or(0, |(table, _)| table.bytes());
-    let scaler = recordings.scaler.map_or(0, |scaler| scaler.windows.bytes() + scaler.state.bytes());
-    let tables = recordings.schedule.bytes() + recordings.state.bytes();
+    let rotary = recordings.tensors.model.cos_sin.map_or(0, |table| table.bytes());
+    let scaler = recordings.tensors.scaler.map_or(0, |scaler| scaler.windows.bytes() + scaler.state.bytes());
+    let tables = recordings.tensors.schedule.bytes() + recordings.tensors.state.bytes();
     let mut kept = tables + rotary + scaler + capacities.sum::<u64>();
     let (mut most, mut written) = (kept.max(recordings.params_bytes()), 0);
     for group in RowGroup::all(recordings) {
@@ -58,15 +58,16 @@ impl Trainer<'_> {
         let rates: Vec<&dyn Fn(u64) -> f64> =
             rates.iter().map(|lr_at| lr_at as &dyn Fn(u64) -> f64).collect();
         let table = schedule_table(steps, &rates, betas);
-        self.write(self.recordings.schedule, bytemuck::cast_slice(&table));
+        self.write(self.recordings.tensors.schedule, bytemuck::cast_slice(&table));
     }
 
     /// Writes the rotary table and the capacities that experts start with, for a model that has them.
     pub(super) fn write_tables(&self) {
-        if let Some((table, values)) = &self.recordings.rotary {
-            self.write(*table, bytemuck::cast_slice(values));
+        let Recordings { tensors, model, .. } = &self.recordings;
+        if let Some((table, values)) = tensors.model.rotary_table(model) {
+            self.write(table, bytemuck::cast_slice(&values));
         }
-        if let Some(experts) = &self.recordings.experts {
+        if let Some(experts) = &self.recordings.tensors.model.experts {
             let capacities = experts.initial_capacities();
             let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
             rows.for_each(|row| self.write(row, bytemuck::cast_slice(&capacities)));

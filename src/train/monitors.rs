@@ -15,13 +15,16 @@ pub use norms::{Norms, Watched};
 pub use stable_rank::{Matrices, StableRanks};
 
 use super::arenas::Arenas;
-use super::recordings::persistent;
+use super::programs::Programs;
+use super::readback::{Slot, Sources, values};
 use super::sharing::Sharing;
+use super::tensors::RunTensors;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::ExpertState;
 use crate::model::arena::ArenaLayout;
-use crate::record::{PersistentId, Persistents, Recording, Tensor};
+use crate::ops::squares::SquareSum;
+use crate::ops::step_state::LossState;
+use crate::record::{Persistents, Tensor};
 use crate::settings::RunPlan;
 
 /// The monitors of a run. What is not asked for has no recording and no buffer.
@@ -47,11 +50,7 @@ pub(super) struct Watchable<'a> {
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
     pub sharing: &'a Sharing,
-    /// `StepState`.
-    pub state: Tensor,
-    pub loss: Tensor,
-    pub ahead_loss: Option<Tensor>,
-    pub experts: Option<ExpertState>,
+    pub tensors: &'a RunTensors,
     pub logits: Option<MaxLogits>,
     pub capabilities: Capabilities,
 }
@@ -65,48 +64,87 @@ impl Monitors {
         let gradients = Norms::of_gradients(run, persistents)?;
         let states = Norms::of_states(run, persistents)?;
         let weighs_tokens = run.plan.settings.wrapper.calculate_per_token_loss;
-        let loss = gradients.is_some().then_some(run.loss).filter(|_| weighs_tokens);
+        let loss = gradients.is_some().then_some(run.tensors.loss).filter(|_| weighs_tokens);
         let losses = MicroLosses::new(run, persistents);
         let stable_ranks = StableRanks::new(run, persistents)?;
         Ok(Self { gradients, states, losses, stable_ranks, logits: run.logits.clone(), loss })
     }
 
-    fn norms(&self) -> impl Iterator<Item = &Norms> {
-        self.gradients.iter().chain(&self.states)
+    /// The programs that are replayed after the update of step number `step`, counted from 1.
+    pub(super) fn due(&self, step: u64, programs: &Programs<usize>) -> Vec<usize> {
+        let norms = |norms: &Option<Norms>| norms.as_ref().map(|norms| norms.interval);
+        let ranks = self.stable_ranks.as_ref().map(|ranks| ranks.interval);
+        let all = [
+            (norms(&self.gradients), programs.gradient_norms),
+            (norms(&self.states), programs.state_norms),
+            (ranks, programs.stable_ranks),
+        ];
+        let is_due = |interval: &Option<u64>| interval.is_some_and(|interval| step.is_multiple_of(interval));
+        all.into_iter().filter(|(interval, _)| is_due(interval)).filter_map(|(_, program)| program).collect()
     }
 
-    /// All recordings.
-    pub fn recordings(&self) -> impl Iterator<Item = &Recording> {
-        self.norms()
-            .map(|norms| &norms.recording)
-            .chain(self.stable_ranks.iter().map(|ranks| &ranks.recording))
-    }
-
-    /// Those that are replayed after the update of step number `step`, counted from 1.
-    pub(super) fn due(&self, step: u64) -> impl Iterator<Item = &Recording> {
-        let norms = self.norms().filter(move |norms| step.is_multiple_of(norms.interval));
-        let ranks = self.stable_ranks.iter().filter(move |ranks| step.is_multiple_of(ranks.interval));
-        norms.map(|norms| &norms.recording).chain(ranks.map(|ranks| &ranks.recording))
-    }
-
-    /// What is cleared at the start of a step.
-    pub(super) fn cleared(&self) -> Option<PersistentId> {
-        persistent(self.logits.as_ref()?.largest)
-    }
-
-    /// What the host reads after each step, and how many bytes of it: [`Board::values`] takes it in this order.
-    pub(super) fn sources(&self) -> Vec<(PersistentId, u64)> {
-        let norms = self.norms().map(|norms| &norms.sums);
-        let losses = self.losses.iter().map(|losses| &losses.rows);
-        let logits = self.logits.iter().map(|logits| &logits.largest);
-        let ranks =
-            self.stable_ranks.iter().flat_map(|ranks| [&ranks.spectra.eigenvalues, &ranks.spectra.sums]);
-        let tensors = self.loss.iter().chain(norms).chain(losses).chain(logits).chain(ranks);
-        tensors.filter_map(|tensor| Some((persistent(*tensor)?, words_of(tensor) * 4))).collect()
+    /// What the host reads of them after each step.
+    pub(super) fn slots(&self, sources: &mut Sources) -> WatchedSlots {
+        let mut sums = |norms: &Option<Norms>| {
+            norms.as_ref().and_then(|norms| sources.add_tensor(norms.sums, norms.watched.len()))
+        };
+        let (gradients, states) = (sums(&self.gradients), sums(&self.states));
+        let rows = |rows: Tensor| (rows.rows * rows.stride) as usize;
+        let spectra = self.stable_ranks.as_ref().map(|ranks| &ranks.spectra);
+        WatchedSlots {
+            gradients,
+            states,
+            loss: self.loss.and_then(|loss| sources.add_tensor(loss, 1)),
+            losses: self.losses.as_ref().and_then(|of| sources.add_tensor(of.rows, rows(of.rows))),
+            logits: self.logits.as_ref().and_then(|of| sources.add_tensor(of.largest, rows(of.largest))),
+            eigenvalues: spectra
+                .and_then(|of| sources.add_tensor(of.eigenvalues, of.eigenvalues.cols as usize)),
+            squares: spectra.and_then(|of| sources.add_tensor(of.sums, of.sums.rows as usize)),
+        }
     }
 }
 
-/// 32-bit words that the host reads of a tensor.
-fn words_of(tensor: &Tensor) -> u64 {
-    u64::from(tensor.rows) * u64::from(if tensor.rows == 1 { tensor.cols } else { tensor.stride })
+/// Where what monitors leave is among the bytes that the host reads after a step.
+#[derive(Clone, Debug)]
+pub(super) struct WatchedSlots {
+    gradients: Option<Slot<SquareSum>>,
+    states: Option<Slot<SquareSum>>,
+    loss: Option<Slot<LossState>>,
+    losses: Option<Slot<f32>>,
+    logits: Option<Slot<u32>>,
+    eigenvalues: Option<Slot<f32>>,
+    squares: Option<Slot<SquareSum>>,
+}
+
+/// What monitors leave after a step; empty where nothing is watched. What is not due is that of an earlier step.
+#[derive(Clone, Debug, Default)]
+pub struct WatchedStep {
+    /// Of the gradients, in the order of [`Norms::watched`].
+    pub gradients: Vec<SquareSum>,
+    /// Of moments and weights, in the same order.
+    pub states: Vec<SquareSum>,
+    /// The sums of the step's losses, where norms of gradients depend on them.
+    pub loss: Option<LossState>,
+    /// The rows of [`MicroLosses`].
+    pub losses: Vec<f32>,
+    /// The rows of [`MaxLogits`].
+    pub logits: Vec<u32>,
+    /// The largest eigenvalue of each matrix of [`StableRanks`].
+    pub eigenvalues: Vec<f32>,
+    /// Their sums of squares.
+    pub squares: Vec<SquareSum>,
+}
+
+impl WatchedSlots {
+    pub fn read(&self, bytes: &[u8]) -> WatchedStep {
+        WatchedStep {
+            gradients: values(self.gradients.as_ref(), bytes),
+            states: values(self.states.as_ref(), bytes),
+            loss: self.loss.as_ref().map(|loss| loss.value(bytes)),
+            losses: values(self.losses.as_ref(), bytes),
+            logits: values(self.logits.as_ref(), bytes),
+            eigenvalues: values(self.eigenvalues.as_ref(), bytes),
+            squares: values(self.squares.as_ref(), bytes),
+        }
+    }
 }

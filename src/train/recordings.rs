@@ -1,33 +1,26 @@
 //! The recordings of a run: everything that training does on the device, written without a device.
 
 use super::arenas::Arenas;
-use super::batch_arrays::{BatchArrays, batch_tensors};
-use super::limits::{check_activations, check_binding, check_memory, misfit};
+use super::limits::{check_activations, check_memory, misfit};
 use super::monitors::{MaxLogits, Monitors, Watchable};
 use super::passes::{Passes, copies, sum_evaluation};
+use super::programs::Programs;
 use super::replicas::Replicas;
-use super::schedule_table::schedule_columns;
 use super::sharing::Sharing;
+use super::tensors::RunTensors;
 use super::update::Update;
-use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::generate::GenerateRecordings;
 use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
-use crate::model::gpt::LossTensors;
 use crate::model::parameters::{Gpt, Spec};
 use crate::model::places::Places;
-use crate::model::{BatchTensors, ExpertState, ForwardContext, Masks, Mode, ModelBuffers, Training};
-use crate::ops::dropout::DropoutState;
-use crate::ops::grad_norm::{StepRules, StepTensors};
-use crate::ops::loss_scale::{LossScaleState, LossScaler};
-use crate::ops::step_state::{LossState, StepState};
+use crate::model::{ForwardContext, Mode};
+use crate::ops::grad_norm::StepRules;
 use crate::ranks::Layout;
-use crate::record::{
-    BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, State, Tensor,
-};
-use crate::settings::{Adaptation, RunPlan};
+use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, Tensor};
+use crate::settings::RunPlan;
 use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
@@ -44,28 +37,8 @@ pub struct Recordings {
     pub arenas: Arenas,
     /// How the ranks share the work on parameters.
     pub sharing: Sharing,
-    /// `StepState`.
-    pub state: Tensor,
-    /// What the loss scale adapts by, if it does.
-    pub scaler: Option<LossScaler>,
-    /// `LossState` of the training batches.
-    pub loss: Tensor,
-    /// `LossState` of the evaluation batches.
-    pub eval_loss: Tensor,
-    /// How many of their targets have the largest logit (1, 1), if it is asked for.
-    pub eval_correct: Option<Tensor>,
-    /// `LossState` of multi-token prediction, for a model that has it.
-    pub ahead_loss: Option<Tensor>,
-    /// Tallies, biases and capacities of the routers, for a mixture.
-    pub experts: Option<ExpertState>,
-    /// Learning rate and bias corrections, by global step.
-    pub schedule: Tensor,
-    /// Which id arrays a micro-batch has.
-    pub batch_arrays: BatchArrays,
-    /// The current micro-batch.
-    pub batch: BatchTensors,
-    /// The rotary table and its content, for a model with rotary embeddings.
-    pub rotary: Option<(Tensor, Vec<f32>)>,
+    /// What else outlives a recording.
+    pub tensors: RunTensors,
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
     pub micro_step: Recording,
     /// Norm, clipping, step state and the optimizer.
@@ -95,86 +68,45 @@ impl Recordings {
         let mut persistents = Persistents::new();
         let (whole, layout, sharing) = shared_layout(plan, &capabilities)?;
         let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
-        let state = StepState::tensor(&mut persistents, "step state");
-        let adaptation = plan.settings.wrapper.scale_sense.adaptation();
-        let scaler = adaptation.map(|adaptation| scaler(&adaptation, &mut persistents));
-        let loss = LossState::tensor(&mut persistents, "loss state");
-        let eval_loss = LossState::tensor(&mut persistents, "evaluation loss state");
-        let counts_correct = plan.settings.metric.accuracy;
-        let eval_correct =
-            counts_correct.then(|| persistents.tensor("correct predictions", 1, 1, Element::F32));
-        let rows = steps.clamp(1, u32::MAX as u64) as u32;
-        let columns = schedule_columns(1 + plan.settings.groups.len());
-        let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
-        let tokens = (plan.settings.runner.batch_size * model.seq_length) as u32;
-        let batch_arrays = BatchArrays::of(model, plan.isolates_documents());
-        let batch = batch_tensors(&mut persistents, "batch", tokens, batch_arrays);
-        let ahead_loss = model.multi_token.map(|_| LossState::tensor(&mut persistents, "loss state ahead"));
-        let buffers = ModelBuffers::new(model, tokens, &mut persistents);
-        let masks = model.has_dropout().then(|| Masks {
-            seed: plan.settings.run.seed,
-            state: DropoutState::tensor(&mut persistents, "dropout state"),
-        });
-        let what = format!("the learning rates of {rows} steps take");
-        let remedy = "lower runner_config.epochs or runner_config.stop_step";
-        check_binding(schedule.bytes(), &capabilities, what, remedy)?;
+        let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
+        let logits = MaxLogits::new(plan, &mut persistents);
 
         let passes = Passes { layout: &layout, arenas: &arenas, sharing: &sharing, capabilities };
-        // Every rank's micro-batches count, as if one rank had accumulated them all.
-        let accumulation = plan.micro_batches_per_step() as u32;
-        let expert_ranks = sharing.expert_ranks();
+        let (buffers, batch, expert_ranks) = (tensors.model, tensors.batch, sharing.expert_ranks());
         let expert_ranks = expert_ranks.as_ref();
-        let context = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };
-        let is_per_token = plan.settings.wrapper.calculate_per_token_loss;
-        let losses = LossTensors {
-            step: state,
-            accumulation,
-            is_per_token,
-            next_token: loss,
-            correct: None,
-            multi_token: ahead_loss,
-        };
-        let logits = MaxLogits::new(plan, &mut persistents);
-        let largest_scores = logits.as_ref().map(|logits| logits.largest);
-        let training = Training { step: state, accumulation, masks, largest_scores };
-        let training = context(Mode::Training(training));
-        let micro_step = passes.micro_step(&training, &losses).map_err(|e| misfit(&e))?;
-        let losses =
-            LossTensors { next_token: eval_loss, correct: eval_correct, multi_token: None, ..losses };
-        let eval = passes.eval(&context(Mode::Evaluation), &losses).map_err(|e| misfit(&e))?;
+        let forward = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };
+        let training = tensors.training(logits.as_ref().map(|logits| logits.largest));
+        let training = forward(Mode::Training(training));
+        let micro_step = passes.micro_step(&training, &tensors.training_losses()).map_err(|e| misfit(&e))?;
+        let evaluation = forward(Mode::Evaluation);
+        let eval = passes.eval(&evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e))?;
         let places = Places::new(&layout, &ArenaLayout::new(whole.clone(), &capabilities.limits)?);
         let update = Update {
             optimizer: &plan.optimizer,
             seed: plan.settings.run.seed,
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),
-            scaler,
             sharing: &sharing,
             layout: &layout,
             places: &places,
             arenas: &arenas,
-            tensors: StepTensors { state, loss, schedule },
-            ahead_loss,
-            experts: buffers.experts,
+            tensors: &tensors,
         };
         let update = update.record(capabilities)?;
-        let watchable = Watchable {
+        let run = Watchable {
             plan,
             layout: &layout,
             arenas: &arenas,
             sharing: &sharing,
-            state,
-            loss,
-            ahead_loss,
-            experts: buffers.experts,
+            tensors: &tensors,
             logits,
             capabilities,
         };
-        let monitors = Monitors::new(&watchable, &mut persistents)?;
-        let experts = buffers.experts.as_ref();
+        let monitors = Monitors::new(&run, &mut persistents)?;
+        let experts = tensors.model.experts.as_ref();
         let replicas = Replicas::new(&layout, &arenas, experts, &sharing, &mut persistents, capabilities)?;
         let copy = copies(&layout, &arenas, &sharing, capabilities)?;
-        let sum_evaluation = sum_evaluation(eval_loss, eval_correct, &sharing, capabilities)?;
+        let sum_evaluation = sum_evaluation(tensors.eval_loss, tensors.eval_correct, &sharing, capabilities)?;
         let read = arenas.read();
         let sample = plan.settings.sample.as_ref().filter(|_| sharing.holds_all_weights()).map(|_| {
             let gpt = layout.bind(model, &read, None);
@@ -189,17 +121,7 @@ impl Recordings {
             layout,
             arenas,
             sharing,
-            state,
-            scaler,
-            loss,
-            eval_loss,
-            eval_correct,
-            ahead_loss,
-            experts: buffers.experts,
-            schedule,
-            batch_arrays,
-            batch,
-            rotary: buffers.rotary_table(model),
+            tensors,
             micro_step,
             update,
             eval,
@@ -222,21 +144,39 @@ impl Recordings {
         Ok(shared_layout(plan, &capabilities)?.2.shards.fullest_rank())
     }
 
-    /// All recordings, in the order in which they are prepared.
-    pub fn all(&self) -> Vec<&Recording> {
-        let mut all = vec![&self.micro_step, &self.update, &self.eval];
-        all.extend(self.sample.iter().flat_map(|sample| [&sample.prefill, &sample.step]));
-        all.extend(&self.sum_evaluation);
-        all.extend(&self.copy);
-        all.extend(self.monitors.recordings());
-        all.extend(self.replicas.iter().map(|replicas| &replicas.recording));
-        all
+    /// The recordings by name.
+    pub fn programs(&self) -> Programs<&Recording> {
+        let Monitors { gradients, states, stable_ranks, .. } = &self.monitors;
+        Programs {
+            micro_step: &self.micro_step,
+            update: &self.update,
+            eval: &self.eval,
+            prefill: self.sample.as_ref().map(|sample| &sample.prefill),
+            decode: self.sample.as_ref().map(|sample| &sample.step),
+            sum_evaluation: self.sum_evaluation.as_ref(),
+            copy: self.copy.as_ref(),
+            gradient_norms: gradients.as_ref().map(|norms| &norms.recording),
+            state_norms: states.as_ref().map(|norms| &norms.recording),
+            stable_ranks: stable_ranks.as_ref().map(|ranks| &ranks.recording),
+            fingerprints: self.replicas.as_ref().map(|replicas| &replicas.recording),
+        }
     }
 
-    /// The place of one of them in [`all`](Self::all).
-    pub(super) fn index_of(&self, recording: Option<&Recording>) -> Option<usize> {
-        let recording = recording?;
-        self.all().into_iter().position(|other| std::ptr::eq(other, recording))
+    /// All recordings, in the order in which they are prepared.
+    pub fn all(&self) -> Vec<&Recording> {
+        self.programs().all()
+    }
+
+    /// The buffers that accumulate over a step and are cleared before it.
+    pub(super) fn accumulated(&self) -> impl Iterator<Item = PersistentId> {
+        let tallies = self.tensors.model.experts.map(|experts| experts.tallies().0);
+        let largest = self.monitors.logits.as_ref().map(|logits| logits.largest);
+        let tensors = self.tensors.sums().chain(largest).map(|tensor| tensor.buffer);
+        let id = |buffer| match buffer {
+            BufferId::Persistent(id) => Some(id),
+            BufferId::Transient(_) => None,
+        };
+        self.arenas.gradients.buffers().chain(tensors.chain(tallies).filter_map(id))
     }
 
     /// The kernels of all recordings, each once.
@@ -263,7 +203,7 @@ impl Recordings {
 
     /// Bytes of the id arrays of a micro-batch.
     pub(super) fn batch_bytes(&self) -> u64 {
-        self.batch_arrays.bytes(self.batch.tokens.cols)
+        self.tensors.batch_arrays.bytes(self.tensors.batch.tokens.cols)
     }
 
     /// Bytes of the pieces in which checkpoints are read from the device.
@@ -299,16 +239,6 @@ fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spe
 /// What a rank holds of the parameters `whole`.
 pub(super) fn held_by(ranks: &Layout, whole: &[Spec]) -> Vec<Spec> {
     whole.iter().map(|spec| spec.clone().of_expert_rank(ranks.expert_part(), ranks.expert)).collect()
-}
-
-/// The tensors of a loss scale that adapts.
-fn scaler(adaptation: &Adaptation, persistents: &mut Persistents) -> LossScaler {
-    let windows = adaptation.windows.len() as u32;
-    LossScaler {
-        state: LossScaleState::tensor(persistents, "loss scale state"),
-        windows: persistents.tensor("loss scale windows", 1, windows, Element::U32),
-        factor: adaptation.factor as f32,
-    }
 }
 
 fn step_rules(plan: &RunPlan) -> StepRules {

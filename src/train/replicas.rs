@@ -122,10 +122,9 @@ impl Trainer<'_> {
 
     /// The fingerprints of what this rank holds.
     async fn told(&mut self) -> Result<Vec<Told>> {
-        let Some(Replicas { recording, sums, .. }) = &self.recordings.replicas else { return Ok(Vec::new()) };
-        let (program, sums) = (self.recordings.index_of(Some(recording)), *sums);
+        let Some(&Replicas { sums, .. }) = self.recordings.replicas.as_ref() else { return Ok(Vec::new()) };
         let mut encoder = self.gpu.encoder();
-        if let (Some(program), Some(id)) = (program, persistent(sums)) {
+        if let (Some(program), Some(id)) = (self.programs.fingerprints, persistent(sums)) {
             encoder.clear(&self.buffers, id);
             self.replay(&mut encoder, program, Exchanges::All).await?;
         }

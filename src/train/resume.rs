@@ -125,7 +125,7 @@ fn load(trainer: &Trainer<'_>, checkpoint: &Path, fresh: &TrainerState) -> Resul
 
 /// Refuses a state that would lead out of the list of windows, which no run of these settings left.
 fn check_scaler(trainer: &Trainer<'_>, scaler: &ScalerState, checkpoint: &Path) -> Result<()> {
-    let windows = trainer.recordings().scaler.map_or(0, |scaler| scaler.windows.cols);
+    let windows = trainer.recordings().tensors.scaler.map_or(0, |scaler| scaler.windows.cols);
     let is_listed =
         (-1..i64::from(windows)).contains(&scaler.index.into()) && scaler.last_change < scaler.step;
     if is_listed && scaler.increases.max(scaler.decreases) < 4 {

@@ -1,6 +1,6 @@
 //! The sample: text that the model writes at the end of a run.
 
-use super::trainer::{DECODE, PREFILL, Trainer};
+use super::trainer::Trainer;
 use crate::data::Codec;
 use crate::error::{Error, Result};
 use crate::generate::{Generator, Sampling, Settings};
@@ -13,12 +13,16 @@ use std::ops::ControlFlow;
 /// The tokenizer cannot encode the prompt; a device that fails.
 pub async fn sample(trainer: &mut Trainer<'_>, config: &Sample, codec: &Codec, seed: u64) -> Result<String> {
     trainer.refresh_copies().await?;
-    let Some(recordings) = &trainer.recordings.sample else { return Ok(String::new()) };
+    let (programs, recordings) = (trainer.programs, trainer.recordings.sample.as_ref());
+    let (Some(prefill), Some(decode), Some(recordings)) = (programs.prefill, programs.decode, recordings)
+    else {
+        return Ok(String::new());
+    };
     let generator = Generator {
         gpu: trainer.gpu,
         buffers: &trainer.buffers,
         prepared: &trainer.prepared,
-        programs: (PREFILL, DECODE),
+        programs: (prefill, decode),
         recordings,
         reader: &trainer.reader,
     };

@@ -17,7 +17,7 @@ pub(super) struct Shortage {
 impl Shortage {
     /// That of a run of `recordings`.
     pub fn of(recordings: &Recordings) -> Self {
-        let windows = recordings.batch.tokens.cols as usize / recordings.model.seq_length;
+        let windows = recordings.tensors.batch.tokens.cols as usize / recordings.model.seq_length;
         Self {
             largest: Consumer::list(&recordings.largest_consumers(LARGEST)),
             remedies: remedies(&recordings.model, windows),

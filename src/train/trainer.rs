@@ -1,14 +1,13 @@
 //! The device side of a run: steps and evaluations.
 
-use super::finished::{FinishedEvaluation, FinishedStep, StepReadback, evaluation_sources};
+use super::finished::{EvaluationReadback, StepReadback};
 use super::length::RunLength;
+use super::programs::Programs;
 use super::recordings::{Recordings, persistent};
 use super::schedule::Schedule;
 use super::shortage::Shortage;
-use crate::data::{Batch, Batches};
-use crate::device::{
-    Buffers, Exchanger, Exchanges, Gpu, Guard, Prepared, Program, ReadbackRing, Reader, UploadRing,
-};
+use crate::data::Batch;
+use crate::device::{Buffers, Exchanger, Gpu, Guard, Prepared, Program, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
@@ -21,16 +20,6 @@ use std::time::{Duration, Instant};
 /// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
 pub(super) const RING: usize = 5;
 
-/// Steps after which programs are cut into submissions once more: by then a GPU runs at the clocks of work.
-const MEASURED_AFTER: u64 = 20;
-
-/// Indices of the prepared programs, in the order of [`Recordings::all`]; those that not every run has come last.
-const MICRO_STEP: usize = 0;
-const UPDATE: usize = 1;
-const EVAL: usize = 2;
-pub(super) const PREFILL: usize = 3;
-pub(super) const DECODE: usize = 4;
-
 /// A model in training on one device.
 ///
 /// [`step`](Self::step) and [`evaluate`](Self::evaluate) submit work and return, on a GPU before it is done;
@@ -41,16 +30,19 @@ pub struct Trainer<'gpu> {
     pub(super) recordings: Recordings,
     pub(super) buffers: Buffers,
     pub(super) prepared: Prepared,
+    /// The place of each program among the prepared ones.
+    pub(super) programs: Programs<usize>,
     pub(super) exchanger: Exchanger,
     pub(super) reader: Reader,
     pub(super) uploads: UploadRing,
-    steps: ReadbackRing,
-    evaluations: ReadbackRing,
-    readback: StepReadback,
+    pub(super) steps: ReadbackRing,
+    pub(super) evaluations: ReadbackRing,
+    pub(super) step_readback: StepReadback,
+    pub(super) evaluation_readback: EvaluationReadback,
     pub(super) ids: Ids,
-    gradient_accumulation_steps: u64,
+    pub(super) gradient_accumulation_steps: u64,
     /// Steps that this trainer has submitted.
-    steps_done: u64,
+    pub(super) steps_done: u64,
     pub(super) batch: Batch,
     pub(super) staged: Vec<u8>,
     /// Whether weights were written since their copies were made.
@@ -61,11 +53,11 @@ pub struct Trainer<'gpu> {
 
 /// The persistent buffers that steps clear and fill.
 pub(super) struct Ids {
-    gradients: Vec<PersistentId>,
-    loss: PersistentId,
+    /// What accumulates over a step: gradients, losses, and what is counted.
+    pub step: Vec<PersistentId>,
     /// The sums of an evaluation.
-    evaluated: Vec<PersistentId>,
-    pub(super) batch: PersistentId,
+    pub evaluation: Vec<PersistentId>,
+    pub batch: PersistentId,
 }
 
 impl<'gpu> Trainer<'gpu> {
@@ -103,21 +95,22 @@ impl<'gpu> Trainer<'gpu> {
         let id = |tensor: Tensor| {
             persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
-        let evaluated = evaluation_sources(&recordings);
+        let step_readback = StepReadback::new(&recordings);
+        let evaluation_readback = EvaluationReadback::new(&recordings);
         let ids = Ids {
-            gradients: recordings.arenas.gradients.buffers().collect(),
-            loss: id(recordings.loss)?,
-            evaluated: evaluated.iter().map(|(id, _)| *id).collect(),
-            batch: id(recordings.batch.tokens)?,
+            step: recordings.accumulated().collect(),
+            evaluation: evaluation_readback.sources.list.iter().map(|(id, _)| *id).collect(),
+            batch: id(recordings.tensors.batch.tokens)?,
         };
-        let readback = StepReadback::new(&recordings);
         let batch_bytes = recordings.batch_bytes();
         let trainer = Self {
             exchanger: Exchanger::new(gpu, ranks, &prepared).await?,
             uploads: UploadRing::new(gpu, batch_bytes, RING).await?,
-            steps: ReadbackRing::new(gpu, &readback.sources(), RING + 1).await?,
-            evaluations: ReadbackRing::new(gpu, &evaluated, RING + 1).await?,
-            readback,
+            steps: ReadbackRing::new(gpu, &step_readback.sources.list, RING + 1).await?,
+            evaluations: ReadbackRing::new(gpu, &evaluation_readback.sources.list, RING + 1).await?,
+            step_readback,
+            evaluation_readback,
+            programs: recordings.programs().places(),
             reader: Reader::new(gpu, recordings.piece_bytes()).await?,
             gradient_accumulation_steps: plan.settings.runner.gradient_accumulation_steps as u64,
             steps_done: 0,
@@ -139,7 +132,7 @@ impl<'gpu> Trainer<'gpu> {
         let loss_scale = scale.loss_scale_value as f32;
         trainer.set_state(&StepState { loss_scale, ..StepState::default() });
         if let (Some(Adaptation { windows, first, .. }), Some(scaler)) =
-            (scale.adaptation(), trainer.recordings.scaler)
+            (scale.adaptation(), trainer.recordings.tensors.scaler)
         {
             trainer.write(scaler.windows, bytemuck::cast_slice(&windows));
             trainer.set_scaler(&LossScaleState::new(loss_scale, &windows, first));
@@ -157,110 +150,14 @@ impl<'gpu> Trainer<'gpu> {
 
     /// Replaces `StepState`: at the start, and when a run resumes.
     pub fn set_state(&self, state: &StepState) {
-        self.write(self.recordings.state, bytemuck::bytes_of(state));
+        self.write(self.recordings.tensors.state, bytemuck::bytes_of(state));
     }
 
     /// Replaces `LossScaleState`, where the loss scale adapts: at the start, and when a run resumes.
     pub fn set_scaler(&self, state: &LossScaleState) {
-        if let Some(scaler) = &self.recordings.scaler {
+        if let Some(scaler) = &self.recordings.tensors.scaler {
             self.write(scaler.state, bytemuck::bytes_of(state));
         }
-    }
-
-    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this rank.
-    ///
-    /// # Errors
-    /// A token outside the vocabulary; a device that fails; a rank that has ended.
-    pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
-        self.micro_steps(data, first_micro_step).await?;
-        self.update(step).await
-    }
-
-    /// The other half of step number `step`: norm, loss scale and optimizer, on the gradients in the arena.
-    ///
-    /// # Errors
-    /// A device that fails; a rank that has ended.
-    pub async fn update(&mut self, step: u64) -> Result<()> {
-        let mut encoder = self.gpu.encoder();
-        self.replay(&mut encoder, UPDATE, Exchanges::All).await?;
-        self.copy_weights(&mut encoder).await?;
-        self.replay_monitors(&mut encoder, step).await?;
-        self.steps.copy(&mut encoder, step, &self.buffers)?;
-        encoder.submit().await?;
-        self.steps.request(self.gpu);
-        self.steps_done += 1;
-        if self.steps_done == MEASURED_AFTER {
-            self.prepared.programs.iter().for_each(Program::measure_again);
-        }
-        Ok(())
-    }
-
-    /// The gradient half of a step: afterwards the arena holds the gradients of the scaled mean loss.
-    ///
-    /// # Errors
-    /// A token outside the vocabulary; a device that fails; a rank that has ended.
-    pub async fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
-        for micro_step in 0..self.gradient_accumulation_steps {
-            let mut encoder = self.gpu.encoder();
-            if micro_step == 0 {
-                self.ids.gradients.iter().for_each(|&id| encoder.clear(&self.buffers, id));
-                encoder.clear(&self.buffers, self.ids.loss);
-                self.readback.cleared().for_each(|id| encoder.clear(&self.buffers, id));
-            }
-            let is_last = micro_step + 1 == self.gradient_accumulation_steps;
-            let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
-            self.replay_on(&mut encoder, MICRO_STEP, exchanges, data, first_micro_step + micro_step).await?;
-            self.copy_losses(&mut encoder, micro_step);
-            encoder.submit().await?;
-            self.uploads.recycle(self.gpu);
-        }
-        Ok(())
-    }
-
-    /// Submits an evaluation over the first `batches` micro-batches of `data`; `tag` is returned with its loss.
-    /// `between` is called after each micro-batch and can collect the steps that finish meanwhile.
-    ///
-    /// # Errors
-    /// Those of [`step`](Self::step) and of `between`.
-    pub async fn evaluate(
-        &mut self,
-        tag: u64,
-        data: &Batches,
-        batches: u64,
-        mut between: impl FnMut(&mut Self) -> Result<()>,
-    ) -> Result<()> {
-        for micro_step in 0..batches {
-            let mut encoder = self.gpu.encoder();
-            if micro_step == 0 {
-                self.ids.evaluated.iter().for_each(|&id| encoder.clear(&self.buffers, id));
-            }
-            self.replay_on(&mut encoder, EVAL, Exchanges::All, data, micro_step).await?;
-            let is_last = micro_step + 1 == batches;
-            if is_last {
-                if let Some(sum) = self.recordings.index_of(self.recordings.sum_evaluation.as_ref()) {
-                    self.replay(&mut encoder, sum, Exchanges::All).await?;
-                }
-                self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
-            }
-            encoder.submit().await?;
-            self.uploads.recycle(self.gpu);
-            if is_last {
-                self.evaluations.request(self.gpu);
-            }
-            between(self)?;
-        }
-        Ok(())
-    }
-
-    /// The steps that have finished since the last call, oldest first. Never blocks.
-    pub fn finished_steps(&mut self) -> Result<Vec<FinishedStep>> {
-        let arrived = self.steps.collect(self.gpu)?;
-        Ok(arrived.into_iter().map(|arrival| self.readback.read(arrival)).collect())
-    }
-
-    /// The evaluations that have finished since the last call, oldest first. Never blocks.
-    pub fn finished_evaluations(&mut self) -> Result<Vec<FinishedEvaluation>> {
-        Ok(self.evaluations.collect(self.gpu)?.into_iter().map(FinishedEvaluation::read).collect())
     }
 
     /// Completes when the device has done everything submitted.
@@ -303,12 +200,14 @@ impl<'gpu> Trainer<'gpu> {
 
     /// Kernel launches of one micro-batch and of one update.
     pub fn launches(&self) -> (usize, usize) {
-        (self.prepared.programs[MICRO_STEP].launches(), self.prepared.programs[UPDATE].launches())
+        let [micro_step, update] = self.parts();
+        (micro_step.launches(), update.launches())
     }
 
     /// How often the programs of a micro-batch and of an update were cut into submissions by measured times.
     pub fn cuts(&self) -> (usize, usize) {
-        (self.prepared.programs[MICRO_STEP].cuts(), self.prepared.programs[UPDATE].cuts())
+        let [micro_step, update] = self.parts();
+        (micro_step.cuts(), update.cuts())
     }
 
     /// The time of each dispatch of a micro-step and an update, by the device's clock.
@@ -316,8 +215,14 @@ impl<'gpu> Trainer<'gpu> {
     /// # Errors
     /// An adapter without timestamps; a device that fails.
     pub async fn profile(&self) -> Result<Vec<crate::device::DispatchTime>> {
-        let mut times = self.gpu.profile(&self.prepared.programs[MICRO_STEP]).await?;
-        times.extend(self.gpu.profile(&self.prepared.programs[UPDATE]).await?);
+        let [micro_step, update] = self.parts();
+        let mut times = self.gpu.profile(micro_step).await?;
+        times.extend(self.gpu.profile(update).await?);
         Ok(times)
+    }
+
+    /// The programs of a micro-batch and of an update.
+    fn parts(&self) -> [&Program; 2] {
+        [self.programs.micro_step, self.programs.update].map(|program| &self.prepared.programs[program])
     }
 }

@@ -2,17 +2,18 @@
 
 use super::arenas::Arenas;
 use super::sharing::Sharing;
+use super::tensors::RunTensors;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
-use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
 use crate::model::places::{Places, Run};
+use crate::model::{ExpertState, ModelBuffers};
 use crate::ops::adamw::{self, AdamW};
-use crate::ops::grad_norm::{StepRules, StepTensors, grad_norm, grad_norm_of_shares, rate_column};
+use crate::ops::grad_norm::{StepRules, grad_norm, grad_norm_of_shares, rate_column};
 use crate::ops::hot_experts::hot_experts;
-use crate::ops::loss_scale::{LossScaler, loss_scale};
+use crate::ops::loss_scale::loss_scale;
 use crate::ops::muon::{self, Matrix, Muon};
 use crate::ops::rounding::Rounding;
 use crate::ops::sgd::{self, Sgd, SgdTensors};
@@ -30,18 +31,13 @@ pub(super) struct Update<'a> {
     pub decays: Vec<f64>,
     /// What is made of the gradients.
     pub rules: StepRules,
-    /// What the loss scale adapts by, if it does.
-    pub scaler: Option<LossScaler>,
     /// Which part of the parameters this rank updates.
     pub sharing: &'a Sharing,
     pub layout: &'a ArenaLayout,
     /// Where its parameters are in the whole model.
     pub places: &'a Places,
     pub arenas: &'a Arenas,
-    pub tensors: StepTensors,
-    /// `LossState` of multi-token prediction, for a model that has it.
-    pub ahead_loss: Option<Tensor>,
-    pub experts: Option<ExpertState>,
+    pub tensors: &'a RunTensors,
 }
 
 impl Update<'_> {
@@ -51,17 +47,18 @@ impl Update<'_> {
     /// A matrix under Muon that lies in several bindings; a launch over WebGPU's limits.
     pub fn record(&self, capabilities: Capabilities) -> Result<Recording> {
         let mut rec = Recorder::new("update", capabilities);
-        let losses: Vec<Tensor> = [self.tensors.loss].into_iter().chain(self.ahead_loss).collect();
-        self.sharing.sum_counts(&mut rec, &losses, self.experts.as_ref());
+        let RunTensors { state, scaler, model: ModelBuffers { experts, .. }, .. } = *self.tensors;
+        let (losses, step) = (self.tensors.sums().collect::<Vec<_>>(), self.tensors.step());
+        self.sharing.sum_counts(&mut rec, &losses, experts.as_ref());
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
         let updated: Vec<Updated> = trained.clone().flat_map(|i| self.updated(i)).collect();
         let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
         rec.scope("grad_norm", |rec| match self.sharing.norm_shares() {
-            None => grad_norm(rec, &gradients, &self.tensors, &self.rules),
-            Some(shares) => grad_norm_of_shares(rec, &gradients, &self.tensors, &self.rules, &shares),
+            None => grad_norm(rec, &gradients, &step, &self.rules),
+            Some(shares) => grad_norm_of_shares(rec, &gradients, &step, &self.rules, &shares),
         });
-        if let Some(scaler) = &self.scaler {
-            rec.scope("loss_scale", |rec| loss_scale(rec, scaler, self.tensors.state));
+        if let Some(scaler) = &scaler {
+            rec.scope("loss_scale", |rec| loss_scale(rec, scaler, state));
         }
         let elementwise = |part: &&Updated| self.kind_of(part).rule == UpdateRule::Elementwise;
         for part in updated.iter().filter(elementwise) {
@@ -77,8 +74,8 @@ impl Update<'_> {
         if let OptimizerKind::Muon(config) = self.optimizer.kind {
             rec.scope("muon", |rec| self.update_matrices(rec, &config))?;
         }
-        if let Some(experts) = self.experts {
-            experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, self.tensors.state));
+        if let Some(experts) = experts {
+            experts.layers().for_each(|layer| update_router(&mut rec, &experts, layer, state));
         }
         // Of the others the copies are gathered.
         let copies = &self.arenas.copies.segments;
@@ -122,7 +119,7 @@ impl Update<'_> {
             rate_column: rate_column(kind.group),
             rounding: self.rounding(part.place),
         };
-        adamw::adamw(rec, &segment, &self.tensors, &settings);
+        adamw::adamw(rec, &segment, &self.tensors.step(), &settings);
     }
 
     /// SGD on all parameters of a part at once.
@@ -138,7 +135,7 @@ impl Update<'_> {
             rate_column: rate_column(kind.group),
             rounding: self.rounding(part.place),
         };
-        sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors, &settings);
+        sgd::sgd(rec, &SgdTensors { weights, gradients, moments }, &self.tensors.step(), &settings);
     }
 
     /// The bits for the weights from `place` on.
@@ -200,7 +197,7 @@ impl Update<'_> {
             let [weights, gradients, moments] = [weights, gradients, first_moments]
                 .map(|arena| arena.part(spec, part).rows(piece.first_row as u32, piece.rows as u32));
             let matrix = Matrix { weights, gradients, moments };
-            rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors, &settings));
+            rec.scope(piece.name.clone(), |rec| muon::muon(rec, &matrix, &self.tensors.step(), &settings));
         }
     }
 }

@@ -139,7 +139,7 @@ fn a_mixture_creates_nothing_after_the_second_step() {
             let launches = &trainer.recordings().micro_step.dispatches;
             let indirect = launches.iter().filter(|launch| launch.arguments.is_some()).count();
             // Two products in each layer with experts, forward and back to the rows.
-            let layers = trainer.recordings().experts.expect("experts").layers().len();
+            let layers = trainer.recordings().tensors.model.experts.expect("experts").layers().len();
             assert_eq!(indirect, 4 * layers, "{}: indirect launches of {}", setup.name, launches.len());
         });
         assert!(finished.iter().all(|step| step.mixture.is_some()), "{}: no report", setup.name);
@@ -156,7 +156,7 @@ fn monitors_create_nothing_after_the_second_step() {
     let setup = Setup::new("watched", "").with(&["--train_dataset.eval_fraction=0.3", monitor]);
     let schedule = Schedule { steps: 30, evaluation_at: 12, checkpoint_at: 21 };
     let Observed { finished, .. } = observe(&setup, &setup.gpu(), &schedule, |_| ());
-    assert!(finished.iter().all(|step| !step.monitors.is_empty()));
+    assert!(finished.iter().all(|step| !step.watched.gradients.is_empty()));
 }
 
 /// Staging buffers of exchanges are as many as there were, and mapped again in time.

@@ -53,12 +53,12 @@ impl StepTime {
         machine: &Machine,
     ) -> Self {
         let rank = recordings.sharing.ranks.rank;
-        let tokens = f64::from(recordings.batch.tokens.cols);
+        let tokens = f64::from(recordings.tensors.batch.tokens.cols);
         let seconds = flops_per_token(model) * tokens / machine.flops;
         let launches: Vec<f64> = work::shares(recordings).into_iter().map(|share| share * seconds).collect();
         let mut step = Self::default();
         for (recording, times) in replays(recordings, accumulation) {
-            let is_micro_step = std::ptr::eq(recording, &recordings.micro_step);
+            let is_micro_step = recording.name == recordings.micro_step.name;
             let seconds = if is_micro_step { launches.as_slice() } else { &[] };
             let replay = |is_last| Replay::new(recording, seconds, rank, is_last, machine);
             step.add(&replay(true), 1.0);

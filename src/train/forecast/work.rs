@@ -9,7 +9,7 @@ use crate::train::recordings::Recordings;
 /// attention, beside which those of the others count for nothing. Products of experts count with the rows that there are if all
 /// experts are chosen equally often, not with those that there is room for.
 pub(super) fn shares(recordings: &Recordings) -> Vec<f64> {
-    let tokens = recordings.batch.tokens.cols;
+    let tokens = recordings.tensors.batch.tokens.cols;
     let mixture = recordings.model.mixture.as_ref();
     let rows = mixture.map_or(0, |mixture| mixture.placement(tokens, false).rows());
     let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.sharing.ranks.expert);

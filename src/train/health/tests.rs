@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ops::loss_scale::LossScaleState;
+use crate::train::monitors::WatchedStep;
 use std::time::Instant;
 
 const MAX_SPIKES: u64 = 3;
@@ -11,7 +12,7 @@ fn finished(state: StepState) -> FinishedStep {
         step: 0,
         state,
         scaler: None,
-        monitors: Vec::new(),
+        watched: WatchedStep::default(),
         ahead_loss: None,
         mixture: None,
         at: Instant::now(),

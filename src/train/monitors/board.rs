@@ -1,11 +1,9 @@
 //! From what the device computed to numbers with tags.
 
 use super::spectra::stable_ranks;
-use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Norms, Watched, words_of};
+use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
 use crate::model::arena::ArenaLayout;
 use crate::ops::squares::SquareSum;
-use crate::ops::step_state::LossState;
-use crate::record::{State, Tensor};
 use crate::report::monitors::{Goes, MonitorFormats, MonitorValue, Numbers};
 use crate::settings::{Formats, Monitor, RunPlan, StableRank};
 use crate::train::finished::FinishedStep;
@@ -24,8 +22,6 @@ pub struct Board {
     logits: Option<MaxLogits>,
     stable_rank: StableRank,
     matrices: Vec<Matrices>,
-    /// Words of `LossState`, where it is read.
-    loss_words: usize,
     /// Tokens of a step, where the mean is over tokens.
     tokens: Option<f64>,
     samples_per_step: f64,
@@ -48,7 +44,6 @@ impl Board {
             logits: monitors.logits.clone(),
             stable_rank: plan.settings.stable_rank.clone().unwrap_or_default(),
             matrices: monitors.stable_ranks.iter().flat_map(|ranks| ranks.watched.clone()).collect(),
-            loss_words: monitors.loss.as_ref().map_or(0, |loss| words_of(loss) as usize),
             tokens: plan.settings.wrapper.calculate_per_token_loss.then_some(plan.tokens_per_step as f64),
             samples_per_step: (runner.batch_size * runner.gradient_accumulation_steps) as f64,
         }
@@ -62,23 +57,20 @@ impl Board {
     /// The numbers of a step that took `step_ms`, in the order of the log; none where none is due.
     pub fn values(&self, finished: &FinishedStep, step_ms: f64) -> Vec<MonitorValue> {
         let mut values = Vec::new();
-        let (gradients, rest) = self.gradient_norms(finished);
-        let (states, rest) = rest.split_at(4 * self.states.len());
-        let words = |tensor: Option<&Tensor>| tensor.map_or(0, |tensor| words_of(tensor) as usize);
-        let (losses, rest) = rest.split_at(words(self.losses.as_ref().map(|of| &of.rows)));
-        let (logits, spectra) = rest.split_at(words(self.logits.as_ref().map(|of| &of.largest)));
+        let WatchedStep { states, losses, logits, eigenvalues, squares, .. } = &finished.watched;
         if self.config.monitor_on && finished.step.is_multiple_of(self.config.step_interval) {
-            values.extend(tagged(&self.gradients, gradients));
+            values.extend(tagged(&self.gradients, self.gradient_norms(finished)));
             if self.config.device_local_norm_format.is_on() {
                 values.push(MonitorValue::one("device_local_norm", finished.state.grad_norm.into()));
             }
             values.extend(self.losses.iter().flat_map(|of| self.losses(&of.of_micro_batches(losses))));
-            values.extend(tagged(&self.states, norms(states)));
+            values.extend(tagged(&self.states, states.iter().map(SquareSum::norm)));
             values.extend(self.linearity(step_ms));
             values.extend(self.logits.iter().flat_map(|of| of.values(logits)));
         }
         if finished.step.is_multiple_of(self.stable_rank.step_interval) {
-            values.extend(stable_ranks(&self.matrices, self.stable_rank.moe_show_mode, spectra));
+            let mode = self.stable_rank.moe_show_mode;
+            values.extend(stable_ranks(&self.matrices, mode, eigenvalues, squares));
         }
         values
     }
@@ -86,7 +78,7 @@ impl Board {
     /// The sum of squares of each parameter's gradients, if `runner_wrapper.local_norm` asks for them; 0 of a frozen one.
     pub fn squares(&self, finished: &FinishedStep) -> Option<Vec<f32>> {
         let mut squares = vec![0.0; self.squares?];
-        for ((watched, _), norm) in self.gradients.iter().zip(self.gradient_norms(finished).0) {
+        for ((watched, _), norm) in self.gradients.iter().zip(self.gradient_norms(finished)) {
             if let Watched::Gradient(index) = watched {
                 squares[*index] = (norm * norm) as f32;
             }
@@ -94,21 +86,16 @@ impl Board {
         Some(squares)
     }
 
-    /// The norms of gradients, and what the device leaves after them.
-    fn gradient_norms<'a>(&self, finished: &'a FinishedStep) -> (Vec<f64>, &'a [f32]) {
-        let (loss, rest) = finished.monitors.split_at(self.loss_words);
-        let (sums, rest) = rest.split_at(4 * self.gradients.len());
-        let factor = self.unscaling(finished, loss);
-        (norms(sums).into_iter().map(|norm| factor * norm).collect(), rest)
+    /// The norm of each gradient of the step's mean loss.
+    fn gradient_norms(&self, finished: &FinishedStep) -> impl Iterator<Item = f64> {
+        let factor = self.unscaling(finished);
+        finished.watched.gradients.iter().map(move |sum| factor * sum.norm())
     }
 
     /// What the gradients in the arena are multiplied by to be those of the step's mean loss.
-    fn unscaling(&self, finished: &FinishedStep, loss: &[f32]) -> f64 {
-        let weight = self.tokens.filter(|_| !loss.is_empty()).map_or(1.0, |tokens| {
-            let state: LossState =
-                bytemuck::pod_read_unaligned(bytemuck::cast_slice(&loss[..LossState::WORDS as usize]));
-            tokens / f64::from(state.token_sum).max(1.0)
-        });
+    fn unscaling(&self, finished: &FinishedStep) -> f64 {
+        let weight = self.tokens.zip(finished.watched.loss);
+        let weight = weight.map_or(1.0, |(tokens, loss)| tokens / f64::from(loss.token_sum).max(1.0));
         weight / f64::from(finished.state.loss_scale)
     }
 
@@ -177,12 +164,11 @@ fn formats(config: &Monitor, stable_rank: Option<&StableRank>) -> MonitorFormats
     formats
 }
 
-fn norms(sums: &[f32]) -> Vec<f64> {
-    bytemuck::cast_slice(sums).iter().map(SquareSum::norm).collect()
-}
-
 /// The norms that are reported.
-fn tagged(watched: &[(Watched, Option<String>)], norms: Vec<f64>) -> impl Iterator<Item = MonitorValue> {
+fn tagged(
+    watched: &[(Watched, Option<String>)],
+    norms: impl Iterator<Item = f64>,
+) -> impl Iterator<Item = MonitorValue> {
     let tags = watched.iter().map(|(_, tag)| tag.as_deref());
     tags.zip(norms).filter_map(|(tag, norm)| Some(MonitorValue::one(tag?, norm)))
 }

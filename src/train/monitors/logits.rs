@@ -34,13 +34,13 @@ impl MaxLogits {
     }
 
     /// The numbers of each layer, of the `words` that the host read.
-    pub(super) fn values(&self, words: &[f32]) -> Vec<MonitorValue> {
+    pub(super) fn values(&self, words: &[u32]) -> Vec<MonitorValue> {
         let rows = words.chunks_exact(self.largest.stride as usize);
         self.paths.iter().zip(rows).flat_map(|(path, row)| self.of_layer(path, row)).collect()
     }
 
-    fn of_layer(&self, path: &str, row: &[f32]) -> [MonitorValue; 3] {
-        let heads: Vec<f32> = row[..self.heads].iter().map(|word| score(word.to_bits())).collect();
+    fn of_layer(&self, path: &str, row: &[u32]) -> [MonitorValue; 3] {
+        let heads: Vec<f32> = row[..self.heads].iter().map(|word| score(*word)).collect();
         let mean = heads.iter().map(|score| f64::from(*score)).sum::<f64>() / heads.len() as f64;
         let largest = heads.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let tag = format!("max_attention_logit/{path}");

@@ -66,9 +66,9 @@ impl MicroLosses {
         let mixture = run.plan.model.mixture.as_ref();
         let factors = mixture.map(|mixture| mixture.losses).unwrap_or_default();
         let has_balance = factors.expert > 0.0 || factors.sequence > 0.0;
-        let experts = run.experts.filter(|_| has_balance);
+        let experts = run.tensors.model.experts.filter(|_| has_balance);
         let layers = experts.map_or(0, |experts| experts.layers().len());
-        let layout = Sums { has_ahead: run.ahead_loss.is_some(), layers };
+        let layout = Sums { has_ahead: run.tensors.ahead_loss.is_some(), layers };
         let micro_batches = run.plan.settings.runner.gradient_accumulation_steps as u32;
         let rows =
             persistents.tensor("micro-batch losses", micro_batches, layout.words() as u32, Element::F32);
@@ -83,8 +83,8 @@ impl MicroLosses {
             let to = 4 * (layout.first_layer() + OF_LAYER * number) as u64;
             Some(SumCopy { from: (id, tally.offset + 4 * u64::from(first)), to, bytes: 12 })
         };
-        let next = whole(run.loss, 0);
-        let ahead = run.ahead_loss.and_then(|ahead| whole(ahead, SUMS));
+        let next = whole(run.tensors.loss, 0);
+        let ahead = run.tensors.ahead_loss.and_then(|ahead| whole(ahead, SUMS));
         let of_layers = experts.iter().flat_map(|experts| experts.layers().enumerate()).filter_map(of_layer);
         Some(Self {
             rows,

@@ -5,11 +5,13 @@ use crate::ops::squares::SquareSum;
 use crate::report::monitors::MonitorValue;
 use crate::settings::MoeShowMode;
 
-/// The numbers of `watched` in `words`: all eigenvalues, padded to a group of 4, then all sums of squares.
-pub(super) fn stable_ranks(watched: &[Matrices], mode: MoeShowMode, words: &[f32]) -> Vec<MonitorValue> {
-    let count: usize = watched.iter().map(|matrices| matrices.count as usize).sum();
-    let (eigenvalues, sums) = words.split_at(words.len() - 4 * count);
-    let sums: &[SquareSum] = bytemuck::cast_slice(sums);
+/// The numbers of `watched`, whose matrices have these `eigenvalues` and `sums` of squares.
+pub(super) fn stable_ranks(
+    watched: &[Matrices],
+    mode: MoeShowMode,
+    eigenvalues: &[f32],
+    sums: &[SquareSum],
+) -> Vec<MonitorValue> {
     let of_matrix = |(eigenvalue, sum): (&f32, &SquareSum)| {
         let eigenvalue = f64::from(*eigenvalue);
         (sum.norm().powi(2) / eigenvalue, eigenvalue)
@@ -62,10 +64,10 @@ mod tests {
         let matrix =
             |path: &str, count| Matrices { path: path.into(), parameter: 0, count, is_stack: count > 1 };
         let watched = [matrix("wo", 1), matrix("experts", 2)];
-        let mut words = vec![4.0, 1.0, 2.0, 0.0];
-        [8.0, 3.0, 4.0].into_iter().for_each(|sum| words.extend([0.0, sum, 0.0, 0.0]));
+        let (eigenvalues, sums) =
+            ([4.0, 1.0, 2.0], [8.0, 3.0, 4.0].map(|sum| SquareSum([0.0, sum, 0.0, 0.0])));
         let tags = |mode| {
-            let values = stable_ranks(&watched, mode, &words);
+            let values = stable_ranks(&watched, mode, &eigenvalues, &sums);
             let ranks = values.into_iter().filter(|value| value.tag.starts_with("weight_stable_rank/"));
             ranks.map(|value| value.tag["weight_stable_rank/".len()..].to_string()).collect::<Vec<_>>()
         };
@@ -74,7 +76,7 @@ mod tests {
         assert_eq!(tags(MoeShowMode::Full), [&["wo"][..], &each].concat());
         assert_eq!(tags(MoeShowMode::Statistics), [&["wo"][..], &statistics].concat());
         assert_eq!(tags(MoeShowMode::All), [&["wo"][..], &each, &statistics].concat());
-        let values = stable_ranks(&watched, MoeShowMode::Statistics, &words);
+        let values = stable_ranks(&watched, MoeShowMode::Statistics, &eigenvalues, &sums);
         assert_eq!(values[0], MonitorValue::one("weight_stable_rank/wo", 2.0));
         assert_eq!(values[1], MonitorValue::one("weight_eigenvalue/wo", 4.0));
         assert_eq!(values[4], MonitorValue::one("weight_stable_rank/experts/expert_mean", 2.5));

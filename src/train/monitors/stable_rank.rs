@@ -68,7 +68,7 @@ impl StableRanks {
             let parts: Vec<Tensor> =
                 parts.iter().map(|part: &Part| run.arenas.weights.part(spec, part)).collect();
             rec.scope(path.clone(), |rec| {
-                power_iteration(rec, &parts, *count, run.state, &settings, &spectra, index);
+                power_iteration(rec, &parts, *count, run.tensors.state, &settings, &spectra, index);
             });
             index += count;
         }

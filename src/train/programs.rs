@@ -1,0 +1,63 @@
+//! The programs of a run, each under its name.
+
+/// Something for each program of a run: its recording, or its place among those that are prepared. A run has not all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Programs<T> {
+    /// Forward, loss and backward of a micro-batch: gradients are added to their arena.
+    pub micro_step: T,
+    /// Norm, clipping, step state and the optimizer.
+    pub update: T,
+    /// Forward and loss of a micro-batch.
+    pub eval: T,
+    /// The first pass of the sample at the end, over its prompt.
+    pub prefill: Option<T>,
+    /// One more token of the sample.
+    pub decode: Option<T>,
+    /// The sum of an evaluation's losses over the ranks.
+    pub sum_evaluation: Option<T>,
+    /// Copies of the weights in the storage type of layers.
+    pub copy: Option<T>,
+    /// Norms of gradients.
+    pub gradient_norms: Option<T>,
+    /// Norms of moments and weights.
+    pub state_norms: Option<T>,
+    /// Stable ranks of weights.
+    pub stable_ranks: Option<T>,
+    /// Fingerprints of the weights, which ranks compare.
+    pub fingerprints: Option<T>,
+}
+
+impl<T> Programs<T> {
+    /// The same programs, with what `of` makes of each, in the order in which they are prepared.
+    pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> Programs<U> {
+        Programs {
+            micro_step: of(self.micro_step),
+            update: of(self.update),
+            eval: of(self.eval),
+            prefill: self.prefill.map(&mut of),
+            decode: self.decode.map(&mut of),
+            sum_evaluation: self.sum_evaluation.map(&mut of),
+            copy: self.copy.map(&mut of),
+            gradient_norms: self.gradient_norms.map(&mut of),
+            state_norms: self.state_norms.map(&mut of),
+            stable_ranks: self.stable_ranks.map(&mut of),
+            fingerprints: self.fingerprints.map(&mut of),
+        }
+    }
+
+    /// All of them, in the order in which they are prepared.
+    pub fn all(self) -> Vec<T> {
+        let mut all = Vec::new();
+        self.map(|one| all.push(one));
+        all
+    }
+
+    /// The place of each in [`all`](Self::all).
+    pub fn places(self) -> Programs<usize> {
+        let mut count = 0;
+        self.map(|_| {
+            count += 1;
+            count - 1
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! A step, from its micro-batches to what the host reads of it; and an evaluation, which is the first half of one.
+//!
+//! ```text
+//! for each micro-batch   upload its ids, refresh the copies of weights, replay micro_step: gradients are added up;
+//!                        with several ranks they are summed while the last one is computed
+//! update                 norm, clipping, loss scale, optimizer; then the copies of weights and what is watched
+//! readback               the state of the step, on its way to the host while the next one begins
+//! ```
+//!
+//! All of it is submitted without waiting for the device, and its results are collected later.
+
+use super::batch_arrays::batch_stride;
+use super::finished::{FinishedEvaluation, FinishedStep};
+use super::monitors::SumCopy;
+use super::trainer::Trainer;
+use crate::data::Batches;
+use crate::device::{Encoder, Exchanges, Program};
+use crate::error::Result;
+use std::sync::atomic::Ordering;
+
+/// Steps after which programs are cut into submissions once more: by then a GPU runs at the clocks of work.
+const MEASURED_AFTER: u64 = 20;
+
+impl Trainer<'_> {
+    /// Submits step number `step` (from 1) on the micro-batches from `first_micro_step` on, counted in those of this rank.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary; a device that fails; a rank that has ended.
+    pub async fn step(&mut self, step: u64, data: &Batches, first_micro_step: u64) -> Result<()> {
+        self.micro_steps(data, first_micro_step).await?;
+        self.update(step).await
+    }
+
+    /// The gradient half of a step: afterwards the arena holds the gradients of the scaled mean loss.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary; a device that fails; a rank that has ended.
+    pub async fn micro_steps(&mut self, data: &Batches, first_micro_step: u64) -> Result<()> {
+        for micro_step in 0..self.gradient_accumulation_steps {
+            let mut encoder = self.gpu.encoder();
+            if micro_step == 0 {
+                self.ids.step.iter().for_each(|&id| encoder.clear(&self.buffers, id));
+            }
+            let is_last = micro_step + 1 == self.gradient_accumulation_steps;
+            let exchanges = if is_last { Exchanges::All } else { Exchanges::OfEveryMicroBatch };
+            self.upload(&mut encoder, data, first_micro_step + micro_step).await?;
+            self.replay(&mut encoder, self.programs.micro_step, exchanges).await?;
+            self.copy_losses(&mut encoder, micro_step);
+            encoder.submit().await?;
+            self.uploads.recycle(self.gpu);
+        }
+        Ok(())
+    }
+
+    /// The other half of step number `step`: norm, loss scale and optimizer, on the gradients in the arena.
+    ///
+    /// # Errors
+    /// A device that fails; a rank that has ended.
+    pub async fn update(&mut self, step: u64) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        self.replay(&mut encoder, self.programs.update, Exchanges::All).await?;
+        self.copy_weights(&mut encoder).await?;
+        for program in self.recordings.monitors.due(step, &self.programs) {
+            self.replay(&mut encoder, program, Exchanges::All).await?;
+        }
+        self.steps.copy(&mut encoder, step, &self.buffers)?;
+        encoder.submit().await?;
+        self.steps.request(self.gpu);
+        self.steps_done += 1;
+        if self.steps_done == MEASURED_AFTER {
+            self.prepared.programs.iter().for_each(Program::measure_again);
+        }
+        Ok(())
+    }
+
+    /// The steps that have finished since the last call, oldest first. Never blocks.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn finished_steps(&mut self) -> Result<Vec<FinishedStep>> {
+        let arrived = self.steps.collect(self.gpu)?;
+        Ok(arrived.into_iter().map(|arrival| self.step_readback.read(arrival)).collect())
+    }
+
+    /// Submits an evaluation over the first `batches` micro-batches of `data`; `tag` is returned with its loss.
+    /// `between` is called after each micro-batch and can collect the steps that finish meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`step`](Self::step) and of `between`.
+    pub async fn evaluate(
+        &mut self,
+        tag: u64,
+        data: &Batches,
+        batches: u64,
+        mut between: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        for micro_step in 0..batches {
+            let mut encoder = self.gpu.encoder();
+            if micro_step == 0 {
+                self.ids.evaluation.iter().for_each(|&id| encoder.clear(&self.buffers, id));
+            }
+            self.upload(&mut encoder, data, micro_step).await?;
+            self.replay(&mut encoder, self.programs.eval, Exchanges::All).await?;
+            let is_last = micro_step + 1 == batches;
+            if is_last {
+                if let Some(sum) = self.programs.sum_evaluation {
+                    self.replay(&mut encoder, sum, Exchanges::All).await?;
+                }
+                self.evaluations.copy(&mut encoder, tag, &self.buffers)?;
+            }
+            encoder.submit().await?;
+            self.uploads.recycle(self.gpu);
+            if is_last {
+                self.evaluations.request(self.gpu);
+            }
+            between(self)?;
+        }
+        Ok(())
+    }
+
+    /// The evaluations that have finished since the last call, oldest first. Never blocks.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn finished_evaluations(&mut self) -> Result<Vec<FinishedEvaluation>> {
+        let arrived = self.evaluations.collect(self.gpu)?;
+        Ok(arrived.into_iter().map(|arrival| self.evaluation_readback.read(arrival)).collect())
+    }
+
+    /// Makes the copies of weights that layers read, if weights were written since.
+    pub(super) async fn refresh_copies(&mut self) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        self.refresh_on(&mut encoder).await?;
+        encoder.submit().await.map(drop)
+    }
+
+    async fn refresh_on(&mut self, encoder: &mut Encoder<'_>) -> Result<()> {
+        match self.has_stale_copies.swap(false, Ordering::Relaxed) {
+            true => self.copy_weights(encoder).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the copies of weights that layers read, if there are any.
+    async fn copy_weights(&mut self, encoder: &mut Encoder<'_>) -> Result<()> {
+        match self.programs.copy {
+            Some(copy) => self.replay(encoder, copy, Exchanges::All).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the losses so far for the monitors, after micro-batch number `micro_step` of a step.
+    fn copy_losses(&self, encoder: &mut Encoder<'_>, micro_step: u64) {
+        let losses = self.recordings.monitors.losses.iter();
+        for (SumCopy { from, to, bytes }, into) in losses.flat_map(|losses| losses.copies(micro_step)) {
+            encoder.copy_within(&self.buffers, from, (into, to), bytes);
+        }
+    }
+
+    /// Uploads micro-batch number `micro_step` of `data`, laid out as the device's batch buffer.
+    async fn upload(&mut self, encoder: &mut Encoder<'_>, data: &Batches, micro_step: u64) -> Result<()> {
+        data.fill(micro_step, &mut self.batch)?;
+        let stride = batch_stride(self.batch.tokens.len() as u32) as usize;
+        let arrays = self.recordings.tensors.batch_arrays.list(&self.batch);
+        for (slot, ids) in self.staged.chunks_exact_mut(stride).zip(arrays) {
+            slot[..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
+        }
+        self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, self.ids.batch).await?;
+        self.refresh_on(encoder).await
+    }
+
+    /// Replays a program with its exchanges, if it has some.
+    pub(super) async fn replay(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        program: usize,
+        exchanges: Exchanges,
+    ) -> Result<()> {
+        encoder.replay_exchanging(&self.prepared.programs[program], &mut self.exchanger, exchanges).await
+    }
+}

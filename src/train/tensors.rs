@@ -1,0 +1,134 @@
+//! What a run keeps on the device beside its arenas: states, the batch, and tables.
+
+use super::batch_arrays::{BatchArrays, batch_tensors};
+use super::limits::check_binding;
+use super::schedule_table::schedule_columns;
+use crate::element::Element;
+use crate::error::Result;
+use crate::kernels::Capabilities;
+use crate::model::gpt::LossTensors;
+use crate::model::{BatchTensors, Masks, ModelBuffers, Training};
+use crate::ops::dropout::DropoutState;
+use crate::ops::grad_norm::StepTensors;
+use crate::ops::loss_scale::{LossScaleState, LossScaler};
+use crate::ops::step_state::{LossState, StepState};
+use crate::record::{Persistents, State, Tensor};
+use crate::settings::{Adaptation, RunPlan};
+
+/// The tensors of a run that outlive its recordings.
+#[derive(Clone, Copy, Debug)]
+pub struct RunTensors {
+    /// `StepState`.
+    pub state: Tensor,
+    /// What the loss scale adapts by, if it does.
+    pub scaler: Option<LossScaler>,
+    /// `LossState` of the training batches.
+    pub loss: Tensor,
+    /// `LossState` of the evaluation batches.
+    pub eval_loss: Tensor,
+    /// How many of their targets have the largest logit (1, 1), if it is asked for.
+    pub eval_correct: Option<Tensor>,
+    /// Learning rate and bias corrections, by global step.
+    pub schedule: Tensor,
+    /// Which id arrays a micro-batch has.
+    pub batch_arrays: BatchArrays,
+    /// The current micro-batch.
+    pub batch: BatchTensors,
+    /// `LossState` of multi-token prediction, for a model that has it.
+    pub ahead_loss: Option<Tensor>,
+    /// The rotary table, and what the routers of a mixture carry from step to step.
+    pub model: ModelBuffers,
+    masks: Option<Masks>,
+    /// Micro-batches of a step, those of all ranks, as if one had accumulated them.
+    accumulation: u32,
+    is_per_token: bool,
+}
+
+impl RunTensors {
+    /// Adds those of `plan` to `persistents`; the schedule has `steps` rows.
+    ///
+    /// # Errors
+    /// A schedule that no binding can hold.
+    pub(super) fn new(
+        plan: &RunPlan,
+        steps: u64,
+        persistents: &mut Persistents,
+        capabilities: &Capabilities,
+    ) -> Result<Self> {
+        let (settings, model) = (&plan.settings, &plan.model);
+        let state = StepState::tensor(persistents, "step state");
+        let adaptation = settings.wrapper.scale_sense.adaptation();
+        let scaler = adaptation.map(|adaptation| scaler(&adaptation, persistents));
+        let loss = LossState::tensor(persistents, "loss state");
+        let eval_loss = LossState::tensor(persistents, "evaluation loss state");
+        let mut correct = || persistents.tensor("correct predictions", 1, 1, Element::F32);
+        let eval_correct = settings.metric.accuracy.then(&mut correct);
+        let rows = steps.clamp(1, u32::MAX.into()) as u32;
+        let columns = schedule_columns(1 + settings.groups.len());
+        let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
+        let what = format!("the learning rates of {rows} steps take");
+        let remedy = "lower runner_config.epochs or runner_config.stop_step";
+        check_binding(schedule.bytes(), capabilities, what, remedy)?;
+        let tokens = (settings.runner.batch_size * model.seq_length) as u32;
+        let batch_arrays = BatchArrays::of(model, plan.isolates_documents());
+        Ok(Self {
+            state,
+            scaler,
+            loss,
+            eval_loss,
+            eval_correct,
+            schedule,
+            batch_arrays,
+            batch: batch_tensors(persistents, "batch", tokens, batch_arrays),
+            ahead_loss: model.multi_token.map(|_| LossState::tensor(persistents, "loss state ahead")),
+            model: ModelBuffers::new(model, tokens, persistents),
+            masks: model.has_dropout().then(|| Masks {
+                seed: settings.run.seed,
+                state: DropoutState::tensor(persistents, "dropout state"),
+            }),
+            accumulation: plan.micro_batches_per_step() as u32,
+            is_per_token: settings.wrapper.calculate_per_token_loss,
+        })
+    }
+
+    /// What the optimizer reads and writes.
+    pub(super) fn step(&self) -> StepTensors {
+        StepTensors { state: self.state, loss: self.loss, schedule: self.schedule }
+    }
+
+    /// What a forward pass of training does beyond one of an evaluation.
+    pub(super) fn training(&self, largest_scores: Option<Tensor>) -> Training {
+        Training { step: self.state, accumulation: self.accumulation, masks: self.masks, largest_scores }
+    }
+
+    pub(super) fn training_losses(&self) -> LossTensors {
+        LossTensors {
+            step: self.state,
+            accumulation: self.accumulation,
+            is_per_token: self.is_per_token,
+            next_token: self.loss,
+            correct: None,
+            multi_token: self.ahead_loss,
+        }
+    }
+
+    pub(super) fn evaluation_losses(&self) -> LossTensors {
+        let correct = self.eval_correct;
+        LossTensors { next_token: self.eval_loss, correct, multi_token: None, ..self.training_losses() }
+    }
+
+    /// The sums of losses over the micro-batches of a step.
+    pub(super) fn sums(&self) -> impl Iterator<Item = Tensor> {
+        [self.loss].into_iter().chain(self.ahead_loss)
+    }
+}
+
+/// The tensors of a loss scale that adapts.
+fn scaler(adaptation: &Adaptation, persistents: &mut Persistents) -> LossScaler {
+    let windows = adaptation.windows.len() as u32;
+    LossScaler {
+        state: LossScaleState::tensor(persistents, "loss scale state"),
+        windows: persistents.tensor("loss scale windows", 1, windows, Element::U32),
+        factor: adaptation.factor as f32,
+    }
+}
