@@ -1,16 +1,16 @@
 //! A whole training run: from a configuration file to a trained model in its run folder.
 
 mod alike;
-mod course;
 mod data_watch;
 mod milestone;
 mod progress;
+mod run_loop;
 
 use self::alike::{agree_on_widening, check_devices, check_division, check_run};
-use self::course::{Course, Results};
 use self::data_watch::DataWatch;
 pub use self::milestone::Milestone;
 use self::progress::progress_plan;
+use self::run_loop::{Results, RunLoop};
 use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
 use super::evaluation::Evaluation;
 use super::health::Health;
@@ -241,7 +241,7 @@ async fn train_on(
         checkpoints.note_newest(step, newest);
     }
     let save_seconds = checkpoint.map_or(0, |config| config.save_checkpoint_seconds);
-    let mut course = Course {
+    let mut run_loop = RunLoop {
         reporter: Reporter {
             instruments: mounted.unwrap_or_default(),
             experts: expert_metrics(&plan.model),
@@ -278,10 +278,10 @@ async fn train_on(
         ranks,
     };
     heard(Milestone::Trains);
-    let trained = match course.train(trainer).await {
-        Ok(()) => course.finish(trainer).await,
+    let trained = match run_loop.train(trainer).await {
+        Ok(()) => run_loop.finish(trainer).await,
         failed => {
-            drop(course); // with the progress bar
+            drop(run_loop); // with the progress bar
             failed.map(|()| Summary::default())
         }
     };

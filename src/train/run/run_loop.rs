@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// A run under way.
-pub(super) struct Course<'a> {
+pub(super) struct RunLoop<'a> {
     pub plan: &'a RunPlan,
     pub ranks: Ranks,
     pub total_steps: u64,
@@ -65,7 +65,7 @@ impl Results {
     }
 }
 
-impl Course<'_> {
+impl RunLoop<'_> {
     /// Trains to the last step, or until a rank is interrupted.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Course<'_> {
             let mut report = self.report();
             report.is_save_due = self.save_clock.is_due(Instant::now()).into();
             let answer = self.roll_call.after_step(report).await?;
-            self.heed(trainer, &answer).await?;
+            self.act_on(trainer, &answer).await?;
             self.is_save_due |=
                 checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
             if self.is_save_due && !self.health.is_failing() {
@@ -96,7 +96,7 @@ impl Course<'_> {
             }
         }
         match self.roll_call.last().await? {
-            Some(answer) => self.heed(trainer, &answer).await,
+            Some(answer) => self.act_on(trainer, &answer).await,
             None => Ok(()),
         }
     }
@@ -106,7 +106,7 @@ impl Course<'_> {
     /// # Errors
     /// Those of a run.
     pub async fn finish(mut self, trainer: &mut Trainer<'_>) -> Result<Summary> {
-        self.settle(trainer).await?;
+        self.drain(trainer).await?;
         if !self.is_interrupted {
             self.health.check_end(|| self.saved)?;
         }
@@ -175,7 +175,7 @@ impl Course<'_> {
     }
 
     /// Does what follows from the answer of a roll call.
-    async fn heed(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
+    async fn act_on(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
         self.take_in(answer)?;
         self.refuse_other_data(answer).await?;
         self.is_interrupted |= answer.is_interrupted;
@@ -217,26 +217,26 @@ impl Course<'_> {
     }
 
     /// Waits until everything submitted has finished on all ranks and is reported.
-    async fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+    async fn drain(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
         let arrived = match trainer.wait().await {
             Ok(()) => self.collect(trainer),
             failed => failed,
         };
         let report = self.report();
         let answer = self.roll_call.now(report).await?;
-        let settled = arrived.and_then(|()| self.take_in(&answer));
-        self.ranks.agree(settled).await?;
+        let drained = arrived.and_then(|()| self.take_in(&answer));
+        self.ranks.agree(drained).await?;
         self.refuse_other_data(&answer).await
     }
 
     /// Saves, unless the last step turns out to have failed: then a later step does.
     async fn save_unless_failing(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        self.settle(trainer).await?;
+        self.drain(trainer).await?;
         if self.health.is_failing() { Ok(()) } else { self.save(trainer).await }
     }
 
     async fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
-        self.settle(trainer).await?;
+        self.drain(trainer).await?;
         self.is_save_due = false;
         trainer.check_replicas(self.state.step, self.saved).await?;
         trainer.save_on_ranks(&self.state, &self.checkpoints).await?;
