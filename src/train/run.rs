@@ -18,9 +18,9 @@ use super::instruments::{expert_metrics, instruments, prepare_folders};
 use super::length::RunLength;
 use super::monitors::Board;
 use super::peak::Peak;
+use super::rank_status::StatusExchange;
 use super::reporter::{Losses, Reporter};
 use super::resume::{fresh_state, open_folder, restore, start_of};
-use super::roll_call::RollCall;
 use super::sample::check_sample;
 use super::save_clock::SaveClock;
 use super::starting_weights::{check_weights, load_weights};
@@ -256,7 +256,7 @@ async fn train_on(
             losses: Losses::default(),
         },
         results: Results::new(),
-        roll_call: RollCall::new(ranks.clone()),
+        status: StatusExchange::new(ranks.clone()),
         checkpoints,
         save_clock: SaveClock::new(if ranks.is_first() { save_seconds } else { 0 }, Instant::now()),
         is_interrupted: false,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The clock of `save_checkpoint_seconds`. The first rank has it; the others hear of it by the roll call.
+/// The clock of `save_checkpoint_seconds`. The first rank has it; the others learn of it from its status.
 #[derive(Debug)]
 pub(super) struct SaveClock {
     every: Option<Duration>,

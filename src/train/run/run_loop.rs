@@ -1,4 +1,4 @@
-//! A run under way: its steps, what is decided after each, its checkpoints and its end.
+//! The run loop: its steps, what is decided after each, its checkpoints and its end.
 //!
 //! All ranks decide the same after the same step: from what has arrived on all of them, from what the first one found, or from
 //! whether all succeeded.
@@ -14,9 +14,9 @@ use crate::store::trainer_state::TrainerState;
 use crate::train::evaluation::Evaluation;
 use crate::train::finished::FinishedEvaluation;
 use crate::train::health::Health;
+use crate::train::rank_status::{RankStatus, RunStatus, StatusExchange};
 use crate::train::reporter::{Losses, Reporter};
 use crate::train::resume::in_file;
-use crate::train::roll_call::{Answer, Report, RollCall};
 use crate::train::sample::sample;
 use crate::train::save_clock::SaveClock;
 use crate::train::step_clock::{StepClock, TimedStep};
@@ -37,7 +37,7 @@ pub(super) struct RunLoop<'a> {
     pub checkpoints: CheckpointFolder,
     pub reporter: Reporter<'a>,
     pub results: Results,
-    pub roll_call: RollCall,
+    pub status: StatusExchange,
     pub save_clock: SaveClock,
     pub interrupt: Arc<AtomicBool>,
     pub is_interrupted: bool,
@@ -55,12 +55,12 @@ pub(super) struct Results {
     clock: StepClock,
     steps: VecDeque<TimedStep>,
     evaluations: Vec<FinishedEvaluation>,
-    report: Report,
+    report: RankStatus,
 }
 
 impl Results {
     pub fn new() -> Self {
-        let report = Report::default();
+        let report = RankStatus::default();
         Self { clock: StepClock::start(), steps: VecDeque::new(), evaluations: Vec::new(), report }
     }
 }
@@ -87,16 +87,16 @@ impl RunLoop<'_> {
             self.collect(trainer)?;
             let mut report = self.report();
             report.is_save_due = self.save_clock.is_due(Instant::now()).into();
-            let answer = self.roll_call.after_step(report).await?;
-            self.act_on(trainer, &answer).await?;
+            let status = self.status.after_step(report).await?;
+            self.act_on(trainer, &status).await?;
             self.is_save_due |=
                 checkpoint.is_some_and(|config| step.is_multiple_of(config.save_checkpoint_steps));
             if self.is_save_due && !self.health.is_failing() {
                 self.save_unless_failing(trainer).await?;
             }
         }
-        match self.roll_call.last().await? {
-            Some(answer) => self.act_on(trainer, &answer).await,
+        match self.status.last().await? {
+            Some(status) => self.act_on(trainer, &status).await,
             None => Ok(()),
         }
     }
@@ -158,13 +158,13 @@ impl RunLoop<'_> {
         self.results.evaluations.extend(evaluations);
         let report = self.report();
         match self.ranks.size() {
-            1 => self.take_in(&Answer::of_one(report)),
+            1 => self.take_in(&RunStatus::of_one(report)),
             _ => Ok(()),
         }
     }
 
     /// What this rank tells the others.
-    fn report(&mut self) -> Report {
+    fn report(&mut self) -> RankStatus {
         self.data_watch.look(&mut self.state);
         let mut report = self.results.report;
         report.is_interrupted = self.interrupt.load(Ordering::Relaxed).into();
@@ -174,13 +174,13 @@ impl RunLoop<'_> {
         report
     }
 
-    /// Does what follows from the answer of a roll call.
-    async fn act_on(&mut self, trainer: &mut Trainer<'_>, answer: &Answer) -> Result<()> {
-        self.take_in(answer)?;
-        self.refuse_other_data(answer).await?;
-        self.is_interrupted |= answer.is_interrupted;
-        self.is_save_due |= answer.is_save_due;
-        if answer.has_data_fault {
+    /// Does what follows from what all ranks have reported.
+    async fn act_on(&mut self, trainer: &mut Trainer<'_>, status: &RunStatus) -> Result<()> {
+        self.take_in(status)?;
+        self.refuse_other_data(status).await?;
+        self.is_interrupted |= status.is_interrupted;
+        self.is_save_due |= status.is_save_due;
+        if status.has_data_fault {
             // As after a signal: the work so far is good.
             self.save_unless_failing(trainer).await?;
             let fault = self.data_watch.fault().cloned();
@@ -190,20 +190,20 @@ impl RunLoop<'_> {
     }
 
     /// Ends the run where the data turn out to be others, on any rank. Nothing is saved: it would continue a checkpoint of other data.
-    async fn refuse_other_data(&self, answer: &Answer) -> Result<()> {
-        match answer.has_other_data {
-            true => self.ranks.agree(self.data_watch.check_same(answer.data_hash)).await,
+    async fn refuse_other_data(&self, status: &RunStatus) -> Result<()> {
+        match status.has_other_data {
+            true => self.ranks.agree(self.data_watch.check_same(status.data_hash)).await,
             false => Ok(()),
         }
     }
 
     /// Reports the steps that have arrived on all ranks, and fails if the run gets nowhere.
-    fn take_in(&mut self, answer: &Answer) -> Result<()> {
-        let has_arrived = |timed: &TimedStep| timed.finished.step <= answer.arrived;
+    fn take_in(&mut self, status: &RunStatus) -> Result<()> {
+        let has_arrived = |timed: &TimedStep| timed.finished.step <= status.arrived;
         let count = self.results.steps.iter().take_while(|timed| has_arrived(timed)).count();
         let steps: Vec<TimedStep> = self.results.steps.drain(..count).collect();
         let evaluations: Vec<FinishedEvaluation> =
-            self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= answer.arrived).collect();
+            self.results.evaluations.extract_if(.., |evaluation| evaluation.tag <= status.arrived).collect();
         if let Some(TimedStep { finished: last, .. }) = steps.last() {
             self.state.global_step = last.state.global_step as u64;
             if let Some(scaler) = &last.scaler {
@@ -212,7 +212,7 @@ impl RunLoop<'_> {
             }
         }
         steps.iter().for_each(|timed| self.health.note(&timed.finished));
-        self.reporter.take_in(steps, &evaluations, |step| answer.step_ms(step));
+        self.reporter.take_in(steps, &evaluations, |step| status.step_ms(step));
         self.health.check(|| self.saved)
     }
 
@@ -223,10 +223,10 @@ impl RunLoop<'_> {
             failed => failed,
         };
         let report = self.report();
-        let answer = self.roll_call.now(report).await?;
-        let drained = arrived.and_then(|()| self.take_in(&answer));
+        let status = self.status.now(report).await?;
+        let drained = arrived.and_then(|()| self.take_in(&status));
         self.ranks.agree(drained).await?;
-        self.refuse_other_data(&answer).await
+        self.refuse_other_data(&status).await
     }
 
     /// Saves, unless the last step turns out to have failed: then a later step does.

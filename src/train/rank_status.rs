@@ -1,7 +1,7 @@
 //! What each rank tells the others after a step: what has arrived there, and whether the run must end or save.
 //!
 //! Results of a step reach the host of each rank at another moment, and a signal reaches one rank alone. Ranks that acted upon
-//! them at once would leave the others waiting. So all act upon the answer of a roll call, which is the same on all.
+//! them at once would leave the others waiting. So ranks exchange their status after each step, and act on what follows from all of them, which is the same on each.
 
 use crate::error::Result;
 use crate::ranks::collectives::broadcast;
@@ -14,7 +14,7 @@ const LAPS: usize = 10;
 /// What a rank reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Report {
+pub(super) struct RankStatus {
     /// The last step whose results have arrived.
     pub arrived: u64,
     /// A hash of its data; 0 until all were read.
@@ -33,7 +33,7 @@ pub(super) struct Report {
 
 /// What all ranks have reported.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct RunStatus {
     /// The last step whose results have arrived everywhere.
     pub arrived: u64,
     /// Whether any rank was interrupted.
@@ -47,17 +47,17 @@ pub(super) struct Answer {
     /// Whether a checkpoint is due by the first rank's clock.
     pub is_save_due: bool,
     /// The reports by rank, on the first one.
-    reports: Vec<Report>,
+    reports: Vec<RankStatus>,
 }
 
-/// The roll calls of a run.
-pub(super) struct RollCall {
+/// The exchanges of status of a run.
+pub(super) struct StatusExchange {
     ranks: Ranks,
-    /// The call after the last step.
-    under_way: Option<Pending<Answer>>,
+    /// The exchange after the last step.
+    under_way: Option<Pending<RunStatus>>,
 }
 
-impl Report {
+impl RankStatus {
     /// Adds the time of the next step to have arrived.
     pub fn add(&mut self, step: u64, step_ms: f64) {
         self.arrived = step;
@@ -66,16 +66,16 @@ impl Report {
     }
 }
 
-impl Answer {
+impl RunStatus {
     /// That of a single rank.
-    pub fn of_one(report: Report) -> Self {
+    pub fn of_one(report: RankStatus) -> Self {
         Self::of(vec![report])
     }
 
-    fn of(reports: Vec<Report>) -> Self {
-        let any = |flag: fn(&Report) -> u32| reports.iter().any(|report| flag(report) != 0);
+    fn of(reports: Vec<RankStatus>) -> Self {
+        let any = |flag: fn(&RankStatus) -> u32| reports.iter().any(|report| flag(report) != 0);
         let data_hash = reports.first().map(|first| first.data_hash).filter(|hash| *hash != 0);
-        let is_unlike = |report: &Report| report.data_hash != 0 && Some(report.data_hash) != data_hash;
+        let is_unlike = |report: &RankStatus| report.data_hash != 0 && Some(report.data_hash) != data_hash;
         let has_unlike = data_hash.is_some() && reports.iter().any(is_unlike);
         Self {
             arrived: reports.iter().map(|report| report.arrived).min().unwrap_or(0),
@@ -90,7 +90,7 @@ impl Answer {
 
     /// How long `step` took on each rank in milliseconds; NaN where a rank no longer knows.
     pub fn step_ms(&self, step: u64) -> Vec<f32> {
-        let lap = |report: &Report| {
+        let lap = |report: &RankStatus| {
             let ago = report.arrived.checked_sub(step).and_then(|ago| usize::try_from(ago).ok());
             ago.and_then(|ago| report.laps.get(ago)).copied().unwrap_or(f32::NAN)
         };
@@ -98,103 +98,103 @@ impl Answer {
     }
 }
 
-impl RollCall {
+impl StatusExchange {
     pub fn new(ranks: Ranks) -> Self {
         Self { ranks, under_way: None }
     }
 
-    /// Calls after a step, and returns the answer of the call after the step before: by then it is there, since exchanges are made
-    /// in order and this step's gradients came later. A single rank has its own answer at once.
+    /// Exchanges status after a step, and returns what came of the exchange after the step before: by then it is there, since
+    /// exchanges are made in order and this step's gradients came later. A single rank knows at once.
     ///
     /// # Errors
     /// A rank that has ended.
-    pub async fn after_step(&mut self, own: Report) -> Result<Answer> {
+    pub async fn after_step(&mut self, own: RankStatus) -> Result<RunStatus> {
         if self.ranks.size() == 1 {
-            return Ok(Answer::of_one(own));
+            return Ok(RunStatus::of_one(own));
         }
-        let last = self.under_way.replace(self.call(own));
+        let last = self.under_way.replace(self.exchange(own));
         match last {
             Some(last) => last.await,
-            None => Ok(Answer::default()),
+            None => Ok(RunStatus::default()),
         }
     }
 
-    /// Calls, and returns the answer.
+    /// Exchanges status, and waits for what comes of it.
     ///
     /// # Errors
     /// A rank that has ended.
-    pub async fn now(&mut self, own: Report) -> Result<Answer> {
+    pub async fn now(&mut self, own: RankStatus) -> Result<RunStatus> {
         if self.ranks.size() == 1 {
-            return Ok(Answer::of_one(own));
+            return Ok(RunStatus::of_one(own));
         }
-        self.call(own).await
+        self.exchange(own).await
     }
 
-    /// The answer of the call after the last step, if it is still to come.
+    /// What came of the exchange after the last step, if it is still to come.
     ///
     /// # Errors
     /// A rank that has ended.
-    pub async fn last(&mut self) -> Result<Option<Answer>> {
+    pub async fn last(&mut self) -> Result<Option<RunStatus>> {
         match self.under_way.take() {
             Some(last) => last.await.map(Some),
             None => Ok(None),
         }
     }
 
-    fn call(&self, own: Report) -> Pending<Answer> {
-        self.ranks.run(move |transport| answer(transport, &own))
+    fn exchange(&self, own: RankStatus) -> Pending<RunStatus> {
+        self.ranks.run(move |transport| combine(transport, &own))
     }
 }
 
-fn answer(transport: &mut dyn Transport, own: &Report) -> Result<Answer> {
+fn combine(transport: &mut dyn Transport, own: &RankStatus) -> Result<RunStatus> {
     let all = Group::all(transport.size());
     let reports = gather_at_first(transport, bytemuck::bytes_of(own))?;
-    let reports: Vec<Report> = bytemuck::pod_collect_to_vec(&reports);
-    let Answer { arrived, is_interrupted, has_data_fault, has_other_data, data_hash, is_save_due, .. } =
-        Answer::of(reports.clone());
-    let mut heard = Report {
+    let reports: Vec<RankStatus> = bytemuck::pod_collect_to_vec(&reports);
+    let RunStatus { arrived, is_interrupted, has_data_fault, has_other_data, data_hash, is_save_due, .. } =
+        RunStatus::of(reports.clone());
+    let mut heard = RankStatus {
         arrived,
         data_hash: data_hash.unwrap_or(0),
         is_interrupted: is_interrupted.into(),
         has_data_fault: has_data_fault.into(),
         has_other_data: has_other_data.into(),
         is_save_due: is_save_due.into(),
-        ..Report::default()
+        ..RankStatus::default()
     };
     broadcast(transport, &all, 0, bytemuck::bytes_of_mut(&mut heard))?;
-    Ok(Answer { reports, ..Answer::of(vec![heard]) })
+    Ok(RunStatus { reports, ..RunStatus::of(vec![heard]) })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Report};
+    use super::{RankStatus, RunStatus};
 
     #[test]
-    fn an_answer_is_what_holds_for_all() {
-        let mut slow = Report::default();
+    fn what_follows_holds_for_all() {
+        let mut slow = RankStatus::default();
         slow.add(3, 30.0);
         let mut fast = slow;
         fast.add(4, 40.0);
         (fast.is_interrupted, slow.is_save_due) = (1, 1);
-        let answer = Answer::of(vec![fast, slow]);
-        assert_eq!((answer.arrived, answer.is_interrupted, answer.has_data_fault), (3, true, false));
-        assert!(answer.is_save_due);
-        assert_eq!(answer.step_ms(3), [30.0, 30.0]);
-        let [fast, slow] = answer.step_ms(4)[..] else { panic!("two ranks") };
+        let status = RunStatus::of(vec![fast, slow]);
+        assert_eq!((status.arrived, status.is_interrupted, status.has_data_fault), (3, true, false));
+        assert!(status.is_save_due);
+        assert_eq!(status.step_ms(3), [30.0, 30.0]);
+        let [fast, slow] = status.step_ms(4)[..] else { panic!("two ranks") };
         assert!(fast == 40.0 && slow.is_nan(), "{fast} {slow}");
     }
 
     #[test]
     fn data_are_held_against_those_of_the_first_rank_once_both_are_known() {
         let of = |hashes: &[u64]| {
-            let reports = hashes.iter().map(|hash| Report { data_hash: *hash, ..Report::default() });
-            let answer = Answer::of(reports.collect());
-            (answer.data_hash, answer.has_other_data)
+            let reports = hashes.iter().map(|hash| RankStatus { data_hash: *hash, ..RankStatus::default() });
+            let status = RunStatus::of(reports.collect());
+            (status.data_hash, status.has_other_data)
         };
         assert_eq!(of(&[0, 7, 8]), (None, false));
         assert_eq!(of(&[7, 0, 7]), (Some(7), false));
         assert_eq!(of(&[7, 0, 8]), (Some(7), true));
-        let changed = Report { has_other_data: 1, ..Report::default() };
-        assert!(Answer::of(vec![Report::default(), changed]).has_other_data);
+        let changed = RankStatus { has_other_data: 1, ..RankStatus::default() };
+        assert!(RunStatus::of(vec![RankStatus::default(), changed]).has_other_data);
     }
 }
