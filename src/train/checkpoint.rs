@@ -1,7 +1,7 @@
 //! Checkpoints of a trainer: its tensors, handed from the device to files and back.
 
 use super::arenas::Arenas;
-use super::everywhere::Everywhere;
+use super::rank_layouts::RankLayouts;
 use super::recordings::{Recordings, persistent};
 use super::trainer::Trainer;
 use crate::error::Result;
@@ -27,11 +27,11 @@ impl Trainer<'_> {
         let _ = self.wait().await;
         let read = async |tensor: Tensor, take: TakeRow<'_>| self.read_rows(tensor, take).await;
         let (ranks, model) = (self.exchanger.ranks(), &self.recordings.model);
-        let everywhere = self.everywhere()?;
-        let by_rank = match &everywhere {
+        let rank_layouts = self.rank_layouts()?;
+        let by_rank = match &rank_layouts {
             None => vec![self.tensors_in_training()],
-            Some(everywhere) => {
-                everywhere.by_rank().map(|(layout, arenas)| self.tensors_of(layout, arenas)).collect()
+            Some(rank_layouts) => {
+                rank_layouts.by_rank().map(|(layout, arenas)| self.tensors_of(layout, arenas)).collect()
             }
         };
         checkpoint::save(&by_rank, model, state, pending, ranks, read).await
@@ -160,11 +160,11 @@ impl Trainer<'_> {
     }
 
     /// The parameters of every rank, if there are several.
-    fn everywhere(&self) -> Result<Option<Everywhere>> {
+    fn rank_layouts(&self) -> Result<Option<RankLayouts>> {
         let limits = &self.gpu.capabilities().limits;
         match self.exchanger.ranks().size() {
             1 => Ok(None),
-            _ => Everywhere::of(&self.recordings, limits).map(Some),
+            _ => RankLayouts::of(&self.recordings, limits).map(Some),
         }
     }
 

@@ -8,14 +8,14 @@ use crate::model::arena::ArenaLayout;
 use crate::ranks::Layout;
 
 /// The layouts and arenas of all ranks, as each can work them out: what a rank holds follows from the layout of ranks.
-pub(super) struct Everywhere {
+pub(super) struct RankLayouts {
     /// By part of the experts, since ranks with the same part have the same layout.
     layouts: Vec<ArenaLayout>,
     /// By rank: the part of the experts, and the arenas.
     arenas: Vec<(usize, Arenas)>,
 }
 
-impl Everywhere {
+impl RankLayouts {
     /// Of the run of `recordings`, whose adapters have `limits`.
     ///
     /// # Errors
