@@ -16,7 +16,7 @@ pub struct RunConfig {
     /// What the user should hear once.
     pub notices: Vec<String>,
     /// Why the data cannot be loaded, where the configuration says so already; only [`RunConfig::outline`] allows that.
-    pub obstacles: Vec<Error>,
+    pub data_faults: Vec<Error>,
     /// What can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
     pub unbuilt: Vec<Error>,
     /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file accumulates.
@@ -41,7 +41,7 @@ impl RunConfig {
     }
 
     /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader of the original that is not
-    /// built, is no error but one of the `obstacles`; what cannot be trained yet, such as a pipeline, is one of the `unbuilt`. The
+    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as a pipeline, is one of the `unbuilt`. The
     /// plan is that of the first of as many ranks as the file asks for.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ fn read(
     let uses_parallel = is_one && source.node("use_parallel").and_then(bool::from_node) == Some(true);
     let mut faults = source.into_faults();
     if matches!(purpose, Purpose::Run(_)) {
-        faults.list.append(&mut faults.obstacles);
+        faults.list.append(&mut faults.data_faults);
         faults.list.append(&mut faults.unbuilt);
     }
     faults.list.sort_by_key(|fault| fault.line);
@@ -151,8 +151,8 @@ fn read(
         Some(plan) if faults.list.is_empty() => {
             let notices = faults.notices();
             let errors = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.error).collect();
-            let (obstacles, unbuilt) = (errors(faults.obstacles), errors(faults.unbuilt));
-            Ok(RunConfig { plan, notices, obstacles, unbuilt, uses_parallel })
+            let (data_faults, unbuilt) = (errors(faults.data_faults), errors(faults.unbuilt));
+            Ok(RunConfig { plan, notices, data_faults, unbuilt, uses_parallel })
         }
         _ => Err(faults.list.into_iter().map(|fault| fault.error).collect()),
     }

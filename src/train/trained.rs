@@ -49,10 +49,10 @@ impl TrainedRun {
         let text = open_file(&config).and_then(io::read_to_string);
         let text = text.map_err(|error| read_error(&config, "read", &error))?;
         // As for a plan, the ranks of the run need not be there: its model is generated from on one.
-        let RunConfig { plan, obstacles, .. } =
+        let RunConfig { plan, data_faults, .. } =
             RunConfig::of_run_folder(&text, &config, &Override::parse_all(overrides)?)?;
-        if !obstacles.is_empty() {
-            return Err(Error::all(obstacles));
+        if !data_faults.is_empty() {
+            return Err(Error::all(data_faults));
         }
         let checkpoint = match is_run {
             false => Some(path.to_path_buf()),

@@ -19,7 +19,7 @@ pub(crate) struct Faults {
     /// The faults, in the order they were found.
     pub list: Vec<Fault>,
     /// What keeps the data from being loaded, and nothing else.
-    pub obstacles: Vec<Fault>,
+    pub data_faults: Vec<Fault>,
     /// What can be planned for and not be trained yet.
     pub unbuilt: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.

@@ -53,9 +53,9 @@ impl<'a> Source<'a> {
     }
 
     /// Reports what at `path` keeps the data from being loaded; everything else of the run can be decided without it.
-    pub fn obstacle(&self, path: &str, message: impl std::fmt::Display) {
+    pub fn data_fault(&self, path: &str, message: impl std::fmt::Display) {
         let fault = self.fault_at(path, self.document.error(path, message));
-        self.faults.borrow_mut().obstacles.push(fault);
+        self.faults.borrow_mut().data_faults.push(fault);
     }
 
     /// Reports what at `path` can be planned for and not be trained yet.

@@ -276,14 +276,14 @@ impl Dataset {
     }
 }
 
-/// Another class than the one that is built is an obstacle to the data, unless its loader is one already.
+/// Another class than the one that is built keeps the data from loading, unless its loader is one already.
 fn check_task(source: &Source<'_>, task: &str, dataset: &str) {
     let path = format!("{task}.type");
     let Some(node) = source.node(&path) else { return };
     let word = node.word().unwrap_or_default();
     if words(PLANNED_TASKS).any(|planned| planned == word) {
         if !loader::is_planned(source, dataset) {
-            source.obstacle(&path, format!("`{word}` is not built; write `type: {TASK}`"));
+            source.data_fault(&path, format!("`{word}` is not built; write `type: {TASK}`"));
         }
     } else if !words(TASKS).any(|task| task == word) {
         source.fault(&path, unknown_type(word, words(TASKS)));
@@ -322,7 +322,7 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
     if tokenizer.tokenizer_file.is_empty() && reader.is_sound(key) {
         match reader.node(key) {
             // The text cannot be read without it, but everything else can be planned.
-            Some(Node::Map(_)) => reader.source.obstacle(
+            Some(Node::Map(_)) => reader.source.data_fault(
                 &reader.path(key),
                 "`tokenizer_file` is missing; give it the path of a tokenizer.json",
             ),

@@ -69,14 +69,14 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
              parallel.pipeline_config.pipeline_scheduler",
         ]
     );
-    assert!(config.obstacles.is_empty());
+    assert!(config.data_faults.is_empty());
     assert_eq!(config.plan.settings.train_dataset.keys.pad_token_id, Some(0));
     // Files of the original leave the folder to the launcher: the data is what is missing then, and only training misses it.
     let unset = ["--as-single", "--train_dataset.data_loader.dataset_dir=''"];
     let needed = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
     let config = outline(&file("pretrain_llama.yaml"), &unset).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(config.obstacles.len(), 1);
-    assert!(config.obstacles[0].to_string().ends_with(needed), "{}", config.obstacles[0]);
+    assert_eq!(config.data_faults.len(), 1);
+    assert!(config.data_faults[0].to_string().ends_with(needed), "{}", config.data_faults[0]);
     let refused = answers("pretrain_llama.yaml", &unset, true);
     let flag = "--train_dataset.data_loader.dataset_dir: train_dataset.data_loader.type";
     assert_eq!(refused, [format!("{flag}: {needed}")]);

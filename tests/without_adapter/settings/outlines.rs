@@ -21,7 +21,7 @@ fn outline(path: &Path, flags: &[&str]) -> String {
         Err(error) => return format!("{error}\n"),
     };
     let mut text = config.notices.join("\n");
-    config.obstacles.iter().for_each(|error| write!(text, "\n{error}").expect("a string"));
+    config.data_faults.iter().for_each(|error| write!(text, "\n{error}").expect("a string"));
     for (key, value) in config.plan.decisions() {
         write!(text, "\n{key}: {value}").expect("a string");
     }

@@ -373,7 +373,7 @@ fn degrees_that_are_not_built_are_planned() {
     };
     assert!(unbuilt.len() == 3 && unbuilt.iter().zip(remedies).all(is_answered), "{unbuilt:?}");
     assert_eq!(answer(&[PARALLEL, degrees, &experts], 16), unbuilt.join("\n"));
-    assert!(config.obstacles.is_empty());
+    assert!(config.data_faults.is_empty());
     // Sequence parallelism is about matrices that ranks share, and without these no obstacle.
     let (_, notices) = plan_on(&["--parallel_config={data_parallel: 2, use_seq_parallel: True}"], 0, 2);
     assert_eq!(notices, ["without meaning here and ignored: parallel_config.use_seq_parallel"]);

@@ -256,7 +256,7 @@ impl Loader {
         } else if !has_blend && paths.is_empty() && is_sound && self.kind == LoaderType::MindRecord {
             // The original's files leave it to the launcher's `--train_dataset_dir`.
             let message = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
-            reader.source.obstacle(&reader.path("type"), message);
+            reader.source.data_fault(&reader.path("type"), message);
         } else if !has_blend && paths.is_empty() && is_sound {
             reader.fault("type", "needs `dataset_dir` or `dataset_files`: a file, a folder or a pattern");
         }
@@ -278,12 +278,12 @@ pub(super) fn has_rows(source: &Source<'_>, path: &str) -> bool {
     source.word(&format!("{path}.data_loader.type")) == Some(LoaderType::MindRecord.word())
 }
 
-/// The type of the data set's loader. That there is none, or one that is not built, is an obstacle to its data alone.
+/// The type of the data set's loader. That there is none, or one that is not built, keeps its data alone from loading.
 fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
     let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
     let Some(word) = source.word(kind_path) else {
         let names = known().collect::<Vec<_>>().join(", ");
-        source.obstacle(path, format!("`data_loader.type` is missing; write one of {names}"));
+        source.data_fault(path, format!("`data_loader.type` is missing; write one of {names}"));
         return None;
     };
     let kind = LoaderType::named(word);
@@ -298,7 +298,7 @@ fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderT
         }
     };
     if kind.is_none() && is_planned(source, path) {
-        source.obstacle(kind_path, format!("`{word}` is not built; {}", remedy()));
+        source.data_fault(kind_path, format!("`{word}` is not built; {}", remedy()));
     } else if kind.is_none() {
         let message = match closest(word, known()) {
             Some(name) => format!("unknown type `{word}`; did you mean `{name}`?"),

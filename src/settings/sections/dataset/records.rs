@@ -200,7 +200,7 @@ impl Loader {
             None | Some(1) if reader.is_sound("version") => {
                 let message = "version 1, the default, forms samples for GLM's prefix mask, which is not built; write `version: 3`, or 2 for ChatGLM2's rounds";
                 let key = if reader.has("version") { "version" } else { "type" };
-                reader.source.obstacle(&reader.path(key), message);
+                reader.source.data_fault(&reader.path(key), message);
             }
             None | Some(1) => {}
             Some(other) => reader.fault("version", format!("expected 2 or 3, found `{other}`")),
@@ -212,7 +212,7 @@ impl Loader {
         let has_files = !self.data_files.is_empty() || !self.dataset_files.is_empty();
         let is_sound = reader.are_sound(&["path", "data_files", "dataset_dir", "dataset_files"]);
         if self.path == "csv" {
-            reader.source.obstacle(
+            reader.source.data_fault(
                 &reader.path("path"),
                 "CSV is not read; convert it to JSON lines and write `path: json`",
             );
@@ -221,7 +221,7 @@ impl Loader {
                 "`{}` is a data set of the Hugging Face hub, from which nothing is downloaded; download its files, write `path: json` or `parquet`, and name them under `data_files`",
                 self.path
             );
-            reader.source.obstacle(&reader.path("path"), message);
+            reader.source.data_fault(&reader.path("path"), message);
         } else if is_sound && !has_files && (self.path.is_empty() || is_format(&self.path)) {
             reader.fault(
                 "type",
