@@ -64,7 +64,7 @@ pub fn plan(arguments: &Arguments) -> Result<()> {
     let plan = &config.plan;
     check_weights(plan)?;
     without_layers(&config.notices).iter().for_each(|notice| say!("{notice}"));
-    config.unbuilt.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
+    config.unsupported.iter().for_each(|reason| say!("This plan cannot be trained yet: {reason}"));
     let data = config.data_faults.first().map_or_else(|| plan.load_data(), |fault| Err(fault.clone()));
     let length = match data {
         Ok(data) => {

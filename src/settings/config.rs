@@ -18,7 +18,7 @@ pub struct RunConfig {
     /// Why the data cannot be loaded, where the configuration says so already; only [`RunConfig::outline`] allows that.
     pub data_faults: Vec<Error>,
     /// What can be planned for and not be trained yet; only [`RunConfig::outline`] allows that.
-    pub unbuilt: Vec<Error>,
+    pub unsupported: Vec<Error>,
     /// Whether `use_parallel` is on and the plan is for one rank, so that `as_single` multiplies what the file accumulates.
     pub uses_parallel: bool,
 }
@@ -41,7 +41,7 @@ impl RunConfig {
     }
 
     /// Like [`RunConfig::load`], for a plan. What keeps the data from being loaded, such as a loader of the original that is not
-    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as a pipeline, is one of the `unbuilt`. The
+    /// built, is no error but one of the `data_faults`; what cannot be trained yet, such as a pipeline, is one of the `unsupported`. The
     /// plan is that of the first of as many ranks as the file asks for.
     ///
     /// # Errors
@@ -144,15 +144,15 @@ fn read(
     let mut faults = source.into_faults();
     if matches!(purpose, Purpose::Run(_)) {
         faults.list.append(&mut faults.data_faults);
-        faults.list.append(&mut faults.unbuilt);
+        faults.list.append(&mut faults.unsupported);
     }
     faults.list.sort_by_key(|fault| fault.line);
     match plan {
         Some(plan) if faults.list.is_empty() => {
             let notices = faults.notices();
             let errors = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.error).collect();
-            let (data_faults, unbuilt) = (errors(faults.data_faults), errors(faults.unbuilt));
-            Ok(RunConfig { plan, notices, data_faults, unbuilt, uses_parallel })
+            let (data_faults, unsupported) = (errors(faults.data_faults), errors(faults.unsupported));
+            Ok(RunConfig { plan, notices, data_faults, unsupported, uses_parallel })
         }
         _ => Err(faults.list.into_iter().map(|fault| fault.error).collect()),
     }

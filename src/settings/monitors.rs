@@ -59,16 +59,16 @@ pub(super) fn check(plan: &RunPlan, source: &Source<'_>) {
     if monitor.device_local_norm_format.is_on() {
         let message = "is not built for several ranks, which sum their gradients while they compute them; remove it and look at \
                        global_norm";
-        source.unbuilt(&format!("{}.device_local_norm_format", monitor::PATH), message);
+        source.unsupported(&format!("{}.device_local_norm_format", monitor::PATH), message);
     }
     if monitor.max_attention_logit_format.is_on() {
         let message = "is not built for several ranks, each of which sees the scores of its own micro-batches; remove it";
-        source.unbuilt(&format!("{}.max_attention_logit_format", monitor::PATH), message);
+        source.unsupported(&format!("{}.max_attention_logit_format", monitor::PATH), message);
     }
     if stable_rank.is_some() && (plan.sharding.what != Sharded::None || plan.layout.expert > 1) {
         let message = "is not built for ranks that hold a part of the weights each; remove it, or write \
                        `enable_parallel_optimizer: False` and `expert_parallel: 1`";
-        source.unbuilt(&format!("{STABLE_RANK_PATH}.format"), message);
+        source.unsupported(&format!("{STABLE_RANK_PATH}.format"), message);
     }
 }
 

@@ -263,7 +263,7 @@ fn check_base(settings: &Settings, pet: &Pet, source: &Source<'_>) {
     if is_new && settings.run.weights().is_none() && !pet.random_base && source.is_sound("load_checkpoint") {
         let message = "adapts weights of which there are none: name those of the model with `load_checkpoint`, or write \
                        `random_base: True` under `pet_config` to adapt random ones";
-        source.unbuilt("model.model_config.pet_config", message);
+        source.unsupported("model.model_config.pet_config", message);
     }
 }
 

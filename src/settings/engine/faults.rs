@@ -21,7 +21,7 @@ pub(crate) struct Faults {
     /// What keeps the data from being loaded, and nothing else.
     pub data_faults: Vec<Fault>,
     /// What can be planned for and not be trained yet.
-    pub unbuilt: Vec<Fault>,
+    pub unsupported: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,
     /// Keys that do something else than in the original, and what.

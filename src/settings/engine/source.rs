@@ -59,9 +59,9 @@ impl<'a> Source<'a> {
     }
 
     /// Reports what at `path` can be planned for and not be trained yet.
-    pub fn unbuilt(&self, path: &str, message: impl std::fmt::Display) {
+    pub fn unsupported(&self, path: &str, message: impl std::fmt::Display) {
         let fault = self.fault_at(path, self.document.error(path, message));
-        self.faults.borrow_mut().unbuilt.push(fault);
+        self.faults.borrow_mut().unsupported.push(fault);
     }
 
     /// Says that `path` has no value to rely on, though the fault that explains it is reported elsewhere.

@@ -166,10 +166,10 @@ fn a_rotation_is_what_it_computes() {
     equal(&of_yarn(json!({})), &stretched(RopeScaling::Yarn(yarn)));
     // One of the two alone does not count.
     equal(&of_yarn(json!({"mscale": 0.5})), &stretched(RopeScaling::Yarn(yarn)));
-    for unbuilt in
+    for unsupported in
         [json!({"truncate": false}), json!({"attention_factor": 1.5}), json!({"llama_4_scaling_beta": 0.1})]
     {
-        refused(&of_yarn(unbuilt), &stretched(RopeScaling::Yarn(yarn)), &["`rope_scaling` is {"]);
+        refused(&of_yarn(unsupported), &stretched(RopeScaling::Yarn(yarn)), &["`rope_scaling` is {"]);
     }
     let llama3 = Llama3 { factor: 8.0, original: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
     let keys = json!({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8, "low_freq_factor": 1.0,

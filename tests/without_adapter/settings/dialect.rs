@@ -175,7 +175,7 @@ fn what_is_not_built_is_one_line_each() {
                 `seq_length`";
     let empty = ["--pretrained_model_dir=''", "--as-single"];
     assert_eq!(answers("template_mcore.yaml", &empty, false), [none]);
-    // A class around the data is an obstacle to it, as a missing loader is.
+    // A class around the data keeps them from loading, as a missing loader does.
     let task = message(BASE, &["--train_dataset_task.type=TranslationDataset"]);
     assert_eq!(
         task,
@@ -404,7 +404,7 @@ fn real_files_are_plans_or_precise_answers() {
                 Ok(config) => {
                     let is_spread = config.plan.layout.world() > 1;
                     (plans, spread) = (plans + 1, spread + usize::from(is_spread));
-                    trained += usize::from(is_spread && config.unbuilt.is_empty());
+                    trained += usize::from(is_spread && config.unsupported.is_empty());
                 }
                 Err(error) => {
                     let answer = error.to_string();

@@ -353,7 +353,7 @@ fn keys_of_the_optimizer_that_do_not_fit_are_said() {
     );
 }
 
-/// What is planned for and not trained yet is an obstacle to a run, and no plan is refused for it.
+/// What is planned for and not trained yet keeps a run from starting, and no plan is refused for it.
 #[test]
 fn degrees_that_are_not_built_are_planned() {
     let degrees = "--parallel_config={data_parallel: 4, model_parallel: 2, pipeline_stage: 2, expert_parallel: 2, micro_batch_num: 8, \
@@ -366,15 +366,15 @@ fn degrees_that_are_not_built_are_planned() {
     assert_eq!((plan.settings.runner.gradient_accumulation_steps, plan.micro_batches_per_step()), (8, 32));
     assert_eq!(plan.tokens_per_step, 32 * 4 * 32);
     assert!(plan.settings.parallel.as_ref().is_some_and(|parallel| parallel.degrees.use_seq_parallel));
-    let unbuilt: Vec<String> = config.unbuilt.iter().map(ToString::to_string).collect();
+    let unsupported: Vec<String> = config.unsupported.iter().map(ToString::to_string).collect();
     let remedies = ["`model_parallel: 1` and", "`pipeline_stage: 1` and", "`use_seq_parallel: False`"];
     let is_answered = |(line, remedy): (&String, &str)| {
         line.contains("is not built yet: ") && line.contains(&format!("; write {remedy}"))
     };
-    assert!(unbuilt.len() == 3 && unbuilt.iter().zip(remedies).all(is_answered), "{unbuilt:?}");
-    assert_eq!(answer(&[PARALLEL, degrees, &experts], 16), unbuilt.join("\n"));
+    assert!(unsupported.len() == 3 && unsupported.iter().zip(remedies).all(is_answered), "{unsupported:?}");
+    assert_eq!(answer(&[PARALLEL, degrees, &experts], 16), unsupported.join("\n"));
     assert!(config.data_faults.is_empty());
-    // Sequence parallelism is about matrices that ranks share, and without these no obstacle.
+    // Sequence parallelism is about matrices that ranks share, and nothing without these.
     let (_, notices) = plan_on(&["--parallel_config={data_parallel: 2, use_seq_parallel: True}"], 0, 2);
     assert_eq!(notices, ["without meaning here and ignored: parallel_config.use_seq_parallel"]);
     // The experts are spread over data_parallel alone, and context parallelism is not planned for either.
@@ -401,11 +401,11 @@ fn every_combination_is_a_plan_or_one_line_each() {
     let (mut plans, mut refusals) = (0, 0);
     let uses = ["", "use_parallel: False\n", "use_parallel: True\n", "use_parallel: True\nas_single: True\n"];
     let mut check = |text: &str, rank: usize, size: usize| match started(text, &[], rank, size) {
-        Ok(RunConfig { plan, unbuilt, .. }) => {
+        Ok(RunConfig { plan, unsupported, .. }) => {
             plans += 1;
             let Layout { data, expert, .. } = plan.layout;
             assert_eq!(
-                (plan.layout.world(), plan.layout.rank, data, unbuilt.len()),
+                (plan.layout.world(), plan.layout.rank, data, unsupported.len()),
                 (size, rank, size, 0),
                 "{text}"
             );
@@ -454,9 +454,9 @@ fn a_plan_takes_the_degrees_from_the_file() {
     let config = outline(&["--parallel_config.data_parallel=8", "--parallel.enable_parallel_optimizer=True"]);
     assert_eq!(config.plan.layout, Layout { data: 8, ..Layout::one() });
     assert_eq!(config.plan.sharding, Sharding { what: Sharded::Optimizer, ranks: 8, gathers_again: false });
-    assert!(config.unbuilt.is_empty());
+    assert!(config.unsupported.is_empty());
     // Part of the ranks that share one copy is planned for, too.
     let half = ["--parallel.enable_parallel_optimizer=True", "--parallel.optimizer_weight_shard_size=2"];
     let config = outline(&[&["--parallel_config.data_parallel=8"], &half[..]].concat());
-    assert_eq!((config.plan.sharding.ranks, config.unbuilt.len()), (2, 0));
+    assert_eq!((config.plan.sharding.ranks, config.unsupported.len()), (2, 0));
 }

@@ -103,7 +103,7 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
         return None;
     }
     let is_planned = started.is_some_and(|started| started.is_planned);
-    if !report_unbuilt(source, degrees) || is_planned {
+    if !report_unsupported(source, degrees) || is_planned {
         check_number(source, degrees, started)?;
     }
     let Parallel { data_parallel: data, expert_parallel: expert, model_parallel: model, .. } = *degrees;
@@ -122,9 +122,9 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
 }
 
 /// Says what of `degrees` is planned for and cannot be trained; whether there was something.
-fn report_unbuilt(source: &Source<'_>, degrees: &Parallel) -> bool {
+fn report_unsupported(source: &Source<'_>, degrees: &Parallel) -> bool {
     const REMEDY: &str = "and a larger data_parallel, or add `--as-single`";
-    let report = |key: &str, text: String| source.unbuilt(&format!("{PATH}.{key}"), text);
+    let report = |key: &str, text: String| source.unsupported(&format!("{PATH}.{key}"), text);
     let Parallel { model_parallel: model, pipeline_stage: pipeline, .. } = *degrees;
     if model > 1 {
         let text = format!(
