@@ -2,7 +2,7 @@
 
 use super::expert_load::MixtureReport;
 use super::metrics::StepMetrics;
-use super::monitors::MonitorValue;
+use super::monitor_lines::MonitorValue;
 use crate::error::Result;
 use std::fmt::Debug;
 

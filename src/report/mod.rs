@@ -10,7 +10,7 @@ pub mod instrument;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
-pub mod monitors;
+pub mod monitor_lines;
 mod pace;
 pub mod page;
 mod plain_lines;

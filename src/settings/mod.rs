@@ -25,13 +25,13 @@
 //! # }
 //! ```
 
+mod callback_claims;
 mod config;
 mod engine;
 mod explain;
 mod flags;
-mod instruments;
 mod model_config;
-mod monitors;
+mod monitor_checks;
 mod plan;
 mod resolved;
 mod sections;

@@ -1,9 +1,9 @@
 //! Every number of a run, decided and checked before anything is built.
 
+use super::callback_claims;
 use super::engine::{MAX_PARAMETERS, MAX_SIZE, MAX_TENSORS, Source};
-use super::instruments;
 use super::model_config::model_config;
-use super::monitors;
+use super::monitor_checks;
 use super::sections::model::{Pet, pet_path};
 use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
@@ -63,7 +63,7 @@ impl RunPlan {
     pub(super) fn read(source: &Source<'_>, started: Option<Started>) -> Option<Self> {
         let (mut settings, distribution) = Settings::read(source, started);
         if source.is_faultless() {
-            instruments::check_claims(&settings, source);
+            callback_claims::check_claims(&settings, source);
         }
         single::settle(&mut settings, &distribution, source);
         let layout = distribution.layout;
@@ -72,8 +72,8 @@ impl RunPlan {
         *gathers_again |= sharding.gathers_again;
         settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
         let tokens_per_step = tokens_per_step(&settings, layout.data, source);
-        instruments::settle(&mut settings);
-        monitors::settle(&mut settings, source);
+        callback_claims::settle(&mut settings);
+        monitor_checks::settle(&mut settings, source);
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
@@ -103,7 +103,7 @@ impl RunPlan {
             settings,
         };
         plan.check_groups(source);
-        monitors::check(&plan, source);
+        monitor_checks::check(&plan, source);
         Some(plan)
     }
 

@@ -9,7 +9,7 @@ use crate::report::expert_load::MixtureReport;
 use crate::report::experts::ExpertMetrics;
 use crate::report::instrument::{Instruments, StepReport};
 use crate::report::metrics::StepMetrics;
-use crate::report::monitors::{MonitorValue, singles};
+use crate::report::monitor_lines::{MonitorValue, singles};
 use crate::settings::Metrics;
 use std::collections::VecDeque;
 

@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
-use crate::report::monitors::MonitorLines;
+use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
 use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};

@@ -10,7 +10,7 @@ use self::event::{Event, Value, What};
 use super::instrument::{Instrument, StepReport};
 use super::loss_monitor::LossParts;
 use super::metrics::StepMetrics;
-use super::monitors::MonitorFormats;
+use super::monitor_lines::MonitorFormats;
 use crate::durable::{AppendFile, Place, read_error};
 use crate::error::Result;
 use prost::Message;

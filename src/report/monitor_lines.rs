@@ -88,7 +88,7 @@ pub fn singles(values: &[MonitorValue]) -> Option<BTreeMap<String, f32>> {
 /// The lines of a tag in the log.
 ///
 /// ```
-/// use gristmill::report::monitors::{MonitorValue, monitor_lines};
+/// use gristmill::report::monitor_lines::{MonitorValue, monitor_lines};
 /// use gristmill::report::progress::Place;
 /// let place = Place { epoch: 1, epochs: 2, step: 10, steps: 500 };
 /// assert_eq!(
