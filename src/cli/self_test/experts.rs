@@ -1,16 +1,15 @@
-//! The self-test of the kernels of a mixture of experts.
+//! The self-test of the kernels of a mixture of experts. Logits and gates are whole numbers, so all results but the router's gates are
+//! known.
 
 use super::harness::Harness;
+use super::products::grouped;
 use super::{D, N};
-use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::permute::{
-    CombineSaved, Placement, PlacementConfig, RowAllocation, combine, combine_backward, permute,
-    permute_backward, place,
+    CombineSaved, PlacementConfig, RowAllocation, combine, combine_backward, permute, permute_backward, place,
 };
 use crate::ops::route::{RouterConfig, RouterOutput, Score, route, route_backward};
-use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
-use crate::reference;
+use std::cmp::Reverse;
 
 /// Inner width of an expert, in features.
 const F: u32 = 72;
@@ -25,25 +24,17 @@ const ROUTE: RouterConfig = RouterConfig {
 /// Rows of all experts: one for each choice of a token.
 const ROWS: u32 = N * ROUTE.chosen;
 
-const LABELS: [&str; 5] = ["permute", "permute dx", "combine", "combine drows", "combine dgates"];
-
-/// What the router decided on the device, and the gates and placement that the reference derives.
-struct Choices {
-    routed: RouterOutput,
-    gates: Vec<f64>,
-    placed: reference::permute::Placement,
-}
-
 /// Routing, permutations and expert products, forward and backward.
 pub(super) fn experts(harness: &mut Harness<'_>) {
-    let choices = routes(harness);
-    let (placement, x) = rows(harness, &choices);
-    products(harness, &choices, &placement, x);
+    let (ids, expert_of) = routes(harness);
+    rows(harness, ids, &expert_of);
 }
 
-fn routes(harness: &mut Harness<'_>) -> Choices {
+/// Routes tokens. Returns the expert of each choice, on the device and as it must be: the largest logits of a token, the best first,
+/// and of equal ones that of the lower index.
+fn routes(harness: &mut Harness<'_>) -> (Tensor, Vec<u32>) {
     let (experts, chosen) = (ROUTE.experts, ROUTE.chosen);
-    let ((logits, values), (d_gates, d_values)) = (harness.input(N, experts), harness.input(N, chosen));
+    let ((logits, values), d_gates) = (harness.whole(N, experts), harness.input(N, chosen));
     let routed = RouterOutput {
         ids: harness.job.integers(&[0; ROWS as usize]),
         gates: harness.output(N, chosen),
@@ -54,80 +45,59 @@ fn routes(harness: &mut Harness<'_>) -> Choices {
     let d_logits = harness.output(N, experts);
     route(&mut harness.job.rec, &ROUTE, logits, None, &routed);
     route_backward(&mut harness.job.rec, &ROUTE, &routed, logits, Some(d_gates), None, d_logits);
-    let formula = reference::route::RouterConfig {
-        experts: experts as usize,
-        chosen: chosen as usize,
-        is_sigmoid: false,
-        groups: None,
-        norm_top_k: ROUTE.norm_top_k,
-        scaling: ROUTE.scaling.into(),
+    let best = |logits: &[i32]| {
+        let mut order: Vec<u32> = (0..experts).collect();
+        order.sort_by_key(|expert| Reverse(logits[*expert as usize]));
+        order.into_iter().take(chosen as usize)
     };
-    let scores = reference::route::scores(&values, &formula);
-    let ids = reference::route::choose(&scores, None, &formula);
-    let gates = reference::route::gates(&values, &ids, &formula);
-    let d_scores = reference::route::gates_backward(&values, &ids, &d_values, &formula);
-    harness.expect("route", routed.gates, gates.clone());
-    harness.expect(
-        "route dlogits",
-        d_logits,
-        reference::route::scores_backward(&values, &d_scores, &formula),
-    );
-    let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
-    let allocation = reference::permute::RowAllocation::Dropless { extra: 0 };
-    let placed = reference::permute::place(&ids, formula.chosen, formula.experts, &allocation);
-    Choices { routed, gates, placed }
+    let expert_of: Vec<u32> = values.chunks(experts as usize).flat_map(best).collect();
+    harness.expect("route ids", routed.ids, expert_of.clone());
+    harness.compare("route", routed.gates);
+    harness.compare("route dlogits", d_logits);
+    (routed.ids, expert_of)
 }
 
-/// Permutes tokens to rows of experts and combines them into tokens again. Returns the placement and the rows (R, D),
-/// with their expected values.
-fn rows(harness: &mut Harness<'_>, choices: &Choices) -> (Placement, (Tensor, Vec<f64>)) {
-    let Choices { routed, gates, placed } = choices;
+/// Permutes tokens to rows of experts, multiplies these, and combines them into tokens again.
+fn rows(harness: &mut Harness<'_>, ids: Tensor, expert_of: &[u32]) {
     let allocation = RowAllocation::Dropless { safe_tokens: false };
-    let routes = PlacementConfig { tokens: N, chosen: ROUTE.chosen, experts: ROUTE.experts, allocation };
-    let placement = place(&mut harness.job.rec, &routes, routed.ids, None);
-    let ((x, x_values), (dy, dy_values)) = (harness.input(N, D), harness.input(N, D));
-    let (k, cols) = (ROUTE.chosen as usize, D as usize);
-
-    let (permuted, dx) = (harness.output(ROWS, D), harness.output(N, D));
+    let (tokens, chosen, experts) = (N, ROUTE.chosen, ROUTE.experts);
+    let config = PlacementConfig { tokens, chosen, experts, allocation };
+    let placement = place(&mut harness.job.rec, &config, ids, None);
+    let ((x, x_values), (dy, dy_values)) = (harness.whole(N, D), harness.whole(N, D));
+    let ((d_permuted, d_values), (gates, gate_values)) = (harness.whole(ROWS, D), harness.whole(N, chosen));
+    let [permuted, d_rows] = [(); 2].map(|()| harness.output(ROWS, D));
+    let [dx, y] = [(); 2].map(|()| harness.output(N, D));
+    let d_gates = harness.output(N, chosen);
     permute(&mut harness.job.rec, &placement, x, permuted);
-    let permuted_values = reference::permute::permute(&x_values, placed, k, cols);
-    harness.expect(LABELS[0], permuted, permuted_values.clone());
-    let (d_permuted, d_values) = harness.input(ROWS, D);
     permute_backward(&mut harness.job.rec, &placement, d_permuted, dx, false);
-    harness.expect(LABELS[1], dx, reference::permute::permute_backward(&d_values, placed, k, cols));
-
-    let (y, d_rows, d_gates) =
-        (harness.output(N, D), harness.output(ROWS, D), harness.output(N, ROUTE.chosen));
-    combine(&mut harness.job.rec, &placement, permuted, routed.gates, None, y);
-    let saved = CombineSaved { rows: permuted, gates: routed.gates };
+    combine(&mut harness.job.rec, &placement, permuted, gates, None, y);
+    let saved = CombineSaved { rows: permuted, gates };
     combine_backward(&mut harness.job.rec, &placement, &saved, dy, d_rows, d_gates);
-    let want = reference::permute::combine_backward(&permuted_values, gates, placed, &dy_values, k, cols);
-    harness.expect(LABELS[2], y, reference::permute::combine(&permuted_values, gates, placed, k, cols));
-    harness.expect(LABELS[3], d_rows, want.0);
-    harness.expect(LABELS[4], d_gates, want.1);
-    (placement, (permuted, permuted_values))
-}
 
-/// The linear layers of all experts: forward, and the gradients of their rows and of their weights.
-fn products(
-    harness: &mut Harness<'_>,
-    choices: &Choices,
-    placement: &Placement,
-    (x, x_values): (Tensor, Vec<f64>),
-) {
-    let work = WorkList::new(&mut harness.job.rec, placement.offsets, ROWS);
-    let ((w, w_values), (dy, dy_values)) = (harness.input(ROUTE.experts * F, D), harness.input(ROWS, F));
-    let (y, dx, dw) =
-        (harness.output(ROWS, F), harness.output(ROWS, D), harness.output(ROUTE.experts * F, D));
-    grouped_matmul(&mut harness.job.rec, x, &[w], &work, y);
-    grouped_matmul_backward(&mut harness.job.rec, dy, &[w], &work, dx, false);
-    grouped_matmul_backward_weight(&mut harness.job.rec, dy, x, &work, &[dw]);
-    let (offsets, out, inner) = (&choices.placed.offsets, F as usize, D as usize);
-    let want = reference::grouped_matmul::grouped_matmul(&x_values, &w_values, offsets, out, inner);
-    let (want_dx, want_dw) = reference::grouped_matmul::grouped_matmul_backward(
-        &x_values, &w_values, offsets, &dy_values, out, inner,
-    );
-    harness.expect("grouped_matmul", y, want);
-    harness.expect("grouped_matmul dx", dx, want_dx);
-    harness.expect("grouped_matmul dw", dw, want_dw);
+    // The choice in each row: by expert, and in the order of the tokens.
+    let mut choices: Vec<usize> = (0..expert_of.len()).collect();
+    choices.sort_by_key(|choice| expert_of[*choice]);
+    let (mut want_rows, mut want_d_rows) = (Vec::new(), Vec::new());
+    let [mut want_dx, mut want_y] = [(); 2].map(|()| vec![0; x_values.len()]);
+    let mut want_d_gates = vec![0; choices.len()];
+    for (row, &choice) in choices.iter().enumerate() {
+        for col in 0..D as usize {
+            let at = choice / chosen as usize * D as usize + col;
+            let (x, dy, gate) = (x_values[at], dy_values[at], gate_values[choice]);
+            want_rows.push(x);
+            want_dx[at] += d_values[row * D as usize + col];
+            want_y[at] += gate * x;
+            want_d_rows.push(gate * dy);
+            want_d_gates[choice] += dy * x;
+        }
+    }
+    let first_row = |expert| choices.partition_point(|choice| expert_of[*choice] < expert) as u32;
+    let offsets: Vec<u32> = (0..=experts).map(first_row).collect();
+    let labels = ["grouped_matmul", "grouped_matmul dx", "grouped_matmul dw"];
+    grouped(harness, (permuted, &want_rows), (placement.offsets, &offsets), F, labels);
+    harness.expect("permute", permuted, want_rows);
+    harness.expect("permute dx", dx, want_dx);
+    harness.expect("combine", y, want_y);
+    harness.expect("combine drows", d_rows, want_d_rows);
+    harness.expect("combine dgates", d_gates, want_d_gates);
 }

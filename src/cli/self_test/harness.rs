@@ -1,13 +1,13 @@
-//! Records kernels on random inputs, runs them, and compares the results with expected values.
+//! Records kernels on inputs drawn from a seed, and runs them on one tier.
 
-use super::Outcome;
 use crate::device::{Gpu, Guard, Job};
+use crate::element::Element::U32;
 use crate::error::Result;
 use crate::kernels::Tier;
 use crate::random::Philox;
 use crate::record::Tensor;
 
-/// Tensors, the kernels recorded on them, and the results they must have.
+/// Tensors, the kernels recorded on them, and the results to look at. All tiers get the same inputs.
 pub struct Harness<'gpu> {
     gpu: &'gpu Gpu,
     /// The tensors and the kernels.
@@ -15,25 +15,45 @@ pub struct Harness<'gpu> {
     random: Philox,
     /// Number of random values drawn.
     drawn: u64,
-    /// Label of a result, where it is, and its expected values.
-    expected: Vec<(&'static str, Tensor, Vec<f64>)>,
+    /// Label of a result, where it is, and what it must be if that is known.
+    results: Vec<(&'static str, Tensor, Option<Vec<f64>>)>,
+}
+
+/// A result of one tier.
+pub struct Computed {
+    /// Label of the result: the kernel, and which gradient it is.
+    pub kernel: &'static str,
+    /// What the tier computed.
+    pub values: Vec<f64>,
+    /// What it must be, if that is known.
+    pub known: Option<Vec<f64>>,
 }
 
 impl<'gpu> Harness<'gpu> {
     /// A harness without tensors or kernels.
     pub fn new(gpu: &'gpu Gpu, tier: Tier) -> Self {
         let job = Job::new("self-test", gpu.capabilities().with_tier(tier));
-        Self { gpu, job, random: Philox::new(1, 1), drawn: 0, expected: Vec::new() }
+        Self { gpu, job, random: Philox::new(1, 1), drawn: 0, results: Vec::new() }
     }
 
-    /// A tensor of random values in [-1, 1), and these values.
-    pub fn input(&mut self, rows: u32, cols: u32) -> (Tensor, Vec<f64>) {
-        let first = self.drawn;
-        self.drawn += rows as u64 * cols as u64;
-        let values: Vec<f32> =
-            (first..self.drawn).map(|i| (2.0 * self.random.uniform(i) - 1.0) as f32).collect();
-        let wide = values.iter().copied().map(f64::from).collect();
-        (self.job.input(&values, rows, cols), wide)
+    /// A tensor of random values in [-1, 1).
+    pub fn input(&mut self, rows: u32, cols: u32) -> Tensor {
+        let values: Vec<f32> = self.draw(rows, cols).map(|unit| (2.0 * unit - 1.0) as f32).collect();
+        self.job.input(&values, rows, cols)
+    }
+
+    /// A tensor of random whole numbers from -9 to 9, and these numbers. Sums of a few thousand of their products are exact in f32.
+    pub fn whole(&mut self, rows: u32, cols: u32) -> (Tensor, Vec<i32>) {
+        let values: Vec<i32> = self.draw(rows, cols).map(|unit| (19.0 * unit) as i32 - 9).collect();
+        let floats: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+        (self.job.input(&floats, rows, cols), values)
+    }
+
+    /// Random numbers in [0, 1) for a tensor.
+    fn draw(&mut self, rows: u32, cols: u32) -> impl Iterator<Item = f64> + use<> {
+        let (first, random) = (self.drawn, self.random);
+        self.drawn += u64::from(rows) * u64::from(cols);
+        (first..self.drawn).map(move |counter| random.uniform(counter))
     }
 
     /// A tensor of zeros, for results.
@@ -41,31 +61,31 @@ impl<'gpu> Harness<'gpu> {
         self.job.output(rows, cols)
     }
 
-    /// Expects `tensor` to hold the values `want` after the run; `kernel` is the label in the outcome.
-    pub fn expect(&mut self, kernel: &'static str, tensor: Tensor, want: Vec<f64>) {
-        self.expected.push((kernel, tensor, want));
+    /// `tensor` is a result, called `kernel`, in which the tiers must agree.
+    pub fn compare(&mut self, kernel: &'static str, tensor: Tensor) {
+        self.results.push((kernel, tensor, None));
     }
 
-    /// Runs the kernels and compares the results.
+    /// `tensor` is a result, called `kernel`, which must hold the values `known`.
+    pub fn expect<V: Into<f64>>(&mut self, kernel: &'static str, tensor: Tensor, known: Vec<V>) {
+        self.results.push((kernel, tensor, Some(known.into_iter().map(V::into).collect())));
+    }
+
+    /// Runs the kernels and reads the results.
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn run(self) -> Result<Vec<Outcome>> {
-        let Self { gpu, job, expected, .. } = self;
-        let prepared = gpu.prepare_job(job, Guard::Off).await?;
+    pub async fn run(self) -> Result<Vec<Computed>> {
+        let prepared = self.gpu.prepare_job(self.job, Guard::Off).await?;
         prepared.replay().await?;
-        let mut outcomes = Vec::new();
-        for (kernel, tensor, want) in expected {
-            let error = relative_error(&prepared.values(&tensor).await?, &want);
-            outcomes.push(Outcome { kernel, error });
+        let mut computed = Vec::new();
+        for (kernel, tensor, known) in self.results {
+            let values = match tensor.element {
+                U32 => prepared.words(&tensor).await?.into_iter().map(f64::from).collect(),
+                _ => prepared.values(&tensor).await?.into_iter().map(f64::from).collect(),
+            };
+            computed.push(Computed { kernel, values, known });
         }
-        Ok(outcomes)
+        Ok(computed)
     }
-}
-
-/// The largest absolute difference over the root mean square of `want`; infinite if a value is NaN.
-fn relative_error(got: &[f32], want: &[f64]) -> f64 {
-    let rms = (want.iter().map(|w| w * w).sum::<f64>() / want.len() as f64).sqrt();
-    let differences = got.iter().zip(want).map(|(g, w)| (*g as f64 - w).abs());
-    differences.map(|d| if d.is_nan() { f64::INFINITY } else { d / rms }).fold(0.0, f64::max)
 }

@@ -1,12 +1,9 @@
 //! The kernels that large models use: tiles of 128 x 128 on a GPU, and the head sizes 64 and 128.
 
+use super::attentions;
 use super::harness::Harness;
-use super::{attentions, products};
-use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
+use super::products::{grouped, products};
 use crate::ops::heads::HeadLayout;
-use crate::ops::work_list::WorkList;
-use crate::record::Tensor;
-use crate::reference;
 
 /// Sizes of a product (m, n) over k. From 64 tiles of 128 x 128 on, a GPU uses these.
 const PRODUCT: [u32; 3] = [200, 3970, 40];
@@ -21,60 +18,20 @@ pub(super) fn tiles(harness: &mut Harness<'_>) {
     let heads = |dim| HeadLayout { heads: 2, kv_heads: 1, head_dim: dim, value_dim: dim };
     attentions(harness, heads(64), ["attention of 64", "attention of 64 dqkv"]);
     attentions(harness, heads(128), ["attention of 128", "attention of 128 dqkv"]);
-    rows_of_experts(harness);
-    gradients_of_experts(harness);
+    let of_rows = ["large grouped_matmul", "large grouped_matmul dx", "grouped_matmul dw of many rows"];
+    experts(harness, MANY_ROWS, of_rows);
+    let of_experts =
+        ["grouped_matmul of many experts", "grouped_matmul dx of many experts", "large grouped_matmul dw"];
+    experts(harness, MANY_EXPERTS, of_experts);
 }
 
-/// The products of experts with many rows each: forward, and the gradient of the rows.
-fn rows_of_experts(harness: &mut Harness<'_>) {
-    let Experts { x, dy, stack, offsets, work } = Experts::new(harness, MANY_ROWS);
-    let [out, cols] = MANY_ROWS.1;
-    let (y, dx) = (harness.output(x.0.rows, out), harness.output(x.0.rows, cols));
-    grouped_matmul(&mut harness.job.rec, x.0, &[stack.0], &work, y);
-    grouped_matmul_backward(&mut harness.job.rec, dy.0, &[stack.0], &work, dx, false);
-    let [out, cols] = [out, cols].map(|size| size as usize);
-    let want = reference::grouped_matmul::grouped_matmul(&x.1, &stack.1, &offsets, out, cols);
-    harness.expect("large grouped_matmul", y, want);
-    let (want, _) =
-        reference::grouped_matmul::grouped_matmul_backward(&x.1, &stack.1, &offsets, &dy.1, out, cols);
-    harness.expect("large grouped_matmul dx", dx, want);
-}
-
-/// The gradients of many experts' weights.
-fn gradients_of_experts(harness: &mut Harness<'_>) {
-    let Experts { x, dy, stack, offsets, work } = Experts::new(harness, MANY_EXPERTS);
-    let gradient = harness.output(stack.0.rows, stack.0.cols);
-    grouped_matmul_backward_weight(&mut harness.job.rec, dy.0, x.0, &work, &[gradient]);
-    let [out, cols] = MANY_EXPERTS.1.map(|size| size as usize);
-    let (_, want) =
-        reference::grouped_matmul::grouped_matmul_backward(&x.1, &stack.1, &offsets, &dy.1, out, cols);
-    harness.expect("large grouped_matmul dw", gradient, want);
-}
-
-/// The operands of grouped products; inputs with their values.
-struct Experts {
-    /// (rows, cols)
-    x: (Tensor, Vec<f64>),
-    /// (rows, out)
-    dy: (Tensor, Vec<f64>),
-    /// (experts · out, cols)
-    stack: (Tensor, Vec<f64>),
-    /// The first row of each expert, and the end.
-    offsets: Vec<usize>,
-    work: WorkList,
-}
-
-impl Experts {
-    fn new(harness: &mut Harness<'_>, (sizes, [out, cols]): (&[u32], [u32; 2])) -> Self {
-        let mut offsets = vec![0];
-        sizes.iter().for_each(|size| offsets.push(offsets[offsets.len() - 1] + size));
-        let rows = offsets[sizes.len()];
-        let starts = harness.job.integers(&offsets);
-        let work = WorkList::new(&mut harness.job.rec, starts, rows);
-        let (x, dy) = (harness.input(rows, cols), harness.input(rows, out));
-        let stack = harness.input(sizes.len() as u32 * out, cols);
-        Self { x, dy, stack, offsets: offsets.into_iter().map(|row| row as usize).collect(), work }
-    }
+/// The products of experts with these numbers of rows and a matrix of this size each.
+fn experts(harness: &mut Harness<'_>, (sizes, [out, cols]): (&[u32], [u32; 2]), labels: [&'static str; 3]) {
+    let mut offsets = vec![0];
+    sizes.iter().for_each(|size| offsets.push(offsets[offsets.len() - 1] + size));
+    let (x, values) = harness.whole(offsets[sizes.len()], cols);
+    let starts = harness.job.integers(&offsets);
+    grouped(harness, (x, &values), (starts, &offsets), out, labels);
 }
 
 #[cfg(test)]
@@ -82,7 +39,9 @@ mod tests {
     use super::*;
     use crate::element::Element::{F32, U32};
     use crate::kernels::{Capabilities, Kernel};
+    use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
     use crate::ops::matmul::{Layout, Problem, plan};
+    use crate::ops::work_list::WorkList;
     use crate::record::Recorder;
 
     fn assert_large(kernel: &Kernel) {
