@@ -49,11 +49,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     device.poll(wgpu::PollType::wait_indefinitely())?;
 
     let product = bytemuck::pod_collect_to_vec::<u8, f32>(&readback.get_mapped_range(..)?);
-    let wide: Vec<f64> = values.iter().map(|&value| value.into()).collect();
-    let (x, w) = wide.split_at((N * N) as usize);
-    let n = N as usize;
-    let want = gristmill::reference::matmul::matmul_nt(x, w, n, n, n);
-    let errors = product.iter().zip(&want).map(|(product, want)| (f64::from(*product) - want).abs());
+    let (x, w) = values.split_at((N * N) as usize);
+    let (x_rows, w_rows) = (x.chunks(N as usize), w.chunks(N as usize));
+    let dot = |(x, w): (&[f32], &[f32])| -> f64 {
+        x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+    };
+    let want = x_rows.flat_map(|x| w_rows.clone().map(move |w| dot((x, w))));
+    let errors = product.iter().zip(want).map(|(product, want)| (f64::from(*product) - want).abs());
     println!("{}: the largest error is {:.1e}", gpu.report().name, errors.fold(0.0, f64::max));
     Ok(())
 }

@@ -11,8 +11,8 @@
 //!
 //! The models are Llama and GPT-2, and what differs little from them: Baichuan, Bloom, WizardCoder, PanGu-α and others.
 //! Llama's layers may be mixtures of experts: [`model::config::MixtureConfig`] describes them and the configuration keys that
-//! select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`] are their kernels,
-//! [`reference::mixture`] is the f64 reference. [`model::config::MultiToken`] configures multi-token prediction.
+//! select their variants, [`ops::route`], [`ops::permute`] and [`ops::grouped_matmul`] are their kernels.
+//! [`model::config::MultiToken`] configures multi-token prediction.
 //!
 //! What runs is plain data; where it runs is separate, and only one module uses wgpu:
 //!
@@ -24,8 +24,9 @@
 //!        -> ranks                                the ranks of a run, and what carries bytes between them
 //!        -> report -> store                      what a run reports, and what it keeps on disk
 //! cli                                            the command lines, which may use every module
-//! reference                                      the same mathematics in f64, for tests and readers
 //! ```
+//!
+//! The crate in `tests/reference` has the same mathematics in f64, for tests and readers.
 //!
 //! # Features
 //!
@@ -84,7 +85,6 @@ pub mod ops;
 pub mod random;
 pub mod ranks;
 pub mod record;
-pub mod reference;
 pub mod report;
 pub mod settings;
 pub mod store;

@@ -2,6 +2,8 @@
 
 use crate::lab::{Bits, Case, allowed, check, check_tier};
 use crate::packed::{document_bounds, split_qkv};
+use ::reference::attention as reference;
+use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::attention::{
@@ -11,8 +13,6 @@ use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::DropoutWords;
 use gristmill::record::{Recorder, Tensor};
-use gristmill::reference::attention as reference;
-use gristmill::reference::largest_scores::largest_scores;
 
 const BASE: Row = Row {
     batch: 2,

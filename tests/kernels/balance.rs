@@ -10,8 +10,7 @@ use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::route::{route, route_backward};
 use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{TallyColumns, tally, tally_columns, update_bias};
-use gristmill::reference;
-use gristmill::reference::balance::{Factors, losses, losses_backward, updated_bias};
+use reference::balance::{Factors, losses, losses_backward, updated_bias};
 
 /// Each loss alone and all together, with and without a gradient through the gates.
 #[test]

@@ -4,7 +4,6 @@ use crate::lab::{allowed, check};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::decode::{Decode, append, decode};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::reference;
 
 /// Query heads, key heads, head_dim, value_dim, tokens in the cache, window.
 const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [

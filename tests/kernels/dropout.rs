@@ -9,8 +9,8 @@ use gristmill::ops::dropout::{Dropout, DropoutState, count_micro_step, dropout, 
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::step_state::StepState;
 use gristmill::random::DropoutWords;
-use gristmill::reference::low_rank::low_rank_backward;
 use gristmill::tape::{Parameter, Tape};
+use reference::low_rank::low_rank_backward;
 
 const STEP: u32 = 70_001;
 const MICRO_STEP: u32 = 3;
@@ -132,7 +132,7 @@ fn the_gradient_has_the_mask_of_the_forward_pass() {
         let (inner, outer) = (factors(&inner, n, d), factors(&outer, n, d));
         let dh: Vec<f64> = dy.values.iter().zip(&outer).map(|(dy, m)| dy * m).collect();
         let (n, d) = (n as usize, d as usize);
-        let dh = gristmill::reference::matmul::matmul_nn(&dh, &w.values, n, d, d);
+        let dh = reference::matmul::matmul_nn(&dh, &w.values, n, d, d);
         let want: Vec<f64> = (0..n * d).map(|i| dh[i] * inner[i] + dy.values[i]).collect();
         case.expect("dx", gradient, want, 4.0 * allowed(F32, 9));
         bits.expect(case, "dx", gradient);
@@ -169,7 +169,7 @@ fn adapters_draw_their_mask_again() {
         let (n, d, r) = (n as usize, d as usize, r as usize);
         let (dropped, sizes) = (masked(&x.values), [n, d, d, r]);
         let through = low_rank_backward(&dropped, &a.values, &b.values, &dy.values, 2.0, sizes);
-        let past = gristmill::reference::matmul::matmul_nn(&dy.values, &w.values, n, d, d);
+        let past = reference::matmul::matmul_nn(&dy.values, &w.values, n, d, d);
         let want: Vec<f64> =
             past.iter().zip(masked(&through.0)).map(|(past, through)| past + through).collect();
         case.expect("dx", gradient, want, 16.0 * allowed(F32, 9));

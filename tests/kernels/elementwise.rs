@@ -11,7 +11,6 @@ use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
 use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 /// Rows and features: 1, odd, one more than a workgroup.
 const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];

@@ -5,7 +5,6 @@ use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 /// The words of a flat row that holds `values` as `element`.
 fn words(values: &[f64], element: Element) -> Vec<u32> {

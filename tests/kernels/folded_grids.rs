@@ -8,7 +8,6 @@ use gristmill::ops::embedding::{embedding, embedding_backward};
 use gristmill::ops::rms_norm::rms_norm;
 use gristmill::ops::swiglu::{swiglu, swiglu_backward};
 use gristmill::record::fold_grid;
-use gristmill::reference;
 
 /// A little more than the workgroups in one row of a folded grid.
 const WORKGROUPS: u32 = 32_800;

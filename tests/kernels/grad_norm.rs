@@ -1,12 +1,12 @@
 //! The gradient norm, the overflow flag and the clip factor, for gradients of any size that f32 holds.
 
 use crate::lab::{Case, allowed, check, check_tier};
+use ::reference::grad_norm as reference;
 use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::{Capabilities, Tier};
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
 use gristmill::ops::step_state::{HALTED, LossState, SKIPPED, StepState};
 use gristmill::record::{Recorder, State};
-use gristmill::reference::grad_norm as reference;
 
 /// Gradients in two segments: 1 and 5000.
 const COUNT: usize = 5001;

@@ -2,12 +2,12 @@
 //! in parts.
 
 use crate::lab::{Bits, Case, Input, allowed, check, sum, tensors, values};
+use ::reference::grouped_matmul as reference;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::work_list::WorkList;
-use gristmill::reference::grouped_matmul as reference;
 
 /// Rows of each expert: around tiles of 16 and 64 rows, a single expert, all rows on one expert, mostly empty experts.
 const GROUPS: [&[u32]; 9] = [

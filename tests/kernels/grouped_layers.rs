@@ -4,6 +4,8 @@
 use crate::grouped::starts;
 use crate::lab::{Bits, Case, allowed, check, sum};
 use crate::packed::split_gate_up;
+use ::reference::grouped_matmul as reference;
+use ::reference::swiglu;
 use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element::{F32, U32};
 use gristmill::element::stride_of;
@@ -14,8 +16,6 @@ use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_wei
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Persistents, Recorder, Tensor};
-use gristmill::reference::grouped_matmul as reference;
-use gristmill::reference::swiglu;
 use gristmill::settings::RunConfig;
 use gristmill::tape::{Parameter, Tape};
 use pollster::block_on;

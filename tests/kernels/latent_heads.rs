@@ -10,7 +10,6 @@ use gristmill::ops::latent_heads::{
 };
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 const POSITIONS: u32 = 100;
 const THETA: f64 = 10_000.0;

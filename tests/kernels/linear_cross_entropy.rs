@@ -7,9 +7,8 @@ use gristmill::ops::linear_cross_entropy::{
 };
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::State;
-use gristmill::reference;
-use gristmill::reference::storage::Storage;
 use gristmill::tape::{CrossEntropy, Parameter, Tape};
+use reference::storage::Storage;
 
 /// Large enough that no gradient of a logit falls below the normal numbers of f16.
 const SCALE: f32 = 4096.0;

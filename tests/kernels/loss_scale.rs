@@ -6,8 +6,8 @@ use crate::lab::{Case, check, check_tier};
 use gristmill::kernels::Tier;
 use gristmill::ops::loss_scale::{LossScaleState, LossScaler, loss_scale};
 use gristmill::ops::step_state::{HALTED, StepState};
-use gristmill::reference::loss_scale::{Adaptive, Dynamic};
 use gristmill::settings::{Adaptation, Override, RunConfig};
+use reference::loss_scale::{Adaptive, Dynamic};
 use std::path::Path;
 
 const TRACES: &str = include_str!("../data/loss_scales.txt");

@@ -6,7 +6,6 @@ use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::Tier;
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, matmul, plan};
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 /// m, n, k: 1, odd, tile edges and one more.
 const MATMUL_SHAPES: [(u32, u32, u32); 12] = [

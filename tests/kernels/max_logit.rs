@@ -3,7 +3,7 @@
 use crate::lab::check;
 use gristmill::element::Element::{F32, U32};
 use gristmill::ops::max_logit::{max_logit, score};
-use gristmill::reference::largest_scores::by_head;
+use reference::largest_scores::by_head;
 
 /// A maximum is exact.
 #[test]

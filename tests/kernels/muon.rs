@@ -7,7 +7,6 @@ use gristmill::ops::muon::{Matrix, Muon, muon};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 const SCALE: f32 = 8.0;
 const LR: f64 = 0.5;

@@ -7,7 +7,6 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rms_norm::RmsNormSaved;
 use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
 

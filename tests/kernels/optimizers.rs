@@ -8,8 +8,7 @@ use gristmill::ops::rounding::Rounding;
 use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::{Recorder, Tensor};
-use gristmill::reference;
-use gristmill::reference::adamw::Correction;
+use reference::adamw::Correction;
 
 const SCALE: f32 = 8.0;
 const BETAS: [f32; 2] = [0.9, 0.95];

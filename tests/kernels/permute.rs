@@ -8,9 +8,8 @@ use gristmill::ops::permute::{
     self, CombineSaved, DropOrder, HotAndCold, NONE, Placement, PlacementConfig, RowAllocation, Slots, place,
 };
 use gristmill::record::Tensor;
-use gristmill::reference;
-use gristmill::reference::permute as formula;
 use gristmill::tape::{Parameter, Tape};
+use reference::permute as formula;
 
 /// A copy between guard zones, which a transient tensor in the pool does not have.
 fn copied(case: &mut Case, tensor: Tensor) -> Tensor {

@@ -1,6 +1,7 @@
 //! The row that each choice of a token gets: the device's counting sort against the reference, and its properties.
 
 use crate::lab::{Case, check};
+use ::reference::permute as reference;
 use gristmill::element::Element::U32;
 use gristmill::ops::hot_experts::{HotSteps, hot_experts};
 use gristmill::ops::permute::{
@@ -8,7 +9,6 @@ use gristmill::ops::permute::{
 };
 use gristmill::ops::step_state::StepState;
 use gristmill::record::Tensor;
-use gristmill::reference::permute as reference;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -10,10 +10,9 @@ use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::random::RoundingBits;
 use gristmill::record::Tensor;
-use gristmill::reference;
-use gristmill::reference::adamw::Correction;
-use gristmill::reference::rounding::round;
-use gristmill::reference::storage::Storage;
+use reference::adamw::Correction;
+use reference::rounding::round;
+use reference::storage::Storage;
 
 const LR: f64 = 0.5;
 const UPDATE: u32 = 7;

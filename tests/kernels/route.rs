@@ -10,9 +10,8 @@ use gristmill::ops::balance::Balance;
 use gristmill::ops::route::{GroupScore, route, route_backward};
 use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{TallyColumns, tally_columns};
-use gristmill::reference;
-use gristmill::reference::balance::{Factors, losses_backward};
 use gristmill::tape::{RouterLosses, Tape};
+use reference::balance::{Factors, losses_backward};
 
 #[test]
 fn routes_and_their_backward() {

@@ -4,7 +4,6 @@ use crate::lab::{Case, Input, allowed};
 use gristmill::element::Element::{F32, U32};
 use gristmill::ops::route::{ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score};
 use gristmill::record::Tensor;
-use gristmill::reference;
 
 pub const SCALE: f32 = 8.0;
 pub const ACCUMULATION: u32 = 4;

@@ -3,7 +3,6 @@
 use crate::lab::{Case, allowed, check, sum};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::row_gate::{row_gate, row_gate_backward};
-use gristmill::reference;
 use gristmill::tape::Tape;
 
 fn check_row_gate(case: &mut Case, rows: u32, cols: u32, element: Element) {

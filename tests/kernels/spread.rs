@@ -1,8 +1,8 @@
 //! The rows that a rank receives for its experts.
 
 use crate::lab::check;
+use ::reference::spread as reference;
 use gristmill::ops::spread::local_offsets;
-use gristmill::reference::spread as reference;
 
 /// Some ranks send nothing, some experts receive nothing.
 #[test]

@@ -10,7 +10,6 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::swiglu::gate_up_cols;
-use gristmill::reference;
 use gristmill::tape::{Parameter, Tape, Var};
 
 const N: u32 = 10;

@@ -7,10 +7,9 @@ use gristmill::model::config::{
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
-use gristmill::reference;
-use gristmill::reference::rope_scaling::Scaling;
-use gristmill::reference::storage::Storage;
-use gristmill::reference::variant::{Naming, Variant};
+use reference::rope_scaling::Scaling;
+use reference::storage::Storage;
+use reference::variant::{Naming, Variant};
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     let architecture = match (model.positions, model.activation) {

@@ -4,12 +4,12 @@ use crate::runs::{Setup, Weights, reference_shape, relative_distance};
 use gristmill::element::Element;
 use gristmill::model::config::ModelConfig;
 use gristmill::random::{Permutation, SHUFFLE_STREAM};
-use gristmill::reference::adamw;
-use gristmill::reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
 use gristmill::settings::{
     AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, RunPlan, SgdConfig,
 };
 use gristmill::train::length::RunLength;
+use reference::adamw;
+use reference::trainer::{AdamWSettings, MuonSettings, Rule, SgdSettings, Trainer, decays};
 use regex::Regex;
 
 /// Relative error allowed in f32 to losses, gradient norms and the final weights.

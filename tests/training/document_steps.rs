@@ -2,9 +2,9 @@
 
 use crate::runs::{Setup, Weights, add_to, new_trainer, reference_shape, relative_distance};
 use gristmill::data::{Batch, Batches};
-use gristmill::reference::gpt::loss_and_gradients;
 use gristmill::settings::RunPlan;
 use pollster::block_on;
+use reference::gpt::loss_and_gradients;
 
 /// Relative error allowed to losses and gradients.
 const ALLOWED: f64 = 1e-5;

@@ -1,9 +1,9 @@
 //! What an evaluation reports beside its loss.
 
 use crate::runs::{Setup, new_trainer, reference_shape, tensors};
-use gristmill::reference::gpt::logits;
-use gristmill::reference::linear_cross_entropy::correct;
 use pollster::block_on;
+use reference::gpt::logits;
+use reference::linear_cross_entropy::correct;
 
 /// Logits closer to the target's than this may be the larger ones in f32.
 const ALLOWED: f64 = 1e-4;

@@ -8,7 +8,6 @@ use crate::runs::{
 };
 use gristmill::generate::{Sampling, Settings};
 use gristmill::kernels::Tier;
-use gristmill::reference;
 
 /// The greedy continuation of `prompt` by `count` tokens without a cache: `next` reads the whole window for every token. A
 /// prompt longer than the window is cut to its last tokens; a text that outgrows the window goes on from the last half of it.

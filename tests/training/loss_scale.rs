@@ -2,10 +2,10 @@
 
 use crate::runs::{FolderRun, Setup, Trained, Weights, metrics, new_trainer, newest_checkpoint, tensors};
 use gristmill::ops::step_state::{HALTED, SKIPPED};
-use gristmill::reference::loss_scale::Adaptive;
 use gristmill::train::Trainer;
 use gristmill::train::arenas::Arenas;
 use pollster::block_on;
+use reference::loss_scale::Adaptive;
 use std::sync::Arc;
 
 /// From 2^64 with windows of 2 to 5 steps.

@@ -2,8 +2,8 @@
 
 use crate::against_reference::{ALLOWED, follows_the_reference_on};
 use crate::runs::{Setup, Weights, add_to, reference_shape};
-use gristmill::reference::gpt::loss_and_gradients;
 use gristmill::settings::RunPlan;
+use reference::gpt::loss_and_gradients;
 use std::path::Path;
 
 /// JSON lines made of the text: each of its lines answers the one before it.

@@ -4,9 +4,8 @@ use crate::against_reference::{ALLOWED, follows_the_reference};
 use crate::runs::{Setup, reference_shape};
 use gristmill::data::Batch;
 use gristmill::kernels::Tier;
-use gristmill::reference;
-use gristmill::reference::rope_scaling::Scaling;
 use gristmill::settings::OptimizerType;
+use reference::rope_scaling::Scaling;
 
 /// Ten steps of a 2-layer model, with accumulation, clipping, weight decay and warm-up.
 fn follows(setup: &Setup) {

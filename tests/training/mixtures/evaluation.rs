@@ -6,10 +6,10 @@ use crate::runs::{
 use gristmill::model::config::{ModelConfig, TokenDispatch};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
-use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
 use gristmill::report::expert_load::MixtureReport;
 use gristmill::train::FinishedStep;
 use pollster::block_on;
+use reference::objective::{Batch, Memories, outcome_and_gradients};
 
 /// Relative error allowed to the evaluation's loss, the same as to training losses.
 const ALLOWED: f64 = 1e-5;

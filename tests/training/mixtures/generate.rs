@@ -8,9 +8,9 @@ use crate::runs::{
 };
 use gristmill::kernels::Tier;
 use gristmill::model::selection_bias;
-use gristmill::reference::gpt::Shape;
-use gristmill::reference::mixture::{Capacity, Mixture};
-use gristmill::reference::objective::{Batch, Memories, outcome_and_gradients};
+use reference::gpt::Shape;
+use reference::mixture::{Capacity, Mixture};
+use reference::objective::{Batch, Memories, outcome_and_gradients};
 use std::path::PathBuf;
 
 const PROMPTS: [&str; 3] = ["the mill", "a", "stones that grind slowly grind fine, says the miller"];

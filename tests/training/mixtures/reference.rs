@@ -8,7 +8,7 @@ use gristmill::model::config::{
 };
 use gristmill::model::parameters::Gpt;
 use gristmill::ops::route::{RouterConfig, Score};
-use gristmill::reference::trainer::decays;
+use reference::trainer::decays;
 use std::collections::BTreeMap;
 
 /// Each token chooses two of four experts, and experts take all of them.

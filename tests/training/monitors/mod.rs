@@ -8,12 +8,12 @@ use crate::runs::{FolderRun, Setup, metrics, on_ranks, reference_tensors};
 use gristmill::element::Element;
 use gristmill::model::config::BalanceLosses;
 use gristmill::model::parameters::{Gpt, Spec};
-use gristmill::reference::objective::Outcome;
-use gristmill::reference::trainer::{StepResult, Trainer};
 use gristmill::settings::RunPlan;
 use gristmill::train::length::RunLength;
 use gristmill::train::run::{Summary, run_on_ranks};
 use pollster::block_on;
+use reference::objective::Outcome;
+use reference::trainer::{StepResult, Trainer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

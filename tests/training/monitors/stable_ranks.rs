@@ -4,7 +4,7 @@ use super::{ALLOWED, reference, take};
 use crate::runs::{FolderRun, Setup, metrics, reference_tensors};
 use gristmill::model::parameters::{Gpt, Role, Spec};
 use gristmill::random::StartVector;
-use gristmill::reference::stable_rank::power_iteration;
+use reference::stable_rank::power_iteration;
 use std::collections::BTreeMap;
 
 /// Every matrix of a Llama and of its experts, in a run of 3 steps, of which the second is due.

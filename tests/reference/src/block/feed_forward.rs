@@ -1,0 +1,92 @@
+//! The second half of a block: a dense network, or a mixture of experts.
+
+use super::Block;
+use crate::gelu::{gelu, gelu_backward};
+use crate::gpt::{Architecture, Weights};
+use crate::mixture::{Layer, Mixture, Visit};
+use crate::swiglu::{swiglu, swiglu_backward};
+use crate::vector::add;
+
+/// Activations saved for the backward pass.
+pub(crate) enum FeedForward {
+    Dense {
+        /// (N, F) each; `gate` is empty in GPT-2.
+        gate: Vec<f64>,
+        up: Vec<f64>,
+        /// silu(gate)·up or gelu(up), (N, F).
+        activated: Vec<f64>,
+    },
+    Mixture(Visit),
+}
+
+impl Block<'_> {
+    /// The output (N, D) for x (N, D).
+    #[track_caller]
+    pub(super) fn feed_forward(&self, x: &[f64]) -> (Vec<f64>, FeedForward) {
+        if let Some(mixture) = self.shape.mixture_of(self.layer) {
+            let visit = self.with_mixture(mixture, |layer| layer.forward(x));
+            return (visit.y.clone(), FeedForward::Mixture(visit));
+        }
+        let store = |values| self.shape.storage.store(values);
+        let (gate, up, activated) = match self.shape.architecture {
+            Architecture::Llama => {
+                let [gate, up] = [0, 1].map(|i| store(self.project(self.names().up[i], x)));
+                let gated = store(swiglu(&gate, &up));
+                (gate, up, gated)
+            }
+            Architecture::Gpt2 { activation, .. } => {
+                let up = store(self.project(self.names().up[0], x));
+                let activated = store(gelu(&up, activation));
+                (Vec::new(), up, activated)
+            }
+        };
+        (self.project(self.names().down, &activated), FeedForward::Dense { gate, up, activated })
+    }
+
+    /// The gradient (N, D) of x, given that of the output; adds those of the weights to `grads`.
+    #[track_caller]
+    pub(super) fn feed_forward_backward(
+        &self,
+        x: &[f64],
+        saved: &FeedForward,
+        dout: &[f64],
+        seed: f64,
+        grads: &mut Weights,
+    ) -> Vec<f64> {
+        let (gate, up, activated) = match (saved, self.shape.mixture_of(self.layer)) {
+            (FeedForward::Mixture(visit), Some(mixture)) => {
+                return self.with_mixture(mixture, |layer| layer.backward(x, visit, dout, seed, grads));
+            }
+            (FeedForward::Dense { gate, up, activated }, None) => (gate, up, activated),
+            _ => panic!(
+                "the saved activations of layer {} are of the other kind of feed-forward network.",
+                self.layer
+            ),
+        };
+        let store = |values| self.shape.storage.store(values);
+        let dactivated = store(self.project_backward(self.names().down, activated, dout, grads));
+        match self.shape.architecture {
+            Architecture::Llama => {
+                let (dgate, dup) = swiglu_backward(gate, up, &dactivated);
+                let (dgate, dup) = (store(dgate), store(dup));
+                add(
+                    &self.project_backward(self.names().up[0], x, &dgate, grads),
+                    &self.project_backward(self.names().up[1], x, &dup, grads),
+                )
+            }
+            Architecture::Gpt2 { activation, .. } => {
+                let dup = store(gelu_backward(up, &dactivated, activation));
+                self.project_backward(self.names().up[0], x, &dup, grads)
+            }
+        }
+    }
+
+    /// Calls `f` with the mixture layer of this block.
+    #[track_caller]
+    fn with_mixture<R>(&self, mixture: &Mixture, f: impl FnOnce(&Layer<'_>) -> R) -> R {
+        let Some(memory) = self.memory else { panic!("layer {} should have a router state.", self.layer) };
+        let (weights, sequence_length, path) = (self.weights, self.sequence_length, self.path("mlp"));
+        let storage = self.shape.storage;
+        f(&Layer { mixture, weights, path: &path, memory, sequence_length, storage })
+    }
+}

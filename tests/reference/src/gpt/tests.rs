@@ -1,0 +1,197 @@
+//! The model against finite differences, and properties that follow from its formulas.
+
+use super::*;
+use crate::gradient_check::{assert_close, assert_gradient};
+use crate::random::Random;
+use crate::rope_scaling::Scaling;
+use crate::variant::{Naming, Variant};
+
+const LLAMA: Shape = Shape {
+    variant: Variant::PLAIN,
+    window: None,
+    mixture: None,
+    multi_token: None,
+    low_rank: None,
+    storage: Storage::Exact,
+    architecture: Architecture::Llama,
+    vocab_size: 11,
+    hidden_size: 7,
+    num_layers: 2,
+    num_heads: 4,
+    num_kv_heads: 2,
+    head_dim: 6,
+    intermediate_size: 9,
+    norm_eps: 1e-5,
+    rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false, scaling: Scaling::None },
+    tie_word_embeddings: false,
+    latent: None,
+    biases: Biases::NONE,
+    qk_norm: false,
+};
+const QWEN2: Shape = Shape { tie_word_embeddings: true, biases: Biases::QKV, ..LLAMA };
+const QWEN3: Shape = Shape {
+    qk_norm: true,
+    rope: Rope { head_dim: 6, rotary_dim: 4, theta: 50.0, interleaved: true, scaling: Scaling::None },
+    ..LLAMA
+};
+/// Values are narrower than keys, and the scale is not 1 / √head_dim.
+const LATENT: LatentAttention =
+    LatentAttention { q_rank: Some(5), kv_rank: 3, nope_dim: 4, value_dim: 3, scale: 0.6 };
+const DEEPSEEK: Shape = Shape {
+    num_kv_heads: 4,
+    rope: Rope { head_dim: 2, rotary_dim: 2, theta: 50.0, interleaved: true, scaling: Scaling::None },
+    latent: Some(LATENT),
+    ..LLAMA
+};
+/// Positions go up to 11.
+const GPT2: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 12, activation: Gelu::Tanh },
+    num_kv_heads: 4,
+    tie_word_embeddings: true,
+    ..LLAMA
+};
+const UNTIED_GPT2: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 13, activation: Gelu::Exact },
+    tie_word_embeddings: false,
+    ..GPT2
+};
+const BLOOM: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 0, activation: Gelu::Tanh },
+    variant: Variant { naming: Naming::Bloom, alibi: true, embedding_norm: true, ..Variant::PLAIN },
+    ..GPT2
+};
+const BAICHUAN: Shape = Shape {
+    num_heads: 3,
+    num_kv_heads: 3,
+    variant: Variant { naming: Naming::Baichuan, alibi: true, head_epsilon: Some(0.01), ..Variant::PLAIN },
+    ..LLAMA
+};
+const BIG_CODE: Shape =
+    Shape { num_kv_heads: 1, variant: Variant { naming: Naming::BigCode, ..Variant::PLAIN }, ..GPT2 };
+const PANGU: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 12, activation: Gelu::Fast },
+    variant: Variant { naming: Naming::Pangu, query_layer: true, ..Variant::PLAIN },
+    ..GPT2
+};
+const IGNORE: u32 = u32::MAX;
+const T: usize = 5;
+const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
+
+/// The shape with adapters of rank 2.
+fn adapted(shape: &Shape, modules: &[&str]) -> Shape {
+    let modules = modules.iter().map(|module| module.to_string()).collect();
+    Shape { low_rank: Some(LowRank { rank: 2, scale: 1.5, modules }), ..shape.clone() }
+}
+
+fn weights(shape: &Shape) -> Weights {
+    let mut random = Random::new(81);
+    let mut tensor = |count| random.normal(count).iter().map(|x| 0.5 * x).collect();
+    shape.parameters().into_iter().map(|(name, count)| (name, tensor(count))).collect()
+}
+
+fn batch() -> (Vec<u32>, Vec<u32>) {
+    let mut random = Random::new(82);
+    let (tokens, mut targets) = (random.below(2 * T, 11), random.below(2 * T, 11));
+    targets[3] = IGNORE;
+    (tokens, targets)
+}
+
+#[test]
+fn every_gradient_is_the_finite_difference() {
+    let ((tokens, targets), seed) = (batch(), 0.3);
+    for shape in [
+        LLAMA,
+        QWEN2,
+        QWEN3,
+        GPT2,
+        UNTIED_GPT2,
+        BLOOM,
+        BAICHUAN,
+        BIG_CODE,
+        PANGU,
+        DEEPSEEK,
+        Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
+        Shape { window: Some(2), ..LLAMA },
+        Shape { num_layers: 0, ..LLAMA },
+        adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
+        adapted(
+            &GPT2,
+            &["transformer.h.1.attn.c_attn", "transformer.h.1.attn.c_proj", "transformer.h.0.mlp.c_fc"],
+        ),
+    ] {
+        let weights = weights(&shape);
+        let (loss_sum, count, grads) =
+            loss_and_gradients(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE, seed);
+        assert_eq!((loss_sum, count), loss(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE));
+        assert_eq!(count, 2 * T - 1);
+        assert!(grads.keys().eq(weights.keys()), "every tensor has a gradient");
+        let mut moved = weights.clone();
+        for (name, tensor) in &weights {
+            // Without rotation it adds the same to all scores of a query, which softmax ignores.
+            if name.ends_with("k_proj.bias") && !shape.rotates() {
+                assert!(grads[name].iter().all(|gradient| gradient.abs() < 1e-14));
+                continue;
+            }
+            assert_gradient(name, &grads[name], tensor, |x| {
+                moved.insert(name.clone(), x.to_vec());
+                seed * loss(&shape, &moved, &tokens, &targets, &POSITIONS, T, IGNORE).0
+            });
+            moved.insert(name.clone(), tensor.clone());
+        }
+    }
+}
+
+#[test]
+fn a_zero_output_projection_gives_a_uniform_distribution() {
+    let (tokens, targets) = batch();
+    let mut weights = weights(&LLAMA);
+    weights.insert(HEAD.to_owned(), vec![0.0; 11 * 7]);
+    let (loss_sum, count) = loss(&LLAMA, &weights, &tokens, &targets, &POSITIONS, T, IGNORE);
+    assert!((loss_sum / count as f64 - 11.0_f64.ln()).abs() < 1e-14);
+}
+
+#[test]
+fn logits_see_earlier_tokens_of_their_own_sequence() {
+    let (mut tokens, _) = batch();
+    let weights = weights(&QWEN3);
+    let before = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+    tokens[2] = (tokens[2] + 1) % 11;
+    let after = logits(&QWEN3, &weights, &tokens, &POSITIONS, T);
+    let changed: Vec<usize> =
+        (0..2 * T).filter(|&row| before[row * 11..][..11] != after[row * 11..][..11]).collect();
+    assert_eq!(changed, [2, 3, 4]);
+}
+
+#[test]
+fn only_distances_between_positions_matter() {
+    let (tokens, _) = batch();
+    for shape in [QWEN2, DEEPSEEK] {
+        let weights = weights(&shape);
+        let at = |positions: &[u32]| logits(&shape, &weights, &tokens, positions, T);
+        assert_close("logits", &at(&POSITIONS.map(|p| p + 100)), &at(&POSITIONS), 1e-11);
+    }
+}
+
+#[test]
+fn a_learned_position_moves_every_logit() {
+    let (tokens, _) = batch();
+    let mut weights = weights(&GPT2);
+    let at = |positions: &[u32], weights: &Weights| logits(&GPT2, weights, &tokens, positions, T);
+    assert_ne!(at(&POSITIONS.map(|p| p.min(10)), &weights)[..11], at(&[1; 2 * T], &weights)[..11]);
+    weights.insert(super::POSITIONS.to_owned(), vec![0.0; 12 * 7]);
+    assert_eq!(at(&POSITIONS, &weights), at(&[1; 2 * T], &weights));
+}
+
+#[test]
+#[should_panic(expected = "targets should hold 10 values, but holds 5.")]
+fn refuses_fewer_targets_than_tokens() {
+    let (tokens, targets) = batch();
+    loss_and_gradients(&LLAMA, &weights(&LLAMA), &tokens, &targets[..T], &POSITIONS, T, IGNORE, 1.0);
+}
+
+#[test]
+#[should_panic(expected = "which this shape does not have")]
+fn refuses_a_tensor_it_would_not_use() {
+    let (tokens, _) = batch();
+    logits(&Shape { tie_word_embeddings: true, ..LLAMA }, &weights(&LLAMA), &tokens, &POSITIONS, T);
+}

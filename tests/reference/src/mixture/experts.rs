@@ -1,0 +1,113 @@
+//! The feed-forward network of an expert.
+
+use super::{Layer, SHARED_GATE, Shared};
+use crate::gpt::{Weights, accumulate};
+use crate::matmul::{linear, linear_backward};
+use crate::swiglu::{swiglu, swiglu_backward};
+use crate::vector::{add, dot};
+
+/// Names of the projections of an expert.
+pub(super) const NAMES: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+impl Layer<'_> {
+    /// down_proj(silu(gate_proj·x)·up_proj·x) of the expert `name`, on rows x (M, D).
+    pub(super) fn expert(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let [gate, up] = self.gate_up(name, x);
+        let activated = self.storage.store(swiglu(&gate, &up));
+        self.storage.store(self.project(name, NAMES[2], &activated, self.width()))
+    }
+
+    /// The gradient (M, D) of x, given that of the output; adds those of the weights to `grads`.
+    pub(super) fn expert_backward(&self, name: &str, x: &[f64], dy: &[f64], grads: &mut Weights) -> Vec<f64> {
+        let [gate, up] = self.gate_up(name, x);
+        let store = |values| self.storage.store(values);
+        let activated = store(swiglu(&gate, &up));
+        let dactivated = store(self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads));
+        let (dgate, dup) = swiglu_backward(&gate, &up, &dactivated);
+        let (dgate, dup) = (store(dgate), store(dup));
+        let inner = self.inner(name);
+        let dx = self.project_backward(name, NAMES[0], x, &dgate, inner, grads);
+        store(add(&dx, &self.project_backward(name, NAMES[1], x, &dup, inner, grads)))
+    }
+
+    /// The shared expert on x (N, D), times σ(x·w) if it is gated.
+    pub(super) fn shared(&self, shared: &Shared, x: &[f64]) -> Vec<f64> {
+        let y = self.expert(shared.name(), x);
+        let gates = self.shared_gates(shared, x);
+        y.chunks_exact(self.width())
+            .zip(&gates)
+            .flat_map(|(y, gate)| y.iter().map(move |y| y * gate))
+            .collect()
+    }
+
+    /// The gradient (N, D) of x in [`Layer::shared`], given dy; adds those of the weights to `grads`.
+    pub(super) fn shared_backward(
+        &self,
+        shared: &Shared,
+        x: &[f64],
+        dy: &[f64],
+        grads: &mut Weights,
+    ) -> Vec<f64> {
+        let width = self.width();
+        let gates = self.shared_gates(shared, x);
+        let rows = dy.chunks_exact(width).zip(&gates);
+        let dout: Vec<f64> = rows.flat_map(|(dy, gate)| dy.iter().map(move |d| d * gate)).collect();
+        let dx = self.expert_backward(shared.name(), x, &self.storage.store(dout), grads);
+        if !shared.is_gated {
+            return dx;
+        }
+        let out = self.expert(shared.name(), x);
+        let rows = dy.chunks_exact(width).zip(out.chunks_exact(width)).zip(&gates);
+        let dlogits: Vec<f64> = rows.map(|((dy, out), gate)| dot(dy, out) * gate * (1.0 - gate)).collect();
+        let (name, w) = self.weight(SHARED_GATE);
+        let (dx_gate, dw, _) = linear_backward(x, w, &dlogits, gates.len(), 1, width);
+        accumulate(grads, &name, dw);
+        add(&dx, &self.storage.store(dx_gate))
+    }
+
+    /// Gates of the shared expert (N); 1 if it is not gated.
+    fn shared_gates(&self, shared: &Shared, x: &[f64]) -> Vec<f64> {
+        let tokens = x.len() / self.width();
+        match shared.is_gated {
+            true => {
+                let logits = linear(x, self.weight(SHARED_GATE).1, None, tokens, 1, self.width());
+                logits.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()
+            }
+            false => vec![1.0; tokens],
+        }
+    }
+
+    /// The outputs of gate_proj and up_proj, (M, F) each.
+    fn gate_up(&self, name: &str, x: &[f64]) -> [Vec<f64>; 2] {
+        [NAMES[0], NAMES[1]].map(|of| self.storage.store(self.project(name, of, x, self.inner(name))))
+    }
+
+    /// F, the width of the expert `name`.
+    fn inner(&self, name: &str) -> usize {
+        self.weight(&format!("{name}.{}", NAMES[0])).1.len() / self.width()
+    }
+
+    /// x (M, ·) through a projection of the expert to `n` columns.
+    fn project(&self, expert: &str, of: &str, x: &[f64], n: usize) -> Vec<f64> {
+        let (_, w) = self.weight(&format!("{expert}.{of}"));
+        let k = w.len() / n;
+        linear(x, w, None, x.len() / k, n, k)
+    }
+
+    /// The gradient of x in [`Layer::project`], given dy (M, n); adds that of the weight to `grads`.
+    fn project_backward(
+        &self,
+        expert: &str,
+        of: &str,
+        x: &[f64],
+        dy: &[f64],
+        n: usize,
+        grads: &mut Weights,
+    ) -> Vec<f64> {
+        let (name, w) = self.weight(&format!("{expert}.{of}"));
+        let k = w.len() / n;
+        let (dx, dw, _) = linear_backward(x, w, dy, x.len() / k, n, k);
+        accumulate(grads, &name, dw);
+        dx
+    }
+}

@@ -1,0 +1,111 @@
+//! Scaling of rotary frequencies for longer contexts: the replacement of theta^(−2i / d), and the factor of cos and
+//! sin.
+
+use std::f64::consts::TAU;
+
+/// How the frequencies of [`super::rope::Rope`] are scaled. Lengths are in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Scaling {
+    /// No scaling.
+    #[default]
+    None,
+    /// YaRN, "NTK by parts" (Peng et al. 2023, arXiv:2309.00071), with the ramp over pairs of the authors' code.
+    Yarn {
+        /// Ratio of the new context length to L.
+        factor: f64,
+        /// L, the context length of the original training.
+        original: f64,
+        /// Pairs with more turns over L than this keep their frequency.
+        beta_fast: f64,
+        /// Pairs with fewer turns over L than this are slowed by the full factor.
+        beta_slow: f64,
+        /// See [`Scaling::magnitude`].
+        mscale: f64,
+        /// See [`Scaling::magnitude`].
+        mscale_all_dim: f64,
+    },
+    /// By wavelength, as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783).
+    Llama3 {
+        /// Ratio of the new context length to L.
+        factor: f64,
+        /// L, the context length of the original training.
+        original: f64,
+        /// Pairs with fewer turns over L than this are slowed by the full factor.
+        low_freq_factor: f64,
+        /// Pairs with more turns over L than this keep their frequency.
+        high_freq_factor: f64,
+    },
+}
+
+impl Scaling {
+    /// Radians per position of pair `i` of `rotary_dim` elements: f_i (1 − s) + f_i s / factor, with f_i =
+    /// theta^(−2i / rotary_dim) and the blend s, 0 for pairs that keep their frequency and 1 for those slowed in full.
+    pub fn frequency(&self, i: usize, rotary_dim: usize, theta: f64) -> f64 {
+        let (i, dim) = (i as f64, rotary_dim as f64);
+        let frequency = theta.powf(-2.0 * i / dim);
+        let (factor, share) = match *self {
+            Self::None => return frequency,
+            Self::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+                // The fractional index of the pair that makes `turns` turns over L: L theta^(−2i / d) = 2π turns.
+                let pair = |turns: f64| dim / 2.0 * (original / (TAU * turns)).ln() / theta.ln();
+                let first = pair(beta_fast).floor().max(0.0);
+                let last = pair(beta_slow).ceil().min(dim - 1.0);
+                assert!(
+                    first < last,
+                    "the ramp of YaRN should have a positive width, but runs from {first} to {last}."
+                );
+                (factor, ((i - first) / (last - first)).clamp(0.0, 1.0))
+            }
+            Self::Llama3 { factor, original, low_freq_factor, high_freq_factor } => {
+                let turns = original * frequency / TAU;
+                let kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                (factor, 1.0 - kept.clamp(0.0, 1.0))
+            }
+        };
+        frequency * (1.0 - share) + frequency * share / factor
+    }
+
+    /// Factor of cos and sin: for YaRN m(mscale) / m(mscale_all_dim), with m(s) = 1 + 0.1 s ln(factor); otherwise 1.
+    pub fn magnitude(&self) -> f64 {
+        match *self {
+            Self::None | Self::Llama3 { .. } => 1.0,
+            Self::Yarn { factor, mscale, mscale_all_dim, .. } => {
+                let m = |scale: f64| 1.0 + 0.1 * scale * factor.max(1.0).ln();
+                m(mscale) / m(mscale_all_dim)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gradient_check::assert_close;
+
+    fn frequencies(scaling: Scaling) -> Vec<f64> {
+        (0..4).map(|i| scaling.frequency(i, 8, 1e4)).collect()
+    }
+
+    /// Eight dimensions of base 10⁴: frequencies 1, 0.1, 0.01, 0.001.
+    #[test]
+    fn by_hand() {
+        assert_close("none", &frequencies(Scaling::None), &[1.0, 0.1, 0.01, 0.001], 1e-15);
+        // Pairs 0.707 and 2.212 turn 32 times and once: the ramp runs from 0 to 3.
+        let yarn = Scaling::Yarn {
+            factor: 4.0,
+            original: 1024.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            mscale: 1.0,
+            mscale_all_dim: 0.0,
+        };
+        assert_close("yarn", &frequencies(yarn), &[1.0, 0.075, 0.005, 0.00025], 1e-15);
+        assert_close("magnitude", &[yarn.magnitude()], &[1.138629436111989], 1e-15);
+        // The pairs turn 163, 16.3, 1.63 and 0.163 times over 1024 tokens.
+        let llama3 =
+            Scaling::Llama3 { factor: 8.0, original: 1024.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
+        let kept = (10.24 / TAU - 1.0) / 3.0;
+        let blended = 0.01 * kept + 0.00125 * (1.0 - kept);
+        assert_close("llama3", &frequencies(llama3), &[1.0, 0.1, blended, 0.000125], 1e-15);
+    }
+}
