@@ -1,6 +1,6 @@
 //! The numbers of all steps of a run, by key: what the page draws.
 
-use super::line::{self, Reading};
+use super::line::{self, Place, Reading};
 use super::marks::Marks;
 use super::series::Series;
 
@@ -166,31 +166,29 @@ impl Curves {
 }
 
 impl Reading for Curves {
-    fn number(&mut self, key: &str, value: f64) {
-        match key {
+    fn number(&mut self, key: &str, place: Place<'_>, value: f64) {
+        match (place, key) {
             // A cast of NaN is 0, which is no step.
-            "step" => self.line.step = Some(value as u64).filter(|step| *step > 0),
-            "global_step" => self.line.updates = Some(value as u64),
-            _ => {
+            (Place::Whole, "step") => self.line.step = Some(value as u64).filter(|step| *step > 0),
+            (Place::Whole, "global_step") => self.line.updates = Some(value as u64),
+            (Place::Whole, _) => {
                 let family = self.index(key);
                 self.note(family, 0, String::new, str::is_empty, value);
             }
+            (Place::Item(index), _) => {
+                let family = self.index(key);
+                self.next = family; // for the next item
+                let name = || index.to_string();
+                self.note(family, index, name, |name| name.parse() == Ok(index), value);
+            }
+            (Place::Tag(tag), _) => {
+                let (group, name) = tag.split_once('/').unwrap_or((tag, ""));
+                let family = self.index(&format!("{key}/{group}"));
+                self.next = family;
+                let in_line = self.line.values.iter().filter(|(known, ..)| *known == family).count();
+                self.note(family, in_line, || name.to_string(), |known| known == name, value);
+            }
         }
-    }
-
-    fn item(&mut self, key: &str, index: usize, value: f64) {
-        let family = self.index(key);
-        self.next = family; // for the next item
-        let name = || index.to_string();
-        self.note(family, index, name, |name| name.parse() == Ok(index), value);
-    }
-
-    fn tagged(&mut self, key: &str, tag: &str, value: f64) {
-        let (group, name) = tag.split_once('/').unwrap_or((tag, ""));
-        let family = self.index(&format!("{key}/{group}"));
-        self.next = family;
-        let in_line = self.line.values.iter().filter(|(known, ..)| *known == family).count();
-        self.note(family, in_line, || name.to_string(), |known| known == name, value);
     }
 
     fn flag(&mut self, key: &str, is_so: bool) {

@@ -3,18 +3,26 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// What a line says of its step. `null` is NaN.
 pub(super) trait Reading {
-    /// A number.
-    fn number(&mut self, key: &str, value: f64);
-    /// The number at `index` of a list.
-    fn item(&mut self, key: &str, index: usize, value: f64);
-    /// The number of a tag in a map.
-    fn tagged(&mut self, key: &str, tag: &str, value: f64);
+    /// A number of `key`, at a place in its value.
+    fn number(&mut self, key: &str, place: Place<'_>, value: f64);
     /// Something that is so or not.
     fn flag(&mut self, key: &str, is_so: bool);
+}
+
+/// Where a number stands in the value of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<'a> {
+    /// It is the value.
+    Whole,
+    /// At this index of a list.
+    Item(usize),
+    /// Under this tag of a map.
+    Tag(&'a str),
 }
 
 /// Passes what `line` says to `reading`. Texts, and what is nested deeper than a list or a map of numbers, are passed over.
@@ -29,14 +37,16 @@ pub(super) fn read(line: &[u8], reading: &mut impl Reading) -> serde_json::Resul
 
 struct Line<'a, R>(&'a mut R);
 
-/// The value of a key.
+/// A key or a tag, borrowed where it is written without escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The value of a key, or what is at a place in it.
 struct Value<'a, R> {
     reading: &'a mut R,
     key: &'a str,
+    place: Place<'a>,
 }
-
-/// A number within a list or a map; none where it is something else.
-struct Number;
 
 impl<'de, R: Reading> Visitor<'de> for Line<'_, R> {
     type Value = ();
@@ -46,38 +56,21 @@ impl<'de, R: Reading> Visitor<'de> for Line<'_, R> {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(Key(key)) = map.next_key_seed(Key::default())? {
-            map.next_value_seed(Value { reading: &mut *self.0, key: &key })?;
+        while let Some(Key(key)) = map.next_key()? {
+            map.next_value_seed(Value { reading: &mut *self.0, key: &key, place: Place::Whole })?;
         }
         Ok(())
     }
 }
 
-/// A key, borrowed where it is written without escapes.
-#[derive(Default)]
-struct Key<'de>(Cow<'de, str>);
-
-impl<'de> DeserializeSeed<'de> for Key<'de> {
-    type Value = Self;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Key<'de> {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
+impl<R> Value<'_, R> {
+    /// What is at a place in this value.
+    fn at<'b>(&'b mut self, place: Place<'b>) -> Value<'b, R> {
+        Value { reading: self.reading, key: self.key, place }
     }
 
-    fn visit_borrowed_str<E: Error>(self, key: &'de str) -> Result<Self, E> {
-        Ok(Self(Cow::Borrowed(key)))
-    }
-
-    fn visit_str<E: Error>(self, key: &str) -> Result<Self, E> {
-        Ok(Self(Cow::Owned(key.to_string())))
+    fn is_nested(&self) -> bool {
+        !matches!(self.place, Place::Whole)
     }
 }
 
@@ -97,7 +90,7 @@ impl<'de, R: Reading> Visitor<'de> for Value<'_, R> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.reading.number(self.key, value);
+        self.reading.number(self.key, self.place, value);
         Ok(())
     }
 
@@ -114,7 +107,9 @@ impl<'de, R: Reading> Visitor<'de> for Value<'_, R> {
     }
 
     fn visit_bool<E: Error>(self, is_so: bool) -> Result<(), E> {
-        self.reading.flag(self.key, is_so);
+        if !self.is_nested() {
+            self.reading.flag(self.key, is_so);
+        }
         Ok(())
     }
 
@@ -122,71 +117,26 @@ impl<'de, R: Reading> Visitor<'de> for Value<'_, R> {
         Ok(())
     }
 
-    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<(), S::Error> {
+    fn visit_seq<S: SeqAccess<'de>>(mut self, mut items: S) -> Result<(), S::Error> {
+        if self.is_nested() {
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(());
+        }
         let mut index = 0;
-        while let Some(value) = items.next_element_seed(Number)? {
-            value.into_iter().for_each(|value| self.reading.item(self.key, index, value));
+        while items.next_element_seed(self.at(Place::Item(index)))?.is_some() {
             index += 1;
         }
         Ok(())
     }
 
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(Key(tag)) = map.next_key_seed(Key::default())? {
-            let value = map.next_value_seed(Number)?;
-            value.into_iter().for_each(|value| self.reading.tagged(self.key, &tag, value));
+    fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<(), M::Error> {
+        while let Some(Key(tag)) = map.next_key()? {
+            match self.is_nested() {
+                true => drop(map.next_value::<IgnoredAny>()?),
+                false => map.next_value_seed(self.at(Place::Tag(&tag)))?,
+            }
         }
         Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Number {
-    type Value = Option<f64>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<f64>, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Number {
-    type Value = Option<f64>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Option<f64>, E> {
-        Ok(Some(value))
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Option<f64>, E> {
-        Ok(Some(value as f64))
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Option<f64>, E> {
-        Ok(Some(value as f64))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Option<f64>, E> {
-        Ok(Some(f64::NAN))
-    }
-
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Option<f64>, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E: Error>(self, _: &str) -> Result<Option<f64>, E> {
-        Ok(None)
-    }
-
-    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<Option<f64>, S::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(None)
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Option<f64>, M::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(None)
     }
 }
 
@@ -199,16 +149,12 @@ mod tests {
     struct Heard(Vec<String>);
 
     impl Reading for Heard {
-        fn number(&mut self, key: &str, value: f64) {
-            self.0.push(format!("{key}={value}"));
-        }
-
-        fn item(&mut self, key: &str, index: usize, value: f64) {
-            self.0.push(format!("{key}[{index}]={value}"));
-        }
-
-        fn tagged(&mut self, key: &str, tag: &str, value: f64) {
-            self.0.push(format!("{key}/{tag}={value}"));
+        fn number(&mut self, key: &str, place: Place<'_>, value: f64) {
+            self.0.push(match place {
+                Place::Whole => format!("{key}={value}"),
+                Place::Item(index) => format!("{key}[{index}]={value}"),
+                Place::Tag(tag) => format!("{key}/{tag}={value}"),
+            });
         }
 
         fn flag(&mut self, key: &str, is_so: bool) {
