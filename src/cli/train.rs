@@ -27,9 +27,9 @@ Overrides follow the file and set any key of the configuration by its path: --lr
 The flags of the original's launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
 --load_checkpoint, --output_dir, and --options KEY=VALUE ... for any keys.
 
-A run leaves config.yaml, metrics.jsonl, checkpoint/, log.txt and report.html in output_dir/run_name
-(./output/tiny for configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and save; a second one
-exits at once, as the first one does before step 1.";
+A run leaves config.yaml, metrics.jsonl, events.jsonl, checkpoint/, log.txt and report.html in
+output_dir/run_name (./output/tiny for configs/tiny.yaml). Ctrl-C and SIGTERM finish the step and
+save; a second one exits at once, as the first one does before step 1.";
 
 /// The section of `--help` on exit codes.
 pub const EXIT_CODES: &str = "\

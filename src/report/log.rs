@@ -1,14 +1,15 @@
 //! Where log messages go: to the terminal, above the progress bar, and to `log.txt` once the run folder is known.
 //!
-//! All messages are `tracing` events. The terminal shows the text alone; `log.txt` also has time and level.
+//! All messages are `tracing` events. The terminal shows the text alone; `log.txt` also has time and level. Warnings and errors go to
+//! `events.jsonl` as well, among what else happens in a run.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tracing::{Event, Level, Subscriber};
+use tracing::{Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields};
@@ -17,13 +18,15 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::bars::MultiProgress;
+use super::events::Event;
 use crate::error::Result;
 use crate::store::OUTPUT_DIR;
 
 /// The target of the two lines of a step: always in the file, on the console only if no bar shows the same.
 pub(super) const STEP_TARGET: &str = "gristmill::step";
 
-/// The target of what the file alone has, because the console has it in another form, or the program prints it itself.
+/// The target of what `log.txt` alone has: the console has it in another form, or the program prints it itself, and an error that ends
+/// a run is an event of its own.
 pub(crate) const FILE_TARGET: &str = "gristmill::file";
 
 /// The target of that other form: never in the file, on the console only if there is no bar.
@@ -33,20 +36,20 @@ pub(super) const PLAIN_TARGET: &str = "gristmill::plain";
 const WAITING_BYTES: usize = 64 * 1024;
 
 /// The log of the process. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Log {
     console: Console,
-    file: FileLog,
+    text: FileLog,
+    events: FileLog,
 }
 
 impl Log {
     /// The log of the process; the first call installs it as the subscriber of `tracing` events of level INFO and
-    /// above. If the program has already installed a subscriber of its own, that one gets the events, and there is no
-    /// `log.txt`.
+    /// above. If the program has already installed a subscriber of its own, that one gets the events, and `log.txt` is empty.
     pub fn start() -> Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         LOG.get_or_init(|| {
-            let log = Self { console: Console::default(), file: FileLog::default() };
+            let log = Self::default();
             // The only error is that another subscriber is installed.
             let _ = log.subscriber().try_init();
             log
@@ -54,13 +57,20 @@ impl Log {
         .clone()
     }
 
-    /// Appends to `path` from now on, starting with what was logged before there was a file. A later call switches to
-    /// another file.
+    /// Appends to these files from now on, starting with what was logged before there were any. A later call switches to
+    /// others.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub fn attach(&self, path: &Path) -> Result<()> {
-        self.file.attach(path, &self.console)
+    /// A file cannot be written.
+    pub fn attach(&self, text: &Path, events: &Path) -> Result<()> {
+        self.text.attach(text, &self.console)?;
+        self.events.attach(events, &self.console)
+    }
+
+    /// Appends `event` to the file of events.
+    pub(crate) fn note(&self, event: Event) {
+        // Never fails: a file that cannot be written must not end a run.
+        let _ = self.events.clone().write_all(event.line().as_bytes());
     }
 
     /// Whether stderr is a terminal, which can show a progress bar.
@@ -79,14 +89,17 @@ impl Log {
             STEP_TARGET | PLAIN_TARGET => !shows_bar,
             target => target != FILE_TARGET,
         });
-        let in_file = filter_fn(|event| event.target() != PLAIN_TARGET);
-        let Self { console, file } = self.clone();
-        let console = fmt::layer().event_format(MessageOnly).with_writer(move || console.clone());
-        let file = fmt::layer().with_ansi(false).with_target(false).with_writer(move || file.clone());
+        let in_text = filter_fn(|event| event.target() != PLAIN_TARGET);
+        let is_event = filter_fn(|event| *event.level() <= Level::WARN && event.target() != FILE_TARGET);
+        let Self { console, text, events } = self.clone();
+        let console = fmt::layer().event_format(Form::Plain).with_writer(move || console.clone());
+        let text = fmt::layer().with_ansi(false).with_target(false).with_writer(move || text.clone());
+        let events = fmt::layer().event_format(Form::Event).with_writer(move || events.clone());
         tracing_subscriber::registry()
             .with(LevelFilter::INFO)
             .with(console.with_filter(on_console))
-            .with(file.with_filter(in_file))
+            .with(text.with_filter(in_text))
+            .with(events.with_filter(is_event))
     }
 }
 
@@ -127,7 +140,7 @@ impl Write for Console {
     }
 }
 
-/// A log file whose path may become known after the first message.
+/// A file of lines whose path may become known after the first one.
 #[derive(Debug, Clone, Default)]
 struct FileLog {
     state: Arc<Mutex<FileState>>,
@@ -151,8 +164,8 @@ impl Default for FileState {
 
 impl FileLog {
     fn attach(&self, path: &Path, console: &Console) -> Result<()> {
-        let opened = OpenOptions::new().create(true).append(true).open(path);
-        let mut file = opened.map_err(|error| OUTPUT_DIR.error(path, "open for writing", &error))?;
+        let mut file =
+            open_lines(path).map_err(|error| OUTPUT_DIR.error(path, "open for writing", &error))?;
         let mut state = self.lock();
         if let FileState::Waiting(kept) = &*state {
             file.write_all(kept).map_err(|error| OUTPUT_DIR.error(path, "write", &error))?;
@@ -165,6 +178,20 @@ impl FileLog {
     fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens a file to append lines. One that a kill has cut gets its end, so that it does not swallow the next one.
+fn open_lines(path: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    if last != [b'\n'] {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
 }
 
 impl Write for FileLog {
@@ -180,7 +207,7 @@ impl Write for FileLog {
                     // Not through `tracing`: this is inside one of its events.
                     let _ = writeln!(
                         console,
-                        "warning: {}; the log ends here",
+                        "warning: {}; it ends here",
                         OUTPUT_DIR.error(path, "write", &error)
                     );
                     *state = FileState::Failed;
@@ -196,10 +223,15 @@ impl Write for FileLog {
     }
 }
 
-/// The format on the terminal: the text, after `error:` or `warning:` at those levels.
-struct MessageOnly;
+/// How a message is written outside of `log.txt`.
+enum Form {
+    /// On the terminal: the text, after `error:` or `warning:` at those levels.
+    Plain,
+    /// In `events.jsonl`: a line of it.
+    Event,
+}
 
-impl<S, N> FormatEvent<S, N> for MessageOnly
+impl<S, N> FormatEvent<S, N> for Form
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -208,15 +240,17 @@ where
         &self,
         context: &FmtContext<'_, S, N>,
         mut writer: Writer<'_>,
-        event: &Event<'_>,
+        event: &tracing::Event<'_>,
     ) -> std::fmt::Result {
-        match *event.metadata().level() {
-            Level::ERROR => writer.write_str("error: ")?,
-            Level::WARN => writer.write_str("warning: ")?,
-            _ => {}
-        }
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        writer.write_str(&match (self, *event.metadata().level()) {
+            (Self::Plain, Level::ERROR) => format!("error: {text}\n"),
+            (Self::Plain, Level::WARN) => format!("warning: {text}\n"),
+            (Self::Plain, _) => text + "\n",
+            (Self::Event, Level::ERROR) => Event::Error { text }.line(),
+            (Self::Event, _) => Event::Warning { text }.line(),
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! output/tiny/
 //!     config.yaml                  the configuration with every number decided
 //!     metrics.jsonl                one object per step
+//!     events.jsonl                 one object per start, sample, warning, error and end
 //!     checkpoint/step_0000100/     see `checkpoint_folder`
 //!     checkpoint/meta.json         which of them is the newest
 //!     log.txt                      what the run logged
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 
 pub(crate) const CONFIG: &str = "config.yaml";
 pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const EVENTS: &str = "events.jsonl";
 pub(crate) const LOG: &str = "log.txt";
 pub(crate) const REPORT: &str = "report.html";
 pub(crate) const CHECKPOINTS: &str = "checkpoint";
@@ -156,6 +158,11 @@ impl RunFolder {
         self.path.join(METRICS)
     }
 
+    /// `events.jsonl`: one object per event.
+    pub fn events_path(&self) -> PathBuf {
+        self.path.join(EVENTS)
+    }
+
     /// `log.txt`: what the run logged.
     pub fn log_path(&self) -> PathBuf {
         self.path.join(LOG)
@@ -188,7 +195,7 @@ pub fn forget(folder: &Path, is_own: bool) {
     if is_own && std::fs::read_to_string(folder.join(LOCK)).ok() != Some(holder()) {
         return;
     }
-    let files = [CONFIG, METRICS, LOG, REPORT, LOCK];
+    let files = [CONFIG, METRICS, EVENTS, LOG, REPORT, LOCK];
     let mut quiet = 0;
     for _ in 0..TRIES {
         let is_left = files.iter().any(|name| folder.join(name).exists());

@@ -1,4 +1,4 @@
-//! The log lines before the first step: adapter, model, memory, and what MFU and losses are compared with.
+//! The log lines before the first step, about adapter, model, memory, and what MFU and losses are compared with; and those of the end.
 
 use super::length::RunLength;
 use super::peak::Peak;
@@ -7,60 +7,60 @@ use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
 use crate::model::parameters::Gpt;
-use crate::settings::RunPlan;
+use crate::report::events::Event;
+use crate::report::log::Log;
+use crate::settings::{RunPlan, Sample};
 use crate::store::hugging_face;
 use std::path::Path;
 
 /// Variables by which the original compiles equal layers once.
 const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
 
-/// Logs what the run trains, where, and how much memory that takes, and that MFU is a share of `peak`.
-pub(super) fn announce(trainer: &Trainer<'_>, tokens_per_step: usize, peak: Peak) {
+/// Says what the run trains, where, and how much memory that takes, that a step has so many tokens, and that MFU is a share of `peak`.
+pub(super) fn announce(trainer: &Trainer<'_>, tokens: usize, peak: Peak, mut say: impl FnMut(String)) {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     let model = &trainer.recordings.model;
-    tracing::info!("adapter: {}, {}", trainer.gpu.report(), trainer.gpu.capabilities());
-    tracing::info!(
-        "model: {} parameters, {:.3} GFLOP per token to train; {tokens_per_step} tokens per step",
+    say(format!("adapter: {}, {}", trainer.gpu.report(), trainer.gpu.capabilities()));
+    say(format!(
+        "model: {} parameters, {:.3} GFLOP per token to train; {tokens} tokens per step",
         count::parameters(model),
         count::training_flops_per_token(model) / 1e9,
-    );
+    ));
     if model.mixture.is_some() {
-        tracing::info!(
-            "experts: {} of these parameters are active per token",
-            count::active_parameters(model)
-        );
+        let active = count::active_parameters(model);
+        say(format!("experts: {active} of these parameters are active per token"));
     }
     if let Some(note) = hugging_face::note(model) {
         tracing::warn!("other programs will not compute the same from checkpoints: {note}");
     }
     let frozen = frozen_parameters(trainer);
     if frozen > 0 {
-        tracing::info!("frozen: {frozen} of these parameters do not train");
+        say(format!("frozen: {frozen} of these parameters do not train"));
     }
     if let Some(low_rank) = &model.low_rank {
         let (modules, rank) = (low_rank.modules.len(), low_rank.rank);
-        tracing::info!(
-            "adapters: {modules} linear layers have one of rank {rank}, of {} parameters in all",
-            count::adapters(model)
-        );
+        let parameters = count::adapters(model);
+        say(format!(
+            "adapters: {modules} linear layers have one of rank {rank}, of {parameters} parameters in all"
+        ));
     }
-    tracing::info!(
+    say(format!(
         "memory: {:.1} MiB for weights, gradients, moments and tables, {:.1} MiB for activations",
         mib(trainer.persistent_bytes()),
         mib(trainer.pool_bytes())
-    );
+    ));
     let (micro_step, update) = trainer.launches();
-    tracing::info!(
+    say(format!(
         "kernels: {} pipelines, ready after {:.1} s; {micro_step} launches for a micro-batch, {update} for an update",
         trainer.pipelines(),
         trainer.preparation().as_secs_f64()
-    );
+    ));
     for name in LAZY_INLINE.into_iter().filter(|name| std::env::var_os(name).is_some()) {
         tracing::info!(
             "{name} changes nothing: a kernel is compiled once, however many layers and micro-batches use it"
         );
     }
-    tracing::info!("MFU is the share of {peak}");
+    say(format!("MFU is the share of {peak}"));
 }
 
 /// Logs where a run goes on, or that nothing is left of it.
@@ -76,8 +76,37 @@ pub(super) fn announce_resume(plan: &RunPlan, length: &RunLength, step: u64, che
     tracing::info!("this run is complete: {place} is of step {step}, the last one; {longer} trains on");
 }
 
+/// Logs and notes the sample of a run that has ended without an error, and how it ended.
+pub(super) fn announce_end(log: &Log, asked: Option<&Sample>, summary: &Summary) {
+    let Summary { steps, sample, checkpoint, .. } = summary;
+    if summary.is_interrupted {
+        let text = match checkpoint {
+            Some(_) => format!("interrupted after step {steps}: continue with --resume_training=True"),
+            None => {
+                format!("interrupted after step {steps} without a checkpoint of it, since that step failed")
+            }
+        };
+        match checkpoint {
+            Some(_) => tracing::info!("{text}"),
+            None => tracing::warn!("{text}"),
+        }
+        return log.note(Event::Interrupted { text });
+    }
+    match (asked, sample.clone()) {
+        (Some(&Sample { tokens, .. }), Some(text)) => {
+            tracing::info!("a sample of {tokens} tokens:\n{text}");
+            log.note(Event::Sample { tokens, text });
+        }
+        (Some(_), None) => {
+            tracing::info!("no sample, since no rank has all weights: `gristmill generate` writes one");
+        }
+        (None, _) => {}
+    }
+    log.note(Event::Complete);
+}
+
 /// Logs what a run has left behind, and what can be done with it.
-pub(super) fn announce_end(plan: &RunPlan, summary: &Summary, report: Option<&Path>) {
+pub(super) fn announce_files(plan: &RunPlan, summary: &Summary, report: Option<&Path>) {
     if let Some(checkpoint) = &summary.checkpoint {
         tracing::info!("checkpoint: {}", checkpoint.display());
     }
@@ -98,12 +127,12 @@ pub(super) fn announce_end(plan: &RunPlan, summary: &Summary, report: Option<&Pa
     }
 }
 
-/// Logs the loss that a model without context could reach on `data`, that of an evaluation.
-pub(super) fn announce_entropy(data: &Batches) {
+/// The loss that a model without context could reach on `data`, that of an evaluation.
+pub(super) fn entropy(data: &Batches) -> String {
     let nats = data.unigram_entropy();
-    tracing::info!(
+    format!(
         "the evaluation tokens have a unigram entropy of {nats:.3} nats: no model that ignores context does better"
-    );
+    )
 }
 
 /// Logs the names of the parameters that train, a line each.

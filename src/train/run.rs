@@ -11,7 +11,9 @@ use self::data_watch::DataWatch;
 pub use self::milestone::Milestone;
 use self::progress::progress_plan;
 use self::run_loop::{Results, RunLoop};
-use super::announce::{announce, announce_end, announce_entropy, announce_parameters, announce_resume};
+use super::announce::{
+    announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
+};
 use super::evaluation::Evaluation;
 use super::health::Health;
 use super::instruments::{expert_metrics, instruments, prepare_folders};
@@ -29,6 +31,7 @@ use crate::data::Dataset;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::Result;
 use crate::ranks::Ranks;
+use crate::report::events::Event;
 use crate::report::log::{FILE_TARGET, Log};
 use crate::report::metrics::MetricsWriter;
 use crate::report::monitor_lines::MonitorLines;
@@ -209,17 +212,22 @@ async fn train_on(
     let evaluation = eval.and_then(|data| Evaluation::new(&settings.run, data, length));
     let board = Board::new(plan, &trainer.recordings().monitors, &trainer.recordings().layout);
     let mounted = log.as_ref().map(|log| {
-        let metrics = open_log(log, &folder, config, data)?;
-        announce(trainer, plan.tokens_per_step, peak);
+        let metrics = open_log(log, &folder, config)?;
+        let mut announced = Vec::new();
+        let mut say = |line: String| {
+            tracing::info!("{line}");
+            announced.push(line);
+        };
+        data.summary.iter().cloned().for_each(&mut say);
+        announce(trainer, plan.tokens_per_step, peak, &mut say);
         if ranks.size() > 1 {
             let size = ranks.size();
-            tracing::info!(
+            say(format!(
                 "ranks: {size} share a step; memory, throughput and MFU are those of each, and this is rank 0"
-            );
+            ));
         }
-        if let Some(evaluation) = evaluation {
-            announce_entropy(evaluation.data);
-        }
+        evaluation.iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
+        log.note(Event::Start { step: state.step, total_steps: length.total_steps, announced });
         if let Some((step, checkpoint)) = folder.resume_point() {
             announce_resume(plan, length, step, checkpoint);
         }
@@ -285,13 +293,18 @@ async fn train_on(
             failed.map(|()| Summary::default())
         }
     };
-    if log.is_some() {
-        if let Err(error) = &trained {
-            tracing::error!(target: FILE_TARGET, "{}", trainer.explain(error.clone()));
+    if let Some(log) = log {
+        match &trained {
+            Ok(summary) => announce_end(&log, settings.sample.as_ref(), summary),
+            Err(error) => {
+                let text = trainer.explain(error.clone()).to_string();
+                tracing::error!(target: FILE_TARGET, "{text}");
+                log.note(Event::Failed { text });
+            }
         }
         let report = page::write_at_end(folder.path());
         if let Ok(summary) = &trained {
-            announce_end(plan, summary, report.as_deref());
+            announce_files(plan, summary, report.as_deref());
         }
     }
     trained
@@ -322,9 +335,9 @@ fn device_memory_mib(trainer: &Trainer<'_>) -> f32 {
     (trainer.persistent_bytes() + trainer.pool_bytes()) as f32 / 1048576.0
 }
 
-/// Lets `log` go on in the folder, with what is known of the configuration and the data, and opens the metrics there.
-fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig, data: &Dataset) -> Result<MetricsWriter> {
-    log.attach(&folder.log_path())?;
-    config.notices.iter().chain(&data.summary).for_each(|notice| tracing::info!("{notice}"));
+/// Lets `log` go on in the folder, with what is known of the configuration, and opens the metrics there.
+fn open_log(log: &Log, folder: &RunFolder, config: &RunConfig) -> Result<MetricsWriter> {
+    log.attach(&folder.log_path(), &folder.events_path())?;
+    config.notices.iter().for_each(|notice| tracing::info!("{notice}"));
     MetricsWriter::open(&folder.metrics_path())
 }

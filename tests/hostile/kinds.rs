@@ -382,9 +382,9 @@ pub static trainer_state: Kind = Kind {
 
 pub static run_folder: Kind = Kind {
     name: "run_folder",
-    targets: &["metrics.jsonl", "log.txt", "config.yaml"],
+    targets: &["metrics.jsonl", "events.jsonl", "config.yaml"],
     prepare: |folder| {
-        for name in ["config.yaml", "log.txt", "metrics.jsonl"] {
+        for name in ["config.yaml", "events.jsonl", "metrics.jsonl"] {
             copy(&format!("tests/data/runs/mill/{name}"), folder, name);
         }
     },

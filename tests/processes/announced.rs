@@ -2,6 +2,8 @@
 
 use crate::launch::run;
 use crate::place::Place;
+use crate::runs::{events, kinds};
+use serde_json::Value;
 
 #[test]
 fn a_shape_that_no_published_architecture_computes() {
@@ -13,6 +15,13 @@ fn a_shape_that_no_published_architecture_computes() {
         assert_eq!(ended.stderr.contains(note), is_noted, "{}", ended.stderr);
         let config = std::fs::read_to_string(place.newest().1.join("config.json")).expect("a file");
         assert_eq!(config.contains(note), is_noted, "{config}");
+        let events = events(&place.folder());
+        let is_told = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(note));
+        assert_eq!(
+            kinds(&events),
+            if is_noted { &["warning", "start", "complete"][..] } else { &["start", "complete"] }
+        );
+        assert_eq!(is_told(&events[0]), is_noted, "{events:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::launch::{assert_refused, in_repository, program, run};
 use crate::place::Place;
+use crate::runs::{events, kinds};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,10 +83,16 @@ fn a_bad_token_far_into_a_long_file() {
     );
     // The work before it is saved, as after a signal.
     assert!(place.newest().0 < 5000);
-    // The log has the error too, which the program has printed once, and the report knows how the run ended.
+    // The log and the events have the error too, which the program has printed once, and the report knows how the run ended.
     let read = |name: &str| std::fs::read_to_string(place.folder().join(name)).expect("a file");
     let is_error = |line: &&str| line.contains("ERROR") && line.contains("token 300 at position");
     assert_eq!(read("log.txt").lines().filter(is_error).count(), 1);
+    let events = events(&place.folder());
+    assert_eq!((kinds(&events), &events[0]["total_steps"]), (vec!["start", "failed"], &5000.into()));
+    assert!(
+        events[1]["text"].as_str().is_some_and(|text| text.contains("token 300 at position")),
+        "{events:?}"
+    );
     assert!(read("report.html").contains("\"state\":{\"word\":\"failed\",\"detail\":"));
 }
 

@@ -3,12 +3,14 @@
 use crate::browser::{Browser, file};
 use crate::launch::{Ended, assert_refused, gristmill, run};
 use crate::place::Place;
+use crate::runs::{events, kinds};
+use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A run of a mixture by a version without reports, with all that it left but its checkpoints.
-fn before() -> PathBuf {
+/// A run of a mixture, with all that it left but its checkpoints.
+fn mill() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runs/mill")
 }
 
@@ -16,11 +18,14 @@ pub fn report(arguments: &[&dyn AsRef<OsStr>]) -> Ended {
     run(gristmill(["report"]).args(arguments))
 }
 
+/// The files that a report is made of.
+const FILES: [&str; 3] = ["config.yaml", "metrics.jsonl", "events.jsonl"];
+
 /// A copy of that run, in which `change` replaces a text of its configuration.
 pub fn copy(folder: &Path, change: (&str, &str)) {
     fs::create_dir_all(folder).expect("a folder");
-    for name in ["config.yaml", "metrics.jsonl", "log.txt"] {
-        let text = fs::read_to_string(before().join(name)).expect("a file");
+    for name in FILES {
+        let text = fs::read_to_string(mill().join(name)).expect("a file");
         fs::write(folder.join(name), text.replace(change.0, change.1)).expect("a file");
     }
 }
@@ -28,8 +33,23 @@ pub fn copy(folder: &Path, change: (&str, &str)) {
 #[test]
 fn a_run_leaves_a_page_that_draws_itself() {
     let place = Place::new();
-    run(&mut place.command(&["--do_eval", "--train_dataset.eval_fraction=0.2", "--eval_step_interval=2"]))
-        .succeeded();
+    run(&mut place.command(&[
+        "--do_eval",
+        "--train_dataset.eval_fraction=0.2",
+        "--eval_step_interval=2",
+        "--sample={prompt: fn, tokens: 5}",
+    ]))
+    .succeeded();
+    let written = events(&place.folder());
+    assert_eq!(kinds(&written), ["start", "sample", "complete"]);
+    assert_eq!((&written[0]["step"], &written[0]["total_steps"]), (&0.into(), &4.into()));
+    let announced = written[0]["announced"].as_array().expect("lines");
+    for name in ["training data: ", "evaluation data: ", "adapter: ", "model: ", "memory: ", "kernels: "] {
+        let is_it = |line: &&Value| line.as_str().is_some_and(|line| line.starts_with(name));
+        assert_eq!(announced.iter().filter(is_it).count(), 1, "{announced:?}");
+    }
+    let sample = written[1]["text"].as_str().expect("a text");
+    assert!(sample.starts_with("fn") && written[1]["tokens"] == 5, "{sample}");
     let page = place.folder().join("report.html");
     let text = fs::read_to_string(&page).expect("a page");
     assert!(text.contains("\"state\":{\"word\":\"complete\""), "the run is complete");
@@ -60,7 +80,7 @@ fn a_foreign_folder_shows_no_file_outside_it() {
         page.contains("base_config: the file of a run folder has every key itself")
             && !page.contains("a secret")
     );
-    for name in ["metrics.jsonl", "log.txt", "config.yaml"] {
+    for name in FILES {
         let copied = home.path().join(format!("linked {name}"));
         copy(&copied, ("", ""));
         fs::remove_file(copied.join(name)).expect("a file");
@@ -76,19 +96,31 @@ fn a_foreign_folder_shows_no_file_outside_it() {
 }
 
 #[test]
-fn a_run_from_before_there_were_reports() {
+fn runs_by_older_versions() {
     let home = tempfile::tempdir().expect("a folder");
-    let folder = home.path().join("mill");
-    copy(&folder, ("", ""));
-    let ended = report(&[&folder]).succeeded();
-    let page = folder.join("report.html");
-    assert_eq!(ended.stdout, format!("{}: {} to step 12\n", page.display(), folder.display()));
-    if let Some(browser) = Browser::start() {
+    let browser = Browser::start();
+    // One without reports, and one without events, whose log the report does not read.
+    for (name, is_without_events) in [("mill", false), ("older", true)] {
+        let folder = home.path().join(name);
+        copy(&folder, ("", ""));
+        if is_without_events {
+            fs::rename(folder.join("events.jsonl"), folder.join("log.txt")).expect("a file");
+            fs::create_dir_all(folder.join("checkpoint/step_0000012")).expect("a folder");
+        }
+        let ended = report(&[&folder]).succeeded();
+        let page = folder.join("report.html");
+        assert_eq!(ended.stdout, format!("{}: {} to step 12\n", page.display(), folder.display()));
+        let Some(browser) = &browser else { continue };
         let opened = browser.page();
         opened.open(&file(&page));
         opened.assert_drawn(10); // and the balance of experts, evenness, the busiest, dropped choices
-        assert!(opened.text("details").contains("A sample of 40 tokens"));
-        assert!(opened.text("settings").contains("moe_config.expert_num"));
+        assert!(
+            opened.text("state").contains("Complete")
+                && opened.text("settings").contains("moe_config.expert_num")
+        );
+        assert_eq!(opened.text("details").contains("A sample of 40 tokens"), !is_without_events);
+        let (notes, sentence) = (opened.text("notes"), "hold, of which the newest is of step 12");
+        assert_eq!(notes.contains(sentence), is_without_events, "{notes}");
     }
 }
 
@@ -125,7 +157,7 @@ fn errors_are_one_line() {
     fs::write(home.path().join("metrics.jsonl"), "{\"step\":1,\"lo").expect("a file");
     assert_refused("half a line", &report(&[&home.path()]), &["no step is in its metrics.jsonl"]);
     let below = home.path().join("metrics.jsonl/report.html");
-    let unwritable = report(&[&before(), &"--output", &below]);
+    let unwritable = report(&[&mill(), &"--output", &below]);
     assert_refused("no place", &unwritable, &["is a file, not a folder: choose another --output"]);
     assert_refused("no run", &report(&[]), &["required arguments were not provided: <RUN>..."]);
 }

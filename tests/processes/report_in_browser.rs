@@ -64,9 +64,11 @@ fn deepen(folder: &Path) {
     let path = folder.join("metrics.jsonl");
     let text = fs::read_to_string(&path).expect("metrics");
     fs::write(&path, text.lines().map(deeper).collect::<String>()).expect("a file");
-    let log = folder.join("log.txt");
-    let warning = format!("2026-11-22T18:56:00.000000Z  WARN {}\n", "/a-long-path".repeat(20));
-    fs::write(&log, fs::read_to_string(&log).expect("a log") + &warning).expect("a file");
+    let events = folder.join("events.jsonl");
+    let text = "/a-long-path".repeat(20);
+    let warning = json!({"time": "2026-11-22T18:56:00.000000Z", "kind": "warning", "text": text});
+    fs::write(&events, fs::read_to_string(&events).expect("events") + &format!("{warning}\n"))
+        .expect("a file");
 }
 
 /// Asserts that a reader sees everything that is on the page, and can read it.

@@ -3,7 +3,7 @@
 
 use crate::launch::{end, run, start, train_gpt};
 use crate::place::Place;
-use crate::runs::{FolderRun, STEPS, metrics, resumable, uninterrupted};
+use crate::runs::{FolderRun, STEPS, events, kinds, metrics, resumable, uninterrupted};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ fn a_run_killed_while_writing_checkpoints_resumes_exactly() {
     assert!(run.newest() < Some(STEPS), "nothing is left to resume");
     end(start_run(&run)).succeeded();
     run.left().assert_equals("killed five times", &want);
+    let events = events(&run.folder());
+    assert_eq!(kinds(&events), ["start", "start", "start", "start", "start", "start", "complete"]);
 }
 
 /// The step and folder of the newest checkpoint, complete or not, under any name.
@@ -132,8 +134,18 @@ fn interrupts_finish_the_step_and_save() {
             "{}",
             ended.stderr
         );
+        let page = || std::fs::read_to_string(run.folder().join("report.html")).expect("a page");
+        assert!(page().contains("\"state\":{\"word\":\"interrupted\",\"detail\":\"interrupted after step"));
         end(start_run(&run)).succeeded();
         run.left().assert_equals(signal, &want);
+        assert!(page().contains("\"state\":{\"word\":\"complete\""));
+        let text = format!("interrupted after step {step}: continue with --resume_training=True");
+        let events = events(&run.folder());
+        assert_eq!(kinds(&events), ["start", "interrupted", "start", "complete"]);
+        for (start, after) in [(&events[0], 0), (&events[2], step)] {
+            assert_eq!((&start["step"], &start["total_steps"]), (&after.into(), &STEPS.into()));
+        }
+        assert_eq!(events[1]["text"], text);
     }
 }
 

@@ -6,6 +6,7 @@ use gristmill::store::trainer_state::{FORMAT_VERSION, TrainerState};
 use gristmill::train::Trainer;
 use pollster::block_on;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,17 @@ pub fn metrics(run: &Path) -> Vec<StepMetrics> {
             ..line
         })
         .collect()
+}
+
+/// The lines of a folder's events: what happened in its run.
+pub fn events(run: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(run.join("events.jsonl")).expect("events");
+    text.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+}
+
+/// What kinds these events are of.
+pub fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["kind"].as_str().expect("a kind")).collect()
 }
 
 /// The newest whole checkpoint of a run's folder, and its step.

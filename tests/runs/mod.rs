@@ -21,7 +21,8 @@ pub fn is_long() -> bool {
 
 pub use counting::Counting;
 pub use files::{
-    TensorFile, Words, metrics, newest_checkpoint, read_tensors, save_checkpoint, write_tensors,
+    TensorFile, Words, events, kinds, metrics, newest_checkpoint, read_tensors, save_checkpoint,
+    write_tensors,
 };
 pub use folder_run::{FolderRun, Left};
 pub use generated::{GREEDY, continuations, trained_model, trained_model_with_tokenizer};

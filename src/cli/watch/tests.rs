@@ -162,8 +162,8 @@ fn an_open_page_sees_the_end() {
     let state = || json(&ask(address, "GET", "/data"))["runs"][0]["state"]["word"].clone();
     assert_eq!(state(), "running");
     let end = std::thread::spawn(move || drop(watcher));
-    let log = "2026-11-22T10:00:00.5Z  INFO  100.0% |██| 26.1 samples/s/p  0:00:00 }\n";
-    fs::write(folder.path().join("log.txt"), log).unwrap();
+    let event = "{\"time\":\"2026-11-22T10:00:00.5Z\",\"kind\":\"complete\"}\n";
+    fs::write(folder.path().join("events.jsonl"), event).unwrap();
     let deadline = Instant::now() + Duration::from_secs(2);
     while state() != "complete" {
         assert!(Instant::now() < deadline, "the page is still told that it runs");

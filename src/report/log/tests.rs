@@ -3,13 +3,14 @@ use std::fs;
 use indicatif::{ProgressDrawTarget, TermLike};
 
 use super::*;
+use crate::report::events::Line;
 use crate::report::instrument::Instrument;
 use crate::report::metrics::StepMetrics;
 use crate::report::progress::{Progress, ProgressPlan};
 
 /// A separate log, so that concurrent tests do not get each other's events.
 fn with_log(console: Console, test: impl FnOnce(&Log)) {
-    let log = Log { console, file: FileLog::default() };
+    let log = Log { console, ..Log::default() };
     tracing::subscriber::with_default(log.subscriber(), || test(&log));
 }
 
@@ -20,13 +21,14 @@ fn hidden() -> Console {
 #[test]
 fn the_file_has_what_was_logged_before_and_after_it_was_attached() {
     let folder = tempfile::tempdir().unwrap();
-    let [first, second] = ["log.txt", "other.txt"].map(|name| folder.path().join(name));
+    let [first, second, events] =
+        ["log.txt", "other.txt", "events.jsonl"].map(|name| folder.path().join(name));
     with_log(hidden(), |log| {
         tracing::info!("adapter: a toaster");
         tracing::debug!("not for users");
-        log.attach(&first).unwrap();
+        log.attach(&first, &events).unwrap();
         tracing::warn!("it is warm");
-        log.attach(&second).unwrap();
+        log.attach(&second, &events).unwrap();
         tracing::info!("elsewhere");
     });
     let text = fs::read_to_string(&first).unwrap();
@@ -36,6 +38,36 @@ fn the_file_has_what_was_logged_before_and_after_it_was_attached() {
     let year_first = |line: &&str| line.starts_with("20") && line.contains('T') && line.contains("Z ");
     assert!(lines.iter().all(year_first), "{text}");
     assert!(fs::read_to_string(&second).unwrap().ends_with(" INFO elsewhere\n"));
+}
+
+#[test]
+fn events_have_warnings_and_errors_and_what_is_noted_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let [text, events] = ["log.txt", "events.jsonl"].map(|name| folder.path().join(name));
+    // As a kill may leave it.
+    fs::write(&events, "{\"time\":\"20").unwrap();
+    let start = Event::Start { step: 0, total_steps: 9, announced: vec!["adapter: a toaster".into()] };
+    with_log(hidden(), |log| {
+        tracing::warn!("an old \"key\"");
+        log.note(start.clone());
+        tracing::info!("not an event");
+        log.attach(&text, &events).unwrap();
+        tracing::error!("too\nhot");
+        tracing::error!(target: FILE_TARGET, "the end");
+        log.note(Event::Failed { text: "the end".into() });
+    });
+    let written = fs::read_to_string(&events).unwrap();
+    let (cut, rest) = written.split_once('\n').unwrap();
+    assert_eq!(cut, "{\"time\":\"20");
+    let read = |line: &str| serde_json::from_str::<Line>(line).unwrap().event;
+    let expected = [
+        Event::Warning { text: "an old \"key\"".into() },
+        start,
+        Event::Error { text: "too\nhot".into() },
+        Event::Failed { text: "the end".into() },
+    ];
+    assert_eq!(rest.lines().map(read).collect::<Vec<_>>(), expected);
+    assert_eq!(fs::read_to_string(&text).unwrap().matches("the end").count(), 1);
 }
 
 #[test]
@@ -50,16 +82,21 @@ fn a_log_without_a_file_forgets_rather_than_grows() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_ends_the_log_and_not_the_run() {
+fn a_full_disk_ends_a_file_and_not_the_run() {
+    let folder = tempfile::tempdir().unwrap();
     let term = Screen::default();
     with_log(terminal(&term), |log| {
-        log.attach(Path::new("/dev/full")).unwrap();
+        let full = Path::new("/dev/full");
+        log.attach(full, &folder.path().join("events.jsonl")).unwrap();
         tracing::info!("one");
         tracing::info!("two");
+        log.attach(&folder.path().join("log.txt"), full).unwrap();
+        tracing::warn!("three");
+        log.note(Event::Complete);
     });
     let screen = term.contents();
-    assert_eq!(screen.matches("disk full").count(), 1, "{screen}");
-    assert!(screen.contains("one") && screen.contains("two"), "{screen}");
+    assert_eq!(screen.matches("disk full").count(), 2, "one line for each file: {screen}");
+    assert!(["one", "two", "three"].iter().all(|line| screen.contains(line)), "{screen}");
 }
 
 #[test]
@@ -169,7 +206,7 @@ fn messages_stand_above_the_bar_and_step_lines_only_in_the_file() {
     let path = folder.path().join("log.txt");
     let term = Screen::default();
     with_log(terminal(&term), |log| {
-        log.attach(&path).unwrap();
+        log.attach(&path, &folder.path().join("events.jsonl")).unwrap();
         assert!(log.is_interactive());
         let plan = ProgressPlan {
             total_steps: 4,

@@ -26,8 +26,6 @@ pub(super) struct Curves {
     pub step: Option<u64>,
     /// The value of `global_step` there.
     pub updates: Option<u64>,
-    /// Lines that could not be read.
-    pub unreadable: u64,
     /// Grows whenever bins that were there before change other than by a further point.
     pub generation: u64,
     /// Whether curves were left out.
@@ -66,18 +64,16 @@ struct Line {
 }
 
 impl Curves {
-    /// Takes in a line of `metrics.jsonl`. One that is no object with a step is counted and left out.
-    pub fn take(&mut self, text: &[u8]) {
+    /// Takes in a line of `metrics.jsonl`. Returns whether it is an object with a step; what is none is left out.
+    pub fn take(&mut self, text: &[u8]) -> bool {
         self.next = 0;
         (self.line.step, self.line.updates) = (None, None);
         self.line.values.clear();
         self.line.flags.clear();
         let read = line::read(text, self);
-        match self.line.step {
-            Some(step) if read.is_ok() => self.commit(step),
-            _ if text.is_empty() => {}
-            _ => self.unreadable += 1,
-        }
+        let step = self.line.step.filter(|_| read.is_ok());
+        step.into_iter().for_each(|step| self.commit(step));
+        step.is_some()
     }
 
     /// The family of `key`, if it has one.
@@ -216,10 +212,11 @@ impl Member {
 mod tests {
     use super::*;
 
-    fn curves(lines: &str) -> Curves {
+    /// The curves of these lines, and how many of them are no steps.
+    fn curves(lines: &str) -> (Curves, usize) {
         let mut curves = Curves::default();
-        lines.lines().for_each(|line| curves.take(line.trim().as_bytes()));
-        curves
+        let unread = lines.lines().filter(|line| !curves.take(line.trim().as_bytes())).count();
+        (curves, unread)
     }
 
     fn means(curves: &Curves, key: &str, member: usize) -> Vec<(u64, Option<f32>)> {
@@ -229,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_run_with_gaps_new_keys_and_a_resume() {
-        let curves = curves(
+        let (curves, unread) = curves(
             r#"{"step":1,"global_step":1,"loss":5.5,"overflow":false,"drop_rate":[0.1,0.2]}
                {"step":2,"global_step":1,"loss":null,"overflow":true,"drop_rate":[0.3,null]}
                {"step":3,"global_step":2,"loss":1.5,"overflow":true,"drop_rate":[0.5,0.6],"eval_loss":4.0}
@@ -238,7 +235,7 @@ mod tests {
                {"loss":1}
                {"step":4,"global_step":3,"loss":4.5,"ov"#,
         );
-        assert_eq!((curves.step, curves.updates, curves.unreadable), (Some(3), Some(2), 3));
+        assert_eq!((curves.step, curves.updates, unread), (Some(3), Some(2), 3));
         assert_eq!(means(&curves, "loss", 0), [(1, Some(5.5)), (2, None), (3, Some(3.5))]);
         assert_eq!(means(&curves, "drop_rate", 1), [(1, Some(0.2)), (2, None), (3, Some(0.8))]);
         assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! metrics.jsonl -> tail -> line -> curves (series, marks) --\
-//! log.txt       -> tail -> journal -> state ------------------> run_data -> page.html with style, script and data
+//! events.jsonl  -> tail -> history -> state ------------------> run_data -> page.html with style, script and data
 //! config.yaml   -> settings_table --------------------------/
 //! ```
 //!
@@ -12,7 +12,7 @@
 
 mod curves;
 mod document;
-mod journal;
+mod history;
 mod line;
 mod marks;
 mod run_data;

@@ -6,11 +6,12 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::curves::{Family, Member};
-use super::journal::Journal;
+use super::history::History;
 use super::run_files::{Known, RunFiles};
 use super::series::Bin;
 use super::settings_table::SettingsTable;
 use super::state::State;
+use super::tail::Gaps;
 
 /// The data of a run: all of them, or what is new.
 #[derive(Debug, Serialize)]
@@ -24,9 +25,11 @@ pub(super) struct RunData<'a> {
     after: Option<u64>,
     step: Option<u64>,
     updates: Option<u64>,
-    unreadable: u64,
-    is_last_line_unfinished: bool,
     is_cut: bool,
+    /// What could not be read of each file of lines.
+    gaps: [Gaps; 2],
+    /// The step of the newest checkpoint.
+    checkpoint: Option<u64>,
     /// Sum of the steps' times.
     seconds: Option<f64>,
     /// The least value of the losses and its step.
@@ -35,7 +38,7 @@ pub(super) struct RunData<'a> {
     axes: Vec<Vec<u64>>,
     curves: Vec<Curve<'a>>,
     marks: Vec<Mark<'a>>,
-    journal: &'a Journal,
+    history: &'a History,
     #[serde(skip_serializing_if = "Option::is_none")]
     settings: Option<&'a SettingsTable>,
 }
@@ -69,12 +72,7 @@ struct Mark<'a> {
 
 impl<'a> RunData<'a> {
     /// The data of `files`, of the curves only what follows `known`.
-    pub fn new(
-        files: &'a RunFiles,
-        state: State,
-        is_last_line_unfinished: bool,
-        known: Option<Known>,
-    ) -> Self {
+    pub fn new(files: &'a RunFiles, state: State, gaps: [Gaps; 2], known: Option<Known>) -> Self {
         let curves = &files.curves;
         let after = known.map(|known| known.step);
         let mut axes = Axes::default();
@@ -92,9 +90,9 @@ impl<'a> RunData<'a> {
             after,
             step: curves.step,
             updates: curves.updates,
-            unreadable: curves.unreadable,
-            is_last_line_unfinished,
             is_cut: curves.is_cut,
+            gaps,
+            checkpoint: files.newest_checkpoint(),
             seconds: single("step_ms").map(|member| member.series.sum() / 1e3),
             least: ["loss", "eval_loss"].into_iter().filter_map(least).collect(),
             axes: axes.list,
@@ -104,7 +102,7 @@ impl<'a> RunData<'a> {
                 .iter()
                 .map(|(key, marks)| Mark { key, count: marks.count, steps: &marks.steps })
                 .collect(),
-            journal: &files.journal,
+            history: &files.history,
             settings: known.is_none().then_some(&files.settings),
         }
     }

@@ -1,26 +1,25 @@
 //! The files of a run folder as the data of a page. What has been read is not read again, so a run can be followed.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::curves::Curves;
-use super::journal::Journal;
+use super::history::History;
 use super::run_data::RunData;
 use super::settings_table::SettingsTable;
 use super::state::State;
 use super::tail::Tail;
-use crate::durable::read_error;
 use crate::error::{Error, Result};
-use crate::store::run_folder::{self, CONFIG, LOG, METRICS};
+use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
+use crate::store::run_folder::{self, CHECKPOINTS, CONFIG, EVENTS, METRICS};
 
 /// A run folder, and what has been read of it.
 #[derive(Debug)]
 pub struct RunFiles {
     folder: PathBuf,
     metrics: Tail,
-    log: Tail,
+    events: Tail,
     pub(super) curves: Curves,
-    pub(super) journal: Journal,
+    pub(super) history: History,
     pub(super) settings: SettingsTable,
     /// Generations of curves that were read before `metrics.jsonl` was replaced.
     past_generations: u64,
@@ -46,10 +45,10 @@ impl RunFiles {
         }
         let mut files = Self {
             folder: folder.to_path_buf(),
-            metrics: Tail::new(&folder.join(METRICS)),
-            log: Tail::new(&folder.join(LOG)),
+            metrics: Tail::new(folder.join(METRICS)),
+            events: Tail::new(folder.join(EVENTS)),
             curves: Curves::default(),
-            journal: Journal::default(),
+            history: History::default(),
             settings: SettingsTable::read(&folder.join(CONFIG)),
             past_generations: 0,
         };
@@ -62,23 +61,16 @@ impl RunFiles {
     /// # Errors
     /// A file cannot be read.
     pub fn refresh(&mut self) -> Result<()> {
-        let unreadable = |name: &str| {
-            let path = self.folder.join(name);
-            move |error: io::Error| read_error(path, "read", &error)
-        };
-        let (of_metrics, of_log) = (unreadable(METRICS), unreadable(LOG));
-        if self.metrics.is_replaced() {
-            self.metrics = Tail::new(&self.folder.join(METRICS));
+        if self.metrics.restart() {
             self.past_generations = self.generation() + 1;
             self.curves = Curves::default();
             self.settings = SettingsTable::read(&self.folder.join(CONFIG));
         }
-        if self.log.is_replaced() {
-            self.log = Tail::new(&self.folder.join(LOG));
-            self.journal = Journal::default();
+        if self.events.restart() {
+            self.history = History::default();
         }
-        self.metrics.read(|line| self.curves.take(line)).map_err(of_metrics)?;
-        self.log.read(|line| self.journal.take(line)).map_err(of_log)
+        self.metrics.read(|line| self.curves.take(line))?;
+        self.events.read(|line| self.history.take(line))
     }
 
     /// The last step; none before the first.
@@ -101,7 +93,18 @@ impl RunFiles {
     pub(super) fn data(&self, known: Option<Known>, is_running: Option<bool>) -> RunData<'_> {
         let known = known.filter(|known| known.generation == self.generation());
         let is_running = is_running.unwrap_or_else(|| run_folder::is_in_use(&self.folder));
-        let state = State::of(&self.journal, is_running, self.step());
-        RunData::new(self, state, self.metrics.has_unfinished_line && !is_running, known)
+        let total = self.history.total_steps.or_else(|| self.settings.stop_step());
+        let state = State::of(&self.history, is_running, total, self.step());
+        let mut gaps = [&self.metrics, &self.events].map(|file| file.gaps.clone());
+        // The last line of a run that goes on is under way.
+        gaps.iter_mut().for_each(|gaps| gaps.is_last_line_unfinished &= !is_running);
+        RunData::new(self, state, gaps, known)
+    }
+
+    /// The step of the newest checkpoint. A link is not followed, since it might lead out of the folder.
+    pub(super) fn newest_checkpoint(&self) -> Option<u64> {
+        let folder = self.folder.join(CHECKPOINTS);
+        let newest = || CheckpointFolder::new(&folder, Keep::All).latest().ok()?;
+        if folder.is_symlink() { None } else { newest().map(|(step, _)| step) }
     }
 }

@@ -43,6 +43,13 @@ impl SettingsTable {
             Err(error) => Self::Text { text, reason: error.to_string() },
         }
     }
+
+    /// The step after which the settings end the run; none where they do not.
+    pub fn stop_step(&self) -> Option<u64> {
+        let Self::Rows(rows) = self else { return None };
+        let row = rows.iter().find(|row| row.path == "runner_config.stop_step")?;
+        row.value.as_u64().filter(|step| *step > 0)
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,12 @@
 
 use std::fs::Metadata;
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use serde::Serialize;
+
+use crate::durable::read_error;
+use crate::error::Result;
 use crate::store::run_folder::open_file;
 
 /// Longer lines are passed over: none that a run writes comes near, and a file without line feeds must not fill the memory.
@@ -17,31 +21,54 @@ pub(super) struct Tail {
     offset: u64,
     /// Which file that was, where the system numbers files.
     identity: Option<(u64, u64)>,
+    /// What could not be read.
+    pub gaps: Gaps,
+}
+
+/// What a file has in place of lines that could be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Gaps {
+    /// The file's name.
+    pub name: String,
+    /// Lines that could not be read.
+    pub unreadable: u64,
     /// Whether bytes follow the last line feed: a line under way, or one that a kill left.
-    pub has_unfinished_line: bool,
+    pub is_last_line_unfinished: bool,
 }
 
 impl Tail {
     /// The file at `path`, which need not exist yet.
-    pub fn new(path: &Path) -> Self {
-        Self { path: path.to_path_buf(), offset: 0, identity: None, has_unfinished_line: false }
+    pub fn new(path: PathBuf) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let gaps = Gaps { name, ..Gaps::default() };
+        Self { path, offset: 0, identity: None, gaps }
     }
 
-    /// Whether the file has become shorter or another one since it was read, as when a run starts again.
-    pub fn is_replaced(&self) -> bool {
-        match self.path.metadata() {
+    /// Forgets what was read of the file if it has become shorter or another one since, as when a run starts again. Returns whether
+    /// it has.
+    pub fn restart(&mut self) -> bool {
+        let is_replaced = match self.path.metadata() {
             Ok(data) => {
                 data.len() < self.offset || self.identity.is_some_and(|old| identity(&data) != Some(old))
             }
             Err(_) => self.offset > 0,
+        };
+        if is_replaced {
+            *self = Self::new(std::mem::take(&mut self.path));
         }
+        is_replaced
     }
 
-    /// Passes each line that has become complete to `take`, without its line feed. A missing file has none.
+    /// Passes each line that has become complete to `take`, without its line feed, which returns whether it could be read. A missing
+    /// file has none, and empty lines are passed over.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    pub fn read(&mut self, take: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        self.read_lines(take).map_err(|error| read_error(&self.path, "read", &error))
+    }
+
+    fn read_lines(&mut self, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
         let mut file = match open_file(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -66,15 +93,15 @@ impl Tail {
             }
             file.consume(length);
             if end.is_some() {
-                if left_out == 0 {
-                    take(line.strip_suffix(b"\n").unwrap_or(&line));
-                }
+                let text = line.strip_suffix(b"\n").unwrap_or(&line);
+                let is_read = left_out == 0 && (text.is_empty() || take(text));
+                self.gaps.unreadable += u64::from(!is_read);
                 self.offset += line.len() as u64 + left_out;
                 left_out = 0;
                 line.clear();
             }
         }
-        self.has_unfinished_line = !line.is_empty() || left_out > 0;
+        self.gaps.is_last_line_unfinished = !line.is_empty() || left_out > 0;
         Ok(())
     }
 }
@@ -98,39 +125,48 @@ mod tests {
 
     fn lines(tail: &mut Tail) -> Vec<String> {
         let mut lines = Vec::new();
-        tail.read(|line| lines.push(String::from_utf8_lossy(line).into_owned())).unwrap();
+        let take = |line: &[u8]| {
+            lines.push(String::from_utf8_lossy(line).into_owned());
+            line != b"odd"
+        };
+        tail.read(take).unwrap();
         lines
     }
 
     #[test]
     fn a_line_is_read_once_and_when_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log.txt");
-        let mut tail = Tail::new(&path);
+        let path = folder.path().join("events.jsonl");
+        let mut tail = Tail::new(path.clone());
         assert_eq!(lines(&mut tail), [""; 0]);
-        fs::write(&path, "one\ntwo\nthr").unwrap();
-        assert_eq!(lines(&mut tail), ["one", "two"]);
-        assert!(tail.has_unfinished_line && !tail.is_replaced());
+        fs::write(&path, "one\n\nodd\nthr").unwrap();
+        assert_eq!(lines(&mut tail), ["one", "odd"]);
+        let name = "events.jsonl".to_string();
+        assert_eq!(tail.gaps, Gaps { name, unreadable: 1, is_last_line_unfinished: true });
+        assert!(!tail.restart());
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"ee\n").unwrap();
         assert_eq!(lines(&mut tail), ["three"]);
-        assert!(!tail.has_unfinished_line);
+        assert!(!tail.gaps.is_last_line_unfinished);
         assert_eq!(lines(&mut tail), [""; 0]);
     }
 
     #[test]
     fn another_file_in_its_place_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let [path, other] = ["log.txt", "other"].map(|name| folder.path().join(name));
-        fs::write(&path, "one\ntwo\n").unwrap();
-        let mut tail = Tail::new(&path);
+        let [path, other] = ["events.jsonl", "other"].map(|name| folder.path().join(name));
+        fs::write(&path, "odd\ntwo\n").unwrap();
+        let mut tail = Tail::new(path.clone());
         lines(&mut tail);
         fs::write(&other, "a line that is longer than both\n").unwrap();
         fs::rename(&other, &path).unwrap();
-        assert!(cfg!(not(unix)) || tail.is_replaced());
+        assert!(tail.restart() || cfg!(not(unix)));
+        assert!(lines(&mut tail) == ["a line that is longer than both"] || cfg!(not(unix)));
         fs::write(&path, "one\n").unwrap();
-        assert!(tail.is_replaced());
+        assert!(tail.restart() && tail.gaps.unreadable == 0);
+        assert_eq!(lines(&mut tail), ["one"]);
         fs::remove_file(&path).unwrap();
-        assert!(tail.is_replaced());
+        assert!(tail.restart());
+        assert_eq!(lines(&mut tail), [""; 0]);
     }
 
     #[test]
@@ -140,8 +176,8 @@ mod tests {
         let mut text = vec![b'x'; LONGEST_LINE + 5];
         text.extend_from_slice(b"\nnext\n");
         fs::write(&path, &text).unwrap();
-        let mut tail = Tail::new(&path);
+        let mut tail = Tail::new(path);
         assert_eq!(lines(&mut tail), ["next"]);
-        assert_eq!(tail.offset, text.len() as u64);
+        assert_eq!((tail.offset, tail.gaps.unreadable), (text.len() as u64, 1));
     }
 }

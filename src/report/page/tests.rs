@@ -5,9 +5,17 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-const LOG: &str = "2026-11-22T18:30:29.843143Z  INFO adapter: a toaster\n\
-    2026-11-22T18:30:30.843143Z  INFO  100.0% |██| 5.2 samples/s/p  0:00:00 }\n\
-    2026-11-22T18:30:31.843143Z  INFO a sample of 20 tokens:\n</script><script>alert(1)</script>\n<!-- \u{2028} &\n";
+/// The events of a run that was complete, whose texts would like to be markup.
+const EVENTS: &str = concat!(
+    r#"{"time":"2026-11-22T18:30:29Z</script>","kind":"start","step":0,"total_steps":2,"announced":["adapter: </script><b>"]}"#,
+    "\n",
+    r#"{"time":"2026-11-22T18:30:30Z","kind":"warning","text":"<img src=x onerror=alert(1)>"}"#,
+    "\n",
+    r#"{"time":"2026-11-22T18:30:31Z","kind":"sample","tokens":20,"text":"</script><script>alert(1)</script>\n<!-- \u2028 &"}"#,
+    "\n",
+    r#"{"time":"2026-11-22T18:30:32Z","kind":"complete"}"#,
+    "\n",
+);
 
 fn data(folder: &Path) -> Value {
     let text = page(&[RunFiles::open(folder).unwrap()], Some(false));
@@ -23,11 +31,14 @@ fn any_file_may_be_missing() {
     assert_eq!(run["settings"]["text"]["reason"], "config.yaml is missing");
     fs::write(folder.path().join("metrics.jsonl"), "{\"step\":1,\"loss\":null}\n{\"step\":2,\"lo").unwrap();
     let run = &data(folder.path())["runs"][0];
-    assert_eq!((&run["step"], &run["is_last_line_unfinished"]), (&Value::from(1), &Value::from(true)));
+    assert_eq!(run["step"], 1);
+    let gaps = serde_json::json!({"name": "metrics.jsonl", "unreadable": 0, "is_last_line_unfinished": true});
+    assert_eq!(run["gaps"][0], gaps);
     assert_eq!(run["curves"][0]["mean"], Value::from(vec![Value::Null]), "a gap is no zero");
-    fs::write(folder.path().join("log.txt"), LOG).unwrap();
+    fs::write(folder.path().join("events.jsonl"), EVENTS).unwrap();
     let run = &data(folder.path())["runs"][0];
     assert_eq!(run["state"]["word"], "complete");
+    assert_eq!(run["history"]["last"], "2026-11-22T18:30:32Z");
     let error = RunFiles::open(&folder.path().join("nowhere")).unwrap_err().to_string();
     assert!(
         error.ends_with("nowhere: no such folder; name the folder of a run, such as output/tiny"),
@@ -45,7 +56,7 @@ fn no_text_of_a_run_can_leave_the_data() {
         "{\"step\":1,\"loss\":1.0,\"</script><b>\":2.0,\"m\":{\"<i>/<u>\":1}}\n",
     )
     .unwrap();
-    fs::write(folder.join("log.txt"), LOG).unwrap();
+    fs::write(folder.join("events.jsonl"), EVENTS).unwrap();
     fs::write(folder.join("config.yaml"), "</script>: <script>\n").unwrap();
     let text = page(&[RunFiles::open(&folder).unwrap()], Some(false));
     let (_, rest) = text.split_once("id=\"data\">").unwrap();
@@ -53,10 +64,58 @@ fn no_text_of_a_run_can_leave_the_data() {
     assert!(!json.contains('<') && after.trim_start().starts_with("<script nonce=\""), "{json}");
     assert_eq!(text.matches("</script>").count(), 2, "the data and the script");
     let run = &data(&folder)["runs"][0];
-    assert_eq!(run["journal"]["samples"][0]["text"], "</script><script>alert(1)</script>\n<!-- \u{2028} &");
+    let history = &run["history"];
+    assert_eq!(history["samples"][0]["text"], "</script><script>alert(1)</script>\n<!-- \u{2028} &");
+    assert_eq!(history["troubles"][0]["text"], "<img src=x onerror=alert(1)>");
+    assert_eq!(history["announced"][0], "adapter: </script><b>");
+    assert_eq!(history["first"], "2026-11-22T18:30:29Z</script>");
     assert_eq!(run["name"], "a<script>alert(2)<");
     assert_eq!(run["curves"][1]["key"], "</script><b>");
     assert_eq!(run["settings"]["text"]["text"], "</script>: <script>\n");
+}
+
+#[test]
+fn damaged_events_are_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cut, odd) = (&EVENTS[..EVENTS.len() - 7], "{\"kind\":\"start\"}\nnot a line\n\n");
+    fs::write(folder.path().join("events.jsonl"), odd.to_string() + cut).unwrap();
+    let run = &data(folder.path())["runs"][0];
+    let gaps = serde_json::json!({"name": "events.jsonl", "unreadable": 2, "is_last_line_unfinished": true});
+    assert_eq!((&run["gaps"][1], &run["state"]["word"]), (&gaps, &Value::from("stopped")));
+    assert_eq!(run["history"]["starts"], 1);
+    let live: Value =
+        serde_json::from_str(&live_data(&RunFiles::open(folder.path()).unwrap(), None, true)).unwrap();
+    assert_eq!(live["runs"][0]["gaps"][1]["is_last_line_unfinished"], false, "it is under way");
+}
+
+/// Older versions wrote no events.
+#[test]
+fn a_folder_without_events_shows_what_else_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let mill = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runs/mill").join(name);
+    for name in ["metrics.jsonl", "config.yaml", "log.txt"] {
+        fs::copy(mill(name), file(name)).unwrap();
+    }
+    let run = &data(folder.path())["runs"][0];
+    // Its settings end it after step 12.
+    assert_eq!((&run["step"], &run["state"]["word"]), (&Value::from(12), &Value::from("complete")));
+    assert_eq!((&run["checkpoint"], &run["history"]["first"]), (&Value::Null, &Value::Null));
+    assert!(run["curves"].as_array().unwrap().len() > 8 && run["settings"]["rows"].is_array());
+    for step in ["step_0000010", "step_0000011", "step_0000012.tmp"] {
+        fs::create_dir_all(file("checkpoint").join(step)).unwrap();
+    }
+    let metrics = fs::read_to_string(file("metrics.jsonl")).unwrap();
+    fs::write(file("metrics.jsonl"), &metrics[..metrics.rfind("{\"step\":12").unwrap()]).unwrap();
+    let run = &data(folder.path())["runs"][0];
+    assert_eq!((&run["step"], &run["state"]["word"]), (&Value::from(11), &Value::from("stopped")));
+    assert_eq!(run["checkpoint"], 11);
+    #[cfg(unix)]
+    {
+        fs::rename(file("checkpoint"), file("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(file("elsewhere"), file("checkpoint")).unwrap();
+        assert_eq!(data(folder.path())["runs"][0]["older"]["checkpoint"], Value::Null, "a link");
+    }
 }
 
 #[test]

@@ -112,8 +112,7 @@ impl RunLoop<'_> {
         }
         // An interrupted run is always saved: otherwise its work would be lost.
         let wants_checkpoint = self.plan.settings.run.save_final || self.is_interrupted;
-        let is_lost = self.health.is_lost();
-        if wants_checkpoint && self.saved != Some(self.state.step) && !is_lost {
+        if wants_checkpoint && self.saved != Some(self.state.step) && !self.health.is_lost() {
             self.save(trainer).await?;
         }
         let Losses { train: loss, eval: eval_loss } = self.reporter.finish();
@@ -121,13 +120,7 @@ impl RunLoop<'_> {
         let checkpoint =
             self.saved.filter(|saved| *saved == steps).map(|step| self.checkpoints.path_of(step));
         let mut summary = Summary { steps, loss, eval_loss, is_interrupted, checkpoint, sample: None };
-        if is_interrupted && is_lost {
-            tracing::warn!(
-                "interrupted after step {steps} without a checkpoint of it, since that step failed"
-            );
-        } else if is_interrupted {
-            tracing::info!("interrupted after step {steps}: continue with --resume_training=True");
-        } else if let Some(config) = &self.plan.settings.sample {
+        if let Some(config) = self.plan.settings.sample.as_ref().filter(|_| !is_interrupted) {
             trainer.refresh_copies().await?;
             let is_possible = trainer.recordings().sample.is_some();
             let text = match is_possible && self.ranks.is_first() {
@@ -138,12 +131,6 @@ impl RunLoop<'_> {
             };
             // The others wait for the sample, so that all end alike.
             summary.sample = self.ranks.agree(text).await?;
-            match &summary.sample {
-                Some(text) => tracing::info!("a sample of {} tokens:\n{text}", config.tokens),
-                None => tracing::info!(
-                    "no sample, since no rank has all weights: `gristmill generate` writes one"
-                ),
-            }
         }
         Ok(summary)
     }

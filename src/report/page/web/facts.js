@@ -17,7 +17,8 @@ function showHead(runs) {
   byId("title").textContent = title;
   const state = byId("state");
   if (runs.length === 1) {
-    const when = run.journal.first ? `${clock(run.journal.first)} to ${clock(run.journal.last)} UTC` : run.folder;
+    const { first, last } = run.history;
+    const when = !first ? run.folder : last ? `${clock(first)} to ${clock(last)} UTC` : `started ${clock(first)} UTC`;
     const done = run.state.word === "running" ? make("span", { class: "muted" }, run.state.detail) : "";
     state.replaceChildren(pill(run.state), done, make("span", { class: "muted" }, when));
   } else {
@@ -34,12 +35,21 @@ function pill({ word }) {
 function notes(run, isNamed) {
   const isTold = run.state.detail !== "" && run.state.word !== "running";
   const texts = isTold ? [run.state.detail] : [];
-  if (run.unreadable) texts.push(`${counted(run.unreadable, "line")} of metrics.jsonl could not be read and were left out`);
-  if (run.is_last_line_unfinished) texts.push("the last line of metrics.jsonl is incomplete and was left out");
+  if (!run.history.first) texts.push(withoutEvents(run));
+  for (const { name, unreadable, is_last_line_unfinished: isUnfinished } of run.gaps) {
+    if (unreadable) texts.push(`${counted(unreadable, "line")} of ${name} could not be read and were left out`);
+    if (isUnfinished) texts.push(`the last line of ${name} is incomplete and was left out`);
+  }
   if (run.is_cut) texts.push("there are more curves in metrics.jsonl than a page can hold; some were left out");
   const text = (sentence) => (isNamed ? `${run.label}: ${sentence}` : sentence.charAt(0).toUpperCase() + sentence.slice(1));
   const isBad = (index) => index === 0 && run.state.word === "failed";
   return texts.map((sentence, index) => make("p", { class: `note ${isBad(index) ? "bad" : ""}` }, text(sentence)));
+}
+
+/** That a folder by an older version tells less. */
+function withoutEvents({ checkpoint }) {
+  const newest = checkpoint === null ? "" : `, of which the newest is of step ${whole(checkpoint)}`;
+  return `no events.jsonl says what happened, as in a folder by an older version: the page shows what metrics.jsonl, config.yaml and the checkpoints hold${newest}`;
 }
 
 /** The numbers that matter most: tiles for a run, a table for several. */
@@ -97,11 +107,11 @@ function comparison(runs) {
   return make("div", { class: "scroll card" }, make("table", { class: "compare" }, header, make("tbody", {}, ...runs.map(row))));
 }
 
-/** What the log of each run tells, below the charts. */
+/** What the events of each run tell, below the charts. */
 function detailsOf(runs) {
   const named = (run, title) => (runs.length > 1 ? `${title}: ${run.label}` : title);
   return runs.flatMap((run) => {
-    const { announced, samples, troubles, troubles_left_out: left_out } = run.journal;
+    const { announced, samples, troubles, troubles_left_out: left_out } = run.history;
     const parts = [];
     if (announced.length) parts.push(section(named(run, "The run"), facts(run, announced)));
     if (samples.length) parts.push(section(named(run, "Samples"), ...samples.map(sample).reverse()));
@@ -122,29 +132,28 @@ function facts(run, announced) {
     const isNamed = rest.length > 0 && name.length < 24;
     return [make("dt", {}, isNamed ? name : "note"), make("dd", {}, isNamed ? rest.join(": ") : line)];
   };
-  const starts = run.journal.starts > 1 ? [`starts: ${run.journal.starts}, the last of which is shown here`] : [];
+  const starts = run.history.starts > 1 ? [`starts: ${run.history.starts}, the last of which is shown here`] : [];
   return make("dl", { class: "facts card" }, ...[`folder: ${run.folder}`, ...starts, ...announced].flatMap(entry));
 }
 
-function sample({ time, level, text }) {
-  const title = level.charAt(0).toUpperCase() + level.slice(1);
+function sample({ time, tokens, text }) {
   return make(
     "figure",
     { class: "sample card" },
-    make("figcaption", {}, title, make("span", { class: "muted" }, `${clock(time)} UTC`)),
+    make("figcaption", {}, `A sample of ${counted(tokens, "token")}`, make("span", { class: "muted" }, `${clock(time)} UTC`)),
     make("pre", { tabindex: "0" }, text),
   );
 }
 
 function troubleList(troubles, leftOut) {
-  const item = ({ time, level, text }) =>
+  const item = ({ time, kind, text }) =>
     make(
       "li",
-      { class: level === "ERROR" ? "bad" : "" },
-      make("span", { class: "level" }, level === "ERROR" ? "error" : "warning"),
+      { class: kind === "warning" ? "" : "bad" },
+      make("span", { class: "level" }, kind === "warning" ? "warning" : "error"),
       make("span", { class: "text" }, text),
       make("time", { class: "muted" }, clock(time)),
     );
-  const rest = leftOut ? make("p", { class: "muted" }, `${whole(leftOut)} more are in log.txt.`) : null;
+  const rest = leftOut ? make("p", { class: "muted" }, `${whole(leftOut)} more are in events.jsonl.`) : null;
   return make("div", { class: "card" }, make("ul", { class: "troubles" }, ...troubles.map(item)), rest);
 }

@@ -36,7 +36,7 @@ function duration(seconds) {
   return `${Math.floor(seconds / length)} ${name}${rest ? ` ${rest} ${smaller}` : ""}`;
 }
 
-/** A time of the log, to the second. */
+/** A time of an event, to the second. */
 function clock(time) {
   const date = new Date(time);
   if (Number.isNaN(date.getTime())) return time;

@@ -97,7 +97,7 @@ function follow(run, pause) {
   const status = make("span", { class: "live" });
   byId("eyebrow").append(status);
   let wait = pause;
-  let journal = told(run);
+  let history = JSON.stringify(run.history);
   const show = (text, state) => {
     status.textContent = text;
     for (const name of ["lost", "ended"]) byId("eyebrow").classList.toggle(name, name === state);
@@ -110,7 +110,7 @@ function follow(run, pause) {
         wait = pause;
         show("live", "live");
         const [news] = (await answer.json()).runs;
-        journal = update(run, news, journal);
+        history = update(run, news, history);
         if (run.state.word !== "running") return show("ended", "ended");
       } catch {
         wait = Math.min(wait * 2, LONGEST_PAUSE);
@@ -127,14 +127,8 @@ function follow(run, pause) {
   setTimeout(ask, pause);
 }
 
-/** What the log tells, but for the time of its last entry. */
-function told(run) {
-  const { last, ...rest } = run.journal;
-  return JSON.stringify(rest);
-}
-
-/** Takes in what is new. Texts are built anew only if the log has told more, so that what is selected stays so. */
-function update(run, news, journal) {
+/** Takes in what is new. Texts are built anew only if there are more events, so that what is selected stays so. */
+function update(run, news, history) {
   const families = [...run.families.values()].flat().length;
   const isWhole = news.after === undefined;
   run.take(news);
@@ -149,8 +143,8 @@ function update(run, news, journal) {
     view.draw();
     view.whenRangeChanges();
   }
-  const now = told(run);
-  if (now !== journal && !isNew) byId("details").replaceChildren(...detailsOf(view.runs));
+  const now = JSON.stringify(run.history);
+  if (now !== history && !isNew) byId("details").replaceChildren(...detailsOf(view.runs));
   return now;
 }
 
