@@ -1,4 +1,16 @@
 //! Storage types of tensors, and the stride of their rows.
+//!
+//! Storage is f32, f16 or bf16; sums are f32. Ids, offsets, counts and the structs that kernels share are u32.
+//! `shaders/lib/element.wgsl` hides which of them it is: a binding is `array<Packed>`, `load4` widens, `store4`
+//! rounds to nearest even in integer arithmetic, or by the adapter's own instruction where that is tested to give
+//! the same bytes (`device/half.rs`, `device/widening.rs`). A row has a length and a stride, which is the length
+//! rounded up to a multiple of four. Kernels take any length and write zeros into the padding of their outputs; one
+//! invocation owns four elements of a row at a time.
+//!
+//! `compute_dtype` is the element of activations, their gradients and the weights that layers read. Three things
+//! stay f32 whatever it is: logits, of which only the gradient is rounded, as the factor of two products (in bf16 a
+//! logit of 10 would be off by up to 0.03); the scores of routers and gates, since a rounding would choose other
+//! experts; and the statistics of norms and attention.
 
 /// Storage type of a tensor. Kernels accumulate in f32 whatever it is; it affects memory traffic and rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -38,7 +38,12 @@
 //! | `cli` | the module `cli`, the binary, the progress bar of a run, `train --watch` | clap, ctrlc, httparse, indicatif, pollster |
 //! | `tokenizers` | reading and training `tokenizer.json` ([`data::tokenizer`]); without it, doing so is an error | tokenizers |
 //! | `mpi` | ranks as processes of MPI ([`ranks::mpi`]); without it, being started by `mpirun` is an error | mpi, an MPI library, libclang |
+//! | `parquet` | reading Parquet files of records; without it, doing so is an error | parquet |
 //! | `plots` | `gristmill token-distribution`; without it, the command is an error; implies `cli` | plotters, png, fonts |
+//!
+//! Where a feature is missing, a file with the same interface stands in (`report/bars.rs`, `data/tokenizer/absent.rs`,
+//! `data/records/no_parquet.rs`, `cli/no_plots.rs`, `ranks/no_mpi.rs`), so nothing else depends on features, and what needs one is an
+//! error that names it. `.ci/run` checks that the library builds without them.
 //!
 //! # Examples
 //!

@@ -1,5 +1,9 @@
 //! Ctrl-C and SIGTERM. A run that trains finishes its step and saves; one that does not train yet has nothing to save and ends at
 //! once, whatever it waits for, and takes with it what would refuse the next start.
+//!
+//! What a starting run waits for may be a library that no flag reaches. So the run reports how far it has got
+//! (`Milestone`), and until it trains the first signal ends the process: exit code 130, one line, and the folder of
+//! a new run is removed.
 
 use super::ranks::FIRST_SPEAKS;
 use crate::ranks::launcher;

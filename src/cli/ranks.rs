@@ -1,4 +1,7 @@
 //! Starts the ranks of a run: threads of this process, or the processes that `mpirun` has started.
+//!
+//! An error that all ranks would find is printed by the first alone. Launchers end a job as soon as one process
+//! fails, so the others leave it 2 s to do so.
 
 use crate::error::{Error, Result};
 use crate::ranks::{Ranks, Transport, in_process, launcher, mpi};

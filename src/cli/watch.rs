@@ -2,6 +2,12 @@
 //!
 //! The server has threads of its own and reads the files of the run folder, so a step does nothing for it: neither a slow
 //! browser nor a closed one, nor anything that is sent to the port, can hold a run up.
+//!
+//! The page asks for what follows the last step it knows. A *generation* tells whether bins of its curves have
+//! merged since, in which case it gets everything again. Requests have deadlines, and connections a bound. On
+//! loopback the header `Host` must name this machine, or a foreign name that resolves to it could read the page
+//! (DNS rebinding). When the run has ended and a page has asked lately, the server stays until the page has asked
+//! once more, so that it shows the end.
 
 mod address;
 mod connection;

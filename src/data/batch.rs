@@ -1,4 +1,8 @@
 //! One micro-batch: its tokens, and what is derived from them.
+//!
+//! A window may hold several documents. A batch gives for each token where its document starts and ends within the
+//! window: attention reads no key outside, positions restart, and the loss skips the targets that the rules of the
+//! data exclude.
 
 use std::ops::Range;
 

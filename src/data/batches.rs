@@ -2,6 +2,12 @@
 //!
 //! Micro-batches are numbered as one rank takes them. Where several share a step they are dealt in turns, so what a step learns
 //! from does not depend on how many ranks there are.
+//!
+//! Micro-batch m of data rank r among D is number m · D + r of the run on one rank that accumulates D times as
+//! many. Whatever depends on the number (loss, dropout, balance losses, capacities) is then what it is there, and
+//! sums over ranks are sums over micro-batches. An evaluation takes the micro-batches that one rank would take;
+//! where they cannot be shared evenly, some ranks end with one in which no target counts, so that all replay
+//! equally often.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
 //! One pass over a stream: every token is held against the vocabulary, and every part that a run uses is hashed.
+//!
+//! The hash of a run's data is XXH3 of every token and label, made in the pass that checks the vocabulary anyway:
+//! at the start where data are in memory or short, in the background where long files are mapped. Until that is
+//! done a run knows only the fingerprint of a sample (`statistics.rs`), and checkpoints carry the hash of the one
+//! that the run continues, or none.
 
 use std::hash::Hasher;
 use std::ops::Range;

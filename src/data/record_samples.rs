@@ -1,4 +1,8 @@
 //! The loaders of records: files of JSON or Parquet whose records become samples.
+//!
+//! Three steps: `records` reads JSON or Parquet into objects with their place in the file, `forms` makes tokens and
+//! targets of each (prompts and answers, Alpaca, ready ids, conversations), and this file cuts, packs and counts
+//! them.
 
 use super::codec::Codec;
 use super::config::RecordsConfig;

@@ -1,4 +1,7 @@
 //! Adapter enumeration and selection.
+//!
+//! The ranks of a machine take the adapters of one kind in turns, from `context.device_id` on; a single adapter is
+//! shared by all.
 
 use super::options::GpuOptions;
 use crate::error::{Error, Result};

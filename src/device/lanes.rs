@@ -1,5 +1,11 @@
 //! Probes whether a workgroup is a single subgroup, so that its invocations can share loads by shuffles. No
 //! specification guarantees it, so a kernel tests it when an adapter is opened.
+//!
+//! llvmpipe of Mesa 22 executes a load inside a loop lane by lane, whether the lanes read one address or eight, so
+//! loads and not arithmetic take most of a matmul's time; newer software drivers gain less. In the software tier
+//! each lane therefore loads a different value that all of them need, and shuffles distribute the values
+//! (`shaders/lib/lanes.wgsl`). Where the test fails, `Capabilities::lanes` is 1. Tests run these kernels with and
+//! without shuffles.
 
 use super::gpu::Gpu;
 use super::job::Job;

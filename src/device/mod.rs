@@ -1,9 +1,24 @@
-//! Execution of recordings: the adapter, its buffers and pipelines, replay, and the rings that move data in and out.
+//! Execution of recordings: the adapter, its buffers and pipelines, replay, and the rings that move data in and
+//! out.
 //!
-//! [`Gpu::run`] is the short way for work that runs once, [`Gpu::from_device`] the way onto an application's own device.
+//! The only module that uses wgpu. Nothing here blocks on the device: waiting is a future, and the binary decides
+//! how to run it.
 //!
-//! The only module that uses wgpu. Nothing here blocks on the device: waiting is a future, and the binary decides how
-//! to run it.
+//! **Two levels.** [`Gpu::run`] is one-off work: a closure over a [`Job`] uploads inputs, records kernels and names
+//! the outputs. [`Gpu::prepare_job`] is the same for several replays; kernel tests, benches and `doctor` use it.
+//! The trainer uses what lies below: [`Gpu::make_persistent`], [`Gpu::prepare`], [`Encoder`], and rings that move
+//! data without waiting.
+//!
+//! **An application's device.** [`Gpu::from_device`] takes a device and a queue, reads limits and adapter from
+//! them, and leaves the device's error handlers alone: whatever is created here is created within error scopes.
+//! [`Gpu::bind_persistent`] puts tensors into ranges of the application's buffers, and [`Program::encode`] adds a
+//! recording to its command encoder. The polling thread starts with our first submission, so an application that
+//! submits by itself never has one; with [`Polling::Application`] there is never one.
+//!
+//! **Checks of drivers.** wgpu has Vulkan drivers check every access to a buffer. `context.robust_buffers: False`
+//! leaves that out. Shaders composed with naga's checks count on the driver's, so such a device refuses them. The
+//! backend's own validation layers are off unless `context.validation` or `WGPU_VALIDATION=1` asks for them, as
+//! `.ci/run` does.
 
 mod adapter;
 mod buffers;

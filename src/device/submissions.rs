@@ -3,6 +3,9 @@
 //! One thread polls the device, from the first submission on; all other waiting is a future that this thread wakes.
 //! wgpu's callbacks run on that thread, or on one that requests a callback for work already completed. In a browser the
 //! event loop does both. With [`Polling::Application`] there is no thread, and the application's polls wake the futures.
+//!
+//! The host runs up to three submissions ahead of a GPU. A software adapter executes a submission inside the submit
+//! call, so there the host is never ahead. A wait for the device ends with an error after `context.hang_timeout`.
 
 use super::gpu::Fault;
 use super::polling::poll;

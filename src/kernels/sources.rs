@@ -1,4 +1,8 @@
 //! The registry of shader files: ours, embedded from `shaders/`, and those that a user adds.
+//!
+//! A user's files are composed, validated and compared with the recording as ours are, but at run time: bindings or
+//! a params struct that do not fit are an error of `Gpu::prepare`. Unlike ours they keep the bounds checks that
+//! wgpu injects, since no test here has run them.
 
 use crate::error::{Error, Result};
 use include_dir::{Dir, include_dir};

@@ -1,4 +1,11 @@
 //! What routers carry from step to step.
+//!
+//! Three buffers with a row per layer. The *tally* is cleared with the gradients, added to by every micro-batch and
+//! read back with `StepState`. The *bias* of the choice changes in the update, towards experts with less than the
+//! mean load; a checkpoint holds it among the weights, as `model.layers.L.mlp.gate.e_score_correction_bias`, which
+//! weights of another origin may lack and a resumed run needs. The *capacities* change only where there are hot
+//! experts, by the choices of the step, and are saved with the moments, as `expert_capacities.L`. Neither changes
+//! on overflow. An expert that becomes hot gets more rows, not other weights.
 
 use super::config::{HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
 use crate::element::Element;

@@ -5,6 +5,9 @@
 //!
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
+//!
+//! PanGu-α's last layer projects its queries from a table of positions (`Gpt::queries`): its q is a product of its
+//! own, joined with k and v to the packed row, and all that follows is the ordinary layer.
 
 use super::config::{Activation, LowRank};
 use super::context::{DropoutSite, ForwardContext, Mode};

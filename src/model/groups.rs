@@ -3,6 +3,8 @@
 //! A pattern is a regular expression that may match anywhere in a name. Each parameter has its path in the model
 //! (`layers.0.attention.wqkv`), the Hugging Face names of its pieces (`model.layers.0.self_attn.q_proj.weight`) and the
 //! name of Megatron, which MindSpore Transformers uses (`decoder.layers.0.self_attention.linear_qkv.weight`).
+//!
+//! MindFormers takes substrings and globs instead.
 
 use super::names::megatron_name;
 use super::parameters::{Role, Spec, UpdateRule};

@@ -1,7 +1,19 @@
 //! Multi-head latent attention, up to the packed heads that ordinary attention takes.
 //!
-//! Letters, besides those of [`gpt`](super::gpt): Q and K the ranks of the latent vectors, P and R the widths of the parts of
-//! a head that stay and that rotate, V that of a value.
+//! ```text
+//! h (N, D) -- wqkv --> [c_q | c | k_rope] (N, Q + K + R); without a rank of the queries [q | c | k_rope]
+//! c_q -- q_norm -- w_uq --> q (N, H (P + R))
+//! c -- kv_norm -- w_ukv --> kv (N, H (P + V))
+//! q, kv, k_rope -- heads --> [q_nope | rot(q_rope)] [k_nope | rot(k_rope)] [v] (N, H (2 P + 2 R + V)) -- attention
+//! ```
+//!
+//! Letters, besides those of [`gpt`](super::gpt): Q and K the ranks of the latent vectors, P and R the widths of
+//! the parts of a head that stay and that rotate, V that of a value.
+//!
+//! The cache of generation holds expanded keys and values, H (P + R + V) numbers for each token and layer, so
+//! decoding uses the kernel of other models. The latent vectors would be K + R numbers, 71 times less at
+//! DeepSeek-V3's sizes (576 instead of 40,960), at the price of products with w_ukv at each step or a decoding
+//! kernel of its own.
 
 use super::config::LatentAttention;
 use super::context::ForwardContext;

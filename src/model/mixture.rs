@@ -1,7 +1,24 @@
 //! A mixture of experts as the feed-forward network of a layer.
 //!
-//! Letters: N tokens, E experts of which each token visits k, D width, F inner width of an expert, S that of the shared
-//! expert, R rows of all experts.
+//! ```text
+//! h (N, D) -- router --> logits (N, E) -- route --> ids, gates (N, k), scores (N, E)
+//!      scores, ids -- balance --> the gradient of the balance losses (B, E), added by route's backward
+//!      ids -- place --> counts (E), offsets (E + 1), places (N k), sources (R)
+//!      counts -- tally --> choices and drops of the step
+//!      gates, places -- renormalise_gates --> gates (N, k), under TopkRouterV1 with capacities
+//!      offsets -- work_list --> tiles, grids
+//! h -- permute --> (R, D) -- w_gate_up --> (R, 2 F) -- swiglu --> (R, F) -- w_down --> (R, D) = rows
+//! x, rows, gates -- combine --> x + sum of gate * row (N, D) -- + the shared expert, through row_gate if it has a gate
+//! ```
+//!
+//! Letters: N tokens, B sequences, E experts of which each token visits k, D width, F inner width of an expert, S
+//! that of the shared expert, R rows of all experts.
+//!
+//! Balance losses act through the scores, not through the choice: the router's backward adds their gradient, times
+//! loss scale / accumulation, even where nothing uses the gates. The metric `loss` is the cross-entropy of the next
+//! token alone; `load_balancing_loss` and `z_loss` are reported beside it with their factors, `mtp_loss` without.
+//! Evaluation has neither balance losses nor a tally, and experts have the capacities of training. Generation is
+//! always dropless, because a text must not depend on the others in its batch.
 
 use super::config::{BalanceLosses, MixtureConfig, ModelConfig};
 use super::context::{DropoutSite, ForwardContext, Training};

@@ -4,6 +4,8 @@
 //! (`layers.0.attention.wq`) and by Megatron's (`decoder.layers.0.self_attention.linear_qkv`). A pattern is a regular
 //! expression that must match from the start of a name or from a part of it: `wq`, `attention.wq` and `.*wq` mean the same.
 //! The original matches the last part alone, PEFT the last part or the whole.
+//!
+//! MindFormers descends no further where a pattern matches a group of layers.
 
 use super::config::{FactorInit, LowRank, ModelConfig};
 use super::groups;

@@ -4,6 +4,8 @@
 //! fills the typed struct of the forward pass with what the callback returns. Arena layout, parameter groups,
 //! initialisation, counting and checkpoints iterate over the same specs ([`Gpt::describe`]); none of them has a list of
 //! its own.
+//!
+//! The order is also that of the arenas and of the random streams of initial weights.
 
 mod adapter;
 mod feed_forward;

@@ -1,4 +1,9 @@
 //! Which rank owns which part of the parameters, and in which portions gradients are exchanged.
+//!
+//! A bucket is a range of a segment of at least 16 MiB that ends with a parameter, in the order of the layers, so
+//! that the gradients of the last layers are exchanged while the backward pass of earlier ones runs. It is divided
+//! among its *owners*, in multiples of 128 elements or, under Muon, between matrices. Owners may be fewer than all
+//! replicas; then blocks of owners sum their parts among each other, too.
 
 use super::arena::{ArenaLayout, Kind, Segment};
 use super::parameters::UpdateRule;

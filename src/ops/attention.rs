@@ -1,4 +1,9 @@
 //! Scaled dot-product attention with grouped queries, forward and backward, without a matrix of scores.
+//!
+//! Masked scores are finite, so that the difference of two is never NaN. ALiBi subtracts slope · (i - j) from a
+//! score (condition `alibi`). The slope follows from the head's number and the number of heads, which the params
+//! hold already, so the shader computes it. Only distances count, so windows, documents and caches need nothing
+//! more.
 
 mod plan;
 

@@ -1,4 +1,8 @@
 //! Dropout with counter-based random bits: masks are recomputed, never stored.
+//!
+//! Forward, backward and recomputation draw the same Philox words from seed, site, micro-batch and element. The
+//! micro-batch is counted on the device, from `StepState`, so a replayed recording draws new masks, and a resumed
+//! run those that it would have drawn.
 
 use super::per_item;
 use super::step_state::StepState;

@@ -1,4 +1,13 @@
 //! The global norm of the gradients, their overflow flag, and the decisions of a step.
+//!
+//! A micro-batch's loss is a mean over its own targets, so tokens of micro-batches with few targets weigh more.
+//! With `calculate_per_token_loss` ([`StepRules::tokens`]) the loss of each micro-batch is divided by all its
+//! tokens, and here, where the targets of the whole step are known, gradients are multiplied by tokens / targets,
+//! those of multi-token prediction included. Balance losses are not per token, so the settings refuse the two
+//! together.
+//!
+//! Clipping multiplies by `min(1, max_norm / (norm + 1e-6))`, as in PyTorch. MindFormers multiplies by `max_norm /
+//! (max_norm + 1e-6)` even below the bound.
 
 use super::step_state::{LossState, StepState};
 use super::{fold, per_row};

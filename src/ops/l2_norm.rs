@@ -1,4 +1,9 @@
 //! Rows divided by their length, as those of the head of Baichuan 2 (Yang et al., 2023).
+//!
+//! Where the head divides each row by its length (`head_epsilon`), this writes the divided rows in each
+//! micro-batch, the loss reads them as its head, and their gradient is led back to the table's. Checkpoints hold
+//! the table itself, since training goes on from its lengths. A row is divided by the root of its sum of squares
+//! plus 1e-5, as in MindFormers; the published code has no epsilon.
 
 use super::per_row;
 use crate::element::Element;

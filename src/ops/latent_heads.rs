@@ -1,5 +1,11 @@
 //! The heads of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1): packed queries, keys and values
 //! from their parts, with the rotation of the parts that encode positions.
+//!
+//! One kernel assembles the rows and rotates on the way. It reads and writes each element once, which is little
+//! beside the products. What needs no assembling costs more: products that write into the rows would compute the
+//! gaps for k_rope as well, a third of the keys at DeepSeek's sizes, and attention that reads keys from two tensors
+//! would hold two pointers and two shapes in kernels that are at the limit of their registers. Nothing is saved for
+//! the backward, since a rotation is undone by its angles.
 
 use super::heads::HeadLayout;
 use super::per_item;

@@ -1,4 +1,8 @@
 //! The loss scale of the next step, if it adapts to overflows.
+//!
+//! Recorded after `grad_norm`. It writes the scale of the next step into `StepState` and keeps here the one that
+//! the step used, which logs and `metrics.jsonl` show, and the counters, which a checkpoint holds. The settings
+//! make the list of windows, and refuse a `max_scale_window` whose list would start with a window of 0 steps.
 
 use super::step_state::StepState;
 use crate::element::Element;

@@ -1,4 +1,8 @@
 //! Muon (Jordan et al., 2024): each matrix is updated by its orthogonalised momentum.
+//!
+//! q, k and v are orthogonalised separately and in f32, for any model; MindFormers' Muon is for latent attention,
+//! in bf16, with clipping of the attention logits. Each expert's matrices are orthogonalised separately. Routers
+//! stay with AdamW: like a head, a router scores a list of items and does not map one feature space to another.
 
 use super::grad_norm::StepTensors;
 use super::matmul::{Epilogue, Layout, matmul};

@@ -1,4 +1,11 @@
 //! Stochastic rounding of updated weights that are stored in bfloat16 (`shaders/lib/rounding.wgsl`).
+//!
+//! The optimizers widen a weight, update it in f32 and round it to one of its two neighbours, by bits that Philox
+//! draws from the seed, the number of the update and the weight's place in the arena. Rounding to nearest would
+//! lose every update below half the distance between neighbours. The place depends on the segments, and so on the
+//! adapter's largest binding. Ranks that hold some of the experts number them as one rank that holds the whole
+//! model (`model/places.rs`). Checkpoints hold these weights as BF16, which is exact; initial and loaded weights
+//! are rounded to nearest.
 
 use crate::element::Element;
 use crate::record::Tensor;

@@ -1,4 +1,8 @@
 //! The router: which experts a token visits, and with which gates.
+//!
+//! Exactly `topk_group` groups of experts are kept, ties going to the lower index, and experts outside are never
+//! chosen. MindFormers keeps every group as good as the last one, and sets the scores of the others to 0, which can
+//! exceed a biased score.
 
 use super::balance::BalanceGradient;
 use super::per_row;

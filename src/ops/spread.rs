@@ -3,6 +3,11 @@
 //! Every rank places the choices of its own tokens in rows, sorted by expert, so the rows for the experts of a rank are
 //! consecutive. They are sent there, and the results return the same way. The ranks learn the counts of each other first; how many
 //! rows move is decided on the devices, and tensors are as large as they can become.
+//!
+//! The order matters: ranks gather their offsets, exchange rows, and receive them by expert and then by rank, which
+//! is the order that the work list wants; the host puts them there on the way. Only rows that came move. The
+//! backward of each exchange is the other one. The shared expert is computed up to its last product while rows
+//! return. Routers are on every rank, and their tallies are summed before biases and capacities change.
 
 use super::permute::{PlacementConfig, RowAllocation, Slots};
 use crate::element::Element;

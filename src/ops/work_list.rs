@@ -1,4 +1,9 @@
 //! The tiles of grouped products, computed on the device from the number of rows of each expert.
+//!
+//! The host does not know how many rows an expert has when it encodes a dispatch, so the device reads the grid from
+//! a buffer. Rows of each expert are cut into tiles of one height, so the work is that of the rows there are, not
+//! that of the busiest expert. Weight gradients have a workgroup for each tile of each expert's matrix instead,
+//! which iterates over that expert's rows.
 
 use super::matmul::{Layout, Problem, Tile};
 use crate::element::Element;

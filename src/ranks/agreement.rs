@@ -1,6 +1,10 @@
 //! What the ranks of a run decide together: whether each of them succeeded, and what the first one found.
 //!
 //! All ranks make the same calls in the same order, as with every exchange. A single rank exchanges nothing.
+//!
+//! `Ranks::agree` passes on a result if all succeeded, and otherwise makes the first rank's error that of all.
+//! `Ranks::from_first` lets the first rank alone do something and tells the others what came of it. A run agrees
+//! after each stage of its start, so a fault is one line and one exit code wherever it occurs.
 
 use super::collectives::{broadcast, gather};
 use super::{Group, Ranks, Transport};

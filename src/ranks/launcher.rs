@@ -1,4 +1,8 @@
 //! Whether `mpirun` or another launcher of MPI has started this process, with how many others.
+//!
+//! Launchers set variables with the number of processes, so a run without one needs no MPI, and a program without
+//! the feature can say what it lacks. If MPI then connects another number, as with an `mpirun` of another library,
+//! each process would train by itself in the same folder, so that is an error.
 
 use std::env;
 

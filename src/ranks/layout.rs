@@ -1,4 +1,7 @@
 //! How the ranks of a run share its work.
+//!
+//! Ranks that share matrices (`model`), layers (`pipeline`) or sequences (`context`) have a place in the numbering
+//! and are not built. They will add groups here and change none that is there.
 
 use super::Group;
 

@@ -1,11 +1,26 @@
-//! Several ranks of one run: who they are, and how bytes get from one to another.
+//! Several ranks of one run: who they are, and how bytes get from one to another. Knows no devices, no tensors and
+//! no settings.
 //!
-//! A [`Transport`] connects a rank with the others: [`in_process`] over channels between threads, [`mpi`] between processes, with
-//! the feature `mpi`. [`collectives`] are built on it, with sums in the order of the ranks: a result is the same in every run, on
-//! every rank and over every transport. [`Ranks`] is what a run holds: a thread that owns the transport and does one job after the
-//! other. [`Layout`] says how the ranks share the work of a run, and which [`Group`] a rank exchanges what with.
+//! A [`Transport`] connects a rank with the others. It has one function, `exchange`, which sends to some ranks,
+//! receives from some and returns when both are done: [`in_process`] over channels between threads, which every
+//! test can use, and [`mpi`] between processes, with the feature `mpi`. [`collectives`] are built on it. [`Layout`]
+//! says how ranks share the work of a run, and which [`Group`] a rank exchanges what with.
 //!
-//! Knows no devices, no tensors and no settings: it moves bytes.
+//! **Sums are ours**, not MPI's, which may add in any order: a sum is the same on all ranks, in every run and over
+//! both transports.
+//!
+//! **One thread** per rank owns the transport and does the jobs submitted to it ([`Ranks`]), one after the other,
+//! beside the device. All ranks submit matching jobs in the same order. The thread also initialises and finalises
+//! MPI, which so has to allow calls from a single thread only.
+//!
+//! **Ends.** A rank that ends, by an error, a panic or a kill, ends the others. In process its channels close, and
+//! the next exchange with it fails with a line that names it, also on ranks that only waited for one that failed
+//! because of it. Under MPI the process prints its line and calls `MPI_Abort`; `mpirun` notices one that was
+//! killed.
+//!
+//! A rank that hangs without ending is waited for without limit. No limit can tell it from one that takes long
+//! (compiling kernels, reading data, a slow disk, a debugger), and giving up would end a sound run. A batch job has
+//! its own time limit.
 
 mod agreement;
 pub mod collectives;

@@ -1,4 +1,6 @@
 //! How to wait for what must be asked for.
+//!
+//! MPI's own busy wait would take a core from a software adapter that computes.
 
 use std::time::{Duration, Instant};
 

@@ -2,6 +2,23 @@
 //!
 //! A recording says what is exchanged, how and with whom; the device cuts its replay there. Between the place where an exchange
 //! starts and the first dispatch that needs its result, other dispatches run meanwhile.
+//!
+//! Like dispatches they are plain data: they are in the golden text of a recording, in its memory plan and in a
+//! forecast, and no transport is needed to write them. A group of one rank leaves none, so one rank replays what it
+//! would without any of this.
+//!
+//! `Exchange::settle` finds where a result is needed: at the first later dispatch that uses the buffers it is
+//! written to. So an op that is recorded between an exchange and the reader of its result is overlapped with it.
+//! Sums of gradients start directly after the last dispatch that adds to them, which is found in the recording too
+//! (`Recorder::exchange_once_complete`).
+//!
+//! | collective | what it exchanges |
+//! |---|---|
+//! | `AllReduce` | sums of gradients; of losses, tallies and norms |
+//! | `ReduceScatter` | sums of gradients, of which each rank keeps its part |
+//! | `AllGather` | what each rank has updated; partial sums of the norm; offsets of experts' rows |
+//! | `Rows` | rows on their way to the ranks of their experts, and back: as many as the devices have counted |
+//! | `Send`, `Receive` | nothing yet; they are for the stages of a pipeline |
 
 use super::recording::Dispatch;
 use super::span::Span;

@@ -1,4 +1,7 @@
 //! The load of experts in a step, as counted on the device, and the metrics that follow from it.
+//!
+//! The drop rate that is shown is the share of the step's choices that were dropped. MindFormers' estimate, from
+//! the load of the last micro-batch, is in `metrics.jsonl` as well; on several ranks from the last one of each.
 
 /// The load of all experts in a step.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,6 +2,18 @@
 //! report page.
 //!
 //! Nothing here knows the trainer: functions take the numbers of a step and show them, and the page reads what they left.
+//!
+//! `metrics.jsonl` is the one record of a run: a [`metrics::StepMetrics`] is a line of it, and whatever else shows
+//! a step is a view of that line. The trainer builds it on the first rank once the step and its evaluation have
+//! arrived, and hands it to a list of instruments ([`instrument`]), in the order of MindFormers' callbacks: loss
+//! lines and the bar, norms, lines of `monitor_config`, drop rates, files about experts, event files,
+//! `metrics.jsonl`. The report page and `--watch` read the files of the run folder alone.
+//!
+//! An instrument never fails a run: its first error is one notice, and it is handed the later steps all the same.
+//! Files that grow are `durable::AppendFile`s. A resumed run first cuts each of them behind its checkpoint's step.
+//!
+//! On the console a step has one of three forms: the bar of a terminal, plain lines, or MindFormers' lines where
+//! the file names `MFLossMonitor`. `log.txt` always has the last.
 
 mod bars;
 pub(crate) mod events;

@@ -1,4 +1,9 @@
 //! The micro-batches of a step: those that a rank accumulates, and `as_single`, which does the work of several devices on one.
+//!
+//! A rank accumulates `micro_batch_interleave_num` times `micro_batch_num` where there are pipeline stages, times
+//! `gradient_accumulation_steps` where there are none, and with `as_single` times `data_parallel`. In data-parallel
+//! mode (`parallel_mode: 0`) gradients accumulate as in the other modes; MindFormers takes
+//! `gradient_accumulation_steps` as 1 there.
 
 use super::engine::{MAX_SIZE, Source};
 use super::sections::parallel::{Distribution, culprit};

@@ -2,6 +2,11 @@
 //!
 //! Where ranks hold a part of a parameter each, a tensor is put together from *cells*: the elements of its rows as the arena has
 //! them, with their padding. A [`Run`] is some of them that one rank holds.
+//!
+//! Checkpoints hold what `transformers` computes the same from. A `Piece` of a `Spec` has a tensor's name and how
+//! it differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in interleaved pairs
+//! are permuted into Hugging Face's halves, except in GLM, whose files have pairs too; Bloom's files have q, k and
+//! v head by head.
 
 use super::tensor_file::TensorInfo;
 use super::weight_files::WeightFiles;

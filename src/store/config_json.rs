@@ -6,6 +6,9 @@
 //! derive the facts. It is not compared with our own export of the model, which names one class among several that compute the same.
 //!
 //! Files of our own that carry a note are of models that no class computes. These are compared with our export.
+//!
+//! A key that is neither a fact nor known to decide nothing is refused. Where no class computes what our export
+//! holds, its `config.json` and the log say what the nearest one lacks (`hugging_face/architecture.rs`).
 
 mod class;
 mod classes;

@@ -3,6 +3,8 @@
 //! In each round every rank writes the next tensor of its file: it receives the parts that others hold, and sends those that it
 //! holds of what they write. So a rank has one tensor in memory and its parts of others, and all files grow at once. What a rank
 //! holds whole it streams from its device, and nothing is exchanged.
+//!
+//! A rank whose disk or device fails goes on sending, and the agreement at the end drops the checkpoint.
 
 use super::arena_tensors::{ArenaTensor, Run, TakeRow};
 use super::holdings::{Content, Holding, written};

@@ -1,4 +1,7 @@
 //! Which ranks hold what of the tensors of a checkpoint, and which of them writes each.
+//!
+//! A tensor is written by a rank that holds it whole, the one with the fewest bytes so far; one that nobody holds
+//! whole, by any rank.
 
 use super::arena_tensors::{ArenaTensor, Run};
 use super::router_tensors::RouterTensor;

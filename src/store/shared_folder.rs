@@ -1,4 +1,7 @@
 //! Folders that all ranks of a run must see.
+//!
+//! The first rank begins the folder of a checkpoint and commits it once all have written. A rank that does not see
+//! the first one's mark there is on another file system, and says so.
 
 use super::OUTPUT_DIR;
 use crate::durable::read_error;

@@ -1,4 +1,16 @@
 //! Where a run stood when its checkpoint was written, apart from the tensors: `trainer_state.json`.
+//!
+//! `decisions` are the keys whose rows decide the shape of the model or the numbers of the run, as JSON by path,
+//! and what `train/resume.rs` adds from the data: lengths of schedules in steps, where rates depend on them, and
+//! the id of the end-of-document token. A run resumes only if all are equal, and the data too; an error names up to
+//! four that differ, with both values. A key that the checkpoint's version did not know is compared with its row's
+//! default. Counters are those of one rank that accumulates the micro-batches of all, so nothing here says how many
+//! ranks wrote it.
+//!
+//! Older formats are refused: continue with the version that wrote the checkpoint, or start a run from its weights
+//! with `--load_checkpoint`. Format 1 had fields for model, seed and schedule instead of `decisions`; 2 held
+//! interleaved heads as the device does, and Mixtral's experts under other names; 3 had no place for a loss scale
+//! that adapts.
 
 use std::collections::BTreeMap;
 use std::fs;

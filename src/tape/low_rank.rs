@@ -2,6 +2,9 @@
 //!
 //! They are ops of their own, so that a layer that is recomputed repeats the product with A without the product that it is
 //! added to. The dropped input of A is not kept: its backward draws the mask again.
+//!
+//! All A of a matrix are one product of k · r columns, r rounded up to 4; each B adds its product to a range of the
+//! result, in place.
 
 use super::{Parameter, Tape, Var};
 use crate::ops::add::add;

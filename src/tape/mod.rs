@@ -4,6 +4,9 @@
 //! [`Tape::backward`] runs the closures in reverse. A closure refers to activations by [`Saved`] handles, never by
 //! tensors: what a handle stands for may have been dropped after the forward pass and be recorded again
 //! ([`recompute`](Tape::recompute)). The tape knows no parameter names and no configuration.
+//!
+//! [`Tape::result`] runs the closure if the result has a gradient by then. [`Tape::always`] runs it in any case,
+//! which a router needs: it may add balance losses to the objective although nothing uses its gates.
 
 mod grouped;
 mod head;

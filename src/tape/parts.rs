@@ -1,4 +1,7 @@
 //! Ranges of the columns of a value, as values of their own.
+//!
+//! For products that compute at once everything that depends on a value, as the first one of latent attention: a
+//! norm reads a range of columns, and each part writes its range of the gradient.
 
 use super::{Tape, Target, Var};
 use crate::ops::add::add;

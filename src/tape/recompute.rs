@@ -5,6 +5,11 @@
 //! kernels run on the same values, and the results are bit-identical. An op here is what was recorded between two borders: a
 //! scope is entered or left, or a result is returned. It reads buffers that earlier ops made, and makes those that were
 //! created meanwhile. An op in place makes none: it belongs to the op that made the buffer it writes.
+//!
+//! It happens where the backward pass first reads a result, once; what it does not read, such as the last product
+//! of a block, is not launched again. What a router decided and what is counted is kept (`Tape::keeping`), never
+//! decided or counted twice; dropout draws the same words. `Block::layer` runs each layer so and keeps its result;
+//! `ModelConfig` says what else is kept, by the paths of `model/config/operator.rs`.
 
 use super::{Tape, Var};
 use crate::record::{BufferId, Position, Recorder, Tensor, TransientId};

@@ -1,4 +1,10 @@
 //! The arenas of a run: weights, their copies, gradients and moments, in the same layout.
+//!
+//! The optimizer updates f32 weights; where layers read 16 bits, the recording `copy` rounds them into an arena of
+//! copies after each update. With `optimizer.stochastic_rounding` the weights that layers read in bfloat16, norms
+//! and biases too, are in bfloat16 alone, and there are no copies of them (`ops/rounding.rs`). What is frozen has
+//! no gradients and no moments and is stored as layers read it, so a checkpoint then holds 16 bits of it, which is
+//! what the run computed with.
 
 use super::sharing::Sharing;
 use crate::element::Element;

@@ -9,6 +9,8 @@
 //! gradient, 16 bytes a parameter, beside 6 FLOPs a parameter and token. On a device that does 100 FLOPs in the time of one byte
 //! that is the work of 256 tokens. Recomputation must be ahead by 5 %. So it serves micro-batches of fewer than two thousand
 //! tokens, and runs that fit in no other way; otherwise the largest micro-batch is taken that fits without.
+//!
+//! Candidates are a list of `Recomputation`s with growing work, so that other kinds can be added.
 
 mod recomputation;
 mod search;

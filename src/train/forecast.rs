@@ -1,4 +1,18 @@
 //! The memory and work of a run, computed from its recordings alone, without a device.
+//!
+//! All buffers of a run follow from its recordings: arenas, tables, the pool, staging, and for a while what wgpu
+//! keeps of initial weights on their way. `gristmill plan` prints these parts; `context.max_device_memory` is
+//! compared with their sum at its peak.
+//!
+//! **Ranks that are not there.** A recording is written for a layout, without its ranks. So memory and bytes are
+//! those of the rank that owns most; rows for experts are taken to be chosen equally often. The time of a step is a
+//! replay on two clocks (`forecast/timeline.rs`): the device's, on which launches take time by the FLOPs of their
+//! products, and the link's, on which one exchange follows the other. So what hides behind what is decided by the
+//! recording and not by a model of it.
+//!
+//! Pipeline stages and parts of matrices have no recordings yet. `forecast/share.rs` makes a plan of one stage with
+//! narrower matrices and records that; activations of micro-batches under way, sums between matrices, rows between
+//! stages and the bubble are formulas (`forecast/ranks.rs`), which the output marks.
 
 mod ranks;
 mod share;

@@ -1,4 +1,8 @@
 //! Where the parameters of a run lie on each of its ranks.
+//!
+//! So saving and loading need no negotiation. Loading needs no exchange at all: each rank reads the rows that it
+//! holds. A new way to spread parameters needs a share in `Spec`, or ranges held in an arena, and nothing in the
+//! code of checkpoints.
 
 use super::arenas::Arenas;
 use super::recordings::{Recordings, held_by};

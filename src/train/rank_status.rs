@@ -1,7 +1,10 @@
 //! What each rank tells the others after a step: what has arrived there, and whether the run must end or save.
 //!
 //! Results of a step reach the host of each rank at another moment, and a signal reaches one rank alone. Ranks that acted upon
-//! them at once would leave the others waiting. So ranks exchange their status after each step, and act on what follows from all of them, which is the same on each.
+//! them at once would leave the others waiting. So ranks exchange their status after each step: every rank tells the first one which
+//! step has arrived, whether it was interrupted and whether something failed, and is told what holds for all. Steps are judged and
+//! reported once they have arrived on all ranks. The result is awaited after the next step. It is there by then, because exchanges
+//! are made in order, so this costs nothing but its messages.
 
 use crate::error::Result;
 use crate::ranks::collectives::broadcast;

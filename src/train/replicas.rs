@@ -5,6 +5,10 @@
 //! fingerprints of its weights on the device, in a recording of its own that steps do not replay, and the first rank compares
 //! those of what several hold. What one rank holds alone, its part of sharded weights or of spread experts, has nothing to be
 //! compared with.
+//!
+//! Sums of hashes are integers, so they are exact in any order. Ranks that hold the same elements of a tensor must
+//! have the same sums, or the run ends with the first tensor that differs, and the last good checkpoint stays.
+//! Moments are not compared, since a difference shows in the weights one update later.
 
 use super::arenas::Arenas;
 use super::recordings::persistent;

@@ -1,4 +1,6 @@
 //! When checkpoints are due by the clock.
+//!
+//! The clocks of ranks differ, so one decides, and a checkpoint by the clock comes a step later than on one rank.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,14 @@
 //! How the ranks of a run share the gradients and the optimizer's work, as exchange points of its recordings.
+//!
+//! | sharded | gradients | what a rank holds | weights |
+//! |---|---|---|---|
+//! | nothing | summed once a step | everything | every rank updates all |
+//! | moments and master weights (ZeRO stage 1) | reduce-scattered once a step | its part of the moments, and of f32 weights that layers do not read | each rank updates its part; the parts are gathered |
+//! | gradients, too (stage 2) | in a buffer per bucket from its first gradient to the end of its exchange; reduce-scattered in every micro-batch | its part of the sums as well | the same |
+//! | weights, too (`parallel_optimizer_comm_recompute`) | the same as without | its part of what layers read as well | a bucket is gathered before the first dispatch that reads it, and again in the backward pass, while the dispatches of the bucket before run (`buckets.rs`) |
+//!
+//! The norm is computed in shares and the partial sums are gathered, so every rank clips by the same number and
+//! finds the same overflow.
 
 use crate::element::Element;
 use crate::model::ExpertState;

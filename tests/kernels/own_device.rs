@@ -1,4 +1,6 @@
 //! Kernels on an application's own device, in its buffers and its command encoder.
+//!
+//! They are used as given; a range or a usage that does not fit is one line.
 
 use gristmill::device::{Gpu, GpuOptions, Guard, Polling, Reader};
 use gristmill::element::Element::F32;

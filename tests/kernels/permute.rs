@@ -1,4 +1,6 @@
 //! permute and combine against the f64 reference.
+//!
+//! With or without safe tokens, recomputed or not, the bits are the same.
 
 use crate::lab::{Bits, Case, allowed, check, sum};
 use crate::placement::reference_rule;

@@ -1,4 +1,6 @@
 //! The row that each choice of a token gets: the device's counting sort against the reference, and its properties.
+//!
+//! Rows are within capacity, in order, and the same in every run; ties go to the lower index.
 
 use crate::lab::{Case, check};
 use ::reference::permute as reference;

@@ -1,4 +1,7 @@
 //! What a run prints where stderr is no terminal.
+//!
+//! Plain lines, or MindFormers' where the file names its monitor. A complete run saves its end, and says what it
+//! leaves and where it goes on.
 
 use crate::launch::{gristmill, run};
 use crate::place::Place;

@@ -1,5 +1,8 @@
 //! Errors in the folders, checkpoints and disks of a run: exit code 2 and one line with the culprit and the remedy, while
 //! existing files stay intact.
+//!
+//! A byte of the data that changed, anywhere, is noticed when a run resumes; a panic of a library on a file is a
+//! line.
 
 use crate::launch::{assert_refused, in_repository, program, run};
 use crate::place::Place;

@@ -1,4 +1,6 @@
 //! What `monitor_config` prints.
+//!
+//! The lines have the numbers of `metrics.jsonl`; the names of what can be watched are printed without an adapter.
 
 use crate::launch::{run, without_adapter};
 use crate::place::Place;

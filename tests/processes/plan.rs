@@ -1,4 +1,7 @@
 //! `gristmill plan`, `gristmill doctor` and the help of every command.
+//!
+//! A plan for ranks that are not there has memory, bytes, time and warnings; degrees that do not fill them are one
+//! line. The keys that `--fit` prints can be pasted.
 
 use crate::launch::{gristmill, run, without_adapter};
 

@@ -1,4 +1,7 @@
 //! `gristmill report`, and the page that a run leaves.
+//!
+//! No text of a run can become markup, a run by an older version is drawn too, and the report of a foreign folder
+//! shows no file outside of it.
 
 use crate::browser::{Browser, file};
 use crate::launch::{Ended, assert_refused, gristmill, run};

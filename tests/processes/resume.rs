@@ -1,4 +1,7 @@
 //! A run that was killed or interrupted and then resumed equals, bit for bit, the run that was never stopped.
+//!
+//! `meta.json` names a checkpoint that is there, also after a kill; an interrupt before the first step leaves no
+//! run folder.
 #![cfg(unix)] // other systems treat signals, killed processes and renamed folders differently
 
 use crate::launch::{end, run, start, train_gpt};

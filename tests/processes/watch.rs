@@ -1,4 +1,6 @@
 //! `--watch`: a run is served while it trains, and goes on whatever happens to its page.
+//!
+//! The page sees the run's end; a port in use, idle connections and garbage do not disturb the run.
 
 use crate::launch::{assert_refused, end, run, start};
 use crate::place::Place;

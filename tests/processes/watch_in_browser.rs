@@ -1,4 +1,6 @@
 //! A run that browsers watch until they are killed.
+//!
+//! Two pages show losses of `metrics.jsonl`, an open page shows the end, and killing a browser changes no loss.
 
 use crate::browser::{Browser, Page};
 use crate::launch::{end, run, start};

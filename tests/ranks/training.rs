@@ -1,4 +1,7 @@
 //! Whole runs of the program on two ranks.
+//!
+//! Threads and processes of MPI train bit for bit alike; processes that differ, or whose data do, are one line; an
+//! interrupt before the first step ends all and leaves no run folder.
 
 use crate::runs::{Setup, metrics, newest_checkpoint};
 use std::collections::BTreeMap;

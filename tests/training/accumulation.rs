@@ -1,4 +1,6 @@
 //! A step on several micro-batches equals the step on one large batch.
+//!
+//! Also per token where targets are masked unevenly.
 
 use crate::runs::{Setup, Weights, new_trainer, relative_distance, tensors};
 use gristmill::ops::step_state::StepState;

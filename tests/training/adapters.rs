@@ -1,4 +1,6 @@
 //! Low-rank adapters: against the f64 trainer, what they take, how they are saved, loaded and merged.
+//!
+//! Only adapters have gradients and moments; merged weights evaluate the same; the files have PEFT's names.
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::{

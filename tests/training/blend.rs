@@ -1,4 +1,6 @@
 //! A run on a blend of two tokenized sources: stopped and resumed it equals, bit for bit, the run that was never stopped.
+//!
+//! The source of a sample depends on its number alone.
 
 use crate::runs::{Setup, metrics, newest_checkpoint};
 use gristmill::data::tokenize::train_tokenizer;

@@ -1,4 +1,6 @@
 //! What an evaluation reports beside its loss.
+//!
+//! Accuracy counts the targets that have the first of the largest f64 logits.
 
 use crate::runs::{Setup, new_trainer, reference_shape, tensors};
 use pollster::block_on;

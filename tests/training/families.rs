@@ -1,5 +1,7 @@
 //! Bloom, Baichuan, WizardCoder and PanGu-α, each by a file in the original's dialect that is shrunk by overrides only, against
 //! an f64 run of the whole trainer.
+//!
+//! Their parts run on each tier and in 16 bits.
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;

@@ -1,4 +1,6 @@
 //! The memory that a plan forecasts is the memory that training takes.
+//!
+//! Within 5 %, at the peak and in training, also of ranks with the staging of their exchanges.
 
 use crate::runs::{Setup, new_trainer, on_ranks, save_checkpoint};
 use gristmill::ranks::{Layout, Ranks};

@@ -1,5 +1,7 @@
 //! Text from a trained model: cached keys and values give the tokens of the f64 reference, and a batch the tokens of each
 //! prompt alone.
+//!
+//! The reference generates without a cache.
 
 use crate::latent::{DIRECT, RANKS, dense};
 use crate::runs::{

@@ -1,4 +1,6 @@
 //! Multi-head latent attention: the types of DeepSeek against an f64 run of the trainer.
+//!
+//! Ten steps and the final weights.
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;

@@ -1,4 +1,7 @@
 //! Loss scales that adapt, steps without an update, and runs that halt.
+//!
+//! An infinity in the gradient of any parameter leaves weights, moments, biases and capacities as they were; a
+//! resumed run continues the loss scale exactly; a halted or skipped step changes no weight.
 
 use crate::runs::{FolderRun, Setup, Trained, Weights, metrics, new_trainer, newest_checkpoint, tensors};
 use gristmill::ops::step_state::{HALTED, SKIPPED};

@@ -1,4 +1,6 @@
 //! The memory of a run according to its recordings; needs no adapter.
+//!
+//! The pool grows linearly with the context; activations in 16 bits take at most 0.55 of those in f32.
 
 use crate::runs::Setup;
 use gristmill::error::Error;

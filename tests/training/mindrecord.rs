@@ -1,4 +1,6 @@
 //! A run on MindRecord files.
+//!
+//! It is bit for bit the run on their text.
 
 use crate::runs::Setup;
 

@@ -1,4 +1,6 @@
 //! Weights as others publish them: in 16 bits, in several files with an index, of a bare model.
+//!
+//! They load as the f32 that they stand for.
 
 use crate::runs::{Setup, TensorFile, new_trainer, read_tensors, save_checkpoint};
 use half::{bf16, f16};

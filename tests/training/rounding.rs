@@ -1,4 +1,6 @@
 //! Runs whose weights are stored in bfloat16 alone and rounded stochastically.
+//!
+//! They repeat and resume exactly, and learn at rates that rounding to nearest loses.
 
 use crate::runs::{
     Setup, Trained, evaluated, new_trainer, read_tensors, resumable, save_checkpoint, write_tensors,

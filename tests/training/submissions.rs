@@ -1,5 +1,7 @@
 //! Programs that would block a display are cut into several submissions and compute the same. On a software driver no
 //! submission is in flight when a step returns.
+//!
+//! After 20 steps they are cut once more.
 
 use crate::runs::{Setup, Weights, new_trainer, tensors};
 use gristmill::ops::step_state::StepState;

@@ -1,4 +1,4 @@
-//! Tensors of a file that the model has no place for.
+//! Tensors of a file that the model has no place for are refused.
 
 use crate::published::weights;
 use crate::runs::{Setup, TensorFile, Words, new_trainer, read_tensors, save_checkpoint, write_tensors};

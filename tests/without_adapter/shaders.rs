@@ -1,5 +1,7 @@
 //! Every shader variant that a run can ask for: it composes, naga validates it, and its bindings and its params struct are
 //! those of Rust.
+//!
+//! No shader reads the size of its grid, which DX12 does not provide in indirect dispatches.
 
 use crate::configuration::plan;
 use crate::variants::{grouped_products, of_several_ranks, permutations, routers};

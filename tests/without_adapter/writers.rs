@@ -1,5 +1,7 @@
 //! Every variant through naga's writers, as wgpu calls them on Vulkan, Metal and DX12: a shader that one of them refuses would
 //! fail only on machines that no test reaches.
+//!
+//! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
 use crate::shaders::variants;
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose};

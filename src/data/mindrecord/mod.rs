@@ -4,6 +4,10 @@
 //! with its length (64 bits, little-endian) in front. A row with several columns has the length of each (64 bits, big-endian)
 //! in front of it; how a column stores numbers is in [`column`]. Other pages hold scalars and text, which nobody trains on.
 //! The index that MindSpore writes beside a data file, `x.db`, says where each row is. The pages say it too, so it is not read.
+//!
+//! A file that was cut, or in which the columns of a row do not fill it, is refused when it is opened. Rows stay in
+//! the mapped file; a part of a stream decodes those that a batch takes. Nothing is predicted from `pad_token_id`
+//! (0 by default), where a label is negative, or where a mask says 0, as in MindFormers' Llama.
 
 mod column;
 mod header;

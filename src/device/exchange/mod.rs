@@ -4,6 +4,8 @@
 //! and several are under way at a time: its sources are copied to a staging buffer and mapped; the thread that communicates
 //! exchanges them; the result is copied back. The launches between an exchange and the first one that needs its result run
 //! meanwhile. Buffers and host memory are allocated once.
+//!
+//! A replay is cut where an exchange starts and where its result is needed. Four exchanges are under way at most.
 
 mod point;
 mod rows;

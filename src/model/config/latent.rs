@@ -1,4 +1,9 @@
 //! Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1).
+//!
+//! With heads whose parts are P and R wide, scores are scaled by 1/√(P + R), with YaRN times m(mscale_all_dim)², as
+//! in DeepSeek's published code and in `transformers`. MindFormers multiplies by m(mscale)² always, with a factor
+//! of 40 and an mscale of 0.707 where a file names neither, and leaves out the norms of latent vectors unless
+//! `qk_layernorm` is True; here they are always there.
 
 use super::ModelConfig;
 use crate::ops::latent_heads::LatentHeads;

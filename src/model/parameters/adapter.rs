@@ -1,4 +1,14 @@
 //! The parameters of low-rank adapters.
+//!
+//! A `Linear` may have an `Adapter`: the factors A and B of the published projections that its matrix stacks, or of
+//! some of them. `Scope::linear` declares them, so a projection declared by it can have one without further code.
+//! Beside adapters every other parameter is frozen. The random streams of adapters are numbered separately, so the
+//! model of a seed is the same with and without them.
+//!
+//! The adapters of q, k and v, and of gate and up, share a dropout mask, since one product computes them. A pattern
+//! that names a fused projection (`query_key_value`) gives each projection an adapter of its own, as PEFT has them.
+//! A starts uniform in ±1/√in, as in MindFormers and PEFT; `lora_a_init: normal`, which MindFormers does not pass
+//! on to most layers, is followed. Under Muon adapters stay with AdamW: a factor is no map by itself.
 
 use super::scope::Scope;
 use super::spec::{Init, Piece, Role};

@@ -1,4 +1,8 @@
 //! Sizes and capacity policy of a placement.
+//!
+//! Where every expert has a slot for every token nothing can be dropped, and rows are those of dropless dispatch,
+//! unless some experts are hot. The zero rows of safe tokens are the last of their groups (MindFormers: the first),
+//! so that the rows of tokens start where they would without them.
 
 /// How the choices of a micro-batch are placed in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,6 @@
 //! Renormalisation of the gates of tokens whose choices were partly dropped.
+//!
+//! This is all that `TopkRouterV1` does beyond V2. MindFormers' may choose a full expert again in its next round.
 
 use super::Placement;
 use crate::element::Element;

@@ -4,6 +4,10 @@
 //! recording is written. [`place`] assigns rows to the choices of tokens, [`permute`] fills the rows, [`combine`] sums
 //! the outputs of the experts for each token. The last two are one kernel each, and so are their backwards:
 //! `benches/unfused/permute.rs` composes them from simple kernels, which write and read choices × D elements in between.
+//!
+//! R is N k if dispatch is dropless, one more per expert with safe tokens, and the sum of all slots under
+//! capacities. A dropped choice has no row, adds nothing and gets no gradient. An unassigned row is zeros, which
+//! have no effect on an expert's output or gradients.
 
 mod config;
 mod gates;

@@ -1,4 +1,6 @@
 //! The lines of the original: those that its documentation shows, and what they leave open.
+//!
+//! They agree character by character.
 
 use super::*;
 

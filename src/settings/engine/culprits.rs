@@ -1,4 +1,9 @@
 //! Whose fault an error is: the file's, or that of a flag which changed it.
+//!
+//! An error at a key that a flag set names the flag. Other errors may still be caused by one, such as a new
+//! `hidden_size` that the file's `num_heads` does not divide. So the document is read again without one flag at a
+//! time, and the flag without which the error is gone is named, provided that no new error appears or the flag is
+//! in the section that the error is about.
 
 use super::overrides::Override;
 use crate::error::Error;

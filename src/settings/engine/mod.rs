@@ -1,5 +1,19 @@
 //! What makes a table of rows a section of a configuration file: reading, checking, writing and explaining are derived from
 //! the rows. The engine knows no key by name; those are in [`sections`](super::sections).
+//!
+//! | derived from a row | where |
+//! |---|---|
+//! | a documented field of the section's struct, and its default | `section.rs` |
+//! | reading: type, other names, range, whether it is required, which `type` of the section reads it | `row.rs`, `reader.rs` |
+//! | errors: unknown key with the nearest known one, wrong type, out of range, missing, given under two names | `reader.rs`, `source.rs` |
+//! | the run folder's `config.yaml`, and `decisions`, which a resumed run must share | `writer.rs` |
+//! | `gristmill explain KEY` and `configs/README.md` | `settings/explain.rs` |
+//!
+//! Keys that are known but not used follow under `others`: ignored with a notice, computed differently with a
+//! notice, or refused unless their value asks for nothing. A key in no list is an error.
+//!
+//! `base_config` names files that a file builds on. `layers.rs` keeps each as a layer, so an error names the file
+//! and line where its key was written; flags are one more layer.
 
 mod culprits;
 mod document;

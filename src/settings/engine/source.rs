@@ -1,4 +1,16 @@
 //! A document while it is read: what it says, and what is found wrong with it.
+//!
+//! Reading does not stop at a fault. The fault is recorded with its line, the key takes its default, and checks
+//! that depend on it are skipped: `Source::is_sound(path)` is false if there is a fault at the path, below it or in
+//! a section that contains it, and `Reader::require` reports only if all keys that the check reads are sound. So
+//! independent faults are reported at once, a line each, and none causes further lines. A key that is missing
+//! because its name was misspelt is reported as misspelt only. The first 20 lines are printed, with the number of
+//! the others.
+//!
+//! Two kinds of faults depend on what the file is read for. An *obstacle* only keeps data from being loaded, such
+//! as a loader of MindFormers that is not built: a fault of `RunConfig::load`, a remark beside the plan of
+//! `RunConfig::outline`, which needs no data. Something *unbuilt* can be planned for and not be trained yet, such
+//! as a pipeline: a fault of a run, a remark beside an outline.
 
 use super::document::Document;
 use super::faults::{Fault, Faults};

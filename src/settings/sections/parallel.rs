@@ -1,4 +1,14 @@
 //! `parallel_config` and `parallel`: how a run is spread over ranks.
+//!
+//! The degrees of `parallel_config` count where MindFormers uses them: with `use_parallel: True` and
+//! `parallel_mode` 1 or 2. On a rank, `RunConfig::load_on_rank` compares them with how many were started;
+//! `outline`, for `plan`, takes the layout from the file alone. A plan for several ranks writes these sections into
+//! `config.yaml`, a plan for one does not.
+//!
+//! Differences from MindFormers: `expert_parallel` divides `data_parallel`, there `data_parallel` times
+//! `model_parallel`, and ranks that share a matrix hold different experts. Sharing the optimizer shares parameters
+//! of any size, in parts of their arena; there those below `parallel_optimizer_threshold` stay whole.
+//! `optimizer_shard` has no effect, as there since version 0.7.
 
 mod degrees;
 mod mode;

@@ -1,4 +1,13 @@
 //! `recompute_config`: which layers, and which of their operators, are computed again in the backward pass.
+//!
+//! The lists of a file count layers by the stages of MindFormers' pipeline. They are resolved to numbers of layers
+//! and operators, which is what the run folder has, since a run here has no stages.
+//!
+//! A fused kernel is recomputed if one of the operators that it fuses is selected, and kept if one is excluded.
+//! `select_comm_recompute` repeats communication in MindFormers; here no operator's result is gathered from other
+//! ranks, so the operators whose results would be, the norms by default, are recomputed themselves. A list holds
+//! numbers: text in it, such as `recompute: ['a']`, is an error, where MindFormers recomputes all layers. Of
+//! MindFormers' five `Formative` log lines only those that select something are logged.
 
 mod amount;
 mod choice;

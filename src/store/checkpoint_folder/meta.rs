@@ -1,4 +1,7 @@
 //! `meta.json`, which tells scripts written for the original where the newest checkpoint is.
+//!
+//! It is replaced between the rename of a new checkpoint and the removal of old ones, so it never names one that is
+//! gone. A run that resumes writes it first.
 
 use super::OUTPUT_DIR;
 use crate::error::Result;

@@ -1,4 +1,10 @@
 //! Whether all ranks of a run do the same: if not, they would wait for each other's exchanges for ever.
+//!
+//! Compared before anything is exchanged: settings, data and version. Paths of the data and `context`, which are
+//! about the machine, may differ as long as what computes does not: where several ranks compute the same update,
+//! adapter, driver, tier and conversions of f16 must be those of the first rank, or their weights would drift
+//! apart. Where one rank updates each weight and sends it to the others (`enable_parallel_optimizer` over all data
+//! ranks) devices may differ. If one rank must widen f16 in integers, all do.
 
 use super::data_watch::unlike;
 use crate::data::Dataset;

@@ -1,5 +1,9 @@
 //! What shows once the data were read to the end, before step 1 or while the run trains: a token outside the vocabulary, other data
 //! than the first rank's, or other data than those that the checkpoint was trained on.
+//!
+//! On each machine one rank reads in the background, and any rank whose flags name other files. Other training data
+//! end the run without saving; other evaluation data are a notice, since they change no weight. A checkpoint
+//! without a hash is compared by its fingerprint.
 
 use crate::data::{BackgroundCheck, DataHashes, Dataset};
 use crate::error::{Error, Result};

@@ -1,4 +1,7 @@
 //! Different ways to compute the same mixture give the same training run.
+//!
+//! One expert equals the dense layer, enough capacity equals dropless dispatch; safe tokens and a second run change
+//! no bit.
 
 use crate::runs::{Setup, TensorFile, Trained, Words, relative_distance, write_tensors};
 use gristmill::model::config::{BalanceLosses, MixtureConfig, TokenDispatch};

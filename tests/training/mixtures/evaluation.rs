@@ -1,4 +1,6 @@
 //! An evaluation of a mixture gives the reference's loss and leaves no trace in the state of its routers.
+//!
+//! It changes no weight, moment, bias, capacity or tally.
 
 use crate::runs::{
     Setup, TensorFile, Weights, new_trainer, read_tensors, reference_shape, save_checkpoint, tensors,

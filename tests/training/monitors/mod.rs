@@ -1,4 +1,6 @@
 //! The numbers of `monitor_config` against the f64 trainer.
+//!
+//! Only due steps have them, and they change no loss.
 
 mod stable_ranks;
 

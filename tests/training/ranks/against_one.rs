@@ -1,4 +1,6 @@
 //! Runs on several ranks against the run of one, which accumulates the micro-batches of all.
+//!
+//! They overflow and skip spikes together, choose each expert as often, and round an expert by the same bits.
 
 use crate::latent::{RANKS, dense as latent};
 use crate::runs::{Setup, Trained, Weights, is_long};

@@ -1,4 +1,7 @@
 //! Checkpoints that several ranks write, and that any number of ranks reads.
+//!
+//! They have the tensors of one rank's. Resuming is exact to the bit where the layout is the same, and within 1e-6
+//! where it is not.
 
 use super::spread::Spread;
 use crate::runs::{FolderRun, Left, Setup, metrics};

@@ -1,4 +1,7 @@
 //! Runs on several ranks from a configuration file to a run folder.
+//!
+//! Ranks that were started otherwise, and a fault of one, are one line on all; an interrupt of one ends all after
+//! the same step.
 
 use super::spread::{Spread, run_each};
 use crate::runs::{FolderRun, Setup, metrics, on_ranks};

@@ -1,4 +1,7 @@
 //! Files in the dialect of MindSpore Transformers: what becomes of each class of key, and of each type of model.
+//!
+//! A file is a plan, or one line for each thing that is not built; every alias is known; one device does the steps
+//! of several.
 
 use super::{BASE, assert_reads_back, message, resolve};
 use gristmill::error::Result;

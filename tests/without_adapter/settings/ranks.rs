@@ -1,4 +1,7 @@
 //! A run on several ranks: what each of them does by the file, and what is answered where the file and the ranks do not fit.
+//!
+//! What is not built for ranks is planned for and not trained. A plan for several ranks has the decisions of the
+//! one-rank plan that accumulates as much, and reads back as itself.
 
 use super::{BASE, resolve};
 use gristmill::error::Result;

@@ -1,4 +1,8 @@
 //! Chat templates: Jinja, with the functions and the whitespace rules of `transformers`.
+//!
+//! What the assistant wrote is the text that a turn adds after its generation prompt, or what `{% generation %}`
+//! blocks contain, which are replaced by marks that the conversation lacks. A rendering that needs more than 20
+//! million instructions or 64 MiB is an error.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

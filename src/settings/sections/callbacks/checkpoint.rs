@@ -1,4 +1,9 @@
 //! `CheckpointMonitor`: when checkpoints are written, which are kept, what they are called.
+//!
+//! Differences from MindFormers: `keep_checkpoint_max: 0` alone keeps all checkpoints, there one. A monitor that
+//! never saves (both strategies 0) is an error, there it saves nothing. Old checkpoints are removed after the new
+//! one is complete, there before it is written. On several ranks a checkpoint that is due by the clock is written a
+//! step later, since the first rank's clock decides for all.
 
 use crate::settings::engine::*;
 

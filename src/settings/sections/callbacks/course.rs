@@ -1,4 +1,8 @@
 //! The callbacks that say when a run evaluates and where it stops: another way to write keys of other sections.
+//!
+//! They are settled away when the settings are read: an `EvalCallBack` becomes `do_eval` with its intervals, a
+//! `TrainCallBack` becomes `stop_step`. If both are written and differ, the intervals are an error, and the earlier
+//! stop counts, with a notice.
 
 use super::Callbacks;
 use crate::settings::engine::*;

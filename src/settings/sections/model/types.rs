@@ -1,8 +1,14 @@
 //! The types of models, one entry each.
 //!
-//! A type is a class of the original's configuration together with the classes of `model.arch.type` that compute it alike. Most
-//! types read the rows of another type and differ from it in defaults, in what they fix, and in the names of a checkpoint's
-//! tensors. To add one, write an entry in a file of this folder and list it in [`TYPES`].
+//! A type is a class of MindFormers' configuration (`model_config.type`) together with the classes of
+//! `model.arch.type` that compute it alike. Most types read the rows of another type (`LlamaConfig` or
+//! `GPT2Config`) and differ from it in defaults and keys of their own (`prepare`, which turns them into the rows of
+//! the base), in keys that they do not use, in the names of a checkpoint's tensors (`Family`), and in what follows
+//! beyond the rows (`finish`). Classes that stay out are in `outside.rs`, each with its reason.
+//!
+//! To add a type that our layers compute, write an entry in a file of this folder and list it in [`TYPES`], a row
+//! in `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and
+//! a line in `tests/transformers/compare.py`.
 
 mod baichuan;
 mod bloom;

@@ -1,4 +1,7 @@
 //! PanGu-α (Zeng et al., 2021) and CodeGeeX.
+//!
+//! The last norm comes before the query layer, as in the published models. MindFormers has it there on one pipeline
+//! stage and after that layer on several, which is another model.
 
 use super::{Model, TypeEntry};
 use crate::model::config::{Activation, Family, Gelu, ModelConfig};
