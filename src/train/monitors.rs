@@ -1,5 +1,11 @@
 //! What `monitor_config` computes on the device: recordings that are replayed after the updates of due steps, and the buffers that
 //! the host reads together with a step's results.
+//!
+//! They are recordings of their own, so a step in which nothing is due is what it is without them. They read gradients, moments and
+//! weights where the update left them. `board.rs` makes numbers with tags of what the host reads. Norms are sums of squares in three
+//! ranges (`lib/squares`), which ranks can add and whose root is taken in f64. Losses of micro-batches are differences of the step's
+//! running sums, which are copied after each micro-batch without a launch. Only the largest attention scores live in the forward pass:
+//! a variant of its kernel writes the running maximum beside the log-sum-exp, and `max_logit` reduces it.
 
 mod board;
 mod logits;
