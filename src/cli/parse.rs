@@ -39,7 +39,7 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
     ordered.extend(named.and_then(|_| arguments.next()));
     let command = named.unwrap_or(program);
     let (options, place) = (options_beside(program, command), before_configuration(command));
-    let (mut configurations, mut others, mut singles) = (Vec::new(), Vec::new(), Vec::new());
+    let [mut others, mut configurations, mut singles, mut lacking] = [const { Vec::new() }; 4];
     while let Some(argument) = arguments.next_if(|argument| argument != "--") {
         let option =
             options.iter().find(|option| option.get_long().is_some_and(|own| is_named(&argument, own)));
@@ -52,8 +52,9 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
             None if ["-h", "--help"].contains(&argument.as_str()) => (&mut ordered, |_| false),
             None if is("config") => (&mut configurations, is_value),
             None if is("as-single") => (&mut singles, is_truth),
-            // Among them an option that lacks its value: in front, it would take the configuration for it.
-            _ => (&mut others, |_| false),
+            None => (&mut others, |_| false),
+            // Anywhere else it would take for its value what follows.
+            Some(_) => (&mut lacking, |_| false),
         };
         let mut argument = match option.and_then(|option| option.get_long()) {
             Some(own) => format!("--{own}{}", argument.find('=').map_or("", |at| &argument[at..])),
@@ -68,7 +69,7 @@ fn ordered(program: &Command, arguments: impl Iterator<Item = String>) -> Vec<St
         insert_configuration(&mut others, place, &mut configurations);
     }
     // A configuration that is named again is an error among the overrides; in the midst of them `--as-single` would end `--options`.
-    [ordered, others, configurations, singles, arguments.collect()].concat()
+    [ordered, others, configurations, singles, lacking, arguments.collect()].concat()
 }
 
 /// Moves the path behind the first `--config` to its place, unless there is one already, or what comes before it is missing.
@@ -142,7 +143,7 @@ mod tests {
             ("g plan x.yaml --link_gbs 5 --c=2", "g plan --link-gbs=5 x.yaml --c=2"),
             ("g plan x.yaml --fitness=1", "g plan x.yaml --fitness=1"),
             ("g plan x.yaml --fit", "g plan x.yaml --fit"),
-            ("g plan --fit --seed 1", "g plan --fit --seed 1"),
+            ("g plan --fit --seed 1 x.yaml", "g plan --seed 1 x.yaml --fit"),
             ("g train x.yaml --fit 8GB", "g train --fit=8GB x.yaml"),
             ("g train x.yaml --tier portable", "g train x.yaml --tier portable"),
             ("g train x.yaml -- --ranks 2", "g train x.yaml -- --ranks 2"),
