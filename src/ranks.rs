@@ -31,7 +31,7 @@ mod layout;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[cfg(not(feature = "mpi"))]
-#[path = "no_mpi.rs"]
+#[path = "ranks/no_mpi.rs"]
 pub mod mpi;
 #[cfg(feature = "mpi")]
 mod patience;

@@ -43,7 +43,7 @@ mod upload;
 #[cfg(not(any(target_vendor = "apple", target_family = "wasm")))]
 mod vulkan;
 #[cfg(any(target_vendor = "apple", target_family = "wasm"))]
-#[path = "no_vulkan.rs"]
+#[path = "device/no_vulkan.rs"]
 mod vulkan;
 mod widening;
 
