@@ -6,7 +6,7 @@
 // Representable values, infinities and NaN stay what they are. Beyond the largest finite bfloat16 the upper neighbour is
 // infinity.
 // The bits are a pure function of seed, update and the weight's place in the arena, the same as `RoundingBits` in
-// src/random.rs.
+// tests/draws.
 // Source: Gupta et al., "Deep learning with limited numerical precision", ICML 2015.
 
 import package::lib::element::{Packed, store4};

@@ -46,21 +46,6 @@ pub struct Ahead {
 }
 
 impl Batch {
-    /// A batch of the given windows, in which documents attend to each other; for tests and generation.
-    ///
-    /// # Panics
-    /// If `tokens` and `targets` differ in length, or their length is not a multiple of `seq_length`.
-    #[track_caller]
-    pub fn from_rows(tokens: Vec<u32>, targets: Vec<u32>, seq_length: usize) -> Self {
-        assert_eq!(tokens.len(), targets.len(), "tokens and targets must have the same length");
-        assert!(tokens.len().is_multiple_of(seq_length), "tokens must be whole windows of {seq_length}");
-        let mut batch = Self { tokens, targets, ..Self::default() };
-        batch.resize(batch.tokens.len(), true);
-        batch.derive(seq_length, &DocumentRules::default(), NO_LABEL);
-        batch.sort();
-        batch
-    }
-
     /// Resizes the buffers to `len` tokens, `position_order` only if it is wanted.
     pub(super) fn resize(&mut self, len: usize, sort_positions: bool) {
         self.position_order.resize(if sort_positions { len } else { 0 }, 0);
@@ -155,9 +140,18 @@ fn sort_by_id(ids: &[u32], order: &mut [u32]) {
 mod tests {
     use super::*;
 
+    /// A batch of the given windows, in which documents attend to each other.
+    fn from_rows(tokens: Vec<u32>, targets: Vec<u32>, seq_length: usize) -> Batch {
+        let mut batch = Batch { tokens, targets, ..Batch::default() };
+        batch.resize(batch.tokens.len(), true);
+        batch.derive(seq_length, &DocumentRules::default(), NO_LABEL);
+        batch.sort();
+        batch
+    }
+
     #[test]
     fn shifted_tokens_end_with_the_window_and_with_an_isolated_document() {
-        let mut batch = Batch::from_rows(vec![5, 6, 9, 7, 1, 2, 3, 4], vec![6, 9, 7, 8, 2, 3, 4, 5], 4);
+        let mut batch = from_rows(vec![5, 6, 9, 7, 1, 2, 3, 4], vec![6, 9, 7, 8, 2, 3, 4, 5], 4);
         batch.look_ahead(2, 4, 77);
         assert_eq!(batch.ahead[0].tokens, [6, 9, 7, 0, 2, 3, 4, 0]);
         assert_eq!(batch.ahead[0].targets, [9, 7, 8, 77, 3, 4, 5, 77]);
@@ -174,7 +168,7 @@ mod tests {
 
     #[test]
     fn order_is_sorted_stably() {
-        let batch = Batch::from_rows(vec![5, 1, 5, 0, 1, 5], vec![0; 6], 3);
+        let batch = from_rows(vec![5, 1, 5, 0, 1, 5], vec![0; 6], 3);
         assert_eq!(batch.order, [3, 1, 4, 0, 2, 5]);
         assert_eq!(batch.positions, [0, 1, 2, 0, 1, 2]);
         assert_eq!(batch.position_order, [0, 3, 1, 4, 2, 5]);
@@ -182,7 +176,7 @@ mod tests {
 
     /// EOD 9 ends two documents within the first row; the second row starts with one that ended before it.
     fn documents(rules: DocumentRules) -> Batch {
-        let mut batch = Batch::from_rows(vec![1, 9, 2, 3, 9, 4, 9, 5, 9, 9, 6, 7], vec![8; 12], 6);
+        let mut batch = from_rows(vec![1, 9, 2, 3, 9, 4, 9, 5, 9, 9, 6, 7], vec![8; 12], 6);
         batch.derive(6, &DocumentRules { eod: Some(9), ..rules }, 77);
         batch.sort();
         batch
@@ -217,7 +211,7 @@ mod tests {
     #[test]
     fn padding_is_neither_predicted_nor_read() {
         let rules = DocumentRules { pad: Some(500), ..DocumentRules::default() };
-        let mut batch = Batch::from_rows(vec![1, 2, 500, 500], vec![2, 500, 500, 4], 4);
+        let mut batch = from_rows(vec![1, 2, 500, 500], vec![2, 500, 500, 4], 4);
         batch.derive(4, &rules, 77);
         batch.sort();
         assert_eq!((batch.tokens, batch.targets), (vec![1, 2, 0, 0], vec![2, 77, 77, 4]));

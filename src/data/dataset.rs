@@ -171,10 +171,7 @@ fn load_sources(
     for source in &loaded {
         let streams = match &source.content {
             Content::Stream(stream) => vec![(stream, pad)],
-            Content::Samples(samples) => {
-                let labels = samples.labels().map(|labels| (labels, Some(NO_LABEL)));
-                [Some((samples.tokens(), pad)), labels].into_iter().flatten().collect()
-            }
+            Content::Samples(samples) => vec![(samples.tokens(), pad), (samples.labels(), Some(NO_LABEL))],
         };
         let streams = streams.into_iter();
         readings.extend(streams.map(|(stream, pad)| Reading::new(stream.clone(), vocab_size, pad)));

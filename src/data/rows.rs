@@ -107,8 +107,8 @@ impl Rows {
         match &self.source.content {
             Content::Stream(stream) => vec![(stream, range)],
             Content::Samples(samples) => {
-                let streams = [Some(samples.tokens()), samples.labels()].into_iter().flatten();
-                streams.map(|stream| (stream, samples.tokens_of(range.clone()))).collect()
+                let range = samples.tokens_of(range);
+                vec![(samples.tokens(), range.clone()), (samples.labels(), range)]
             }
         }
     }

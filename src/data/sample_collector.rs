@@ -1,8 +1,6 @@
 //! Samples formed one after the other, in memory.
 
-use std::sync::Arc;
-
-use super::samples::{Labels, Samples};
+use super::samples::Samples;
 use super::stream::{Part, TokenStream};
 
 /// Collects samples in memory.
@@ -15,7 +13,7 @@ pub struct SampleCollector {
 }
 
 impl SampleCollector {
-    /// Appends a sample: its token ids, and for each the id to predict from it or [`NO_LABEL`].
+    /// Appends a sample: its token ids, and for each the id to predict from it or [`NO_LABEL`](super::NO_LABEL).
     ///
     /// # Panics
     /// If the two differ in length.
@@ -23,16 +21,6 @@ impl SampleCollector {
     pub fn push(&mut self, tokens: &[u32], targets: &[u32]) {
         self.push_document(tokens, targets);
         self.end_sample();
-    }
-
-    /// Appends a sample whose labels are those of Hugging Face: for each token the same token, or [`NO_LABEL`].
-    ///
-    /// # Panics
-    /// If the two differ in length, or there is no token.
-    #[track_caller]
-    pub fn push_aligned(&mut self, tokens: &[u32], labels: &[u32]) {
-        assert!(!tokens.is_empty(), "a sample needs a token");
-        self.push(&tokens[..tokens.len() - 1], &labels[1..]);
     }
 
     /// Appends a document to the sample that [`end_sample`](Self::end_sample) ends.
@@ -60,8 +48,7 @@ impl SampleCollector {
             stream
         };
         let is_packed = self.packed.len() != self.documents.len();
-        let labels = Labels::Shifted(Arc::new(stream(self.targets)));
-        let samples = Samples::new(stream(self.tokens), labels, self.documents);
+        let samples = Samples::new(stream(self.tokens), stream(self.targets), self.documents);
         if is_packed { samples.packed(self.packed) } else { samples }
     }
 }

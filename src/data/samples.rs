@@ -16,24 +16,13 @@ use crate::error::{Error, Result};
 /// The label of a token that the loss skips. Stored labels that are negative, such as -100, read as this.
 pub const NO_LABEL: u32 = NO_TOKEN;
 
-/// What each token of a sample should be followed by.
-#[derive(Clone, Debug)]
-pub enum Labels {
-    /// The token after it.
-    Next,
-    /// For each token the same token, or [`NO_LABEL`] if it must not be predicted: the labels of Hugging Face, which a
-    /// model shifts.
-    Aligned(Arc<TokenStream>),
-    /// For each token the one to predict from it, or [`NO_LABEL`].
-    Shifted(Arc<TokenStream>),
-}
-
 /// Samples: runs of token ids, one after the other in a stream. A row of a batch is one sample, cut or padded to the
 /// length of a row. A sample may consist of several documents, which do not attend to each other.
 #[derive(Clone, Debug)]
 pub struct Samples {
     tokens: Arc<TokenStream>,
-    labels: Labels,
+    /// For each token the one to predict from it, or [`NO_LABEL`].
+    labels: Arc<TokenStream>,
     /// The end of each document, in tokens from the start of the stream.
     documents: Vec<u64>,
     /// The end of each sample, in documents; `None`: each document is a sample.
@@ -41,22 +30,21 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Samples of one document each, with these ends in tokens from the start of the stream.
+    /// Samples of one document each, with these ends in tokens from the start of the stream. A label is what to predict from its
+    /// token, or [`NO_LABEL`].
     ///
     /// # Panics
     /// If `ends` do not rise to the length of the stream, or the labels are not as many as the tokens.
     #[track_caller]
-    pub fn new(tokens: TokenStream, labels: Labels, ends: Vec<u64>) -> Self {
+    pub fn new(tokens: TokenStream, labels: TokenStream, ends: Vec<u64>) -> Self {
         assert!(ends.is_sorted(), "ends of samples must rise");
         assert_eq!(
             ends.last().copied().unwrap_or(0),
             tokens.len(),
             "the last sample must end with the stream"
         );
-        if let Labels::Aligned(labels) | Labels::Shifted(labels) = &labels {
-            assert_eq!(labels.len(), tokens.len(), "every token must have a label");
-        }
-        Self { tokens: Arc::new(tokens), labels, documents: ends, packed: None }
+        assert_eq!(labels.len(), tokens.len(), "every token must have a label");
+        Self { tokens: Arc::new(tokens), labels: Arc::new(labels), documents: ends, packed: None }
     }
 
     /// The same documents, of which each sample has several: `ends` is the end of each sample, in documents.
@@ -90,12 +78,9 @@ impl Samples {
         &self.tokens
     }
 
-    /// The stored labels, if there are any.
-    pub fn labels(&self) -> Option<&Arc<TokenStream>> {
-        match &self.labels {
-            Labels::Next => None,
-            Labels::Aligned(labels) | Labels::Shifted(labels) => Some(labels),
-        }
+    /// For each token the one to predict from it, or [`NO_LABEL`].
+    pub fn labels(&self) -> &Arc<TokenStream> {
+        &self.labels
     }
 
     /// Fills a row with a sample: the ids that the model reads, and for each the id to predict or [`NO_LABEL`]. What is
@@ -107,18 +92,14 @@ impl Samples {
     pub fn read(&self, sample: u64, tokens: &mut [u32], targets: &mut [u32]) -> usize {
         assert_eq!(tokens.len(), targets.len(), "tokens and targets must have the same length");
         let range = self.tokens_of(sample..sample + 1);
-        let count = self.read_tokens(&range).min(tokens.len());
+        let count = tokens.len().min((range.end - range.start) as usize);
         let (own, padding) = tokens.split_at_mut(count);
         let (labels, unlabelled) = targets.split_at_mut(count);
         padding.fill(0);
         unlabelled.fill(NO_LABEL);
-        self.tokens.read(range.start..range.start + count as u64, own);
-        let label = |from: u64| from..from + count as u64;
-        match &self.labels {
-            Labels::Next => self.tokens.read(label(range.start + 1), labels),
-            Labels::Aligned(stream) => stream.read(label(range.start + 1), labels),
-            Labels::Shifted(stream) => stream.read(label(range.start), labels),
-        }
+        let read = range.start..range.start + count as u64;
+        self.tokens.read(read.clone(), own);
+        self.labels.read(read, labels);
         count
     }
 
@@ -131,7 +112,7 @@ impl Samples {
         mut visit: impl FnMut(Range<usize>),
     ) {
         let range = self.tokens_of(sample..sample + 1);
-        let count = self.read_tokens(&range).min(seq_length);
+        let count = seq_length.min((range.end - range.start) as usize);
         let documents = self.documents_of(sample);
         let mut start = 0;
         for end in self.documents[documents].iter().map(|end| ((end - range.start) as usize).min(count)) {
@@ -159,15 +140,8 @@ impl Samples {
     pub(super) fn fingerprint(&self, samples: Range<u64>) -> u64 {
         let tokens = self.tokens_of(samples.clone());
         let mut hash = statistics::fingerprint(&self.tokens, tokens.clone());
-        let kind = match &self.labels {
-            Labels::Next => "next",
-            Labels::Aligned(_) => "aligned",
-            Labels::Shifted(_) => "shifted",
-        };
-        hash = fnv1a(hash, kind.as_bytes());
-        if let Some(labels) = self.labels() {
-            hash = fnv1a(hash, &statistics::fingerprint(labels, tokens).to_le_bytes());
-        }
+        hash = fnv1a(hash, b"shifted"); // how labels lie beside their tokens, of which there were several ways
+        hash = fnv1a(hash, &statistics::fingerprint(&self.labels, tokens).to_le_bytes());
         for sample in samples {
             for end in &self.documents[self.documents_of(sample)] {
                 hash = fnv1a(hash, &end.to_le_bytes());
@@ -197,15 +171,6 @@ impl Samples {
                 let documents = self.documents_of(samples - 1).end;
                 if documents == 0 { 0 } else { self.documents[documents - 1] }
             }
-        }
-    }
-
-    /// How many tokens of a sample the model reads: aligned labels leave nothing to predict from the last one.
-    fn read_tokens(&self, range: &Range<u64>) -> usize {
-        let len = (range.end - range.start) as usize;
-        match self.labels {
-            Labels::Shifted(_) => len,
-            Labels::Next | Labels::Aligned(_) => len.saturating_sub(1),
         }
     }
 }

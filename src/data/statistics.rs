@@ -7,14 +7,6 @@ use super::stream::TokenStream;
 use super::token_encoding::NO_TOKEN;
 use crate::error::{Error, Result};
 
-/// Entropy of the unigram distribution in nats: -Σ p ln p. The loss of a model that ignores its context is at least
-/// this.
-pub fn unigram_entropy(stream: &TokenStream, range: Range<u64>) -> f64 {
-    let mut counts = TokenCounts::default();
-    counts.add_range(stream, range);
-    counts.entropy()
-}
-
 /// How often each token occurs.
 #[derive(Debug, Default)]
 pub(super) struct TokenCounts(HashMap<u32, u64>);
@@ -33,7 +25,7 @@ impl TokenCounts {
         });
     }
 
-    /// The entropy of their distribution in nats.
+    /// The entropy of their distribution in nats: -Σ p ln p. The loss of a model that ignores its context is at least this.
     pub fn entropy(self) -> f64 {
         let total = self.0.values().sum::<u64>() as f64;
         // A hash map's order varies: sort, so that the sum rounds the same in every run.
@@ -65,15 +57,11 @@ pub fn fingerprint(stream: &TokenStream, range: Range<u64>) -> u64 {
     hash
 }
 
-/// Checks that every token is below `vocab_size`, other than `pad`, which a model never reads.
+/// Checks that every token of `chunk`, which starts at position `start` of its stream, is below `vocab_size`, other than `pad`,
+/// which a model never reads.
 ///
 /// # Errors
 /// Names the first token that is not, and its position.
-pub fn check_vocabulary(stream: &TokenStream, vocab_size: usize, pad: Option<u32>) -> Result<()> {
-    stream.try_for_each_chunk(0..stream.len(), |start, chunk| check_chunk(start, chunk, vocab_size, pad))
-}
-
-/// [`check_vocabulary`] of `chunk`, which starts at position `start` of its stream.
 pub(super) fn check_chunk(start: u64, chunk: &[u32], vocab_size: usize, pad: Option<u32>) -> Result<()> {
     match chunk.iter().position(|token| *token as usize >= vocab_size && Some(*token) != pad) {
         None => Ok(()),
@@ -101,9 +89,14 @@ mod tests {
     #[test]
     fn entropy_of_known_distributions() {
         let stream = TokenStream::from_bytes(b"abcdabcdaaaa".to_vec());
-        assert!((unigram_entropy(&stream, 0..8) - 4f64.ln()).abs() < 1e-12);
-        assert_eq!(unigram_entropy(&stream, 8..12), 0.0);
-        assert_eq!(unigram_entropy(&stream, 3..3), 0.0);
+        let entropy = |range| {
+            let mut counts = TokenCounts::default();
+            counts.add_range(&stream, range);
+            counts.entropy()
+        };
+        assert!((entropy(0..8) - 4f64.ln()).abs() < 1e-12);
+        assert_eq!(entropy(8..12), 0.0);
+        assert_eq!(entropy(3..3), 0.0);
     }
 
     #[test]
@@ -123,9 +116,8 @@ mod tests {
 
     #[test]
     fn a_token_outside_the_vocabulary_is_named() {
-        let error = check_vocabulary(&TokenStream::from_bytes(vec![1, 2, 9]), 9, None);
-        let error = error.unwrap_err().to_string();
-        assert!(error.starts_with("token 9 at position 2 of the data is outside vocab_size 9:"), "{error}");
-        assert!(check_vocabulary(&TokenStream::from_bytes(vec![1, 2, 9]), 9, Some(9)).is_ok());
+        let error = check_chunk(5, &[1, 2, 9], 9, None).unwrap_err().to_string();
+        assert!(error.starts_with("token 9 at position 7 of the data is outside vocab_size 9:"), "{error}");
+        assert!(check_chunk(5, &[1, 2, 9], 9, Some(9)).is_ok());
     }
 }

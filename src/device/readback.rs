@@ -92,11 +92,6 @@ impl ReadbackRing {
         }
         Ok(arrived)
     }
-
-    /// Number of copies that have not arrived yet.
-    pub fn pending(&self) -> usize {
-        self.pending.len()
-    }
 }
 
 /// Reads buffers of any size through one staging buffer, allocated once; for checkpoints, generation and tests.

@@ -122,11 +122,6 @@ impl ArenaLayout {
         self.parameters.iter().map(|(spec, _)| (spec.path.clone(), spec.whole_rows() * spec.cols)).collect()
     }
 
-    /// Size of an arena in elements.
-    pub fn elements(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.elements).sum()
-    }
-
     /// Adds an arena to the persistent buffers, with the kinds of parameters for which `element` gives a storage type.
     pub fn arena(
         &self,
@@ -230,12 +225,6 @@ impl Arena {
     /// Whether the arena holds the parameter with these parts.
     pub fn holds(&self, parts: &[Part]) -> bool {
         parts.iter().all(|part| self.segments[part.segment].is_some())
-    }
-
-    /// A whole segment as one flat row.
-    #[track_caller]
-    pub fn segment(&self, layout: &ArenaLayout, index: usize) -> Tensor {
-        self.range(index, 0..layout.segments[index].elements)
     }
 
     /// What it holds of a range of a segment's elements: this rank's share, in ascending ranges. None does so across two of them.

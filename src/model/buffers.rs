@@ -3,7 +3,7 @@
 use super::config::ModelConfig;
 use super::expert_state::ExpertState;
 use crate::element::Element;
-use crate::ops::rope::scaled_cos_sin_table;
+use crate::ops::rope::cos_sin_table;
 use crate::record::{Persistents, Tensor};
 
 /// Persistent buffers of a model besides its parameters.
@@ -26,7 +26,7 @@ impl ModelBuffers {
 
     /// The rotary table and its contents, for a model that has one.
     pub fn rotary_table(&self, config: &ModelConfig) -> Option<(Tensor, Vec<f32>)> {
-        let table = scaled_cos_sin_table(config.seq_length as u32, &config.rope()?, &config.rope_scaling);
+        let table = cos_sin_table(config.seq_length as u32, &config.rope()?, &config.rope_scaling);
         Some((self.cos_sin?, table))
     }
 }

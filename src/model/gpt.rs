@@ -240,7 +240,7 @@ fn attend(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, layer: usize, qkv: 
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
     let attention = Attention { layout, tokens, is_causal: true, scale, window, has_alibi, dropout };
     let largest = ctx.largest_scores(layer);
-    tape.scope("flash_attention", |tape| tape.watched_attention(qkv, ctx.batch.documents, attention, largest))
+    tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention, largest))
 }
 
 impl DenseFeedForward<Parameter> {

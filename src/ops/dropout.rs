@@ -37,8 +37,7 @@ crate::state! {
     }
 }
 
-/// The dropout of one site in a model. Its mask is a function of seed, site, micro-batch and element;
-/// [`DropoutWords`](crate::random::DropoutWords) computes the same random words on the host.
+/// The dropout of one site in a model. Its mask is a function of seed, site, micro-batch and element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
     /// Probability that an element is dropped, in [0, 1).

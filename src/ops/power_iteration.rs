@@ -35,7 +35,7 @@ crate::params! {
 pub struct PowerIteration {
     /// Iterations, each of which reads the matrices twice.
     pub iterations: u32,
-    /// Seed of the vectors that it starts from; see [`StartVector`](crate::random::StartVector).
+    /// Seed of the vectors that it starts from, which are in the streams from [`POWER_STREAM`](crate::random::POWER_STREAM).
     pub seed: u64,
     /// Number of the parameter, which has vectors of its own.
     pub stream: u32,

@@ -35,15 +35,10 @@ crate::params! {
 }
 
 /// The contents of the tensor `cos_sin` (`positions`, rotary_dim), pads included: row p holds cos φ, sin φ of every
-/// pair in turn, φ = p · theta^(-2i / rotary_dim). Computed in f64: in f32 the angles of late positions are off by
-/// degrees.
-pub fn cos_sin_table(positions: u32, rope: &Rope) -> Vec<f32> {
-    scaled_cos_sin_table(positions, rope, &RopeScaling::None)
-}
-
-/// [`cos_sin_table`] with the frequencies and the magnitude of `scaling`. The magnitude multiplies q and k, and in the
-/// backward, which uses the same table, their gradients.
-pub fn scaled_cos_sin_table(positions: u32, rope: &Rope, scaling: &RopeScaling) -> Vec<f32> {
+/// pair in turn, φ = p · theta^(-2i / rotary_dim) unless `scaling` has other frequencies. Its magnitude multiplies q and k,
+/// and in the backward, which uses the same table, their gradients. Computed in f64: in f32 the angles of late positions are
+/// off by degrees.
+pub fn cos_sin_table(positions: u32, rope: &Rope, scaling: &RopeScaling) -> Vec<f32> {
     let stride = stride_of(rope.rotary_dim) as usize;
     let mut table = vec![0.0; positions as usize * stride];
     let (frequencies, magnitude) = (scaling.frequencies(rope), scaling.magnitude());

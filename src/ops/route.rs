@@ -41,16 +41,13 @@ pub struct RouterConfig {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only (DeepSeek-V2, 2024).
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + [`RouterConfig::GATE_EPSILON`] (only for k > 1).
+    /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
     pub norm_top_k: bool,
     /// Factor of the gates, applied last.
     pub scaling: f32,
 }
 
 impl RouterConfig {
-    /// Added to the sum that gates are divided by.
-    pub const GATE_EPSILON: f32 = 1e-9;
-
     #[track_caller]
     pub(super) fn assert_valid(&self) {
         let Self { experts, chosen, groups, .. } = *self;

@@ -110,16 +110,6 @@ impl std::fmt::Debug for Ranks {
     }
 }
 
-impl<T> Pending<T> {
-    /// The result if the job is done, without waiting. Returns it once.
-    pub fn try_take(&mut self) -> Option<Result<T>> {
-        match self.result.try_recv() {
-            Ok(result) => result,
-            Err(oneshot::Canceled) => Some(Err(thread_ended())),
-        }
-    }
-}
-
 impl<T> Future for Pending<T> {
     type Output = Result<T>;
 

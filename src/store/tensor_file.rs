@@ -124,16 +124,6 @@ impl TensorFile {
     pub fn names(&self) -> Vec<String> {
         self.header.offset_keys()
     }
-
-    /// The entries of `__metadata__`.
-    pub fn metadata(&self) -> HashMap<String, String> {
-        self.header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect()
-    }
-
-    /// Path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 /// The checked header and the offset of the data. Not the crate's own `read_metadata`, which adds numbers from the file

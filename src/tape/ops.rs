@@ -202,13 +202,9 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim).
-    pub fn attention(&mut self, qkv: Var, documents: Option<DocumentBounds>, attention: Attention) -> Var {
-        self.watched_attention(qkv, documents, attention, None)
-    }
-
-    /// The same, which raises `largest` (1, heads), if given, to the [largest scores](max_logit::max_logit) of its heads.
-    pub fn watched_attention(
+    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). Raises `largest` (1, heads), if given, to
+    /// the [largest scores](max_logit::max_logit) of its heads.
+    pub fn attention(
         &mut self,
         qkv: Var,
         documents: Option<DocumentBounds>,

@@ -77,11 +77,6 @@ impl<'p> Tape<'_, 'p> {
         result
     }
 
-    /// [`recompute`](Self::recompute) of everything: activation checkpointing.
-    pub fn checkpoint(&mut self, block: impl FnOnce(&mut Self) -> Var) -> Var {
-        self.recompute(|_| true, block)
-    }
-
     /// Runs `body`, of which nothing is dropped or recorded again, although it is part of a block that is recomputed.
     pub fn keeping<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         self.under(None, body)

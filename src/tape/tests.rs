@@ -102,11 +102,14 @@ fn what_is_kept_is_not_recorded_again() {
     let [x, dy] = ["x", "dy"].map(|label| rec.tensor(label, 3, 8, F32));
     let mut tape = Tape::new(&mut rec);
     let x = tape.leaf(x, true);
-    let y = tape.checkpoint(|tape| {
-        let a = tape.scope("a", |tape| tape.keeping(|tape| tape.gelu(x, Gelu::Tanh)));
-        let b = tape.scope("b", |tape| tape.gelu(a, Gelu::Tanh));
-        tape.scope("c", |tape| tape.gelu(b, Gelu::Tanh))
-    });
+    let y = tape.recompute(
+        |_| true,
+        |tape| {
+            let a = tape.scope("a", |tape| tape.keeping(|tape| tape.gelu(x, Gelu::Tanh)));
+            let b = tape.scope("b", |tape| tape.gelu(a, Gelu::Tanh));
+            tape.scope("c", |tape| tape.gelu(b, Gelu::Tanh))
+        },
+    );
     tape.give(y, dy);
     tape.backward();
     assert_eq!(recomputed(&rec.finish()), ["b"]);
@@ -122,10 +125,13 @@ fn only_a_block_that_needs_gradients_is_recomputed() {
         let parameter = Parameter { weight: vec![weight], gradient: trains.then(|| vec![gradient]) };
         let mut tape = Tape::new(&mut rec);
         let x = tape.leaf(x, needs_gradient);
-        let y = tape.checkpoint(|tape| {
-            let h = tape.scope("h", |tape| tape.rms_norm(x, &parameter, 1e-5));
-            tape.gelu(h, Gelu::Tanh)
-        });
+        let y = tape.recompute(
+            |_| true,
+            |tape| {
+                let h = tape.scope("h", |tape| tape.rms_norm(x, &parameter, 1e-5));
+                tape.gelu(h, Gelu::Tanh)
+            },
+        );
         tape.give(y, dy);
         tape.backward();
         let again = recomputed(&rec.finish()).len();

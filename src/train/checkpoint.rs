@@ -63,19 +63,11 @@ impl Trainer<'_> {
     }
 
     /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either. Adapters are read from
-    /// beside the weights, if there are some.
+    /// beside the weights, if there are some. Leaves out tensors without a place in the model if `is_partial`.
     ///
     /// # Errors
-    /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place in the model.
-    pub fn load_weights(&self, path: &Path) -> Result<()> {
-        self.load_some_weights(path, false)
-    }
-
-    /// The same, and leaves out tensors without a place if `is_partial`.
-    ///
-    /// # Errors
-    /// Those of [`load_weights`](Self::load_weights).
-    pub fn load_some_weights(&self, path: &Path, is_partial: bool) -> Result<()> {
+    /// A file that is missing or damaged; a tensor that is missing, of another shape, or, unless `is_partial`, without a place.
+    pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<()> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load_weights(weights, path, is_partial, self.portions())

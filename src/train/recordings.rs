@@ -188,11 +188,6 @@ impl Recordings {
             .collect()
     }
 
-    /// Bytes of persistent buffers and pool.
-    pub fn bytes(&self) -> u64 {
-        self.persistents.bytes() + MemoryPlan::new(&self.all()).bytes()
-    }
-
     /// Bytes of the params structs of all kernel launches.
     pub(super) fn params_bytes(&self) -> u64 {
         let of = |recording: &&Recording| {

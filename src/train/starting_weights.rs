@@ -24,7 +24,7 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
 /// Loads the weights and adapters that `plan` starts from, if it names some.
 pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<()> {
     let run = &plan.settings.run;
-    run.weights().map_or(Ok(()), |path| trainer.load_some_weights(path, run.load_partial))?;
+    run.weights().map_or(Ok(()), |path| trainer.load_weights(path, run.load_partial))?;
     let adapter = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter);
     adapter.map_or(Ok(()), |path| trainer.load_adapters(path))
 }

@@ -1,5 +1,6 @@
 //! Attention, forward and backward, against the f64 reference.
 
+use crate::draws::DropoutWords;
 use crate::lab::{Bits, Case, allowed, check, check_tier};
 use crate::packed::{document_bounds, split_qkv};
 use ::reference::attention as reference;
@@ -11,7 +12,6 @@ use gristmill::ops::attention::{
 };
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::random::DropoutWords;
 use gristmill::record::{Recorder, Tensor};
 
 const BASE: Row = Row {

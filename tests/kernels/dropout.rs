@@ -1,6 +1,7 @@
 //! Dropout: the device draws the words of the host's generator, and the gradient uses the mask of the forward pass. The
 //! statistics of masks are tested in masks.rs.
 
+use crate::draws::DropoutWords;
 use crate::lab::{Bits, Case, Input, allowed, check, check_tier};
 use gristmill::element::Element::{Bf16, F16, F32, U32};
 use gristmill::kernels::Tier;
@@ -8,7 +9,6 @@ use gristmill::ops::attention::Attention;
 use gristmill::ops::dropout::{Dropout, DropoutState, count_micro_step, dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::step_state::StepState;
-use gristmill::random::DropoutWords;
 use gristmill::tape::{Parameter, Tape};
 use reference::low_rank::low_rank_backward;
 
@@ -199,7 +199,7 @@ fn recomputed_attention_drops_the_same_weights() {
         };
         let mut tape = Tape::new(&mut case.rec);
         let leaf = tape.leaf(x, true);
-        let y = tape.recompute(move |_| recompute, |tape| tape.attention(leaf, None, shape));
+        let y = tape.recompute(move |_| recompute, |tape| tape.attention(leaf, None, shape, None));
         tape.give(y, dy);
         tape.backward();
         let gradient = tape.gradient(leaf).expect("x needs a gradient");

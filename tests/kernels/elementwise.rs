@@ -6,7 +6,7 @@ use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::element::stride_of;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward, scaled_cos_sin_table};
+use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
 use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward, swiglu_of_two, swiglu_of_two_backward};
 use gristmill::ops::zero::zero;
@@ -217,7 +217,7 @@ fn rope_follows_a_scaled_table() {
             let ids = [0u32, 99, 17, 40, 64];
             let (qkv, positions) = (case.input(5, layout.cols(), F32), case.integers(&ids));
             let table: Vec<f64> =
-                scaled_cos_sin_table(100, &rotation, &scaling).into_iter().map(f64::from).collect();
+                cos_sin_table(100, &rotation, &scaling).into_iter().map(f64::from).collect();
             let cos_sin = case.input_of(&table, 100, 8, F32).tensor;
             match direction > 0.0 {
                 true => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
@@ -282,7 +282,8 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
     ids[3] = rows - 1;
     let positions = case.integers(&ids);
     let stride = stride_of(rotation.rotary_dim);
-    let table: Vec<f64> = cos_sin_table(rows, &rotation).into_iter().map(f64::from).collect();
+    let table: Vec<f64> =
+        cos_sin_table(rows, &rotation, &RopeScaling::None).into_iter().map(f64::from).collect();
     let table = columns(&table, stride, 0..rotation.rotary_dim as usize);
     let cos_sin = case.input_of(&table, rows, rotation.rotary_dim, F32).tensor;
     match is_backward {

@@ -9,7 +9,7 @@ use ::reference::swiglu;
 use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element::{F32, U32};
 use gristmill::element::stride_of;
-use gristmill::model::arena::ArenaLayout;
+use gristmill::model::arena::{Arena, ArenaLayout};
 use gristmill::model::parameters::{Gpt, Role, Spec};
 use gristmill::ops::add::add;
 use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
@@ -230,9 +230,9 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
             (0..EXPERTS * out * cols).map(|_| (0.1 * case.normal() as f32) as f64).collect();
         let arenas = case.persistent(
             |persistents| ["weights", "gradients"].map(|name| layout.arena(persistents, name, |_| Some(F32))),
-            |[weights, _]| (weights.segment(&layout, places[0].segment), segment(&layout, 0, &values)),
+            |[weights, _]| (whole(weights, &layout, places[0].segment), segment(&layout, 0, &values)),
         );
-        let second = arenas[0].segment(&layout, places[1].segment);
+        let second = whole(&arenas[0], &layout, places[1].segment);
         case.persistent(|_| (), |_| (second, segment(&layout, 1, &values)));
         let stack = &layout.parameter(STACK, &arenas[0], Some(&arenas[1]));
         assert_eq!(stack.weight.len(), 2);
@@ -264,6 +264,11 @@ fn a_stack_over_the_binding_limit_is_split_between_experts() {
             first += count;
         }
     });
+}
+
+/// A whole segment as one flat row.
+fn whole(arena: &Arena, layout: &ArenaLayout, segment: usize) -> Tensor {
+    arena.range(segment, 0..layout.segments[segment].elements)
 }
 
 /// A segment that holds the values of one part of the stack.

@@ -9,6 +9,7 @@ use gristmill::ops::latent_heads::{
     latent_heads_backward_rope,
 };
 use gristmill::ops::rope::{Rope, cos_sin_table};
+use gristmill::ops::rope_scaling::RopeScaling;
 use gristmill::record::Tensor;
 
 const POSITIONS: u32 = 100;
@@ -117,7 +118,8 @@ impl Setup {
         let rope = Rope { rotary_dim: rope_dim, theta: THETA, is_interleaved: true };
         let mut positions = case.ids_below(tokens as usize, POSITIONS);
         positions[0] = POSITIONS - 1;
-        let table: Vec<f64> = cos_sin_table(POSITIONS, &rope).into_iter().map(f64::from).collect();
+        let table: Vec<f64> =
+            cos_sin_table(POSITIONS, &rope, &RopeScaling::None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&table, POSITIONS, rope_dim, F32).tensor;
         let angles = Angles { positions: case.integers(&positions), cos_sin };
         let rope = reference::rope::Rope {

@@ -1,5 +1,7 @@
 //! The kernels and the tape's ops against the f64 reference, on every tier and in every element type they take.
 
+#[path = "../draws/mod.rs"]
+mod draws;
 mod lab;
 mod packed;
 mod routing;

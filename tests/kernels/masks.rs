@@ -6,9 +6,9 @@
 //! statistics has mean K and variance K (2 + excess); the excess kurtosis of a scaled sum of n terms with fourth moment m is
 //! (m - 3) / n.
 
+use crate::draws::DropoutWords;
 use gristmill::element::Element::U32;
 use gristmill::ops::dropout::{Dropout, DropoutState};
-use gristmill::random::DropoutWords;
 use gristmill::record::{BufferId, PersistentId, State, Tensor};
 
 const SIGMAS: f64 = 5.0;

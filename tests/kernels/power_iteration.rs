@@ -1,12 +1,12 @@
 //! Power iteration against f64, and the stable rank that it gives against a singular value decomposition.
 
+use crate::draws::StartVector;
 use crate::lab::{allowed, check};
 use ::reference::stable_rank as reference;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::power_iteration::{PowerIteration, Spectra, power_iteration};
 use gristmill::ops::squares::SquareSum;
 use gristmill::ops::step_state::StepState;
-use gristmill::random::StartVector;
 
 /// The vector that the matrix of number `matrix` starts from.
 fn start(seed: u64, stream: u32, step: u32, matrix: usize, cols: usize) -> Vec<f64> {

@@ -1,5 +1,6 @@
 //! Weights in bfloat16, which updates round stochastically: the same bits as on the host, no bias, neighbours only.
 
+use crate::draws::RoundingBits;
 use crate::lab::{Case, check};
 use gristmill::element::Element::{Bf16, F32};
 use gristmill::ops::adamw::{AdamW, AdamWTensors, adamw};
@@ -8,7 +9,6 @@ use gristmill::ops::muon::{Matrix, Muon, muon};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::sgd::{Sgd, SgdTensors, sgd};
 use gristmill::ops::step_state::{LossState, StepState};
-use gristmill::random::RoundingBits;
 use gristmill::record::Tensor;
 use reference::adamw::Correction;
 use reference::rounding::round;

@@ -170,7 +170,7 @@ fn route_on_the_tape(case: &mut Case, shape: &Shape, graph: Graph) {
         tape.route(logits, Some(bias_tensor), &how, losses.as_ref()).gates
     };
     let gates = match graph {
-        Graph::Recomputed => tape.checkpoint(|tape| block(tape, leaf)),
+        Graph::Recomputed => tape.recompute(|_| true, |tape| block(tape, leaf)),
         _ => block(&mut tape, leaf),
     };
     if graph != Graph::GatesUnused {

@@ -9,6 +9,7 @@ use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
 use gristmill::ops::rope::{Rope, cos_sin_table};
+use gristmill::ops::rope_scaling::RopeScaling;
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::tape::{Parameter, Tape, Var};
 
@@ -254,7 +255,8 @@ fn rope() {
         let x = case.input(N, LAYOUT.cols(), F32);
         let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
         let positions = case.integers(&ids);
-        let table: Vec<f64> = cos_sin_table(16, &settings).into_iter().map(f64::from).collect();
+        let table: Vec<f64> =
+            cos_sin_table(16, &settings, &RopeScaling::None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&columns(&table, 8, 0..6), 16, 6, F32).tensor;
         mid_graph(
             case,
@@ -290,7 +292,8 @@ fn latent_heads_of_parts() {
         let weights = [weight(case, 1, 8), weight(case, HEADS.kv_cols(), 8)];
         let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
         let rope = Rope { rotary_dim: 4, theta: 100.0, is_interleaved: true };
-        let table: Vec<f64> = cos_sin_table(16, &rope).into_iter().map(f64::from).collect();
+        let table: Vec<f64> =
+            cos_sin_table(16, &rope, &RopeScaling::None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&table, 16, 4, F32).tensor;
         let angles = Angles { positions: case.integers(&ids), cos_sin };
         let of_reference = reference::latent_heads::LatentHeads {
@@ -357,7 +360,7 @@ fn attention() {
             &x,
             LAYOUT.q_cols(),
             16,
-            |tape, x, _| tape.attention(x, Some(documents), settings),
+            |tape, x, _| tape.attention(x, Some(documents), settings, None),
             &[],
             |dy| {
                 let settings = reference::attention::Attention {

@@ -12,6 +12,7 @@ use gristmill::ops::attention::{Attention, attention};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::permute::{self, CombineSaved, DropOrder, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rope::{Rope, cos_sin_table, rope};
+use gristmill::ops::rope_scaling::RopeScaling;
 use gristmill::ops::swiglu::{gate_up_cols, swiglu};
 use gristmill::random::Philox;
 use gristmill::record::Tensor;
@@ -80,7 +81,7 @@ fn rope_in_four_passes() {
         inputs.drawn = 0;
         let same = inputs.normal(sequences * tokens, layout.cols());
         let settings = Rope { rotary_dim: head_dim, theta: 10000.0, is_interleaved: false };
-        let table = cos_sin_table(tokens, &settings);
+        let table = cos_sin_table(tokens, &settings, &RopeScaling::None);
         let positions: Vec<u32> = (0..sequences * tokens).map(|row| row % tokens).collect();
         let positions = inputs.job.integers(&positions);
         let cos_sin = inputs.job.input(&table, tokens, head_dim);

@@ -63,7 +63,7 @@ impl Setup {
         let trainer = block_on(Trainer::on_rank(gpu, plan, &length, ranks));
         let mut trainer = trainer.unwrap_or_else(|e| panic!("{e}"));
         if let Some(path) = load {
-            trainer.load_weights(path).unwrap_or_else(|e| panic!("{e}"));
+            trainer.load_weights(path, false).unwrap_or_else(|e| panic!("{e}"));
         }
         let mut finished: Vec<FinishedStep> = Vec::new();
         for step in 0..steps {

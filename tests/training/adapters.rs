@@ -164,7 +164,7 @@ fn evaluation(setup: &Setup, load: &[&Path]) -> f64 {
     let gpu = setup.gpu();
     let mut trainer = new_trainer(&gpu, &plan, &length);
     if let [weights, adapters @ ..] = load {
-        trainer.load_weights(weights).unwrap_or_else(|e| panic!("{e}"));
+        trainer.load_weights(weights, false).unwrap_or_else(|e| panic!("{e}"));
         adapters.iter().for_each(|path| trainer.load_adapters(path).unwrap_or_else(|e| panic!("{e}")));
     }
     block_on(trainer.evaluate(0, &data.train, 8, |_| Ok(()))).expect("an evaluation");
@@ -267,7 +267,7 @@ fn adapters_that_do_not_fit_are_one_line() {
         let (plan, _, length) = setup.data();
         let gpu = setup.gpu();
         let trainer = new_trainer(&gpu, &plan, &length);
-        trainer.load_weights(&checkpoint).expect_err("an error").to_string()
+        trainer.load_weights(&checkpoint, false).expect_err("an error").to_string()
     };
     assert!(
         line("lora_rank: 8, target_modules: '.*wq'")

@@ -1,6 +1,8 @@
 //! Whole training runs in this process, dense models and mixtures of experts: against an f64 run of the trainer, against each
 //! other, stopped and resumed, and what they generate.
 
+#[path = "../draws/mod.rs"]
+mod draws;
 #[path = "../runs/mod.rs"]
 mod runs;
 

@@ -32,7 +32,7 @@ pub fn weights(setup: &Setup, load: Option<&Path>) -> TensorFile {
     let gpu = setup.gpu();
     let trainer = new_trainer(&gpu, &plan, &length);
     if let Some(path) = load {
-        trainer.load_weights(path).unwrap_or_else(|e| panic!("{e}"));
+        trainer.load_weights(path, false).unwrap_or_else(|e| panic!("{e}"));
     }
     let folder = tempfile::tempdir().expect("a folder");
     read_tensors(&save_checkpoint(&trainer, 1, folder.path()).join("model.safetensors"))
@@ -87,7 +87,8 @@ fn shards_of_16_bits_are_widened_exactly() {
         std::fs::remove_file(folder.path().join(files[1])).expect("a file");
         let (plan, _, length) = setup().data();
         let gpu = setup().gpu();
-        let error = new_trainer(&gpu, &plan, &length).load_weights(&index).expect_err("a shard is missing");
+        let error =
+            new_trainer(&gpu, &plan, &length).load_weights(&index, false).expect_err("a shard is missing");
         assert!(
             error.to_string().ends_with("00002-of-00002.safetensors: cannot open: no such file or folder"),
             "{error}"

@@ -145,7 +145,7 @@ fn each_layout_is_loaded() {
         write_tensors(&path, &layout.published(&ours));
         let (plan, _, length) = setup().data();
         let gpu = setup().gpu();
-        let error = new_trainer(&gpu, &plan, &length).load_weights(&path).expect_err("no config.json");
+        let error = new_trainer(&gpu, &plan, &length).load_weights(&path, false).expect_err("no config.json");
         assert!(error.to_string().contains("put the model's config.json beside it"), "{error}");
         let heads = "{\"num_attention_heads\": 4, \"hidden_size\": 48}";
         std::fs::write(folder.path().join("config.json"), heads).expect("a file");

@@ -13,7 +13,7 @@ fn load(setup: &Setup, tensors: &TensorFile, config: &str, is_partial: bool) -> 
     let (plan, _, length) = setup.data();
     let gpu = setup.gpu();
     let trainer = new_trainer(&gpu, &plan, &length);
-    trainer.load_some_weights(&path, is_partial).map_err(|error| error.to_string())?;
+    trainer.load_weights(&path, is_partial).map_err(|error| error.to_string())?;
     let saved: &Path = &save_checkpoint(&trainer, 1, folder.path());
     Ok(read_tensors(&saved.join("model.safetensors")))
 }

@@ -4,6 +4,7 @@
 //! `UPDATE_GOLDEN=1 cargo test --release --test without_adapter configs::` writes them again.
 
 use gristmill::kernels::Tier;
+use gristmill::record::MemoryPlan;
 use gristmill::settings::RunConfig;
 use gristmill::train::recordings::{Recordings, assumed_capabilities};
 use std::fs;
@@ -23,7 +24,8 @@ fn every_configuration_records() {
         for tier in Tier::ALL {
             let recordings =
                 Recordings::new(&plan, assumed_capabilities(tier), 100).unwrap_or_else(|e| panic!("{e}"));
-            let mut listing = format!("{} bytes\n", recordings.bytes());
+            let pool = MemoryPlan::new(&recordings.all());
+            let mut listing = format!("{} bytes\n", recordings.persistents.bytes() + pool.bytes());
             for recording in recordings.all() {
                 listing += &format!("\n{}\n{}", recording.name, folded(&recording.listing()));
             }

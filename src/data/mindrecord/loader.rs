@@ -7,7 +7,7 @@ use super::{MindRecordFile, NumberColumn};
 use crate::data::config::MindRecordConfig;
 use crate::data::files::{self, DATASET_KEYS};
 use crate::data::plural::plural;
-use crate::data::samples::{Labels, Samples};
+use crate::data::samples::Samples;
 use crate::data::source::Loaded;
 use crate::data::stream::{Part, TokenStream};
 use crate::error::{Error, Result};
@@ -187,7 +187,7 @@ fn load_one(
         plural(rows, "sample"),
         plural(count, "MindRecord file")
     );
-    Ok((Samples::new(tokens, Labels::Shifted(targets.into()), ends), sentence))
+    Ok((Samples::new(tokens, targets, ends), sentence))
 }
 
 /// That a file that was written with `file` is there.

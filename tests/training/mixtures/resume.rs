@@ -90,14 +90,14 @@ fn checkpoints_hold_current_weights_and_load_without_biases() {
     let path = home.path().join("weights.safetensors");
     write_tensors(&path, &trained);
     let other = new();
-    other.load_weights(&path).unwrap_or_else(|e| panic!("{e}"));
+    other.load_weights(&path, false).unwrap_or_else(|e| panic!("{e}"));
     assert!(model(&other, 10) == trained, "loading a file with biases does not restore them");
 
     let mut bare = trained.clone();
     bare.retain(|name, _| !is_bias(name));
     write_tensors(&path, &bare);
     let other = new();
-    other.load_weights(&path).unwrap_or_else(|e| panic!("{e}"));
+    other.load_weights(&path, false).unwrap_or_else(|e| panic!("{e}"));
     for (name, tensor) in model(&other, 11) {
         match is_bias(&name) {
             true => assert_eq!(tensor.words, [0; 5], "{name}"),

@@ -1,9 +1,9 @@
 //! Stable ranks of weights against the f64 trainer.
 
 use super::{ALLOWED, reference, take};
+use crate::draws::StartVector;
 use crate::runs::{FolderRun, Setup, metrics, reference_tensors};
 use gristmill::model::parameters::{Gpt, Role, Spec};
-use gristmill::random::StartVector;
 use reference::stable_rank::power_iteration;
 use std::collections::BTreeMap;
 
