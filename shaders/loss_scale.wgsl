@@ -13,7 +13,7 @@
 //   windows (params.windows) u32  steps, none of them 0
 //
 // One invocation. Numerics: products of f32, exact where factor is a power of two. The division is a product with 1 / factor,
-// as in the original. Increases and decreases are counted modulo 4, also as there: at either end of the list they go on.
+// as in MindFormers. Increases and decreases are counted modulo 4, also as there: at either end of the list they go on.
 
 import package::lib::step_state::{HALTED, StepState};
 import package::tile::LANES;

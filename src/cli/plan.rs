@@ -121,7 +121,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// `notices`, those about consecutive layers as one: a run logs each, as the original does.
+/// `notices`, those about consecutive layers as one: a run logs each, as MindFormers does.
 fn without_layers(notices: &[String]) -> Vec<String> {
     let mut told: Vec<Told<'_>> = Vec::new();
     for next in notices.iter().map(|notice| Told::of(notice)) {

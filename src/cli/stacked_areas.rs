@@ -26,7 +26,7 @@ pub struct StackedAreas {
     pub columns: Vec<(u64, Vec<f64>)>,
 }
 
-/// Width and height in units. The original's plots have 10 by 4 inches; a unit is 1/100 inch.
+/// Width and height in units. MindFormers' plots have 10 by 4 inches; a unit is 1/100 inch.
 const SIZE: (u32, u32) = (1000, 400);
 /// Pixels of the PNG to a unit.
 const PNG_SCALE: u32 = 2;

@@ -12,7 +12,7 @@ use std::{fs, io};
 /// What chose the folder of the plots.
 const PLOTS: Place = Place("--save_path_prefix");
 
-/// The flags of the original's tool, also accepted with hyphens.
+/// The flags of MindFormers' tool, also accepted with hyphens.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Number of layers of the model
@@ -61,7 +61,7 @@ pub fn token_distribution(arguments: &Arguments) -> Result<()> {
         draw_layer(layer, steps, save_path_prefix)?;
         say!("layer-{layer} token_distribution generate successful");
     }
-    // Two spaces, as in the original's output: Python's print adds one after a text that ends with one.
+    // Two spaces, as in MindFormers' output: Python's print adds one after a text that ends with one.
     say!("hot_expert_index:  {busiest:?}");
     Ok(())
 }
@@ -104,7 +104,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// For each step how often each expert of a layer was chosen. A resumed run of the original may leave two files for a
+/// For each step how often each expert of a layer was chosen. A resumed run of MindFormers may leave two files for a
 /// step: the last one in order counts.
 fn read_layer(files: &[PathBuf], layer: usize, folder: &Path) -> Result<BTreeMap<u64, Vec<f64>>> {
     let mark = format!("layer-{layer}_");
@@ -148,7 +148,7 @@ fn busiest(steps: &BTreeMap<u64, Vec<f64>>, count: usize, layer: usize) -> Resul
         return Err(Error::Plan(message));
     }
     let mut experts: Vec<usize> = (0..last.len()).collect();
-    // The original compares in 16 bits, where 2049 equals 2048.
+    // MindFormers compares in 16 bits, where 2049 equals 2048.
     experts.sort_by(|one, other| last[*other].total_cmp(&last[*one]));
     experts.truncate(count);
     Ok(experts)

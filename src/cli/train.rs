@@ -24,7 +24,7 @@ Overrides follow the file and set any key of the configuration by its path: --lr
                                                      auto: or begin where there is none
   --do_eval                                          compute eval_loss at intervals
   --as-single                                        do on one device what the file spreads over several
-The flags of the original's launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
+The flags of MindFormers' launcher work too: --config FILE in place of CONFIG, --run_mode, --seed,
 --load_checkpoint, --output_dir, and --options KEY=VALUE ... for any keys.
 
 A run leaves config.yaml, metrics.jsonl, events.jsonl, checkpoint/, log.txt and report.html in

@@ -17,7 +17,7 @@ pub struct Grouping {
     pub freeze: Vec<String>,
     /// Exceptions from `freeze`.
     pub freeze_exclude: Vec<String>,
-    /// Beside adapters: parameters that do not train even so. These are globs, as the original's: `*` stands for any text.
+    /// Beside adapters: parameters that do not train even so. These are globs, as MindFormers': `*` stands for any text.
     pub holds: Vec<String>,
     /// Beside adapters: globs of parameters of the model that train. What `holds` takes too stays as it was.
     pub releases: Vec<String>,

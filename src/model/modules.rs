@@ -1,9 +1,9 @@
 //! Selecting the linear maps that get low-rank adapters, by patterns over their names.
 //!
-//! A map goes by the name that files give its module (`model.layers.0.self_attn.q_proj`), by the original's
+//! A map goes by the name that files give its module (`model.layers.0.self_attn.q_proj`), by MindFormers'
 //! (`layers.0.attention.wq`) and by Megatron's (`decoder.layers.0.self_attention.linear_qkv`). A pattern is a regular
 //! expression that must match from the start of a name or from a part of it: `wq`, `attention.wq` and `.*wq` mean the same.
-//! The original matches the last part alone, PEFT the last part or the whole.
+//! MindFormers matches the last part alone, PEFT the last part or the whole.
 //!
 //! MindFormers descends no further where a pattern matches a group of layers.
 
@@ -91,7 +91,7 @@ fn module(spec: &Spec, index: usize, piece: &Piece, can_adapt: &BTreeSet<&str>) 
     Some(Module { name, names, can_adapt })
 }
 
-/// What the original's models call piece number `index` of the parameter `own` in `place`: for itself, or as a part of what they
+/// What MindFormers' models call piece number `index` of the parameter `own` in `place`: for itself, or as a part of what they
 /// store as one matrix.
 fn originals_names(place: &str, own: &str, index: usize) -> impl Iterator<Item = &'static str> {
     let is_attention = place.ends_with("attention");

@@ -35,7 +35,7 @@ impl LayerLoad {
         if self.choices == 0 { 0.0 } else { (f64::from(self.dropped) / f64::from(self.choices)) as f32 }
     }
 
-    /// The drop rate as the original's `MoEDropRateCallback` estimates it, from the last micro-batch alone: Σ max(0,
+    /// The drop rate as MindFormers' `MoEDropRateCallback` estimates it, from the last micro-batch alone: Σ max(0,
     /// f - c / E), where f is each expert's fraction of the choices and c the capacity factor. If c k N / E is a
     /// whole number, this is the drop rate of that micro-batch. 0 without a capacity factor, where nothing is
     /// dropped.
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_estimate_of_the_worked_example() {
-        // The original's formula for E = 4, c = 1.5, f = (0.5, 0.3, 0.1, 0.1).
+        // MindFormers' formula for E = 4, c = 1.5, f = (0.5, 0.3, 0.1, 0.1).
         let load = LayerLoad { last: vec![5, 3, 1, 1], ..LayerLoad::default() };
         assert_eq!(format!("{:.5}", load.drop_rate_estimate(Some(1.5))), "0.12500");
         assert_eq!(load.drop_rate_estimate(None), 0.0);

@@ -61,7 +61,7 @@ impl Instrument for DropRates {
 impl TokenDistribution {
     /// The distribution of the run called `run_name`, written every `every_steps` steps below `summary_dir`.
     pub fn new(summary_dir: &Path, run_name: &str, every_steps: u64) -> Self {
-        // The original's folder name ends with a time, so a resumed run has two folders there.
+        // MindFormers' folder name ends with a time, so a resumed run has two folders there.
         Self { folder: summary_dir.join(format!("export_{run_name}")).join("tensor"), every_steps }
     }
 
@@ -92,7 +92,7 @@ impl Instrument for TokenDistribution {
     }
 }
 
-/// The line of the original's `MoEDropRateCallback`, with the share that was in fact dropped.
+/// The line of MindFormers' `MoEDropRateCallback`, with the share that was in fact dropped.
 pub fn drop_rate_line(load: &LayerLoad) -> String {
     format!("layer: {}, drop_rate: {:.5}", load.layer, load.drop_rate())
 }

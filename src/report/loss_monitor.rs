@@ -25,7 +25,7 @@ pub struct LossLine {
     pub steps: u64,
     /// The step's loss, in nats per token.
     pub loss: f32,
-    /// Mean loss of the epoch so far, which the original prints outside its data-sink mode.
+    /// Mean loss of the epoch so far, which MindFormers prints outside its data-sink mode.
     pub epoch_loss: Option<f32>,
     /// The parts of the loss, if they are asked for.
     pub separate: Option<SeparateLosses>,
@@ -47,7 +47,7 @@ pub struct LossLine {
     pub mfu: Option<f64>,
 }
 
-/// The parts of a step's loss as the original prints and plots them.
+/// The parts of a step's loss as MindFormers prints and plots them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SeparateLosses {
     /// Mean cross-entropy of the next token, in nats per token.
@@ -58,7 +58,7 @@ pub struct SeparateLosses {
     pub mtp: Option<f32>,
 }
 
-/// What the parts of a step's loss are divided or multiplied by to be those of the original.
+/// What the parts of a step's loss are divided or multiplied by to be those of MindFormers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossParts {
     /// The factors of the balance losses, summed over the layers with experts, if the model has such losses.
@@ -139,7 +139,7 @@ pub fn skip_line(global_step: u64, bound: f64, is_skip: bool) -> String {
 }
 
 /// The entry of a step about the gradients of single parameters: their numbers of elements, and name and sum of squares of
-/// each. The original has no names.
+/// each. MindFormers has no names.
 ///
 /// ```
 /// use gristmill::report::loss_monitor::local_norm_lines;

@@ -67,7 +67,7 @@ pub struct StepMetrics {
     /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,
-    /// Per layer: that fraction as the original estimates it, from the last micro-batch.
+    /// Per layer: that fraction as MindFormers estimates it, from the last micro-batch.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate_estimate: Option<Vec<f32>>,
     /// Per layer: entropy of the load over ln E, 1 if all experts are equally busy, 0 if one gets all tokens.

@@ -1,4 +1,4 @@
-//! The progress of a run: a bar on a terminal, plain lines or the original's elsewhere, and always the original's in `log.txt`.
+//! The progress of a run: a bar on a terminal, plain lines or MindFormers' elsewhere, and always MindFormers' in `log.txt`.
 
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,13 @@ pub struct ProgressPlan {
     pub peak_flops: f64,
     /// Steps from one log line to the next; the first and the last step always have one.
     pub log_every: u64,
-    /// Whether the configuration asks for the original's lines, which a console without a terminal shows then.
+    /// Whether the configuration asks for MindFormers' lines, which a console without a terminal shows then.
     pub asks_for_lines: bool,
-    /// The parts of the loss that the original's lines have, if they are asked for.
+    /// The parts of the loss that MindFormers' lines have, if they are asked for.
     pub loss_parts: Option<LossParts>,
 }
 
-/// The place of a step in a run, as the original counts.
+/// The place of a step in a run, as MindFormers counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     /// The epoch, from 1.
@@ -59,7 +59,7 @@ pub struct Progress {
     since_line: Stretch,
     eval_loss: Option<f32>,
     bar: ProgressBar,
-    /// Where there is no terminal and nothing asks for the original's lines.
+    /// Where there is no terminal and nothing asks for MindFormers' lines.
     plain: Option<PlainLines>,
 }
 
@@ -111,7 +111,7 @@ impl Progress {
         }
     }
 
-    /// Logs a line of the original: to the file, and to a console that shows neither a bar nor plain lines.
+    /// Logs a line of MindFormers: to the file, and to a console that shows neither a bar nor plain lines.
     fn log(&self, line: String) {
         match self.plain {
             Some(_) => tracing::info!(target: FILE_TARGET, "{line}"),
@@ -150,7 +150,7 @@ impl ProgressPlan {
         let steps_per_epoch = self.steps_per_epoch.max(1);
         let steps_before = step.saturating_sub(1);
         let (epochs_before, step) = (steps_before / steps_per_epoch, steps_before % steps_per_epoch + 1);
-        // The original counts whole epochs, also where `stop_step` ends the run within one.
+        // MindFormers counts whole epochs, also where `stop_step` ends the run within one.
         let steps_left = self.total_steps.saturating_sub(epochs_before * steps_per_epoch);
         Place {
             epoch: epochs_before + 1,

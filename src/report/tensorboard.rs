@@ -1,4 +1,4 @@
-//! Event files for TensorBoard: the numbers of each step under the tags of the original, the load of experts as histograms, the
+//! Event files for TensorBoard: the numbers of each step under the tags of MindFormers, the load of experts as histograms, the
 //! configuration as text.
 //!
 //! One file a run, in `tensorboard_dir/rank_0`. A resumed run goes on in it where its checkpoint was written.
@@ -48,7 +48,7 @@ pub struct Scalars {
     pub has_expert_load: bool,
     /// Which numbers of `monitor_config` are.
     pub monitors: MonitorFormats,
-    /// The parts of the loss as the original has them, if they are asked for.
+    /// The parts of the loss as MindFormers has them, if they are asked for.
     pub loss_parts: Option<LossParts>,
 }
 

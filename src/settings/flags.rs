@@ -1,4 +1,4 @@
-//! `--a.b.c=value` on the command line: any key, and the short flags of the original's launcher.
+//! `--a.b.c=value` on the command line: any key, and the short flags of MindFormers' launcher.
 
 use super::engine::Override;
 use super::sections;
@@ -24,7 +24,7 @@ const SHORT_FLAGS: [(&str, &str); 13] = [
 /// Flags that mean `True` where no value follows.
 const SWITCHES: [&str; 3] = ["resume_training", "do_eval", "as_single"];
 
-/// The original's flag for any keys: `--options a.b=1 c.d=2`.
+/// MindFormers' flag for any keys: `--options a.b=1 c.d=2`.
 const OPTIONS: &str = "--options";
 
 impl Override {

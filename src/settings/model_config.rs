@@ -9,7 +9,7 @@ use crate::model::config::{
     Norm, Positions, RouterConfig, Score, SharedExpert, TokenDispatch,
 };
 
-/// The original's spread of a router's initial weights.
+/// MindFormers' spread of a router's initial weights.
 const ROUTER_INIT_STD: f64 = 0.01;
 
 /// The model of settings that were filled and have no fault.

@@ -36,7 +36,7 @@ fn drop_memory_cap(settings: &mut Settings, source: &Source<'_>) {
     }
 }
 
-/// Keeps the windows of a step, on one rank or on those that share them. With one pipeline stage the original ignores
+/// Keeps the windows of a step, on one rank or on those that share them. With one pipeline stage MindFormers ignores
 /// `micro_batch_num`, with several `gradient_accumulation_steps` (`_check_global_batch_size_for_auto_parallel` in its base
 /// trainer).
 fn accumulate(
@@ -55,7 +55,7 @@ fn accumulate(
     };
     if has_stages && written > 1 && written != degrees.micro_batch_num {
         source.note(format!(
-            "runner_config.gradient_accumulation_steps: `{written}` does not count beside pipeline stages, as in the original"
+            "runner_config.gradient_accumulation_steps: `{written}` does not count beside pipeline stages, as in MindFormers"
         ));
     }
     let data = degrees.data_parallel;

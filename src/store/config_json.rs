@@ -30,7 +30,7 @@ const KIND: &str = "model_type";
 /// What our own files say of what their class lacks.
 const NOTE: &str = "gristmill_note";
 /// Keys that say nothing of what a model computes in training but for dropout: names and versions, tokens, text generation, types,
-/// caches, initial weights, dropout, balance losses, multi-token prediction, the original's ranks.
+/// caches, initial weights, dropout, balance losses, multi-token prediction, MindFormers' ranks.
 const INERT: &str = "_name_or_path _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled architectures \
     attn_implementation auto_map model_type name_or_path transformers_version tokenizer_class task_specific_params unsloth_fixed \
     unsloth_version bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id gmask_token_id \

@@ -11,7 +11,7 @@ const FORMATS: [(&str, &str); 5] = [
     (
         "ckpt",
         "is of MindSpore (or PyTorch), whose format is not read: convert it to safetensors under Hugging Face's names, as \
-              the original's weight conversion does with `--reversed`, and name that file",
+              MindFormers' weight conversion does with `--reversed`, and name that file",
     ),
     ("bin", PYTORCH),
     ("pt", PYTORCH),

@@ -13,7 +13,7 @@ use crate::settings::{RunPlan, Sample};
 use crate::store::hugging_face;
 use std::path::Path;
 
-/// Variables by which the original compiles equal layers once.
+/// Variables by which MindFormers compiles equal layers once.
 const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];
 
 /// Says what the run trains, where, and how much memory that takes, that a step has so many tokens, and that MFU is a share of `peak`.

@@ -13,7 +13,7 @@ use crate::report::remarks::Remarks;
 use crate::report::tensorboard::{Scalars, TensorBoard};
 use crate::settings::{RunPlan, Settings};
 
-/// The instruments of a run as `plan` says, in the order of the original's callbacks; the file with all numbers comes last.
+/// The instruments of a run as `plan` says, in the order of MindFormers' callbacks; the file with all numbers comes last.
 /// `parameters` are path and number of elements of each; a run that does not begin anew goes on `after` a step.
 ///
 /// # Errors

@@ -38,7 +38,7 @@ mod tests {
             let mut clock = SaveClock::new(seconds, start);
             (1..=10).filter(|step| clock.is_due(start + Duration::from_secs(step * step_seconds))).collect()
         };
-        // As in the original, exactly the time is not yet beyond it, and the next stretch begins with the step that was.
+        // As in MindFormers, exactly the time is not yet beyond it, and the next stretch begins with the step that was.
         assert_eq!(due(60, 25), [3, 6, 9]);
         assert_eq!(due(60, 20), [4, 8]);
         assert_eq!(due(60, 100), (1..=10).collect::<Vec<_>>());

@@ -7,7 +7,7 @@ use std::f64::consts::{PI, TAU};
 
 /// A schedule with its length decided.
 ///
-/// The first step of a warm-up has the rate `warmup_lr_init`, 0 by default, as in the original:
+/// The first step of a warm-up has the rate `warmup_lr_init`, 0 by default, as in MindFormers:
 /// the first update then changes nothing but the moments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {

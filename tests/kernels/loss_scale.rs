@@ -1,4 +1,4 @@
-//! Loss scales that adapt: the original's own traces and the corner cases of its state machine, bit for bit.
+//! Loss scales that adapt: MindFormers' own traces and the corner cases of its state machine, bit for bit.
 //!
 //! `tests/data/loss_scales.txt` holds what `AdaptiveLossScaleUpdateCell` of MindSpore Transformers did.
 
@@ -12,7 +12,7 @@ use std::path::Path;
 
 const TRACES: &str = include_str!("../data/loss_scales.txt");
 
-/// A cell of the original, the steps that overflowed, and the scale after each step.
+/// A cell of MindFormers, the steps that overflowed, and the scale after each step.
 struct Trace {
     cell: [f64; 5],
     overflows: Vec<bool>,

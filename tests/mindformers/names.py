@@ -1,4 +1,4 @@
-"""The original's weights under the names and in the layouts of transformers.
+"""MindFormers' weights under the names and in the layouts of transformers.
 
 A converter takes the weights as a dictionary of arrays, and the configuration of the model.
 """

@@ -2,7 +2,7 @@
 
     python original.py FILE.yaml TEXT STEPS OUT
 
-Writes OUT/init.npz, the initial weights under the original's names, and OUT/steps.json, [loss, global norm] of each step. Tokens
+Writes OUT/init.npz, the initial weights under MindFormers' names, and OUT/steps.json, [loss, global norm] of each step. Tokens
 are the bytes of TEXT; row b of the batch of step s is window s * batch_size + b, seq_length + 1 tokens long, and a window starts
 at the last token of the one before it. The learning rate is constant; vectors are not decayed.
 

@@ -20,7 +20,7 @@ fn lines(callbacks: &str) -> (Vec<String>, String) {
     (ended.stderr.lines().map(str::to_owned).collect(), log)
 }
 
-/// The number of the original's lines in `text`.
+/// The number of MindFormers' lines in `text`.
 fn of_original(text: &str) -> usize {
     text.lines().filter(|line| line.contains("{ Epoch:[") && line.contains("per_step_time: ")).count()
 }

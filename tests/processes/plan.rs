@@ -220,7 +220,7 @@ fn what_fits_counts_the_devices_once() {
     assert_eq!(step(&plan(&again)), step(&found), "{found}");
 }
 
-/// In the form of the original's launcher, on a file of the original's for several devices.
+/// In the form of MindFormers' launcher, on a file of MindFormers' for several devices.
 #[test]
 fn plan_needs_neither_the_devices_nor_the_data_of_the_original() {
     let file = "tests/without_adapter/settings/dialect/pretrain_llama.yaml";

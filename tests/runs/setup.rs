@@ -51,7 +51,7 @@ impl Setup {
         Self { file: Some(file), ..Self::new(name, "") }
     }
 
-    /// A file in the original's dialect, `tests/data/{file}`, shrunk by flags alone to 48 wide on a small text; `keys` are further
+    /// A file in MindFormers' dialect, `tests/data/{file}`, shrunk by flags alone to 48 wide on a small text; `keys` are further
     /// flags, without dashes.
     pub fn shrunk(name: &'static str, file: &'static str, keys: &[&str]) -> Self {
         let common = [

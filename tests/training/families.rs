@@ -1,4 +1,4 @@
-//! Bloom, Baichuan, WizardCoder and PanGu-α, each by a file in the original's dialect that is shrunk by overrides only, against
+//! Bloom, Baichuan, WizardCoder and PanGu-α, each by a file in MindFormers' dialect that is shrunk by overrides only, against
 //! an f64 run of the whole trainer.
 //!
 //! Their parts run on each tier and in 16 bits.

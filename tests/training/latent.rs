@@ -48,7 +48,7 @@ fn deepseek_v3_follows_the_reference() {
     follows(&setup);
 }
 
-/// A file in the original's dialect, shrunk by flags alone.
+/// A file in MindFormers' dialect, shrunk by flags alone.
 #[test]
 fn a_file_of_deepseek_follows_the_reference() {
     let keys = ["model.model_config.vocab_size=256", "model.model_config.initializer_range=0.1"];

@@ -30,7 +30,7 @@ const DROPLESS: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, use
 /// Every layer, and the first of them.
 const LAYERS: [&str; 2] = ["--recompute_config.recompute=True", "--recompute_config.recompute=[1]"];
 
-/// All operators of both layers; the activation, and the norms of one layer, by the original's names; all but attention, in a
+/// All operators of both layers; the activation, and the norms of one layer, by MindFormers' names; all but attention, in a
 /// layer beside one that is recomputed as a whole.
 const OPERATORS: [&str; 3] = [
     "--recompute_config.select_recompute=[attention_norm, attention, ffn_norm, feed_forward]",

@@ -1,4 +1,4 @@
-//! A file in the original's dialect for each type of model, shrunk by flags alone, against the f64 run of the trainer.
+//! A file in MindFormers' dialect for each type of model, shrunk by flags alone, against the f64 run of the trainer.
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::Setup;

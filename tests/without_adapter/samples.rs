@@ -1,4 +1,4 @@
-//! Loaders of records: the samples that they form, beside those of the original, and what they refuse.
+//! Loaders of records: the samples that they form, beside those of MindFormers, and what they refuse.
 
 use crate::configuration;
 use gristmill::data::{Batch, Dataset};
@@ -11,7 +11,7 @@ const ORIGINAL: &str = include_str!("../data/samples/original.json");
 const IGNORED: u32 = u32::MAX;
 const TOKENIZER: &str = "  tokenizer: {tokenizer_file: tests/data/samples/tokenizer.json, eos_token: </s>}";
 
-/// A row of the original: ids, and labels of which -100 is not predicted.
+/// A row of MindFormers: ids, and labels of which -100 is not predicted.
 type Row = (Vec<u32>, Vec<u32>);
 
 /// Loads `data_loader: {loader}` with the other keys `others`, in rows of `seq_length` tokens, one to a batch.
@@ -90,7 +90,7 @@ fn ready(path: &Path, shifted: bool) -> String {
     path.display().to_string()
 }
 
-/// The rows are the original's. Its handler shifts labels where it packs and not where it cuts, and lets the token 0 be
+/// The rows are MindFormers'. Its handler shifts labels where it packs and not where it cuts, and lets the token 0 be
 /// predicted after each document that it packs; here labels say which they are, and nothing is predicted there.
 #[test]
 fn rows_are_packed_as_the_original_packs_them() {

@@ -1,4 +1,4 @@
-//! Alpaca's instructions, in the words of the original's `AlpacaInstructDataHandler`.
+//! Alpaca's instructions, in the words of MindFormers' `AlpacaInstructDataHandler`.
 
 use super::Formed;
 use crate::data::codec::Codec;
@@ -10,7 +10,7 @@ use crate::error::Result;
 const SYSTEM: &str = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
     detailed, and polite answers to the user's questions. ";
 
-/// Each part is encoded by itself, with the tokens that the tokenizer adds to a text, as in the original.
+/// Each part is encoded by itself, with the tokens that the tokenizer adds to a text, as in MindFormers.
 pub(super) fn form(record: &Record, codec: &Codec) -> Result<Formed> {
     let instruction = record.text("instruction")?;
     let output = record.text("output")?;

@@ -3,7 +3,7 @@
 use super::Formed;
 use crate::data::sample_collector::SampleCollector;
 
-/// How samples are packed into rows, as the original's `PackingHandler` does.
+/// How samples are packed into rows, as MindFormers' `PackingHandler` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackStrategy {
     /// Whole samples, in order, as long as they fit; one that is longer than a row is dropped.
@@ -12,7 +12,7 @@ pub enum PackStrategy {
     Truncate,
 }
 
-/// The original packs this many samples at a time when it cuts them, and pads what is left of the last row.
+/// MindFormers packs this many samples at a time when it cuts them, and pads what is left of the last row.
 const CUT_AT_A_TIME: u64 = 1000;
 
 /// Fills rows with samples, each a document of its own.

@@ -108,7 +108,7 @@ impl<'a> Columns<'a> {
                 return Err(Error::file(file.path(), message));
             }
         }
-        // A loss mask says all that enters the loss, as in the original.
+        // A loss mask says all that enters the loss, as in MindFormers.
         let pad = pad.filter(|_| loss_mask.is_none()).map(i64::from);
         let mask = Mask { pad, column: masks };
         Ok(Reading {

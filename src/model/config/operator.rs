@@ -1,4 +1,4 @@
-//! The operators of a layer that training can compute again in the backward pass, and what the original calls them.
+//! The operators of a layer that training can compute again in the backward pass, and what MindFormers calls them.
 
 /// An operator whose output training may drop after the forward pass and compute again where the backward pass reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ const fn row(operator: Operator, part: Part, path: &'static str, names: &'static
     Row { operator, path, part, names }
 }
 
-/// Each operator, in the order of the enum, with its path below the layer and the paths of the original's operators that its
+/// Each operator, in the order of the enum, with its path below the layer and the paths of MindFormers' operators that its
 /// kernel fuses: of the models for research first, of `mcore` after them. The default patterns of `select_recompute` name the
 /// activation of dense layers; that of experts, which a mixture has in its place, answers to them too.
 const TABLE: [Row; 21] = [
@@ -205,7 +205,7 @@ impl Operator {
         self.row().path
     }
 
-    /// What it is called: its path, and those of the original's operators that it fuses.
+    /// What it is called: its path, and those of MindFormers' operators that it fuses.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         std::iter::once(self.path()).chain(self.row().names.split_whitespace())
     }

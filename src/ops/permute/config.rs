@@ -162,7 +162,7 @@ pub fn capacity_slots(chosen: u32, tokens: u32, factor: f64, experts: u32, multi
 mod tests {
     use super::*;
 
-    /// The examples of the original's formula: k, N, factor, E, multiple.
+    /// The examples of MindFormers' formula: k, N, factor, E, multiple.
     #[test]
     fn capacities_are_those_of_the_original() {
         assert_eq!(capacity_slots(2, 4096, 1.5, 8, 1), 1536);

@@ -1,4 +1,4 @@
-//! The lines of the original: those that its documentation shows, and what they leave open.
+//! The lines of MindFormers: those that its documentation shows, and what they leave open.
 //!
 //! They agree character by character.
 

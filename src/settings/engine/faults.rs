@@ -24,7 +24,7 @@ pub(crate) struct Faults {
     pub unsupported: Vec<Fault>,
     /// Paths without a value to rely on, whose fault is reported elsewhere.
     pub distrusted: Vec<String>,
-    /// Keys that do something else than in the original, and what.
+    /// Keys that do something else than in MindFormers, and what.
     texts: Vec<String>,
     /// Keys without meaning here, as (section, key).
     ignored: Vec<(String, String)>,

@@ -125,7 +125,7 @@ impl Layers {
         let mut base = Vec::new();
         for node in lower.into_iter().rev() {
             let Node::Map(entries) = node else { continue };
-            // Of several bases, the original takes each top-level key whole from the last that has it.
+            // Of several bases, MindFormers takes each top-level key whole from the last that has it.
             for (key, value) in entries {
                 *Node::entry(&mut base, &key) = value;
             }

@@ -1,4 +1,4 @@
-//! Several names of one key: the original's own and those of Megatron and Hugging Face.
+//! Several names of one key: MindFormers' own and those of Megatron and Hugging Face.
 
 use super::table::Table;
 

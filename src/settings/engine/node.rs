@@ -51,7 +51,7 @@ impl Node {
         &mut entries[index].1
     }
 
-    /// Whether this says "none": nothing, or the text `None` that files of the original write.
+    /// Whether this says "none": nothing, or the text `None` that files of MindFormers write.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Null) || self.word().is_some_and(|text| text == "None")
     }

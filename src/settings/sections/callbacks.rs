@@ -13,19 +13,19 @@ use super::moe::Moe;
 use crate::settings::engine::*;
 
 rows! {
-    /// `MFLossMonitor`: the original's two lines of a step, with loss, learning rate and speed. `log.txt` has them in any case; a console
+    /// `MFLossMonitor`: MindFormers' two lines of a step, with loss, learning rate and speed. `log.txt` has them in any case; a console
     /// that is no terminal has them where a file names this callback, and shorter lines otherwise. A terminal has a bar.
     pub struct LossMonitor {
         /// Steps between these lines.
         per_print_times: u64 = Host.default(1).within(COUNT),
     }
-    others [sections("type"), ignored("keep_default_action", "about the original's callback")]
+    others [sections("type"), ignored("keep_default_action", "about MindFormers' callback")]
 }
 
 /// What the callbacks ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
-    /// When the original's lines are logged, where the configuration names them.
+    /// When MindFormers' lines are logged, where the configuration names them.
     pub loss: Option<LossMonitor>,
     /// When checkpoints are written, if at all.
     pub checkpoint: Option<CheckpointMonitor>,
@@ -90,7 +90,7 @@ pub(crate) fn tables() -> Vec<(&'static str, Table)> {
 /// Reads the list.
 pub(crate) fn read(source: &Source<'_>) -> Callbacks {
     let mut callbacks = Callbacks::default();
-    // The original reads both names.
+    // MindFormers reads both names.
     let list = if source.document.get("callback").is_some() { "callback" } else { "callbacks" };
     let count = match source.node(list) {
         Some(Node::List(items)) => items.len(),
@@ -104,7 +104,7 @@ pub(crate) fn read(source: &Source<'_>) -> Callbacks {
     for index in 0..count {
         let path = format!("{list}.{index}");
         let Some(kind) = kind_at(source, list, &path) else { continue };
-        // The original keeps the last one without a word.
+        // MindFormers keeps the last one without a word.
         if seen.contains(&kind) {
             source.fault(&format!("{path}.type"), format!("a second {kind}; keep one of them"));
         }

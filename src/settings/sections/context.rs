@@ -44,7 +44,7 @@ rows! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
-/// The original's sizes are powers of 1024, whatever the unit is called.
+/// MindFormers' sizes are powers of 1024, whatever the unit is called.
 const UNITS: [(&str, u64); 6] =
     [("GB", 1 << 30), ("GIB", 1 << 30), ("G", 1 << 30), ("MB", 1 << 20), ("MIB", 1 << 20), ("M", 1 << 20)];
 

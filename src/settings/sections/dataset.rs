@@ -85,7 +85,7 @@ rows! {
         eos_token: String = Numbers.default(END_OF_TEXT.to_string()).example("</s>"),
     }
     others [
-        // Files of the original name a class and its special tokens; here the file says both.
+        // Files of MindFormers name a class and its special tokens; here the file says both.
         ignored(
             "type tokenizer_type model_max_length max_length padding_side trust_remote_code pad_token bos_token \
                 unk_token add_bos_token add_eos_token auto_register cls_token mask_token sep_token do_lower_case \
@@ -115,13 +115,13 @@ pub struct Dataset {
 /// The table of `train_dataset_task` and `eval_dataset_task`.
 pub(crate) fn task_table() -> Table {
     Table::unused(
-        "`train_dataset_task` and `eval_dataset_task`: the original's class around a data set, `dataset_config`. Its `type` must be \
+        "`train_dataset_task` and `eval_dataset_task`: MindFormers' class around a data set, `dataset_config`. Its `type` must be \
          one of `CausalLanguageModelDataset`, `KeyWordGenDataset`, `MultiTurnDataset` and `SFTDataset` for the data to be read.",
         [sections("dataset_config type")],
     )
 }
 
-/// Classes of the original that are not built: they make pairs or dialogues of what a loader gives.
+/// Classes of MindFormers that are not built: they make pairs or dialogues of what a loader gives.
 const PLANNED_TASKS: &str = "RewardModelDataset ModalToTextSFTDataset \
     TextClassificationDataset TokenClassificationDataset QuestionAnsweringDataset TranslationDataset \
     MaskLanguageModelDataset ContrastiveLanguageImagePretrainDataset ImageCLSDataset MIMDataset \
@@ -160,7 +160,7 @@ pub(crate) fn read(source: &Source<'_>, section: &str) -> Option<Dataset> {
     Some(dataset)
 }
 
-/// Reads `eval_dataset`. Files of the original carry one that `do_eval: False` leaves unused; so do we.
+/// Reads `eval_dataset`. Files of MindFormers carry one that `do_eval: False` leaves unused; so do we.
 pub(crate) fn read_eval(source: &Source<'_>, run: &Run, train: Option<&Dataset>) -> Option<Dataset> {
     let is_there = ["eval_dataset", "eval_dataset_task"].iter().any(|path| source.node(path).is_some());
     if !run.do_eval {
@@ -290,7 +290,7 @@ fn check_task(source: &Source<'_>, task: &str, dataset: &str) {
     }
 }
 
-/// The original writes the token that ends documents under `model.model_config`.
+/// MindFormers writes the token that ends documents under `model.model_config`.
 fn model_eod(source: &Source<'_>) -> Option<i64> {
     source.node("model.model_config.eod_token_id").and_then(i64::from_node)
 }
@@ -303,7 +303,7 @@ fn tokenizer(reader: &Reader<'_>, key: &'static str) -> Option<Option<Tokenizer>
     if loader::is_planned(reader.source, dataset) {
         return Some(None);
     }
-    // Rows are tokens already; the original's files name a class of tokenizer beside them, and no file of it.
+    // Rows are tokens already; MindFormers' files name a class of tokenizer beside them, and no file of it.
     let node = reader.node(key)?;
     if loader::has_rows(reader.source, dataset)
         && matches!(node, Node::Map(_))

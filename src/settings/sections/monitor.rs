@@ -1,4 +1,4 @@
-//! `monitor_config`: what the original watches during a run.
+//! `monitor_config`: what MindFormers watches during a run.
 
 mod formats;
 mod stable_rank;
@@ -54,7 +54,7 @@ rows! {
     }
     others [
         sections("stable_rank_config"),
-        ignored("dump_path", "about the files in which the original passes these numbers on"),
+        ignored("dump_path", "about the files in which MindFormers passes these numbers on"),
         refused(
             "check_for_global_norm",
             Passes::Off,

@@ -79,7 +79,7 @@ impl OptimizerType {
     }
 }
 
-/// Optimizers of the original that are not built.
+/// Optimizers of MindFormers that are not built.
 const PLANNED: &str =
     "PmaAdamW FusedPmaAdamW FusedCastAdamWeightDecay Lamb CAME Adafactor Adam Adagrad Momentum";
 

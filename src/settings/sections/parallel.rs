@@ -69,7 +69,7 @@ impl Started {
 pub(crate) struct Distribution {
     /// The sections as they were written.
     pub asked: Parallelism,
-    /// Whether the original would heed `parallel_config`.
+    /// Whether MindFormers would heed `parallel_config`.
     pub counts: bool,
     /// How the run is spread. One rank where the file says so, `as_single` does, or after a fault.
     pub layout: Layout,
@@ -115,7 +115,7 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
     let layout = degrees::layout(source, run, &asked, started).unwrap_or_else(Layout::one);
     let has_stages = counts && asked.degrees.pipeline_stage > 1;
     if asked.degrees.micro_batch_num > 1 && !has_stages {
-        let message = "no effect without pipeline stages, as in the original; `runner_config.gradient_accumulation_steps` accumulates";
+        let message = "no effect without pipeline stages, as in MindFormers; `runner_config.gradient_accumulation_steps` accumulates";
         degrees.note("micro_batch_num", message);
     }
     if layout.model == 1 {

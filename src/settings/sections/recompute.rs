@@ -35,7 +35,7 @@ use stages::{Chunks, Stages};
 
 pub(crate) const PATH: &str = "recompute_config";
 
-/// The operators that the original recomputes where none are named.
+/// The operators that MindFormers recomputes where none are named.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
@@ -217,7 +217,7 @@ fn note_communication(reader: &Reader<'_>, recompute: &Recompute, parallel: &Dis
     }
 }
 
-/// Numbers as the original's log prints them.
+/// Numbers as MindFormers' log prints them.
 fn python(chunks: &Chunks) -> String {
     format!("{chunks:?}")
 }

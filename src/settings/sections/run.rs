@@ -49,7 +49,7 @@ rows! {
         as_single: bool = Host.default(false),
         /// Whether the run is spread over several ranks; see `parallel_config`.
         use_parallel: Option<bool> = Host.optional().example("True"),
-        /// Micro-batches that the original computes in turns to hide communication. Where degrees of `parallel_config` count, and by
+        /// Micro-batches that MindFormers computes in turns to hide communication. Where degrees of `parallel_config` count, and by
         /// `as_single`, so many times more are accumulated; elsewhere taken as 1.
         micro_batch_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
@@ -64,17 +64,17 @@ rows! {
                 load_ckpt_async ckpt_use_legacy_format balanced_load save_file remote_save_url processor auto_tune \
                 autotune_per_step filepath_prefix remove_redundancy use_graceful_exit run_status register_path \
                 exclude_cann_cpu enable_mindio_ttp_save_ckpt",
-            "about the original's devices, files and launcher",
+            "about MindFormers' devices, files and launcher",
         ),
         ignored(
             "profile_start_step profile_stop_step profile_communication profile_memory profile_rank_ids \
                 profile_pipeline profiler_level profile_level init_start_profile mstx",
-            "about the original's profiler",
+            "about MindFormers' profiler",
         ),
         ignored(
             "use_legacy layer_decay lr_scale_factor eval_callbacks infer train_precision_sync \
                 infer_precision_sync postprocess_use_numpy predict_batch_size input_data adapter_id",
-            "of another branch of the original, or without effect on training",
+            "of another branch of MindFormers, or without effect on training",
         ),
         ignored(
             "lazy_inline disable_lazy_inline",
@@ -173,7 +173,7 @@ impl Run {
     }
 }
 
-/// Files of the original carry these keys where nothing is evaluated, too.
+/// Files of MindFormers carry these keys where nothing is evaluated, too.
 pub(crate) fn check_evaluation(source: &Source<'_>, run: &Run) {
     if !run.do_eval {
         return;

@@ -17,13 +17,13 @@ rows! {
     others [
         ignored(
             "sink_mode sink_size per_epoch_size initial_epoch has_trained_epoches has_trained_steps",
-            "about the original's data sink and its way of resuming; no step waits for the host here",
+            "about MindFormers' data sink and its way of resuming; no step waits for the host here",
         ),
         ignored("num_classes image_size", "of image models"),
     ]
 }
 
-/// With the messages of the original.
+/// With the messages of MindFormers.
 fn accumulation(reader: &Reader<'_>, key: &'static str) -> Option<usize> {
     match reader.node(key)? {
         Node::Int(steps) if *steps >= 1 => reader.convert(key, &Node::Int(*steps)),

@@ -62,7 +62,7 @@ pub(crate) fn read(source: &Source<'_>, optimizer_rate: Option<f64>) -> (Schedul
         return (read_at(source, "lr_schedule", false, optimizer_rate).1, Vec::new());
     }
     if source.node("lr_schedule").is_some() {
-        source.note("lr_schedule: grouped_lr_schedule is used instead, as in the original");
+        source.note("lr_schedule: grouped_lr_schedule is used instead, as in MindFormers");
     }
     let base = if section.has("default") {
         read_at(source, &format!("{GROUPED}.default"), false, optimizer_rate).1
@@ -130,7 +130,7 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule, optimizer_rate: Option<f64>) 
     Schedule { lr_scale: Some(base.lr_scale.unwrap_or(1.0) * scale), ..base }
 }
 
-/// Says which of the given keys the type does not read; the original takes them in silence.
+/// Says which of the given keys the type does not read; MindFormers takes them in silence.
 fn note_idle(reader: &Reader<'_>, table: &Table, kind: ScheduleType) {
     // -1 and 0 say what an absent length says.
     let says_nothing = |node: &Node| node.is_off() || *node == Node::Int(-1);

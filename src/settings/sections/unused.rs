@@ -1,11 +1,11 @@
-//! Sections of the original none of whose keys is used: each key is ignored, or refused where it asks for something.
+//! Sections of MindFormers none of whose keys is used: each key is ignored, or refused where it asks for something.
 
 use crate::settings::engine::*;
 
 /// Their paths and tables.
 pub(crate) fn tables() -> [(&'static str, Table); 2] {
     let trainer = [
-        ignored("model_name", "a name for the original's logs"),
+        ignored("model_name", "a name for MindFormers' logs"),
         refused(
             "type",
             Passes::Words("CausalLanguageModelingTrainer"),
@@ -22,7 +22,7 @@ pub(crate) fn tables() -> [(&'static str, Table); 2] {
         ),
     ];
     [
-        ("trainer", "which of the original's trainers to use; there is one.", trainer),
+        ("trainer", "which of MindFormers' trainers to use; there is one.", trainer),
         ("swap_config", "activations kept in the host's memory.", swap),
     ]
     .map(|(path, about, others)| (path, Table::unused(&format!("`{path}`: {about}"), others)))

@@ -38,7 +38,7 @@ rows! {
     ]
 }
 
-/// Keys that the original reads in other sections too.
+/// Keys that MindFormers reads in other sections too.
 const SHARED: [&str; 3] =
     ["calculate_per_token_loss", "use_skip_data_by_global_norm", "global_norm_spike_threshold"];
 
@@ -64,7 +64,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, others: [Reader<'a>; 2]) -> Wrapp
         wrapper.global_norm_spike_threshold = 1.0;
     }
     if !is_written {
-        source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original");
+        source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers");
         return Wrapper { use_clip_grad: true, ..wrapper };
     }
     if wrapper.use_clip_grad { wrapper } else { Wrapper { max_grad_norm: 1.0, ..wrapper } }

@@ -1,4 +1,4 @@
-//! `meta.json`, which tells scripts written for the original where the newest checkpoint is.
+//! `meta.json`, which tells scripts written for MindFormers where the newest checkpoint is.
 //!
 //! It is replaced between the rename of a new checkpoint and the removal of old ones, so it never names one that is
 //! gone. A run that resumes writes it first.
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const NAME: &str = "meta.json";
 
-/// The keys of the original.
+/// The keys of MindFormers.
 #[derive(Serialize)]
 struct Meta<'a> {
     /// From 1.

@@ -217,7 +217,7 @@ fn one_checkpoint_is_kept_per_stretch_and_the_newest() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoints = CheckpointFolder::new(folder.path(), Keep::OnePer(5 * MINUTE));
     let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    // One a minute, under a clock of our own. As the original keeps them.
+    // One a minute, under a clock of our own. As MindFormers keeps them.
     let mut kept = Vec::new();
     for minute in 0..=12 {
         let path = folder.path().join(name_of(minute));

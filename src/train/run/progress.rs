@@ -7,7 +7,7 @@ use crate::train::instruments::loss_parts;
 use crate::train::length::RunLength;
 use crate::train::peak::Peak;
 
-/// What progress is computed from. Like the original's, its lines count samples and operations of one rank.
+/// What progress is computed from. Like MindFormers', its lines count samples and operations of one rank.
 pub(super) fn progress_plan(plan: &RunPlan, length: &RunLength, start_step: u64, peak: Peak) -> ProgressPlan {
     let (runner, lines) = (&plan.settings.runner, plan.settings.callbacks.loss.as_ref());
     ProgressPlan {

@@ -59,7 +59,7 @@ fn rows_are_the_samples() {
     assert_ne!(other.train.fingerprint(), of_rows(&dir(&first)).train.fingerprint());
 }
 
-/// Llama in the original: nothing is predicted from padding, nor where the label says so, unless a loss mask says it all.
+/// Llama in MindFormers: nothing is predicted from padding, nor where the label says so, unless a loss mask says it all.
 #[test]
 fn labels_and_masks() {
     let ids = [1, 127, 128, 32767, 32768, 70000, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
@@ -195,7 +195,7 @@ fn settings_without_a_folder_wait_for_one() {
         (keys.input_columns.clone(), keys.pad_token_id),
         (Some(vec!["input_ids".to_string()]), Some(0))
     );
-    // Files of the original name a class of tokenizer beside them.
+    // Files of MindFormers name a class of tokenizer beside them.
     let others = "tokenizer: {type: GPT2Tokenizer, max_length: 1025}";
     let data = mindrecord(&dir(&fixture(COLUMNS)), others).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(data.train.rows_per_epoch(), 5);

@@ -75,7 +75,7 @@ fn a_megatron_section_of_the_original() {
     assert!(rules.resets_positions && rules.isolates_documents && plan.isolates_documents());
     assert!(data.keeps_evaluation(), "the second share is for evaluation");
     assert!(notices.iter().all(|notice| !notice.contains("eod_mask_loss")), "{notices:?}");
-    // -1 says that there is no such token, and the original's model section may hold the id.
+    // -1 says that there is no such token, and MindFormers' model section may hold the id.
     let plan = resolve(
         BASE,
         &[

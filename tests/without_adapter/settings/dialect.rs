@@ -58,7 +58,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
             "Formative layer_recompute: [[1, 0]]",
             "Set full recompute at layer 0",
             "context.max_device_memory: not applied with `as_single`, as it is about the file's own devices",
-            "runner_config.gradient_accumulation_steps: `4` does not count beside pipeline stages, as in the original",
+            "runner_config.gradient_accumulation_steps: `4` does not count beside pipeline stages, as in MindFormers",
             "runner_config.gradient_accumulation_steps: 32 keeps the 96 windows of a step (parallel_config.micro_batch_num 8 x \
              parallel_config.data_parallel 2 x micro_batch_interleave_num 2)",
             "without meaning here and ignored: processor, eval_callbacks, filepath_prefix, autotune_per_step, \
@@ -74,7 +74,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     );
     assert!(config.data_faults.is_empty());
     assert_eq!(config.plan.settings.train_dataset.keys.pad_token_id, Some(0));
-    // Files of the original leave the folder to the launcher: the data is what is missing then, and only training misses it.
+    // Files of MindFormers leave the folder to the launcher: the data is what is missing then, and only training misses it.
     let unset = ["--as-single", "--train_dataset.data_loader.dataset_dir=''"];
     let needed = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
     let config = outline(&file("pretrain_llama.yaml"), &unset).unwrap_or_else(|error| panic!("{error}"));
@@ -85,7 +85,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(refused, [format!("{flag}: {needed}")]);
 }
 
-/// Hugging Face's and Megatron's names side by side, as files of the original's newer models have them.
+/// Hugging Face's and Megatron's names side by side, as files of MindFormers' newer models have them.
 #[test]
 fn a_file_of_deepseek_becomes_a_plan() {
     let path = Path::new("tests/data/dialect/deepseek3.yaml");
@@ -126,7 +126,7 @@ fn several_devices_need_a_word() {
     let needed = "--parallel_config.pipeline_stage: parallel_config: asks for 2 ranks (data_parallel 2), and 1 was started; start 2 (`mpirun -n 2 gristmill train ...` \
                   or `--ranks 2`), change the degrees, or start one with `--as-single`, which does the work of all";
     assert_eq!(answers("pretrain_llama.yaml", &shared, true), [needed]);
-    // In its other modes the original takes every degree as 1 itself.
+    // In its other modes MindFormers takes every degree as 1 itself.
     for flag in ["--use_parallel=False", "--parallel.parallel_mode=0", "--parallel.parallel_mode=STAND_ALONE"]
     {
         let config =
@@ -275,7 +275,7 @@ fn repeated_keys_as_pyyaml_reads_them() {
     assert!(tabbed.starts_with("x.yaml:11: not valid YAML: "), "{tabbed}");
 }
 
-/// Every set of names that the original accepts for one key (its table of conversions for Megatron's configuration).
+/// Every set of names that MindFormers accepts for one key (its table of conversions for Megatron's configuration).
 const ALIASES: &str = "
 parallel_config data_parallel|data_parallel_size model_parallel|tensor_model_parallel_size
 parallel_config pipeline_stage|pipeline_model_parallel_size pp_interleave_num|virtual_pipeline_model_parallel_size

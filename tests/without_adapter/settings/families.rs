@@ -41,7 +41,7 @@ fn gpt2_in_the_style_of_the_original() {
     assert_eq!(
         notices,
         [
-            "model.model_config.hidden_act: `gelu` is the tanh form, as in the original; `gelu_exact` is the one by the error \
+            "model.model_config.hidden_act: `gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error \
              function",
             "without meaning here and ignored: model.model_config.eos_token_id",
         ]
@@ -119,7 +119,7 @@ const REFUSED: &str = "
 = n_positions: is below seq_length 1024: raise it, or lower seq_length to 512
 ";
 
-/// The types of the original that are not followed, in each family: what is said to each of their values.
+/// The types of MindFormers that are not followed, in each family: what is said to each of their values.
 #[test]
 fn every_type_is_float32_or_answered() {
     let keys = [

@@ -3,7 +3,7 @@
 use super::{BASE, assert_answers, assert_reads_back, message, plan, replace, resolve};
 use gristmill::settings::{Decay, Warmup};
 
-/// As one file of the original writes it, and what it does not have.
+/// As one file of MindFormers writes it, and what it does not have.
 const GROUPED: &str = "
 no_decay_params: [w_down]
 grouped_lr_schedule:
@@ -28,7 +28,7 @@ grouped_lr_schedule:
 fn groups_read_and_read_back() {
     let frozen = replace(BASE, "    seq_length: 32", "    seq_length: 32\n    freeze: q_proj|k_proj|v_proj");
     let (plan, notices) = resolve(&(frozen + GROUPED), &[]).unwrap();
-    let unused = "lr_schedule: grouped_lr_schedule is used instead, as in the original";
+    let unused = "lr_schedule: grouped_lr_schedule is used instead, as in MindFormers";
     assert!(notices.iter().any(|notice| notice == unused), "{notices:?}");
     assert_eq!((plan.schedule.decay.clone(), plan.schedule.learning_rate), (Decay::Constant, 2e-4));
     assert_eq!(plan.settings.groups.len(), 2);

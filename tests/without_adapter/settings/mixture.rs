@@ -29,9 +29,9 @@ fn mixture(moe: &str, model: &str) -> MixtureConfig {
     accepted(moe, model).0.model.mixture.unwrap_or_else(|| panic!("{moe} | {model}: dense"))
 }
 
-const ABSENT: &str = "runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original";
+const ABSENT: &str = "runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers";
 
-/// Like Mixtral (Jiang et al., 2024) in the original's form.
+/// Like Mixtral (Jiang et al., 2024) in MindFormers' form.
 const MIXTRAL: &str = "expert_num: 8, capacity_factor: 1.1, aux_loss_factor: 0.05, num_experts_chosen: 2, \
     routing_policy: TopkRouterV2, enable_sdrop: True, router_dense_type: float32, use_fused_ops_topkrouter: True";
 /// Like DeepSeek-V3 (2024), smaller.

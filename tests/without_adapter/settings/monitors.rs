@@ -31,7 +31,7 @@ fn every_form_of_a_format() {
         assert_eq!(plan.settings.monitor.local_norm_format, want, "{form}");
         assert_eq!(notices, [""; 0], "{form}");
     }
-    // As in the original, what cannot go to TensorBoard goes to the log.
+    // As in MindFormers, what cannot go to TensorBoard goes to the log.
     for form in ["tensorboard", "[tensorboard]", "['log', 'tensorboard']"] {
         let (plan, notices) = formats(form);
         assert_eq!(plan.settings.monitor.local_norm_format, Formats::LOG, "{form}");

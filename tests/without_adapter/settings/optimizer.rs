@@ -1,4 +1,4 @@
-//! `optimizer` under every name that files of the original use.
+//! `optimizer` under every name that files of MindFormers use.
 
 use super::*;
 use gristmill::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};

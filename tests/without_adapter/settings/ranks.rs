@@ -79,7 +79,7 @@ fn ranks_do_the_steps_of_one_that_accumulates() {
 
 #[test]
 fn micro_batches_without_stages_are_noticed() {
-    let notice = "parallel_config.micro_batch_num: no effect without pipeline stages, as in the original; \
+    let notice = "parallel_config.micro_batch_num: no effect without pipeline stages, as in MindFormers; \
                   `runner_config.gradient_accumulation_steps` accumulates";
     let of = |flags: &[&str]| {
         let (plan, notices) = resolve(BASE, flags).unwrap();
@@ -387,7 +387,7 @@ fn degrees_that_are_not_built_are_planned() {
     );
     assert!(
         beyond.lines().any(|line| line.ends_with(
-            "8 does not divide data_parallel 2 (the original: times model_parallel); write an `expert_parallel` that does"
+            "8 does not divide data_parallel 2 (MindFormers: times model_parallel); write an `expert_parallel` that does"
         )),
         "{beyond}"
     );

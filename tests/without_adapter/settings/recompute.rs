@@ -34,7 +34,7 @@ fn counts_become_layers_and_lines_of_the_log() {
     lines.extend(set_full(&layers));
     assert_eq!(notices, lines);
 
-    // Without the switch there is one interleave, as in the original, but not in silence.
+    // Without the switch there is one interleave, as in MindFormers, but not in silence.
     let (layers, notices) = recomputed(&flags[..3]);
     assert_eq!(layers, [0, 1, 2, 4]);
     assert!(notices.contains(&"Formative layer_recompute: [[3, 1]]".to_string()), "{notices:?}");
@@ -200,7 +200,7 @@ fn excluded_operators_are_kept_in_layers_that_are_recomputed_as_a_whole_too() {
     assert_eq!(resolve(BASE, &flags).unwrap().0.model.recomputed_layers, (1..8).collect::<Vec<_>>());
 }
 
-/// The original's own test: a module everywhere, without one of its operators in the first layer.
+/// MindFormers' own test: a module everywhere, without one of its operators in the first layer.
 #[test]
 fn an_operator_of_a_module_is_excluded() {
     let flags = [

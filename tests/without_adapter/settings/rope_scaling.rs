@@ -1,4 +1,4 @@
-//! Rotary frequencies for longer contexts, in the words of the original and of Hugging Face.
+//! Rotary frequencies for longer contexts, in the words of MindFormers and of Hugging Face.
 
 use super::families::{model, with_model};
 use super::{assert_answers, message};

@@ -1,4 +1,4 @@
-//! `lr_schedule` under every name that files of the original use.
+//! `lr_schedule` under every name that files of MindFormers use.
 
 use super::{BASE, assert_reads_back, resolve};
 use gristmill::settings::{CoolDown, Decay, DecayStart, RunPlan, ScheduleConfig, Warmup};

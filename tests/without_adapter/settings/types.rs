@@ -31,7 +31,7 @@ fn chatglm_with_its_own_names() {
     assert_eq!((plain.head_dim, plain.rotary_dim, plain.rotary_interleaved), (16, 8, true));
     assert_eq!((plain.rope_theta, plain.norm_eps, plain.intermediate_size), (10_000.0, 1e-6, 96));
     assert_eq!(biases(&plain), [true, false, false, false]);
-    // The original drops elements of the embedding with the same probability.
+    // MindFormers drops elements of the embedding with the same probability.
     assert_eq!((plain.hidden_dropout, plain.embedding_dropout), (0.1, 0.1));
     let other =
         "kv_channels: 8, multi_query_group_num: 1, rope_ratio: 500, rotary_percent: 0.5, add_qkv_bias: False";
@@ -168,7 +168,7 @@ fn options_of_chatglm_are_answered_one_by_one() {
     }
 }
 
-/// The plan of a file in the original's dialect.
+/// The plan of a file in MindFormers' dialect.
 fn of_file(name: &str, flags: &[&str]) -> ModelConfig {
     let path = Path::new("tests/data/dialect").join(name);
     let data = "--train_dataset.data_loader={type: TextDataLoader, dataset_files: tests/data/mill.txt}";
@@ -312,6 +312,6 @@ fn what_latent_attention_cannot_be_is_one_line() {
         assert_eq!(message(&text, &[]), format!("x.yaml:2: model.model_config.{line}"));
     }
     let notices = model(&with_model(&format!("type: DeepseekV3Config, {SIZES}, rope_interleave: False"))).1;
-    let said = "model.model_config.rope_interleave: latent attention rotates neighbours (2i, 2i+1), as in the original";
+    let said = "model.model_config.rope_interleave: latent attention rotates neighbours (2i, 2i+1), as in MindFormers";
     assert_eq!(notices, [said]);
 }

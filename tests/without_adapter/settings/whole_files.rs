@@ -1,10 +1,10 @@
-//! Whole files: in the style of the original and of Megatron, the repository's own, absent ones, and random text.
+//! Whole files: in the style of MindFormers and of Megatron, the repository's own, absent ones, and random text.
 
 use super::{BASE, assert_reads_back, message, plan, resolve};
 use gristmill::settings::{Resume, RunConfig, Warmup};
 use std::path::{Path, PathBuf};
 
-/// In the style of the original's Llama files.
+/// In the style of MindFormers' Llama files.
 const LLAMA_STYLE: &str = include_str!("llama_style.yaml");
 /// In the style of Megatron: other names, and merge keys.
 const MEGATRON_STYLE: &str = include_str!("megatron_style.yaml");
@@ -85,7 +85,7 @@ fn a_file_with_the_names_of_megatron() {
         (3, 2, 9)
     );
     assert_eq!((plan.settings.run.eval_interval(), plan.settings.run.eval_batches), (Some(20), 16));
-    assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in the original"]);
+    assert_eq!(notices, ["runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers"]);
     assert_eq!((plan.schedule.total_steps, plan.schedule.warmup.clone()), (Some(50), Warmup::Epochs(1)));
     let anchored = MEGATRON_STYLE.replace("eval_epoch_interval", "defaults: &loader\neval_epoch_interval");
     assert!(message(&anchored, &[]).starts_with("x.yaml:4: defaults: unknown key"));

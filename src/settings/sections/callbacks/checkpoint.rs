@@ -14,7 +14,7 @@ rows! {
         save_checkpoint_steps: u64 = Host.default(1),
         /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step beyond them.
         save_checkpoint_seconds: u64 = Host.default(0).example("600\nsave_checkpoint_steps: 0"),
-        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept (the original keeps one).
+        /// How many are kept. 0: `keep_checkpoint_per_n_minutes` decides, and without it all are kept (MindFormers keeps one).
         keep_checkpoint_max: u64 = Host.default(5),
         /// Minutes of which one checkpoint is kept, and the newest, where `keep_checkpoint_max` is 0: of those younger than that, the oldest.
         keep_checkpoint_per_n_minutes: u64 = Host.default(0).example("30\nkeep_checkpoint_max: 0"),
@@ -25,7 +25,7 @@ rows! {
         sections("type"),
         ignored(
             "integrated_save async_save save_network_params remove_redundancy exception_save",
-            "about the original's files and its threads",
+            "about MindFormers' files and its threads",
         ),
         differs("checkpoint_format", Passes::Words("safetensors"), "always safetensors"),
         refused("save_trainable_params", Passes::Off, "write `False`: checkpoints hold all weights"),
@@ -33,16 +33,16 @@ rows! {
     ]
 }
 
-/// The original's default.
+/// MindFormers' default.
 const NO_PREFIX: &str = "CKP";
 
 impl CheckpointMonitor {
-    /// What the names of checkpoints begin with; empty for the original's default.
+    /// What the names of checkpoints begin with; empty for MindFormers' default.
     pub fn prefix(&self) -> &str {
         if self.prefix == NO_PREFIX { "" } else { &self.prefix }
     }
 
-    /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts, as in the original.
+    /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts, as in MindFormers.
     pub(crate) fn read_checked(source: &Source<'_>, path: &str) -> Self {
         let mut monitor = Self::read_at(source, path);
         // An empty value is no number there.

@@ -20,7 +20,7 @@ rows! {
 }
 
 rows! {
-    /// `TopkBiasBalanceCallback`: moves the bias of the choice in the original; here the device does. Its keys
+    /// `TopkBiasBalanceCallback`: moves the bias of the choice in MindFormers; here the device does. Its keys
     /// repeat settings of the model and must match them.
     pub struct TopkBiasCallback {
         /// Whether a bias takes part in the choice.
@@ -36,7 +36,7 @@ rows! {
         /// Blocks for multi-token prediction.
         mtp_depth: Option<u64> = Host.optional(),
     }
-    // The original's count of micro-batches includes those of pipeline stages.
+    // MindFormers' count of micro-batches includes those of pipeline stages.
     others [
         sections("type"),
         ignored("micro_batch_num log_expert_load_to_tensorboard", "about pipeline stages and TensorBoard"),
@@ -53,7 +53,7 @@ rows! {
         sections("type"),
         ignored(
             "moe_config hidden_size intermediate_size ffn_hidden_size expert_parallel model_parallel",
-            "what the original must be told and a mixture here knows",
+            "what MindFormers must be told and a mixture here knows",
         ),
     ]
 }
@@ -75,7 +75,7 @@ rows! {
     ]
 }
 
-/// The original's `collect_freq`.
+/// MindFormers' `collect_freq`.
 pub(crate) const COLLECT_FREQ: u64 = 10;
 
 /// `export_options` of the summary.

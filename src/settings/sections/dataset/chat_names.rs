@@ -20,7 +20,7 @@ impl ChatNames {
         [&form.messages, &form.role, &form.content, &form.user, &form.assistant]
     }
 
-    /// Reads the names; what else the original's function takes is said by the chat template.
+    /// Reads the names; what else MindFormers' function takes is said by the chat template.
     pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Self> {
         let node = reader.node(key)?;
         let Node::Map(entries) = node else {

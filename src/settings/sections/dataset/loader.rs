@@ -131,7 +131,7 @@ impl Words for TokenType {
         &[("auto", Self::Auto), ("uint16", Self::Uint16), ("uint32", Self::Uint32)];
 }
 
-/// Loaders of the original whose data needs converting.
+/// Loaders of MindFormers whose data needs converting.
 const PLANNED: &str = "TFRecordDataset MultiSourceDataLoader BaseMultiModalDataLoader MultiImgCapDataLoader TrainingDataLoader WikiTextDataLoader WMT16DataLoader CLUENERDataLoader \
     SQuADDataLoader Flickr8kDataLoader Cifar100DataLoader ImageFolderDataset MnliDataset \
     GeneratorDataset";
@@ -254,7 +254,7 @@ impl Loader {
         if has_blend && !paths.is_empty() {
             reader.fault("data_path", "stands beside `dataset_dir` or `dataset_files`; keep one of them");
         } else if !has_blend && paths.is_empty() && is_sound && self.kind == LoaderType::MindRecord {
-            // The original's files leave it to the launcher's `--train_dataset_dir`.
+            // MindFormers' files leave it to the launcher's `--train_dataset_dir`.
             let message = "needs `dataset_dir` or `dataset_files`: a .mindrecord file, a folder or a pattern";
             reader.source.data_fault(&reader.path("type"), message);
         } else if !has_blend && paths.is_empty() && is_sound {
@@ -267,7 +267,7 @@ impl Loader {
     }
 }
 
-/// Whether the data set at `path` has a loader of the original that is not built: nobody reads what it needs.
+/// Whether the data set at `path` has a loader of MindFormers that is not built: nobody reads what it needs.
 pub(super) fn is_planned(source: &Source<'_>, path: &str) -> bool {
     let word = source.word(&format!("{path}.data_loader.type"));
     word.is_some_and(|word| words(PLANNED).any(|planned| planned == word))
@@ -309,7 +309,7 @@ fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderT
     kind
 }
 
-/// Paths, none of which is empty; an empty one of the original's files is none.
+/// Paths, none of which is empty; an empty one of MindFormers' files is none.
 fn paths_in(reader: &Reader<'_>, key: &'static str) -> Option<Vec<String>> {
     let mut paths: Vec<String> = reader.convert(key, reader.node(key)?)?;
     if reader.kind_is(LoaderType::MindRecord.word()) {

@@ -26,7 +26,7 @@ rows! {
         reset_position_ids: bool = Numbers.default(false),
         /// Whether tokens attend only to their own document.
         reset_attention_mask: bool = Numbers.default(false),
-        /// The same: how the original tells its attention of documents.
+        /// The same: how MindFormers tells its attention of documents.
         create_compressed_eod_mask: bool = Numbers.default(false),
         /// Whether the token that ends a document is no target of the loss.
         eod_mask_loss: bool = Numbers.default(false),
@@ -34,7 +34,7 @@ rows! {
     others [
         ignored(
             "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length create_attention_mask tokenizer",
-            "about how the original reads the files, which are mapped into memory here",
+            "about how MindFormers reads the files, which are mapped into memory here",
         ),
         refused(
             "add_extra_token_to_sequence",
@@ -66,7 +66,7 @@ impl Loader {
     }
 }
 
-/// The loader of the original cuts samples itself, so that it has a length of its own, which must be the model's.
+/// The loader of MindFormers cuts samples itself, so that it has a length of its own, which must be the model's.
 fn seq_length(reader: &Reader<'_>, key: &'static str) -> Option<Option<u64>> {
     let own: u64 = reader.convert(key, reader.node(key)?)?;
     let of_model = reader.source.node("model.model_config.seq_length").and_then(u64::from_node);

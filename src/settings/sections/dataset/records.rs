@@ -31,7 +31,7 @@ pub(super) enum Handler {
     Rename(String, String),
 }
 
-/// What holds instead of what handlers of the original say of padding.
+/// What holds instead of what handlers of MindFormers say of padding.
 const UNREAD: &str = "rows are filled to seq_length, and what fills them is neither attended to nor learned";
 
 const KINDS: &str = "AlpacaInstructDataHandler PackingHandler take rename_column remove_columns";

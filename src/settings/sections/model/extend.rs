@@ -17,7 +17,7 @@ const EXTEND_METHODS: [(&str, Method); 9] = [
     ("llama3", Method::Llama3),
 ];
 
-/// Length that DYNAMIC_NTK starts from where the file does not say: the original's default.
+/// Length that DYNAMIC_NTK starts from where the file does not say: MindFormers' default.
 const PRETRAIN_SEQLEN: u64 = 2048;
 /// Turns `extend_method` into a scaling, and checks any scaling against a model whose longest position is `length` and whose
 /// base is `theta`.
@@ -45,7 +45,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>, length: usize, theta:
                 reader.fault(key, format!("unknown method `{word}`; known are {known}"));
             }
         },
-        // Files of the original carry a factor of 1 without a method.
+        // Files of MindFormers carry a factor of 1 without a method.
         (false, None) if factor.is_some_and(|node| !node.is_off() && f64::from_node(&node) != Some(1.0)) => {
             reader
                 .fault("scaling_factor", "has no effect without `extend_method`; name a method or remove it");

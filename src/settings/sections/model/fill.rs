@@ -103,7 +103,7 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
         ("expand_ratio", (ratio.unwrap_or(4) * model.hidden_size) as f64)
     } else {
         let wide = (4 * model.hidden_size) as f64;
-        // The 0.01 is the original's, against a multiplier that was rounded down when it was written.
+        // The 0.01 is MindFormers', against a multiplier that was rounded down when it was written.
         let wide = multiplier.map_or(wide, |multiplier| ((multiplier + 0.01) * wide).floor());
         ("ffn_dim_multiplier", (2.0 * wide / 3.0).floor())
     };

@@ -6,7 +6,7 @@ use super::{DEEPSEEK_V3, LLAMA};
 use crate::model::config::LatentAttention;
 use crate::settings::engine::*;
 
-/// The widths of DeepSeek-V3, which the original takes where a file is silent.
+/// The widths of DeepSeek-V3, which MindFormers takes where a file is silent.
 const KV_RANK: usize = 512;
 const NOPE_DIM: usize = 128;
 const ROPE_DIM: usize = 64;
@@ -61,7 +61,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     }
     if model.rotary_interleaved == Some(false) {
         reader
-            .note("rotary_interleaved", "latent attention rotates neighbours (2i, 2i+1), as in the original");
+            .note("rotary_interleaved", "latent attention rotates neighbours (2i, 2i+1), as in MindFormers");
     }
     if model.rotary_percent.is_some_and(|share| share != 1.0) {
         reader.fault(

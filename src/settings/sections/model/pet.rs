@@ -20,7 +20,7 @@ rows! {
         /// Share of A's input that training drops. Layers that are stored as one matrix, such as q, k and v, share a mask.
         lora_dropout: f64 = Numbers.default(0.01).within(SHARE_BELOW_ONE),
         /// Patterns of the layers that get adapters: regular expressions that match from the start of a name or of a part of it.
-        /// Names are those of Hugging Face (`q_proj`), of the original (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
+        /// Names are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
         /// Required, except under `model.arch.type: ...WithLora`.
         target_modules: Vec<String> = Shape.optional().also("reg_rules").example("['.*wq', '.*wv']"),
         /// Patterns of layers that get none although a target matches them.
@@ -54,7 +54,7 @@ words! {
     }
 }
 
-/// Kinds of the original that are not built.
+/// Kinds of MindFormers that are not built.
 const OTHER_KINDS: &str =
     "slora ptuning2 p_tuning_v2 prefixtuning prefix_tuning low_rank_adapter adalora adapter bitfit";
 
@@ -169,7 +169,7 @@ const ARCH: &str = "model.arch.type";
 /// The end of the names of architectures with adapters.
 const WITH_ADAPTERS: &str = "WithLora";
 
-/// What the original's architectures with adapters adapt where nothing else is written.
+/// What MindFormers' architectures with adapters adapt where nothing else is written.
 fn default_targets(source: &Source<'_>) -> Option<&'static str> {
     let word = source.word(ARCH).filter(|word| word.ends_with(WITH_ADAPTERS))?;
     Some(if word.contains("GLM") || word.contains("Bloom") { ".*query_key_value" } else { ".*wq|.*wv" })

@@ -29,7 +29,7 @@ rows! {
         multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
         /// Width of a head; `hidden_size / num_heads` by default.
         head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
-        /// Megatron's name of `head_dim`. In most types of the original it has no effect, so it may only repeat the width; in
+        /// Megatron's name of `head_dim`. In most types of MindFormers it has no effect, so it may only repeat the width; in
         /// ChatGLM2Config it is the width.
         kv_channels: Option<usize> = Shape.optional().example("16"),
         /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's follows its
@@ -155,7 +155,7 @@ rows! {
         freeze_exclude: Vec<String> = Numbers.optional().example("['layers\\.0']\nfreeze: ['layers']"),
         /// Low-rank adapters, which train in place of the model: a section.
         pet_config: Option<Pet> = Shape.optional().read_by(pet::read).example("{pet_type: lora, target_modules: .*wq}"),
-        /// Layers that the stages of the original's pipeline have more than an even share; see `recompute_config`.
+        /// Layers that the stages of MindFormers' pipeline have more than an even share; see `recompute_config`.
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT)
@@ -184,13 +184,13 @@ rows! {
                 use_contiguous_weight_layout use_attention_mask mask_type input_layout sparse_mode rotary_cos_format \
                 persist_layer_norm memory_efficient_layer_norm masked_softmax_fusion bias_activation_fusion \
                 bias_dropout_fusion moe_router_fusion attention_softmax_in_fp32",
-            "about the original's kernels and the layout of its weights",
+            "about MindFormers' kernels and the layout of its weights",
         ),
         ignored(
             "rotary_emb_base auto_register architectures model_type output_router_logits model_name net_name num_labels \
                 is_encoder_decoder use_select_recompute no_recompute_layers transformers_version \
                 torch_dtype single_checkpoint_name_or_path",
-            "read by other programs, or without effect in the original",
+            "read by other programs, or without effect in MindFormers",
         ),
         ignored(
             "lazy_inline disable_lazy_inline",
@@ -199,7 +199,7 @@ rows! {
         differs(
             "use_past",
             Passes::Off,
-            "training keeps no cache of keys and values; the original sets it to False too",
+            "training keeps no cache of keys and values; MindFormers sets it to False too",
         ),
         refused("window_attn_skip_freq use_mup is_reward_model", Passes::Off, "remove it"),
         refused(
@@ -218,7 +218,7 @@ rows! {
         differs(
             "checkpoint_name_or_path",
             Passes::Off,
-            "names a download of the original and is ignored; weights come from `load_checkpoint`",
+            "names a download of MindFormers and is ignored; weights come from `load_checkpoint`",
         ),
     ]
 }

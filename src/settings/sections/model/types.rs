@@ -59,11 +59,11 @@ pub struct ModelType(&'static TypeEntry);
 pub(crate) struct TypeEntry {
     /// What is written as `type`. Unique.
     pub word: &'static str,
-    /// The class of its configuration in the original, where that is another word.
+    /// The class of its configuration in MindFormers, where that is another word.
     pub class: Option<&'static str>,
     /// The classes of `model.arch.type` that go with it, between spaces.
     pub architectures: &'static str,
-    /// What it is here, and how it differs from the original, for the documentation.
+    /// What it is here, and how it differs from MindFormers, for the documentation.
     pub about: &'static str,
     /// The type whose rows, rules and defaults it shares: [`LLAMA`] or [`GPT2`].
     pub base: &'static str,
@@ -158,7 +158,7 @@ impl TypeEntry {
         let own = self.others.iter().chain(base).copied();
         let mut about = self.about.to_string();
         if let Some(class) = self.class {
-            about += &format!(" In the original its configuration is `{class}`.");
+            about += &format!(" In MindFormers its configuration is `{class}`.");
         }
         let arches: Vec<&str> = words(self.architectures).collect();
         about += &format!(" `model.arch.type`: `{}`.", arches.join("`, `"));

@@ -41,7 +41,7 @@ pub(crate) fn arch_table() -> Table {
         &(about.to_string() + &outside.collect::<String>()),
         [
             sections("type"),
-            ignored("auto_register", "names the original's code"),
+            ignored("auto_register", "names MindFormers' code"),
             refused("pet", Passes::Off, "write the adapters under `model_config.pet_config`"),
         ],
     )
@@ -59,7 +59,7 @@ pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Optio
     match Activation::from_node(node) {
         Some(activation) if (activation == Activation::SwiGlu) == is_llama => {
             if node.word() == Some("gelu") {
-                let text = "`gelu` is the tanh form, as in the original; `gelu_exact` is the one by the error function";
+                let text = "`gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error function";
                 reader.note(key, text);
             }
             Some(Some(activation))

@@ -47,7 +47,7 @@ impl Moe {
     }
 }
 
-/// V1 of the original adds one term for each of the k rounds of its choice.
+/// V1 of MindFormers adds one term for each of the k rounds of its choice.
 fn add_v1_loss(moe: &mut Moe, reader: &Reader<'_>, losses: &mut BalanceLosses) {
     let is_v1 = moe.routing_policy == RoutingPolicy::V1;
     let factor = moe.aux_loss_factor.take();

@@ -5,9 +5,9 @@ use super::{balance, routing};
 use crate::settings::engine::*;
 use crate::settings::sections::model::Model;
 
-/// The original's factor where none is written.
+/// MindFormers' factor where none is written.
 const CAPACITY_FACTOR: f64 = 1.1;
-/// The original's `update_step`.
+/// MindFormers' `update_step`.
 const UPDATE_STEP: u64 = 10_000;
 
 /// Fills in what `moe` leaves open, a mixture in the layers of `model`, and checks it.

@@ -5,7 +5,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `moe_config`: the mixture of experts. A model is a mixture where `expert_num` is above 1; with 1, which most files of
-    /// the original carry, the other keys are ignored with a notice. The same keys may be written under
+    /// MindFormers carry, the other keys are ignored with a notice. The same keys may be written under
     /// `model.model_config`. N: tokens of a micro-batch, E: experts, k: experts that a token visits.
     pub struct Moe {
         /// Experts of a layer (E), up to 512.
@@ -16,9 +16,9 @@ rows! {
             .also("num_experts_per_tok moe_router_topk per_token_num_experts_chosen").example("3"),
         /// `True` demands an `expert_num` above 1.
         use_moe: Option<bool> = Host.optional(),
-        /// Inner width of an expert; by default that of a dense layer (in the original 1407).
+        /// Inner width of an expert; by default that of a dense layer (in MindFormers 1407).
         moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).also("moe_ffn_hidden_size").example("40"),
-        /// The first so many layers are dense; none by default (in the original the first). `True` is 1.
+        /// The first so many layers are dense; none by default (in MindFormers the first). `True` is 1.
         first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
         /// Experts that every token visits, computed as one.
         shared_expert_num: usize = Shape.default(0).within(SHARED).also("n_shared_experts").example("2"),
@@ -70,7 +70,7 @@ rows! {
             .example("aux_loss\nmoe_aux_loss_coeff: 0.1"),
         /// Factor of the loss on the logits' size (z-loss).
         z_loss_factor: f64 = Numbers.default(0.0).within(FROM_ZERO).also("moe_z_loss_coeff"),
-        /// Whether the original adds these losses; here a written factor does.
+        /// Whether MindFormers adds these losses; here a written factor does.
         return_extra_loss: Option<bool> = Host.optional(),
         /// Dropless: experts take every token that chose them, in grouped products; `capacity_factor` is then ignored with a
         /// notice. `False`: an expert has ceil(k N `capacity_factor` / E) slots, at most N, and drops the rest.
@@ -115,17 +115,17 @@ rows! {
         ),
         ignored(
             "comp_comm_parallel comp_comm_parallel_degree moe_shared_expert_overlap",
-            "what the original computes during an exchange; here whatever does not need its result",
+            "what MindFormers computes during an exchange; here whatever does not need its result",
         ),
         ignored("ep_extend_tp expert_model_parallel", "about matrices that ranks share, which is not built"),
-        ignored("expert_group_size", "how many tokens the original's first router takes at once; here those of a micro-batch"),
+        ignored("expert_group_size", "how many tokens MindFormers' first router takes at once; here those of a micro-batch"),
         ignored(
             "enable_expert_relocation expert_relocation_initial_iteration expert_relocation_freq",
             "about moving experts between devices as their load changes; here an expert stays on its rank",
         ),
         ignored(
             "cur_layer moe_module_name max_router_load print_expert_load",
-            "what the original must be told and a mixture here knows",
+            "what MindFormers must be told and a mixture here knows",
         ),
         differs(
             "use_fused_ops_topkrouter use_fused_ops_permute|moe_permute_fusion",
@@ -135,7 +135,7 @@ rows! {
         differs(
             "router_aux_loss_coef",
             Passes::Off,
-            "not read, as in the original; `moe_aux_loss_coeff` or `aux_loss_factors` says what balance counts",
+            "not read, as in MindFormers; `moe_aux_loss_coeff` or `aux_loss_factors` says what balance counts",
         ),
         refused("moe_router_force_expert_balance", Passes::Off, "write `False`"),
         refused("moe_layer_freq decoder_sparse_step", Passes::UpToOne, "write `first_k_dense_replace`"),
@@ -224,7 +224,7 @@ words! {
     }
 }
 
-/// A switch in the original, a word elsewhere.
+/// A switch in MindFormers, a word elsewhere.
 fn is_sigmoid(reader: &Reader<'_>, key: &'static str) -> Option<bool> {
     let node = reader.node(key)?;
     match node.word() {

@@ -108,7 +108,7 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
     }
     let Parallel { data_parallel: data, expert_parallel: expert, model_parallel: model, .. } = *degrees;
     if !data.is_multiple_of(expert) {
-        let original = if model > 1 { " (the original: times model_parallel)" } else { "" };
+        let original = if model > 1 { " (MindFormers: times model_parallel)" } else { "" };
         let message = format!(
             "{expert} does not divide data_parallel {data}{original}; write an `expert_parallel` that does"
         );
@@ -186,11 +186,11 @@ fn note_ones(source: &Source<'_>, degrees: &Parallel) {
     }
 }
 
-/// Says what of the original's data-parallel mode is done otherwise.
+/// Says what of MindFormers' data-parallel mode is done otherwise.
 fn note_data_mode(source: &Source<'_>, degrees: &Parallel, size: usize) {
     if size == 1 {
         let text =
-            "the original shares the data among as many devices as are started; here one takes all of it";
+            "MindFormers shares the data among as many devices as are started; here one takes all of it";
         source.note(format!("parallel.parallel_mode: {text}"));
         note_ones(source, degrees);
         return;

@@ -18,7 +18,7 @@ pub enum ParallelMode {
     StandAlone,
 }
 
-/// The original's number, if it has one, and words.
+/// MindFormers' number, if it has one, and words.
 const MODES: [(ParallelMode, &str, &str); 6] = [
     (ParallelMode::Data, "0", "DATA_PARALLEL"),
     (ParallelMode::SemiAuto, "1", "SEMI_AUTO_PARALLEL"),

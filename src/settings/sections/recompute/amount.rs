@@ -1,4 +1,4 @@
-//! How many layers a key of `recompute_config` is about, in every form that the original accepts.
+//! How many layers a key of `recompute_config` is about, in every form that MindFormers accepts.
 
 use super::stages::{Chunks, Stages};
 use crate::settings::engine::*;

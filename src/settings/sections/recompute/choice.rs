@@ -78,7 +78,7 @@ impl Choice {
         self.patterns.is_empty()
     }
 
-    /// Logs the layers of each pattern as the original does, and what a pattern does not do.
+    /// Logs the layers of each pattern as MindFormers does, and what a pattern does not do.
     pub fn note(&self, reader: &Reader<'_>, parts: &Parts<'_>) {
         let Self { key, patterns } = self;
         if self.is_empty() {

@@ -91,7 +91,7 @@ pub(super) fn check(
 
 /// The operators, and the names that they answer to, for the documentation of the section.
 pub(super) fn listing() -> String {
-    let mut text = " Operators, and the names of the original that they answer to:\n".to_string();
+    let mut text = " Operators, and the names of MindFormers that they answer to:\n".to_string();
     for operator in Operator::all() {
         let others: Vec<String> = operator.names().skip(1).map(|name| format!("`{name}`")).collect();
         let others = if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };

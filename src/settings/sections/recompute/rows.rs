@@ -10,7 +10,7 @@ rows! {
     /// activations need not be kept. No choice changes a bit of the results. The result of a layer is always kept, and so is
     /// what a router decided.
     pub struct Recompute {
-        /// The layers to recompute: all of them, or the first of each pipeline stage of the original, as many as the list says.
+        /// The layers to recompute: all of them, or the first of each pipeline stage of MindFormers, as many as the list says.
         /// Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token prediction count as the
         /// last layers.
         recompute: Amount = Host.default(Amount::Every(false)).read_by(amount).example("True"),
@@ -23,7 +23,7 @@ rows! {
         /// networks. A pattern is a path of regular expressions separated by `\.`, each of which must match a whole name, from
         /// the layer down to an operator or a module; a fused kernel is recomputed if a name that it answers to is matched.
         select_recompute: Selection = Host.default(Selection::NONE).read_by(selection).example("True"),
-        /// The same for operators whose results the original would gather from other devices again; `True` means the norms. One
+        /// The same for operators whose results MindFormers would gather from other devices again; `True` means the norms. One
         /// device has nothing to gather and recomputes the operators themselves. A module is not accepted.
         select_comm_recompute: Selection = Host.default(Selection::NONE).read_by(selection).example("True"),
         /// Operators that are kept, whatever the other keys say: also in layers that are recomputed as a whole. A module is not

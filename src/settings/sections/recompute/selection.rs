@@ -90,7 +90,7 @@ impl Selection {
     }
 }
 
-/// Removes from `selected` the patterns that one of `excluded` contradicts, and returns them. As in the original they are
+/// Removes from `selected` the patterns that one of `excluded` contradicts, and returns them. As in MindFormers they are
 /// removed from all layers, however many the exclusion has.
 pub(super) fn remove_excluded(selected: &mut Selected, excluded: &Selected) -> Vec<String> {
     let acts = |chunks: &Chunks| chunks.iter().flatten().any(|count| *count > 0);

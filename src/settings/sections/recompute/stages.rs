@@ -1,4 +1,4 @@
-//! How the original deals layers to the stages of a pipeline. A run here has no stages, but files count layers by them.
+//! How MindFormers deals layers to the stages of a pipeline. A run here has no stages, but files count layers by them.
 //!
 //! With `pp_interleave_num` a stage holds several chunks of layers that are not neighbours: chunks are numbered (interleave,
 //! stage), and layers fill them in this order.
@@ -87,7 +87,7 @@ impl Stages {
         self.layers.iter().map(|row| row.iter().map(&mut add).collect()).collect()
     }
 
-    /// The numbers of the first layers of each chunk, `counts` of them: which layers the original recomputes.
+    /// The numbers of the first layers of each chunk, `counts` of them: which layers MindFormers recomputes.
     pub fn first(&self, counts: &Chunks) -> Vec<usize> {
         let chunks = self.layers.iter().flatten().zip(self.accumulated().into_iter().flatten());
         let counts = counts.iter().flatten();

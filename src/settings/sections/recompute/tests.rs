@@ -1,4 +1,4 @@
-//! The arithmetic of stages and counts, by examples whose results the original's own code gave.
+//! The arithmetic of stages and counts, by examples whose results MindFormers' own code gave.
 
 use super::selection::{Selected, Selection, remove_excluded};
 use super::stages::{Chunks, Offset, Stages};
@@ -130,7 +130,7 @@ fn default_operators_of_80_layers() {
     }
 }
 
-/// Also what the original runs forever on, a negative count, and what it takes for something else, text.
+/// Also what MindFormers runs forever on, a negative count, and what it takes for something else, text.
 #[test]
 fn what_is_no_amount() {
     let cases = [
@@ -183,7 +183,7 @@ fn offsets_that_do_not_fit_the_layers() {
     assert!(error(8, "[-3, 3, 0, 0]", 4, 1).starts_with("leaves a stage fewer than 0 layers"));
     assert_eq!(error(3, "0", 4, 1), "3 layers are too few for 4 stages x 1 interleaves");
     assert!(error(3, "0", usize::MAX, 2).starts_with("3 layers are too few"));
-    // The same offset in every interleave counts once for each: the original adds it up once and loses layers.
+    // The same offset in every interleave counts once for each: MindFormers adds it up once and loses layers.
     assert!(error(10, "[1, 1]", 2, 2).ends_with("leave 2, but the offsets add up to 4"));
 }
 

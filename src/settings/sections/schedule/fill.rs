@@ -18,7 +18,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
             schedule.power.get_or_insert(1.0);
             let end = *schedule.lr_end.get_or_insert(1e-7);
             let rate = schedule.learning_rate.unwrap_or(f64::INFINITY);
-            // As in the original.
+            // As in MindFormers.
             let message = format!("{end} is not below the learning rate {rate}");
             reader.require(&["lr_end", "learning_rate"], end < rate, message);
         }
@@ -51,7 +51,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
     if !schedule.is_annealing() {
         fill_warmup(schedule, reader);
     }
-    // -1 and 0 mean the whole run, as in files of the original.
+    // -1 and 0 mean the whole run, as in files of MindFormers.
     schedule.total_steps = schedule.total_steps.filter(|steps| *steps > 0);
 }
 
@@ -134,7 +134,7 @@ fn fill_cool_down(schedule: &mut Schedule, reader: &Reader<'_>) {
     }
 }
 
-/// A ratio wins over epochs, epochs over steps, as in the original.
+/// A ratio wins over epochs, epochs over steps, as in MindFormers.
 fn fill_warmup(schedule: &mut Schedule, reader: &Reader<'_>) {
     schedule.warmup_lr_init.get_or_insert(0.0);
     let has_steps = schedule.warmup_steps.is_some_and(|steps| steps > 0);

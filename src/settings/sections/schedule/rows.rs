@@ -111,5 +111,5 @@ words! {
     }
 }
 
-/// Types of files of the original that ship with one model's code.
+/// Types of files of MindFormers that ship with one model's code.
 pub(super) const PLANNED: &str = "MegatronLR WarmUpDecayLR";

@@ -3,9 +3,9 @@
 use crate::settings::engine::*;
 
 rows! {
-    /// `runner_wrapper.scale_sense` as a section: the cell of the original that controls the loss scale. A scale that adapts
+    /// `runner_wrapper.scale_sense` as a section: the cell of MindFormers that controls the loss scale. A scale that adapts
     /// starts at `loss_scale_value`, is divided by `scale_factor` after a step that overflowed, but not below 1, and is
-    /// multiplied by it after as many steps without overflow as the window has, but not above 2^64, where the original has no
+    /// multiplied by it after as many steps without overflow as the window has, but not above 2^64, where MindFormers has no
     /// bound.
     pub struct LossScale {
         /// The cell. Under `AdaptiveLossScaleUpdateCell` the window is one of a list from about `min_scale_window` to
@@ -19,7 +19,7 @@ rows! {
         /// Steps without overflow before the scale grows. 1000 unless written; of the adaptive cell the first window, which must be
         /// in its list, or the list's first is taken with a notice.
         scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTING).example("50"),
-        /// The longest window, 1000 unless written; not from 101 to 199, for which the original's list starts with a window of 0.
+        /// The longest window, 1000 unless written; not from 101 to 199, for which MindFormers' list starts with a window of 0.
         max_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("2000"),
         /// About the shortest window, below `max_scale_window`; 20 unless written.
         min_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("50"),

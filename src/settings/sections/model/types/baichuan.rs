@@ -1,4 +1,4 @@
-//! Baichuan (Yang et al., 2023): classes of LlamaConfig in the original. Baichuan 1 of 7B is a Llama, whose class says so.
+//! Baichuan (Yang et al., 2023): classes of LlamaConfig in MindFormers. Baichuan 1 of 7B is a Llama, whose class says so.
 
 use super::{Model, TypeEntry, plain};
 use crate::model::config::{Family, ModelConfig, Positions};
@@ -14,7 +14,7 @@ pub(super) const BAICHUAN2_7B: TypeEntry = TypeEntry {
     about: "Baichuan 2 of 7B: a Llama that divides each row of its head by the row's length, the root of its sum of squares plus \
         1e-5. The published code has no epsilon there.",
     base: super::LLAMA,
-    others: &[ignored("user_token_id assistant_token_id", "about the original's chat template")],
+    others: &[ignored("user_token_id assistant_token_id", "about MindFormers' chat template")],
     prepare: plain,
     family: Family::Baichuan,
     finish: of_unit_rows,

@@ -11,7 +11,7 @@ pub(super) const BLOOM: TypeEntry = TypeEntry {
     about: "Bloom: a GPT-2 whose scores of attention fall with distance (ALiBi), with a norm of the embedded tokens and without \
         learned positions.",
     base: super::GPT2,
-    others: &[ignored("unk_token_id", "about the original's tokenizer")],
+    others: &[ignored("unk_token_id", "about MindFormers' tokenizer")],
     prepare: plain,
     family: Family::Bloom,
     finish,

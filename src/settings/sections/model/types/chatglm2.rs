@@ -42,7 +42,7 @@ pub(super) const CHATGLM2: TypeEntry = TypeEntry {
         ),
         ignored(
             "enable_high_performance gmask_token_id mask_token_id",
-            "about the original's kernels and tokenizer",
+            "about MindFormers' kernels and tokenizer",
         ),
     ],
     prepare,
@@ -56,7 +56,7 @@ fn prepare(model: &mut Model, reader: &Reader<'_>) {
     }
     let shares = model.multi_query_attention.take() != Some(false);
     model.n_kv_heads.get_or_insert(if shares { 2 } else { model.num_heads });
-    // In the original the switch of all biases counts here even where this one is off.
+    // In MindFormers the switch of all biases counts here even where this one is off.
     let has_biases = model.add_bias_linear == Some(true);
     model.qkv_has_bias = Some(has_biases || model.qkv_has_bias.unwrap_or(true));
     model.rotary_percent.get_or_insert(0.5);

@@ -10,7 +10,7 @@ pub(super) const V3: TypeEntry = TypeEntry {
     class: None,
     architectures: "DeepseekV3ForCausalLM DeepseekV3ForTraining",
     about: "DeepSeek-V3: a Llama with multi-head latent attention, experts chosen by sigmoid scores with a bias that balances them, \
-        and multi-token prediction where `num_nextn_predict_layers` asks for it (in the original always, unless that is 0). The \
+        and multi-token prediction where `num_nextn_predict_layers` asks for it (in MindFormers always, unless that is 0). The \
         router is DeepSeek-V3's where a file is silent.",
     base: super::LLAMA,
     others: OTHERS,
@@ -28,12 +28,12 @@ pub(super) const V2: TypeEntry = TypeEntry {
 };
 
 const OTHERS: &[Other] = &[
-    ignored("mla_qkv_concat", "about the layout of the original's weights"),
+    ignored("mla_qkv_concat", "about the layout of MindFormers' weights"),
     ignored("ep_size pretraining_tp", "`parallel_config` says how a run is spread over ranks"),
     differs(
         "aux_loss_alpha seq_aux",
         Passes::Off,
-        "not read, as in the original; `moe_aux_loss_coeff` says what balance counts",
+        "not read, as in MindFormers; `moe_aux_loss_coeff` says what balance counts",
     ),
 ];
 

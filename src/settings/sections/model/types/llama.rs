@@ -1,4 +1,4 @@
-//! Llama, and what the original computes by Llama's classes: Llama 1 to 3, CodeLlama, Yi, Qwen1.5 and Qwen2, Mixtral.
+//! Llama, and what MindFormers computes by Llama's classes: Llama 1 to 3, CodeLlama, Yi, Qwen1.5 and Qwen2, Mixtral.
 
 use super::{TypeEntry, nothing, plain};
 use crate::model::config::Family;

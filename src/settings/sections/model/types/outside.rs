@@ -1,4 +1,4 @@
-//! Classes of the original that stay out, and why.
+//! Classes of MindFormers that stay out, and why.
 
 use super::{ARCH, PATH};
 use crate::settings::engine::*;

@@ -12,10 +12,10 @@ pub(super) const PANGU: TypeEntry = TypeEntry {
     class: None,
     architectures: "PanguAlphaHeadModel CodeGeexHeadModel",
     about: "PanGu-α and CodeGeeX: a GPT-2 whose last layer, the query layer, projects its queries from a learned table by \
-        position. The last norm is before that layer, as in the published models and in the original on one stage; on several \
-        stages the original has it after that layer, which is another model.",
+        position. The last norm is before that layer, as in the published models and in MindFormers on one stage; on several \
+        stages MindFormers has it after that layer, which is another model.",
     base: super::GPT2,
-    others: &[ignored("dropout_rate", "without effect in the original, which reads one rate for each place")],
+    others: &[ignored("dropout_rate", "without effect in MindFormers, which reads one rate for each place")],
     prepare,
     family: Family::Pangu,
     finish,

@@ -1,4 +1,4 @@
-//! Qwen, the first version. Qwen1.5 and Qwen2 are of the type LlamaConfig in the original.
+//! Qwen, the first version. Qwen1.5 and Qwen2 are of the type LlamaConfig in MindFormers.
 
 use super::{Model, TypeEntry, nothing};
 use crate::model::config::Family;
@@ -9,7 +9,7 @@ pub(super) const QWEN: TypeEntry = TypeEntry {
     class: None,
     architectures: "QwenForCausalLM QwenForCausalLMWithLora",
     about: "Qwen 1: a Llama with a bias in the projections to q, k and v. `intermediate_size` is the width of gate and up each, as in \
-        the original's files; Qwen's own configuration writes twice that.",
+        MindFormers' files; Qwen's own configuration writes twice that.",
     base: super::LLAMA,
     others: &[],
     prepare,
