@@ -38,7 +38,7 @@ struct Params {
     stream: u32,
 }
 
-const STREAM_HIGH: u32 = 0x20000000u; // upper word of POWER_STREAM in src/random.rs
+const STREAM_HIGH: u32 = 0x20000000u; // upper word of POWER_STREAM in src/gpu/random.rs
 
 @group(0) @binding(0) var<uniform> params: Params;
 

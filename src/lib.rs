@@ -79,22 +79,18 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod data;
-pub mod device;
 pub mod durable;
-pub mod element;
 pub mod error;
 pub mod generate;
-pub mod kernels;
+pub mod gpu;
 pub mod model;
-pub mod ops;
-pub mod random;
 pub mod ranks;
-pub mod record;
 pub mod report;
 pub mod settings;
 pub mod store;
-pub mod tape;
 pub mod train;
+
+pub use gpu::{device, element, kernels, ops, random, record, tape};
 
 /// wgpu in the version of this crate, for [`device::Gpu::from_device`].
 pub use wgpu;

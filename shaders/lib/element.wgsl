@@ -3,7 +3,7 @@
 // A binding is `array<Packed>`; `load4` widens to f32, `store4` rounds to nearest even and overflows to infinity.
 // store4 packs both 16-bit types in integer arithmetic: WGSL leaves rounding and overflow of pack2x16float open, and no
 // device feature is needed this way. It leaves those of a conversion to f16 open too, so `native_f16` holds only on
-// adapters whose conversion was found to give the same bits (src/device/half.rs).
+// adapters whose conversion was found to give the same bits (src/gpu/device/half.rs).
 //
 // Widening is exact, but an adapter may take subnormal halves for zeros, in unpack2x16float as in a conversion from f16. Where it
 // was found to (the same file), `integer_widening` makes the bits in integers.

@@ -1,4 +1,4 @@
-// Philox4x32-10: 128 random bits as a pure function of a counter and a key, the same as `Philox` in src/random.rs.
+// Philox4x32-10: 128 random bits as a pure function of a counter and a key, the same as `Philox` in src/gpu/random.rs.
 //
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 

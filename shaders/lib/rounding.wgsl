@@ -12,7 +12,7 @@
 import package::lib::element::{Packed, store4};
 import package::lib::philox::philox;
 
-const STREAM_HIGH: u32 = 0x40000000u; // upper word of ROUNDING_STREAM in src/random.rs
+const STREAM_HIGH: u32 = 0x40000000u; // upper word of ROUNDING_STREAM in src/gpu/random.rs
 
 // `group` counts groups of 4 weights from the start of the arena, `update` the updates of the run.
 @if(f32)

@@ -25,7 +25,7 @@ static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
 /// use gristmill::kernels::{Kernel, Sources};
 ///
 /// # fn main() -> gristmill::error::Result<()> {
-/// let file = include_str!("../../examples/own_kernel.wgsl");
+/// let file = include_str!("../../../examples/own_kernel.wgsl");
 /// let sources = Sources::default().with("mine/softplus", file)?;
 /// let kernel = Kernel::new("mine/softplus", "softplus", F32).constant("LANES", 64);
 /// println!("{}", sources.compose(&kernel)?.wgsl);

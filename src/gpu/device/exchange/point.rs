@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// An exchange of a program.
-pub(in crate::device) struct ExchangePoint {
+pub(in crate::gpu::device) struct ExchangePoint {
     /// It starts before the launch with this index.
     pub at: usize,
     /// Its result is needed before the launch with this index.
@@ -31,14 +31,14 @@ pub(in crate::device) struct ExchangePoint {
 }
 
 /// A range of a buffer on the device.
-pub(in crate::device) struct DeviceRange {
+pub(in crate::gpu::device) struct DeviceRange {
     pub buffer: wgpu::Buffer,
     pub start: u64,
     pub bytes: u64,
 }
 
 /// What the ranks of a group do with bytes on the host.
-pub(in crate::device) struct Work {
+pub(in crate::gpu::device) struct Work {
     group: Group,
     kind: Kind,
 }
@@ -60,7 +60,7 @@ enum Kind {
 
 /// Bytes of an exchange on the host. They are allocated once.
 #[derive(Debug, Default)]
-pub(in crate::device) struct HostBytes {
+pub(in crate::gpu::device) struct HostBytes {
     /// What was copied from the device.
     pub sources: Vec<u8>,
     /// What is copied back.
