@@ -2,7 +2,7 @@
 //! both sides of a row of the kernel benchmarks do the same work.
 
 #[path = "../../benches/unfused/mod.rs"]
-mod unfused;
+mod baselines;
 
 use crate::lab::allowed;
 use gristmill::device::{Gpu, Job};
@@ -20,7 +20,7 @@ use gristmill::record::Tensor;
 /// Records both sides on each tier; each pair of tensors is equal within twice the error allowed for sums of `terms`.
 fn agree(name: &str, terms: u32, record: impl Fn(&mut Inputs<'_>) -> Vec<[Tensor; 2]>) {
     for tier in Tier::ALL {
-        let gpu = unfused::gpu(Some(tier));
+        let gpu = baselines::gpu(Some(tier));
         for (index, [fused, composed]) in results(&gpu, &record).into_iter().enumerate() {
             let rms = (fused.iter().map(|x| f64::from(x * x)).sum::<f64>() / fused.len() as f64).sqrt();
             assert!(rms > 0.0, "{name} [{}]: result {index} is zero", tier.name());
@@ -66,7 +66,7 @@ fn swiglu_in_two_passes() {
         let gate_up = inputs.normal(rows, gate_up_cols(width));
         let sides = [0; 2].map(|_| inputs.output(rows, width));
         swiglu(&mut inputs.job.rec, gate_up, sides[0]);
-        unfused::swiglu(&mut inputs.job.rec, gate_up, sides[1]);
+        baselines::swiglu(&mut inputs.job.rec, gate_up, sides[1]);
         vec![sides]
     });
 }
@@ -96,7 +96,7 @@ fn rope_in_four_passes() {
         });
         let rotated = 3 * head_dim;
         let turned = inputs.output(sequences * tokens, rotated);
-        unfused::rope(&mut inputs.job.rec, same.columns(0, rotated), cos, sin, head_dim, turned);
+        baselines::rope(&mut inputs.job.rec, same.columns(0, rotated), cos, sin, head_dim, turned);
         vec![[fused.columns(0, rotated), turned]]
     });
 }
@@ -119,7 +119,7 @@ fn attention_with_a_matrix_of_scores() {
         let sides = [0; 2].map(|_| inputs.output(sequences * tokens, layout.out_cols()));
         let lse = inputs.output(sequences * tokens, layout.heads);
         attention(&mut inputs.job.rec, qkv, sides[0], lse, None, &shape);
-        unfused::attention(&mut inputs.job.rec, qkv, sides[1], &shape);
+        baselines::attention(&mut inputs.job.rec, qkv, sides[1], &shape);
         vec![sides]
     });
 }
@@ -144,14 +144,14 @@ fn permutations_in_single_purpose_kernels() {
             let d_gates = [0; 2].map(|_| inputs.output(tokens, chosen));
             let rec = &mut inputs.job.rec;
             permute::permute(rec, &placement, x, rows[0]);
-            unfused::permute::permute(rec, &placement, x, rows[1]);
+            baselines::permute::permute(rec, &placement, x, rows[1]);
             permute::combine(rec, &placement, rows[0], gates, Some(residual), y[0]);
-            unfused::permute::combine(rec, &placement, rows[0], gates, Some(residual), y[1]);
+            baselines::permute::combine(rec, &placement, rows[0], gates, Some(residual), y[1]);
             permute::permute_backward(rec, &placement, d_rows, dx[0], false);
-            unfused::permute::permute_backward(rec, &placement, d_rows, dx[1], false);
+            baselines::permute::permute_backward(rec, &placement, d_rows, dx[1], false);
             let saved = CombineSaved { rows: rows[0], gates };
             permute::combine_backward(rec, &placement, &saved, dy, into[0], d_gates[0]);
-            unfused::permute::combine_backward(rec, &placement, &saved, dy, into[1], d_gates[1]);
+            baselines::permute::combine_backward(rec, &placement, &saved, dy, into[1], d_gates[1]);
             vec![rows, y, dx, into, d_gates]
         });
     }
