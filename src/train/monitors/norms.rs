@@ -42,15 +42,17 @@ impl Norms {
     /// # Errors
     /// A launch over WebGPU's limits.
     pub(super) fn of_gradients(run: &Watchable<'_>, persistents: &mut Persistents) -> Result<Option<Self>> {
-        let (settings, layout) = (&run.plan.settings, run.layout);
-        let is_reported = settings.monitor.local_norm_format.is_on();
-        let reported = if is_reported { run.selected() } else { vec![] };
-        let trained = 0..if settings.wrapper.local_norm { layout.parameters.len() } else { 0 };
-        let all: Vec<usize> = trained.filter(|&index| layout.parameters[index].0.trains).collect();
-        let watched = if all.is_empty() { reported.clone() } else { all };
+        let settings = &run.plan.settings;
+        let reported = match settings.monitor.local_norm_format.is_on() {
+            true => run.selected(),
+            false => Vec::new(),
+        };
+        let (watched, interval) = match settings.wrapper.local_norm {
+            true => (run.trained().collect(), 1),
+            false => (reported.clone(), settings.monitor.step_interval),
+        };
         let tag = |index| reported.contains(&index).then(|| run.tag(Watched::Gradient(index)));
         let watched = watched.into_iter().map(|index| (Watched::Gradient(index), tag(index))).collect();
-        let interval = if settings.wrapper.local_norm { 1 } else { settings.monitor.step_interval };
         Self::new("gradient_norms", run, watched, interval, persistents)
     }
 
@@ -93,13 +95,20 @@ impl Norms {
 }
 
 impl Watchable<'_> {
-    /// The parameters whose norms `monitor_config` reports one by one, by their numbers.
+    /// The parameters that train, by their numbers.
+    fn trained(&self) -> impl Iterator<Item = usize> {
+        (0..self.layout.parameters.len()).filter(|&index| self.spec(index).trains)
+    }
+
+    /// Those whose norms `monitor_config` reports one by one.
     fn selected(&self) -> Vec<usize> {
         let monitor = &self.plan.settings.monitor;
         let Ok(selection) = Selection::new(&monitor.target, monitor.invert) else { return vec![] };
-        let is_selected = |spec: &Spec| spec.trains && selection.takes(spec);
-        let all = 0..self.layout.parameters.len();
-        all.filter(|&index| is_selected(&self.layout.parameters[index].0)).collect()
+        self.trained().filter(|&index| selection.takes(self.spec(index))).collect()
+    }
+
+    fn spec(&self, index: usize) -> &Spec {
+        &self.layout.parameters[index].0
     }
 
     /// The moments and weights that are watched, in the order in which they are logged.
@@ -119,18 +128,17 @@ impl Watchable<'_> {
 
     /// The name under which `monitor_config` reports a norm.
     fn tag(&self, watched: Watched) -> String {
-        let spec = |index: usize| &self.layout.parameters[index].0;
         match watched {
-            Watched::Gradient(index) => format!("local_norm/{}", spec(index).path),
+            Watched::Gradient(index) => format!("local_norm/{}", self.spec(index).path),
             Watched::FirstMoment(index) => {
                 let is_adam = match self.plan.optimizer.kind {
                     OptimizerKind::AdamW(_) => true,
-                    OptimizerKind::Muon(_) => spec(index).rule == UpdateRule::Elementwise,
+                    OptimizerKind::Muon(_) => self.spec(index).rule == UpdateRule::Elementwise,
                     OptimizerKind::Sgd(_) => false,
                 };
-                format!("{}/{}", if is_adam { "adam_m_norm" } else { "momentum_norm" }, spec(index).path)
+                format!("{}/{}", if is_adam { "adam_m_norm" } else { "momentum_norm" }, self.spec(index).path)
             }
-            Watched::SecondMoment(index) => format!("adam_v_norm/{}", spec(index).path),
+            Watched::SecondMoment(index) => format!("adam_v_norm/{}", self.spec(index).path),
             Watched::Weights => "weight_norm".to_string(),
         }
     }
@@ -162,7 +170,7 @@ impl Watchable<'_> {
     }
 
     fn scope(&self, watched: Watched) -> String {
-        let path = |index: usize| &self.layout.parameters[index].0.path;
+        let path = |index| &self.spec(index).path;
         match watched {
             Watched::Gradient(index) => format!("gradient.{}", path(index)),
             Watched::FirstMoment(index) => format!("first_moment.{}", path(index)),
