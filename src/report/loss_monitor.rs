@@ -1,7 +1,7 @@
 //! The two log lines of a step, in the format of MindFormers' MFLossMonitor, which existing scripts parse.
 //!
-//! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for the
-//! original still matches.
+//! What this trainer adds (tokens per second, MFU) is appended to the first line, so that a pattern written for
+//! MindFormers still matches.
 
 use super::metrics::StepMetrics;
 use std::time::Duration;

@@ -40,8 +40,8 @@ rows! {
         /// Whether the first gradient or loss that is not finite ends the run with an error; no weight changes from that step on.
         /// Under a loss scale that adapts, too, the first overflow does.
         check_for_nan_in_loss_and_grad: bool = Host.default(false),
-        /// Whether the loss lines and event files show the parts of the loss, `lm_loss`, `load_balancing_loss` and `mtp_loss`, as the
-        /// original prints them: the balance loss without its factor and per layer, that of multi-token prediction with its factor.
+        /// Whether the loss lines and event files show the parts of the loss, `lm_loss`, `load_balancing_loss` and `mtp_loss`, as
+        /// MindFormers prints them: the balance loss without its factor and per layer, that of multi-token prediction with its factor.
         /// By default as there: where a file says `use_legacy: False`. A model without experts and such prediction has one part.
         print_separate_loss: Option<bool> = Host.optional().example("True"),
         /// Whether one rank does the work of all that the file asks for: degrees of `parallel_config` become 1, the windows

@@ -4,8 +4,8 @@ use crate::settings::engine::*;
 use std::path::PathBuf;
 
 rows! {
-    /// `MoEDropRateCallback`: a log line with each layer's drop rate, the share of the step's choices that were dropped. The
-    /// original's estimate stands beside it in `metrics.jsonl`. Its keys repeat settings of the model and must match them.
+    /// `MoEDropRateCallback`: a log line with each layer's drop rate, the share of the step's choices that were dropped.
+    /// MindFormers' estimate stands beside it in `metrics.jsonl`. Its keys repeat settings of the model and must match them.
     pub struct DropRateCallback {
         /// Experts of a layer.
         expert_num: Option<u64> = Host.required(),

@@ -116,8 +116,8 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     model.intermediate_size = Some((size as usize).div_ceil(multiple) * multiple);
 }
 
-/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on, as in the
-/// original.
+/// As long as a window, or longer. A table of positions must be given that long; rotary positions just go on, as in
+/// MindFormers.
 fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     let (length, kind) = (model.seq_length, model.kind);
     let rows = *model.max_position_embedding.get_or_insert(length);
