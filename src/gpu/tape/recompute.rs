@@ -8,7 +8,7 @@
 //!
 //! It happens where the backward pass first reads a result, once; what it does not read, such as the last product
 //! of a block, is not launched again. What a router decided and what is counted is kept (`Tape::keeping`), never
-//! decided or counted twice; dropout draws the same words. `Block::layer` runs each layer so and keeps its result;
+//! decided or counted twice; dropout draws the same words. `Block::layer_with` runs each layer so and keeps its result;
 //! `ModelConfig` says what else is kept, by the paths of `model/config/operator.rs`.
 
 use super::{Tape, Var};

@@ -130,7 +130,7 @@ const MALFORMED: &str = r#"
 +  lr_end: 0.01
 = x.yaml:17: lr_schedule.lr_end: 0.01 is not below the learning rate 0.001
 +  type: cosine_annealing
-= x.yaml:15: lr_schedule: `t_max` is missing; give it a whole number from 0
+= x.yaml:15: lr_schedule: `t_max` is missing; give it a whole number above 0
 +  type: WarmUpStableDecayLR
 = x.yaml:15: lr_schedule: `decay_start_steps` is missing; give it a whole number from 0
 +  type: ConstantWithCoolDownLR

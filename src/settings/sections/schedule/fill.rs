@@ -40,7 +40,7 @@ pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate:
                 _ => ("t_0", schedule.t_0),
             };
             if length.is_none() {
-                reader.missing(key, "a whole number from 0");
+                reader.missing(key, "a whole number above 0");
             }
             if kind == ScheduleType::AnnealingWithRestarts {
                 schedule.t_mult.get_or_insert(1);
