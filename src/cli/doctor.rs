@@ -17,7 +17,7 @@ use std::path::Path;
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The adapter to test, by a part of its name
-    #[arg(long, alias = "device_name", value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     device_name: Option<String>,
     /// Its memory in GiB, if it is not known, or only a part of it is to be used
     #[arg(long, value_name = "GIB")]
