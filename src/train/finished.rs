@@ -49,7 +49,7 @@ pub struct FinishedEvaluation {
 #[derive(Clone, Debug)]
 pub(super) struct EvaluationReadback {
     pub sources: Sources,
-    sums: Option<Slot<LossState>>,
+    sums: Slot<LossState>,
     correct: Option<Slot<f32>>,
 }
 
@@ -57,12 +57,12 @@ impl EvaluationReadback {
     pub fn new(recordings: &Recordings) -> Self {
         let mut sources = Sources::default();
         let sums = sources.add_tensor(recordings.tensors.eval_loss, 1);
-        let correct = recordings.tensors.eval_correct.and_then(|correct| sources.add_tensor(correct, 1));
+        let correct = recordings.tensors.eval_correct.map(|correct| sources.add_tensor(correct, 1));
         Self { sources, sums, correct }
     }
 
     pub fn read(&self, Arrival { tag, at, bytes }: Arrival) -> FinishedEvaluation {
-        let sums = self.sums.as_ref().map_or(LossState::default(), |sums| sums.value(&bytes));
+        let sums = self.sums.value(&bytes);
         let correct = self.correct.as_ref().map(|correct| correct.value(&bytes));
         let accuracy = correct.map(|correct| correct / sums.token_sum.max(1.0));
         FinishedEvaluation { tag, loss: mean(&sums), accuracy, at }
@@ -73,7 +73,7 @@ impl EvaluationReadback {
 #[derive(Clone, Debug)]
 pub(super) struct StepReadback {
     pub sources: Sources,
-    state: Option<Slot<StepState>>,
+    state: Slot<StepState>,
     scaler: Option<Slot<LossScaleState>>,
     watched: WatchedSlots,
     ahead_loss: Option<Slot<LossState>>,
@@ -92,9 +92,9 @@ impl StepReadback {
         };
         Self {
             state: sources.add_tensor(recordings.tensors.state, 1),
-            scaler: recordings.tensors.scaler.and_then(|scaler| sources.add_tensor(scaler.state, 1)),
+            scaler: recordings.tensors.scaler.map(|scaler| sources.add_tensor(scaler.state, 1)),
             watched: recordings.monitors.slots(&mut sources),
-            ahead_loss: recordings.tensors.ahead_loss.and_then(|ahead| sources.add_tensor(ahead, 1)),
+            ahead_loss: recordings.tensors.ahead_loss.map(|ahead| sources.add_tensor(ahead, 1)),
             tallies: tallies(&mut sources),
             experts: recordings.tensors.model.experts,
             losses: recordings
@@ -107,7 +107,7 @@ impl StepReadback {
     }
 
     pub fn read(&self, Arrival { tag: step, at, bytes }: Arrival) -> FinishedStep {
-        let mut state = self.state.as_ref().map_or(StepState::default(), |state| state.value(&bytes));
+        let mut state = self.state.value(&bytes);
         let scaler = self.scaler.as_ref().map(|scaler| scaler.value(&bytes));
         state.loss_scale = scaler.map_or(state.loss_scale, |scaler| scaler.used);
         let tallies = values(self.tallies.as_ref(), &bytes);

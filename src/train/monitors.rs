@@ -92,7 +92,7 @@ impl Monitors {
     /// What the host reads of them after each step.
     pub(super) fn slots(&self, sources: &mut Sources) -> WatchedSlots {
         let mut sums = |norms: &Option<Norms>| {
-            norms.as_ref().and_then(|norms| sources.add_tensor(norms.sums, norms.watched.len()))
+            norms.as_ref().map(|norms| sources.add_tensor(norms.sums, norms.watched.len()))
         };
         let (gradients, states) = (sums(&self.gradients), sums(&self.states));
         let rows = |rows: Tensor| (rows.rows * rows.stride) as usize;
@@ -100,12 +100,11 @@ impl Monitors {
         WatchedSlots {
             gradients,
             states,
-            loss: self.loss.and_then(|loss| sources.add_tensor(loss, 1)),
-            losses: self.losses.as_ref().and_then(|of| sources.add_tensor(of.rows, rows(of.rows))),
-            logits: self.logits.as_ref().and_then(|of| sources.add_tensor(of.largest, rows(of.largest))),
-            eigenvalues: spectra
-                .and_then(|of| sources.add_tensor(of.eigenvalues, of.eigenvalues.cols as usize)),
-            squares: spectra.and_then(|of| sources.add_tensor(of.sums, of.sums.rows as usize)),
+            loss: self.loss.map(|loss| sources.add_tensor(loss, 1)),
+            losses: self.losses.as_ref().map(|of| sources.add_tensor(of.rows, rows(of.rows))),
+            logits: self.logits.as_ref().map(|of| sources.add_tensor(of.largest, rows(of.largest))),
+            eigenvalues: spectra.map(|of| sources.add_tensor(of.eigenvalues, of.eigenvalues.cols as usize)),
+            squares: spectra.map(|of| sources.add_tensor(of.sums, of.sums.rows as usize)),
         }
     }
 }

@@ -30,9 +30,15 @@ impl Sources {
         Slot { range: start..self.bytes, values: PhantomData }
     }
 
-    /// Adds the first `count` values of a tensor, which outlives recordings.
-    pub fn add_tensor<T: Pod>(&mut self, tensor: Tensor, count: usize) -> Option<Slot<T>> {
-        persistent(tensor).map(|buffer| self.add(buffer, count))
+    /// Adds the first `count` values of a tensor.
+    ///
+    /// # Panics
+    ///
+    /// If the tensor does not outlive its recording.
+    #[track_caller]
+    pub fn add_tensor<T: Pod>(&mut self, tensor: Tensor, count: usize) -> Slot<T> {
+        let buffer = persistent(tensor).expect("what is read back outlives its recording");
+        self.add(buffer, count)
     }
 
     /// Bytes of all of them.
