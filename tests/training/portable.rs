@@ -100,7 +100,7 @@ fn rounded() -> Setup {
 }
 
 fn recomputed() -> Setup {
-    Setup::experts("recomputed", CAPACITY, "").with(&["--recompute_config.recompute=[1, 0]"])
+    Setup::experts("recomputed", CAPACITY, "").with(&["--recompute_config.recompute=[1]"])
 }
 
 #[test]
