@@ -1,9 +1,9 @@
 //! From a YAML file to a plan: [`RunConfig`] reads a file, [`RunPlan`] is every number decided, [`Settings`] its sections.
 //!
 //! The keys are those of MindSpore Transformers (MindFormers), section by section, and a few of our own. Every key is one row of a table
-//! in `sections`: its name and other names, type, default, range, documentation and what it decides. Reading, checking,
-//! writing back, the comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived from the rows. A
-//! key is used, ignored with a notice, or an error that says where it stands and what to write instead; none is dropped in
+//! in `sections`: its name, type, default, range, documentation and what it decides. Reading, checking,
+//! writing back, the comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived from the rows. Names and
+//! places that keys have in other programs are translated before, by `dialect`. A key is used, ignored with a notice, or an error that says where it stands and what to write instead; none is dropped in
 //! silence.
 //!
 //! ```
@@ -27,6 +27,7 @@
 
 mod callback_claims;
 mod config;
+mod dialect;
 mod engine;
 mod explain;
 mod flags;

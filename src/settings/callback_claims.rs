@@ -4,7 +4,7 @@ use super::engine::{Node, Source};
 use super::values::Settings;
 
 /// Holds what callbacks say of the model against the model.
-pub(super) fn check_claims(settings: &Settings, source: &Source<'_>) {
+pub(super) fn check_claims(settings: &Settings, source: &Source) {
     for (path, claims) in &settings.callbacks.claimants {
         for (key, claimed) in claims {
             let Some(actual) = actual(settings, key).filter(|actual| actual != claimed) else { continue };

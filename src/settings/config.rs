@@ -1,5 +1,6 @@
 //! A configuration file, read and decided.
 
+use super::dialect::mindformers::{NAMES, translate};
 use super::engine::{Document, Fault, Override, Setting, Source, name_flags};
 use super::plan::RunPlan;
 use super::sections;
@@ -125,10 +126,11 @@ fn read(
     purpose: Purpose,
 ) -> std::result::Result<RunConfig, Vec<Error>> {
     let bases = (!matches!(purpose, Purpose::RunFolder)).then_some(BASES);
-    let (names, sources) = (sections::names(), &sections::dataset::SOURCES);
+    let sources = &sections::dataset::SOURCES;
     let document =
-        Document::parse(text, file, overrides, names, bases, sources).map_err(|error| vec![error])?;
-    let source = Source::new(&document, sections::tables());
+        Document::parse(text, file, overrides, NAMES, bases, sources).map_err(|error| vec![error])?;
+    let mut source = Source::new(document, NAMES, sections::tables());
+    translate(&mut source);
     if bases.is_none() && source.node(BASES).is_some() {
         source
             .fault(BASES, "the file of a run folder has every key itself and builds on no other; remove it");

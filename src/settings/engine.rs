@@ -4,10 +4,13 @@
 //! | derived from a row | where |
 //! |---|---|
 //! | a documented field of the section's struct, and its default | `section.rs` |
-//! | reading: type, other names, range, whether it is required, which `type` of the section reads it | `row.rs`, `reader.rs` |
-//! | errors: unknown key with the nearest known one, wrong type, out of range, missing, given under two names | `reader.rs`, `source.rs` |
+//! | reading: type, range, whether it is required, which `type` of the section reads it | `row.rs`, `reader.rs` |
+//! | errors: unknown key with the nearest known one, wrong type, out of range, missing | `reader.rs`, `source.rs` |
 //! | the run folder's `config.yaml`, and `decisions`, which a resumed run must share | `writer.rs` |
 //! | `gristmill explain KEY` and `configs/README.md` | `settings/explain.rs` |
+//!
+//! What other programs write is translated before a section is read (`settings/dialect`); `document.rs` knows the origin of a value
+//! that was moved, and messages name it.
 //!
 //! Keys that are known but not used follow under `others`: ignored with a notice, computed differently with a
 //! notice, or refused unless their value asks for nothing. A key in no list is an error.
@@ -40,10 +43,11 @@ mod yaml;
 pub(crate) use culprits::name_flags;
 pub(crate) use document::Document;
 pub(crate) use faults::Fault;
-pub(crate) use names::Names;
+pub(crate) use names::{Named, Names};
 pub use node::Node;
 pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections, words};
 pub use overrides::Override;
+pub(crate) use path::join;
 pub(crate) use range::*;
 pub(crate) use reader::Reader;
 pub(crate) use replaced::{Format, Replaced};

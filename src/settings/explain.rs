@@ -1,6 +1,7 @@
 //! The rows as text: `gristmill explain`, and the reference in `configs/README.md`.
 
-use super::engine::{Fate, Kind, Node, Other, RowText, Table, closest, to_json};
+use super::dialect::mindformers::NAMES;
+use super::engine::{Fate, Kind, Node, Other, RowText, Table, closest, to_json, words};
 use super::sections;
 use crate::error::{Error, Result};
 use std::fmt::Write;
@@ -77,7 +78,8 @@ pub fn reference() -> String {
             }
             text.push('\n');
         }
-        let unused: String = table.unused_keys().map(|other| format!("- {}\n", other_text(other))).collect();
+        let unused: String =
+            table.unused_keys().map(|other| format!("- {}\n", other_text(path, other))).collect();
         if !unused.is_empty() {
             text += &(unused + "\n");
         }
@@ -103,14 +105,15 @@ fn section_text(path: &str, table: &Table) -> String {
         let _ = write!(text, "\n{}", row_text(row));
     }
     for other in table.unused_keys() {
-        let _ = write!(text, "\n{}\n", other_text(other).replace('`', ""));
+        let _ = write!(text, "\n{}\n", other_text(path, other).replace('`', ""));
     }
     text
 }
 
 fn key_text(path: &str, table: &Table, key: &str) -> Option<String> {
     let section = shown(path);
-    let row = table.rows.iter().find(|row| row.key == key || row.names.contains(&key));
+    let key = NAMES.key(path, key);
+    let row = table.row(key);
     let other = table.unused_keys().find(|other| other.covers(key));
     match (row, other) {
         (Some(row), _) => Some(in_section_text(path, row)),
@@ -169,9 +172,11 @@ fn about_text(row: &RowText) -> String {
     text
 }
 
-fn other_text(other: &Other) -> String {
-    let keys: Vec<String> =
-        other.keys.split_whitespace().map(|names| format!("`{}`", names.replace('|', "`/`"))).collect();
+fn other_text(path: &str, other: &Other) -> String {
+    let keys: Vec<String> = words(other.keys)
+        .map(|key| [&[key], &NAMES.of(path, key).collect::<Vec<_>>()[..]].concat().join("`/`"))
+        .map(|names| format!("`{names}`"))
+        .collect();
     format!("{}: {}.", keys.join(", "), fate_text(other))
 }
 

@@ -1,7 +1,7 @@
 //! `--a.b.c=value` on the command line: any key, and the short flags of MindFormers' launcher.
 
-use super::engine::Override;
-use super::sections;
+use super::dialect::mindformers::NAMES;
+use super::engine::{Override, join};
 use crate::error::{Error, Result};
 
 /// Flags that are shorter than the path of their key.
@@ -90,9 +90,9 @@ impl Override {
 
 /// The same flag may be repeated, and its last value counts; two flags for one key may only agree.
 fn refuse_conflicts(overrides: &[Override]) -> Result<()> {
-    let canonical = |path: &str| match path.rsplit_once('.') {
-        Some((section, key)) => format!("{section}.{}", sections::names().canonical(key)),
-        None => path.to_string(),
+    let canonical = |path: &str| {
+        let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+        join(section, NAMES.key(section, key))
     };
     for (index, one) in overrides.iter().enumerate() {
         let differs = |other: &&Override| {

@@ -9,7 +9,7 @@ use crate::model::groups::{Grouping, Selection};
 use crate::model::parameters::{Gpt, Spec};
 
 /// Leaves what has an effect: nothing where the monitor is off, and what goes to TensorBoard only where there is one.
-pub(super) fn settle(settings: &mut Settings, source: &Source<'_>) {
+pub(super) fn settle(settings: &mut Settings, source: &Source) {
     if !settings.monitor.monitor_on {
         note_idle(settings, source);
         let Monitor { global_norm_spike_count_threshold, device_local_metrics, .. } = settings.monitor;
@@ -34,7 +34,7 @@ pub(super) fn settle(settings: &mut Settings, source: &Source<'_>) {
 }
 
 /// Reports patterns that select nothing, and what is not built for several ranks.
-pub(super) fn check(plan: &RunPlan, source: &Source<'_>) {
+pub(super) fn check(plan: &RunPlan, source: &Source) {
     let (monitor, stable_rank) = (&plan.settings.monitor, plan.settings.stable_rank.as_ref());
     let lists = [Some((monitor::PATH, &monitor.target, monitor.invert))]
         .into_iter()
@@ -79,7 +79,7 @@ fn trained(grouping: &Grouping, plan: &RunPlan) -> Vec<Spec> {
 }
 
 /// Says which keys a monitor that is off leaves without effect.
-fn note_idle(settings: &Settings, source: &Source<'_>) {
+fn note_idle(settings: &Settings, source: &Source) {
     let other = |keys: &str| ["global_norm_spike_count_threshold", "device_local_metrics"].contains(&keys);
     let default = Monitor::default().entries();
     let written = settings.monitor.entries().into_iter().zip(default);

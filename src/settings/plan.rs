@@ -60,7 +60,7 @@ const HOT_STEP: &str =
 impl RunPlan {
     /// Reads `source` and decides every number that does not depend on the data, on the ranks that were `started`; `None` after
     /// a fault.
-    pub(super) fn read(source: &Source<'_>, started: Option<Started>) -> Option<Self> {
+    pub(super) fn read(source: &Source, started: Option<Started>) -> Option<Self> {
         let (mut settings, distribution) = Settings::read(source, started);
         if source.is_faultless() {
             callback_claims::check_claims(&settings, source);
@@ -232,7 +232,7 @@ impl RunPlan {
     }
 
     /// Reports patterns that fit no parameter, or contradict each other.
-    fn check_groups(&self, source: &Source<'_>) {
+    fn check_groups(&self, source: &Source) {
         let keys = ["no_decay_params", "grouped_lr_schedule", "optimizer.type"];
         if !keys.iter().all(|path| source.is_sound(path)) {
             return;
@@ -252,13 +252,13 @@ impl RunPlan {
 }
 
 /// The adapters that `pet` describes; patterns that do not fit the model are a fault.
-fn adapters(pet: &Pet, model: &ModelConfig, source: &Source<'_>) -> Option<LowRank> {
+fn adapters(pet: &Pet, model: &ModelConfig, source: &Source) -> Option<LowRank> {
     let low_rank = pet.low_rank(model);
     low_rank.map_err(|(path, message)| source.fault(&path, message)).ok()
 }
 
 /// Reports adapters of a new run whose model would be random: they would learn nothing that another model could use.
-fn check_base(settings: &Settings, pet: &Pet, source: &Source<'_>) {
+fn check_base(settings: &Settings, pet: &Pet, source: &Source) {
     let is_new = matches!(settings.run.resume_training, Resume::No | Resume::Auto);
     if is_new && settings.run.weights().is_none() && !pet.random_base && source.is_sound("load_checkpoint") {
         let message = "adapts weights of which there are none: name those of the model with `load_checkpoint`, or write \
@@ -269,7 +269,7 @@ fn check_base(settings: &Settings, pet: &Pet, source: &Source<'_>) {
 
 /// Reports balance losses beside a loss per token: they are means over micro-batches, whose number of targets is not known
 /// before the step's last one.
-fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source<'_>) {
+fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source) {
     let losses = model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
     if settings.wrapper.calculate_per_token_loss && losses != BalanceLosses::default() {
         let message =
@@ -279,7 +279,7 @@ fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source
 }
 
 /// Checks that the keys agree in what type weights are stored, or says that they are float32.
-fn check_stored_weights(settings: &mut Settings, source: &Source<'_>) {
+fn check_stored_weights(settings: &mut Settings, source: &Source) {
     const ROUNDING: &str = "optimizer.stochastic_rounding";
     const TYPE: &str = "model.model_config.param_init_type";
     let wanted = settings.model.param_init_type.take();
@@ -304,7 +304,7 @@ fn check_stored_weights(settings: &mut Settings, source: &Source<'_>) {
 }
 
 /// Whether the parameters can be listed, which all that follows does. If not, that is a fault.
-fn is_of_possible_size(model: &ModelConfig, source: &Source<'_>) -> bool {
+fn is_of_possible_size(model: &ModelConfig, source: &Source) -> bool {
     let count::Extent { parameters, tensors } = count::extent(model);
     let message = if parameters > MAX_PARAMETERS {
         format!("the model would have {parameters:.1e} parameters, and {MAX_PARAMETERS:.1e} are the most")
@@ -318,7 +318,7 @@ fn is_of_possible_size(model: &ModelConfig, source: &Source<'_>) -> bool {
 }
 
 /// Tokens in a step of `data` ranks that share a batch; windows that no buffer holds are a fault.
-fn tokens_per_step(settings: &Settings, data: usize, source: &Source<'_>) -> usize {
+fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
     let (runner, length) = (&settings.runner, settings.model.seq_length);
     let of_batch = runner.batch_size.saturating_mul(length);
     let of_rank = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);

@@ -18,7 +18,8 @@ pub(crate) mod tensorboard;
 pub(crate) mod unused;
 pub(crate) mod wrapper;
 
-use super::engine::{Names, Section, Table};
+use super::dialect::mindformers::NAMES;
+use super::engine::{Section, Table};
 use std::sync::OnceLock;
 
 /// Every section and its table, by dotted path, in the order of the documentation.
@@ -59,12 +60,9 @@ pub(crate) fn tables() -> &'static [(&'static str, Table)] {
         tables.extend(parallel::tables());
         tables.extend(callbacks::tables());
         tables.extend(unused::tables());
+        for (path, table) in &mut tables {
+            table.rows.iter_mut().for_each(|row| row.names = NAMES.of(path, row.key).collect());
+        }
         tables
     })
-}
-
-/// The names of every key that has several.
-pub(crate) fn names() -> &'static Names {
-    static NAMES: OnceLock<Names> = OnceLock::new();
-    NAMES.get_or_init(|| Names::gather(tables().iter().map(|(_, table)| table)))
 }

@@ -10,7 +10,7 @@ use super::sections::parallel::{Distribution, culprit};
 use super::values::Settings;
 
 /// Settles how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
-pub(super) fn settle(settings: &mut Settings, distribution: &Distribution, source: &Source<'_>) {
+pub(super) fn settle(settings: &mut Settings, distribution: &Distribution, source: &Source) {
     let interleave = settings.run.micro_batch_interleave_num.take().unwrap_or(1);
     let is_single = std::mem::take(&mut settings.run.as_single);
     let is_spread = distribution.layout.world() > 1;
@@ -28,7 +28,7 @@ pub(super) fn settle(settings: &mut Settings, distribution: &Distribution, sourc
 }
 
 /// The cap is that of one of several devices; one that does the work of all needs the memory of all.
-fn drop_memory_cap(settings: &mut Settings, source: &Source<'_>) {
+fn drop_memory_cap(settings: &mut Settings, source: &Source) {
     if settings.context.max_device_memory.take().is_some() {
         source.note(
             "context.max_device_memory: not applied with `as_single`, as it is about the file's own devices",
@@ -44,7 +44,7 @@ fn accumulate(
     distribution: &Distribution,
     interleave: u64,
     is_single: bool,
-    source: &Source<'_>,
+    source: &Source,
 ) {
     let (runner, degrees) = (&mut settings.runner, &distribution.asked.degrees);
     let written = runner.gradient_accumulation_steps as u64;

@@ -68,18 +68,17 @@ pub struct Settings {
 impl Settings {
     /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that were
     /// `started`, whose section is still to be settled.
-    pub(super) fn read(source: &Source<'_>, started: Option<Started>) -> (Self, Distribution) {
-        let shared = wrapper::shared_table();
-        let (top, mut run) = run::read(source, &shared);
-        let (of_model, mut model) = model::read(source, &Moe::table());
+    pub(super) fn read(source: &Source, started: Option<Started>) -> (Self, Distribution) {
+        let mut run = run::read(source);
+        let mut model = model::read(source);
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
-        let mut moe = is_known.then(|| moe::read(source, of_model, &model)).flatten();
+        let mut moe = is_known.then(|| moe::read(source, &model)).flatten();
         unused::check(source);
         let mut runner = Runner::read_at(source, "runner_config");
-        let (watched, monitor) = monitor::read(source, &shared);
+        let monitor = Monitor::read_at(source, monitor::PATH);
         let path = monitor::STABLE_RANK_PATH;
         let stable_rank = source.node(path).map(|_| StableRank::read_at(source, path));
-        let wrapper = wrapper::read(source, [top, watched]);
+        let wrapper = wrapper::read(source);
         let mut optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
         let train_dataset = dataset::read(source, "train_dataset");

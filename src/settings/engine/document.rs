@@ -6,7 +6,7 @@ use super::layers::Layers;
 use super::names::Names;
 use super::node::Node;
 use super::overrides::Override;
-use super::path::{is_below, join};
+use super::path::{is_below, join, parent_and_key};
 use super::replaced::Replaced;
 use super::setting::Setting;
 use super::yaml::{Parsed, parse};
@@ -18,7 +18,8 @@ pub(crate) struct Document {
     layers: Layers,
     root: Node,
     overrides: Vec<Override>,
-    names: &'static Names,
+    /// Where values were written that are read elsewhere, as (where they are read, where they were written).
+    origins: Vec<(String, String)>,
     /// Keys of values on the command line that are there twice.
     repeated: Vec<String>,
 }
@@ -31,7 +32,7 @@ impl Document {
         text: &str,
         file: &Path,
         overrides: &[Override],
-        names: &'static Names,
+        names: Names,
         bases: Option<&str>,
         replaced: &'static Replaced,
     ) -> Result<Self> {
@@ -40,11 +41,12 @@ impl Document {
         let bases_written = written.as_ref().map(|parsed| &parsed.root);
         let (layers, mut root) = Layers::read(text, file, bases, bases_written, replaced)?;
         replaced.drop_overridden(&mut root, overrides);
-        let mut document = Self { layers, root, overrides: Vec::new(), names, repeated: Vec::new() };
+        let mut document =
+            Self { layers, root, overrides: Vec::new(), origins: Vec::new(), repeated: Vec::new() };
         // Names of files are dealt with; anything else is laid over to be reported.
         let names_files = written.is_some_and(|parsed| Vec::<PathBuf>::from_node(&parsed.root).is_some());
         for one in overrides.iter().filter(|one| !names_files || !is_base(one)) {
-            document.lay_over(one)?;
+            document.lay_over(one, names)?;
         }
         Ok(document)
     }
@@ -52,11 +54,6 @@ impl Document {
     /// The file this was read from.
     pub fn file(&self) -> &Path {
         self.layers.file()
-    }
-
-    /// The names of keys that have several.
-    pub fn names(&self) -> &'static Names {
-        self.names
     }
 
     /// What to say of keys that were written more than once in one section.
@@ -75,10 +72,54 @@ impl Document {
 
     /// Whether the command line changes anything below `path`.
     pub fn is_overridden(&self, path: &str) -> bool {
-        self.overrides.iter().any(|one| one.lies_within(path))
+        let path = self.written(path);
+        self.overrides.iter().any(|one| one.lies_within(&path))
     }
 
-    /// An error about the value at `path`, under whichever of its names it was written.
+    /// Puts the value at `from` where it is read, `to`; messages go on naming the place where it was written.
+    pub fn move_value(&mut self, from: &str, to: &str) {
+        if let Some(node) = self.take(from) {
+            self.put(to, node, from);
+        }
+    }
+
+    /// Gives the key `name` of `section` the name under which it is read.
+    pub fn rename(&mut self, section: &str, name: &str, key: &str) {
+        if name == key {
+            return;
+        }
+        let Some(entries) = self.entries(section) else { return };
+        if let Some((found, _)) = entries.iter_mut().find(|(found, _)| found == name) {
+            *found = key.to_string();
+            self.origins.push((join(section, key), join(section, name)));
+        }
+    }
+
+    /// Removes the value at `path`.
+    pub fn take(&mut self, path: &str) -> Option<Node> {
+        let (section, key) = parent_and_key(path);
+        let entries = self.entries(section)?;
+        let index = entries.iter().position(|(name, _)| name == key)?;
+        Some(entries.remove(index).1)
+    }
+
+    fn entries(&mut self, section: &str) -> Option<&mut Vec<(String, Node)>> {
+        let mut keys = section.split('.').filter(|key| !key.is_empty());
+        match keys.try_fold(&mut self.root, |node, key| node.get_mut(key))? {
+            Node::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// Puts at `path` what follows from the value that was written for `origin`, where `path` is not in something else than sections.
+    pub fn put(&mut self, path: &str, node: Node, origin: &str) {
+        let written = self.written(origin);
+        if set(&mut self.root, path, node).is_ok() {
+            self.origins.push((path.to_string(), written));
+        }
+    }
+
+    /// An error about the value at `path`, at the place where it was written.
     pub fn error(&self, path: &str, message: impl std::fmt::Display) -> Error {
         let path = self.written(path);
         let origin = self
@@ -93,26 +134,27 @@ impl Document {
         if self.flag(&path).is_some() { 0 } else { self.layers.line(&path) }
     }
 
+    /// Where the value at `path` was written.
+    pub fn written(&self, path: &str) -> String {
+        let mut moved = self.origins.iter().rev().filter(|(read, _)| is_below(path, read));
+        let Some((read, written)) = moved.next() else { return path.to_string() };
+        format!("{written}{}", &path[read.len()..])
+    }
+
     /// The override that set the value at `path`, written so, if one did.
     fn flag(&self, path: &str) -> Option<&Override> {
         self.overrides.iter().rev().find(|one| is_below(path, &one.path))
     }
 
-    /// `path` with its last key under the name that was written.
-    fn written(&self, path: &str) -> String {
-        let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
-        let section = self.get(parent);
-        let has = |name: &str| section.is_some_and(|section| section.get(name).is_some());
-        match self.names.of(key).iter().find(|name| has(name)) {
-            Some(name) if !has(key) => path[..path.len() - key.len()].to_string() + name,
-            _ => path.to_string(),
-        }
-    }
-
-    fn lay_over(&mut self, one: &Override) -> Result<()> {
+    /// Lays `one` over the file, whose own name for the key counts.
+    fn lay_over(&mut self, one: &Override, names: Names) -> Result<()> {
         let Parsed { root: value, repeated } = value_of(one)?;
         self.repeated.extend(repeated.iter().map(|key| format!("{}: {key}", one.flag)));
-        let written = self.written(&one.path);
+        let (section, name) = parent_and_key(&one.path);
+        let key = names.key(section, name);
+        let spellings = [name, key].into_iter().chain(names.of(section, key)).map(|name| join(section, name));
+        let there = spellings.into_iter().find(|path| self.get(path).is_some());
+        let written = there.unwrap_or_else(|| one.path.clone());
         set(&mut self.root, &written, value).map_err(|message| Error::config(&one.flag, message))?;
         self.overrides.push(Override { path: written, ..one.clone() });
         Ok(())

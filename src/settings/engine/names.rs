@@ -1,42 +1,36 @@
-//! Several names of one key: MindFormers' own and those of Megatron and Hugging Face.
+//! Several names of one key: other programs write other names, and each section has its own.
 
-use super::table::Table;
+use super::other::words;
 
-/// Every key that has several names, from the rows of all sections.
+/// A key under the name that sections read, where it is (sections between spaces), and its other names (between spaces).
 #[derive(Debug)]
-pub(crate) struct Names(Vec<Vec<&'static str>>);
+pub(crate) struct Named {
+    pub sections: &'static str,
+    pub key: &'static str,
+    pub names: &'static str,
+}
+
+/// Every key that has several names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names(pub &'static [Named]);
 
 impl Names {
-    /// Gathers the names from `tables`; the first of each key is the one we use.
-    ///
-    /// # Panics
-    /// If a name belongs to two keys.
-    pub fn gather<'a>(tables: impl Iterator<Item = &'a Table>) -> Self {
-        let mut sets: Vec<Vec<&'static str>> = Vec::new();
-        for set in tables.flat_map(Table::name_sets).filter(|set| set.len() > 1) {
-            match sets.iter().find(|known| known.iter().any(|name| set.contains(name))) {
-                Some(known) => assert_eq!(*known, set, "{set:?} and {known:?} share a name"),
-                None => sets.push(set),
-            }
-        }
-        Self(sets)
+    /// The other names of `key` in `section`.
+    pub fn of<'n>(self, section: &str, key: &str) -> impl Iterator<Item = &'n str> + Clone + use<'n> {
+        let found = self.0.iter().find(|named| named.key == key && named.is_in(section));
+        words(found.map_or("", |named| named.names)).map(|name| -> &'n str { name })
     }
 
-    /// All names of `key`, the one we use first; empty for a key with one name.
-    pub fn of(&self, key: &str) -> &[&'static str] {
-        self.0.iter().find(|names| names.contains(&key)).map_or(&[], Vec::as_slice)
+    /// The key of `section` that `name` means: itself, unless it is another name of one.
+    pub fn key<'n>(self, section: &str, name: &'n str) -> &'n str {
+        let is_meant = |named: &&Named| named.is_in(section) && words(named.names).any(|other| other == name);
+        self.0.iter().find(is_meant).map_or(name, |named| named.key)
     }
+}
 
-    /// The name we use for `key`.
-    pub fn canonical<'a>(&self, key: &'a str) -> &'a str
-    where
-        'static: 'a,
-    {
-        self.of(key).first().copied().unwrap_or(key)
-    }
-
-    /// Whether two names mean one key.
-    pub fn same(&self, one: &str, other: &str) -> bool {
-        self.canonical(one) == self.canonical(other)
+impl Named {
+    fn is_in(&self, section: &str) -> bool {
+        // The top level has no name, and is never one of several.
+        self.sections == section || words(self.sections).any(|one| one == section)
     }
 }

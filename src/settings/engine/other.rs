@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::setting::Setting;
 
-/// Keys with one fate and the sentence that says why. Names of one key are joined by `|`.
+/// Keys with one fate and the sentence that says why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Other {
     /// The keys, between spaces.
@@ -63,9 +63,9 @@ pub(crate) const fn sections(keys: &'static str) -> Other {
 }
 
 impl Other {
-    /// Whether this is about `key`, under any of its names.
+    /// Whether this is about `key`.
     pub fn covers(&self, key: &str) -> bool {
-        words(self.keys).any(|names| names.split('|').any(|name| name == key))
+        words(self.keys).any(|one| one == key)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Reads the rows of one section.
 
-use super::names::Names;
 use super::node::Node;
 use super::other::{Fate, words};
 use super::path::join;
@@ -8,32 +7,21 @@ use super::setting::{Kind, Setting, Words};
 use super::source::{Source, unknown_type};
 use super::table::{RowText, Table};
 
-/// A section of the document, or two that hold the same keys, opened to be read row by row.
+/// A section of the document, opened to be read row by row.
 pub(crate) struct Reader<'a> {
     /// The document.
-    pub source: &'a Source<'a>,
-    /// Where its keys may be; the first place that has a key is read.
-    places: Vec<Place<'a>>,
+    pub source: &'a Source,
+    /// Where the section is.
+    section: String,
+    entries: &'a [(String, Node)],
     /// The types whose rows are read: the `type` of the section and those whose rows it shares. Empty: all.
     kinds: Vec<&'static str>,
 }
 
-struct Place<'a> {
-    path: String,
-    entries: &'a [(String, Node)],
-}
-
-impl<'a> Place<'a> {
-    /// What was written for `key`, under whichever of its names.
-    fn entry(&self, names: &Names, key: &str) -> Option<&'a (String, Node)> {
-        self.entries.iter().find(|(name, _)| names.same(name, key))
-    }
-}
-
 impl<'a> Reader<'a> {
     /// Opens the section at `path`, whose keys are those of `tables`; an absent section is empty. Reports keys that are
-    /// unknown, not built yet, or given under two names.
-    pub fn open(source: &'a Source<'a>, path: &str, tables: &[&Table]) -> Self {
+    /// unknown or not built yet.
+    pub fn open(source: &'a Source, path: &str, tables: &[&Table]) -> Self {
         let mut reader = Self::empty(source, path);
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
@@ -43,16 +31,14 @@ impl<'a> Reader<'a> {
             }
             None => &[],
         };
-        reader.places[0].entries = entries;
-        for (index, (key, node)) in entries.iter().enumerate() {
-            reader.check(&entries[..index], key, node, tables);
-        }
+        reader.entries = entries;
+        entries.iter().for_each(|(key, node)| reader.check(key, node, tables));
         reader
     }
 
     /// A section of which nothing is read.
-    pub fn empty(source: &'a Source<'a>, path: &str) -> Self {
-        Self { source, places: vec![Place { path: path.to_string(), entries: &[] }], kinds: Vec::new() }
+    pub fn empty(source: &'a Source, path: &str) -> Self {
+        Self { source, section: path.to_string(), entries: &[], kinds: Vec::new() }
     }
 
     /// Reads only rows of sections of type `kind`.
@@ -74,26 +60,6 @@ impl<'a> Reader<'a> {
     pub fn foreign<'t>(&self, table: &'t Table) -> Vec<&'t RowText> {
         let is_foreign = |row: &&RowText| !self.reads(&row.types) && self.has(row.key);
         table.rows.iter().filter(is_foreign).collect()
-    }
-
-    /// Reads keys that are absent here from `other`. In both, a key must say the same, where `shares` says it is shared.
-    pub fn or_from(mut self, other: Reader<'a>, shares: impl Fn(&str) -> bool) -> Self {
-        let names = self.source.names();
-        for place in &other.places {
-            let shared = place.entries.iter().filter(|(key, _)| shares(names.canonical(key)));
-            for (key, node) in shared {
-                let first = &self.places[0];
-                let twin = first.entry(names, key).filter(|(_, twin)| twin != node);
-                let Some((name, twin)) = twin else { continue };
-                if !node.is_none() && !twin.is_none() {
-                    let message =
-                        format!("differs from `{}`, {twin}; keep one of them", join(&first.path, name));
-                    self.source.fault(&join(&place.path, key), message);
-                }
-            }
-        }
-        self.places.extend(other.places);
-        self
     }
 
     /// `node`, the value of `key`, as a `T`; reports what it is instead.
@@ -124,7 +90,7 @@ impl<'a> Reader<'a> {
 
     /// The value of `key` as it was written, unless it is "none".
     pub fn node(&self, key: &str) -> Option<&'a Node> {
-        self.written(key).map(|(_, (_, node))| node)
+        self.entries.iter().find(|(name, _)| name == key).map(|(_, node)| node).filter(|node| !node.is_none())
     }
 
     /// Whether `key` was written.
@@ -137,17 +103,19 @@ impl<'a> Reader<'a> {
         self.node(key).is_some_and(|node| !node.is_off())
     }
 
-    /// Whether anything was written in the section.
-    pub fn is_written(&self) -> bool {
-        self.places.iter().any(|place| !place.entries.is_empty())
+    /// Every key that was written, in its order.
+    pub fn keys(&self) -> impl Iterator<Item = &'a str> {
+        self.entries.iter().map(|(key, _)| key.as_str())
     }
 
-    /// The dotted path of `key` under the name that was written, where it was written.
+    /// Whether anything was written in the section.
+    pub fn is_written(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// The dotted path of `key`.
     pub fn path(&self, key: &str) -> String {
-        match self.written(key) {
-            Some((place, (name, _))) => join(&place.path, name),
-            None => join(&self.places[0].path, key),
-        }
+        join(&self.section, key)
     }
 
     /// Reports a fault of `key`.
@@ -157,7 +125,7 @@ impl<'a> Reader<'a> {
 
     /// Reports that `key` is missing if it was not written at all, unless another fault explains why.
     pub fn missing(&self, key: &str, expected: impl std::fmt::Display) {
-        let path = &self.places[0].path;
+        let path = &self.section;
         if self.has(key) {
             return;
         }
@@ -170,15 +138,13 @@ impl<'a> Reader<'a> {
 
     /// Says something about `key`.
     pub fn note(&self, key: &str, text: impl std::fmt::Display) {
-        self.source.note(format!("{}: {text}", self.path(key)));
+        self.source.note(format!("{}: {text}", self.source.document.written(&self.path(key))));
     }
 
     /// Says that `keys` have no meaning, where they were written and ask for something.
     pub fn ignore(&self, keys: &[&str]) {
         for key in keys.iter().filter(|key| self.asks(key)) {
-            let path = self.path(key);
-            let (section, key) = path.rsplit_once('.').unwrap_or(("", &path));
-            self.source.ignore(section, key);
+            self.source.ignore(&self.path(key));
         }
     }
 
@@ -191,7 +157,7 @@ impl<'a> Reader<'a> {
 
     /// Whether `key` has no fault.
     pub fn is_sound(&self, key: &str) -> bool {
-        self.places.iter().all(|place| self.source.is_sound(&join(&place.path, key)))
+        self.source.is_sound(&self.path(key))
     }
 
     /// Whether none of `keys` has a fault.
@@ -204,34 +170,20 @@ impl<'a> Reader<'a> {
         types.is_empty() || self.kinds.is_empty() || self.kinds.iter().any(|kind| types.contains(kind))
     }
 
-    /// Where `key` was written, its name there and its value, unless that is "none".
-    fn written(&self, key: &str) -> Option<(&Place<'a>, &'a (String, Node))> {
-        let names = self.source.names();
-        let in_place = |place: &Place<'a>| place.entry(names, key).filter(|(_, node)| !node.is_none());
-        self.places.iter().find_map(|place| Some((place, in_place(place)?)))
-    }
-
-    fn check(&self, before: &[(String, Node)], key: &str, node: &Node, tables: &[&Table]) {
-        let names = self.source.names();
-        if let Some((twin, _)) = before.iter().find(|(other, _)| names.same(other, key)) {
-            let message = format!("another name of `{twin}`, which is given too; keep one of them");
-            self.source.fault(&join(&self.places[0].path, key), message);
-            return;
-        }
-        let name = names.canonical(key);
-        if tables.iter().any(|table| table.row(key).or(table.row(name)).is_some()) {
+    fn check(&self, key: &str, node: &Node, tables: &[&Table]) {
+        if tables.iter().any(|table| table.row(key).is_some()) {
             return;
         }
         let Some(other) = tables.iter().find_map(|table| table.others.iter().find(|other| other.covers(key)))
         else {
-            let message = format!("unknown key{}", self.source.suggestion(key, tables));
-            self.source.fault(&join(&self.places[0].path, key), message);
+            let message = format!("unknown key{}", self.source.suggestion(&self.section, key, tables));
+            self.fault(key, message);
             return;
         };
         match other.fate {
             Fate::Section => {}
             Fate::Ignored if node.is_off() => {}
-            Fate::Ignored => self.source.ignore(&self.places[0].path, key),
+            Fate::Ignored => self.source.ignore(&self.path(key)),
             _ if node.is_none() => {}
             Fate::Differs(passes) | Fate::Refused(passes) if passes.allows(node) => {}
             Fate::Differs(_) => self.note(key, other.sentence),

@@ -16,8 +16,6 @@ pub(crate) struct Row<T> {
     pub default: T,
     /// Whether it must be written; the default then only stands in for it after that fault was reported.
     pub is_required: bool,
-    /// Its other names, between spaces.
-    pub names: &'static str,
     /// What numbers it takes.
     pub range: Option<Range>,
     /// The types (`type` of the section, between spaces) that read it; empty: all.
@@ -31,8 +29,8 @@ pub(crate) struct Row<T> {
 impl Decides {
     /// A key with a default.
     pub fn default<T>(self, default: T) -> Row<T> {
-        let (names, types, example) = ("", "", "");
-        Row { decides: self, default, is_required: false, names, range: None, types, reader: None, example }
+        let (types, example) = ("", "");
+        Row { decides: self, default, is_required: false, range: None, types, reader: None, example }
     }
 
     /// A key without a default of its own: absent, or decided by other keys when the section is filled.
@@ -47,11 +45,6 @@ impl Decides {
 }
 
 impl<T: Setting> Row<T> {
-    /// Other names, between spaces: those of Megatron, Hugging Face and older files.
-    pub fn also(self, names: &'static str) -> Self {
-        Self { names, ..self }
-    }
-
     /// The numbers that are accepted.
     pub fn within(self, range: Range) -> Self {
         Self { range: Some(range), ..self }
@@ -116,7 +109,7 @@ impl<T: Setting> Row<T> {
     pub fn text(self, key: &'static str, about: &[&str]) -> RowText {
         RowText {
             key,
-            names: words(self.names).collect(),
+            names: Vec::new(),
             about: paragraph(about),
             decides: self.decides,
             is_required: self.is_required,

@@ -17,7 +17,7 @@ pub(crate) trait Section: Sized + Clone {
     fn table() -> Table;
 
     /// Reads the section at `path`, which holds no keys but its own.
-    fn read_at(source: &Source<'_>, path: &str) -> Self {
+    fn read_at(source: &Source, path: &str) -> Self {
         Self::read(&Reader::open(source, path, &[&Self::table()]))
     }
 

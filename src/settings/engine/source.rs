@@ -16,47 +16,51 @@ use super::document::Document;
 use super::faults::{Fault, Faults};
 use super::names::Names;
 use super::node::Node;
-use super::path::{is_below, join};
+use super::path::{is_below, join, parent_and_key};
 use super::table::Table;
 use crate::error::Error;
 use std::cell::RefCell;
 
 /// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default, and what
 /// depends on a faulty key is not checked ([`Source::is_sound`]).
-pub(crate) struct Source<'a> {
+pub(crate) struct Source {
     /// The file with the overrides laid over it.
-    pub document: &'a Document,
+    pub document: Document,
+    /// Other names of keys.
+    pub names: Names,
     /// Every section and its rows, by dotted path.
     pub tables: &'static [(&'static str, Table)],
     faults: RefCell<Faults>,
 }
 
-impl<'a> Source<'a> {
+impl Source {
     /// Nothing said yet but what the document says of itself.
-    pub fn new(document: &'a Document, tables: &'static [(&'static str, Table)]) -> Self {
-        let source = Self { document, tables, faults: RefCell::default() };
-        document.notices().for_each(|notice| source.note(notice));
+    pub fn new(document: Document, names: Names, tables: &'static [(&'static str, Table)]) -> Self {
+        let source = Self { document, names, tables, faults: RefCell::default() };
+        source.document.notices().for_each(|notice| source.note(notice));
         source
     }
 
-    /// The names of keys.
-    pub fn names(&self) -> &'static Names {
-        self.document.names()
-    }
-
     /// The value at `path`, unless it is "none".
-    pub fn node(&self, path: &str) -> Option<&'a Node> {
+    pub fn node(&self, path: &str) -> Option<&Node> {
         self.document.get(path).filter(|node| !node.is_none())
     }
 
     /// The text at `path`, if there is one that is not "none".
-    pub fn word(&self, path: &str) -> Option<&'a str> {
+    pub fn word(&self, path: &str) -> Option<&str> {
         self.node(path).and_then(Node::word)
     }
 
     /// Reports a fault of the value at `path`.
     pub fn fault(&self, path: &str, message: impl std::fmt::Display) {
         self.add(path, self.document.error(path, message));
+    }
+
+    /// Reports a fault of what was written for `origin`, where the value is read at `path`.
+    pub fn fault_of(&self, path: &str, origin: &str, message: impl std::fmt::Display) {
+        let fault =
+            Fault { path: path.to_string(), ..self.fault_at(origin, self.document.error(origin, message)) };
+        self.faults.borrow_mut().list.push(fault);
     }
 
     /// Reports that `key` is missing in the section at `path`.
@@ -78,22 +82,21 @@ impl<'a> Source<'a> {
 
     /// Says that `path` has no value to rely on, though the fault that explains it is reported elsewhere.
     pub fn distrust(&self, path: &str) {
-        self.faults.borrow_mut().distrusted.push(self.canonical(path));
+        self.faults.borrow_mut().distrusted.push(path.to_string());
     }
 
     /// Whether no fault was found at `path`, in it, or in a section that holds it.
     pub fn is_sound(&self, path: &str) -> bool {
-        let path = self.canonical(path);
         let faults = self.faults.borrow();
         let mut faulty = faults.list.iter().map(|fault| &fault.path).chain(&faults.distrusted);
-        !faulty.any(|faulty| is_below(faulty, &path) || is_below(&path, faulty))
+        !faulty.any(|faulty| is_below(faulty, path) || is_below(path, faulty))
     }
 
     /// Whether a fault that was found explains why `key` is absent in the section at `path`: one of the section itself, or of
     /// a name that is much like the key's or like that of a section on the way to it.
     pub fn explains_absence(&self, path: &str, key: &str) -> bool {
         let is_misspelt = |section: &str, key: &str| {
-            let names = [key].into_iter().chain(self.names().of(key).iter().copied());
+            let names = [key].into_iter().chain(self.names.of(section, key));
             let Some(Node::Map(entries)) = self.document.get(section) else { return false };
             entries.iter().any(|(name, _)| {
                 name != key && !self.is_sound(&join(section, name)) && closest(name, names.clone()).is_some()
@@ -120,9 +123,16 @@ impl<'a> Source<'a> {
         self.faults.borrow_mut().note(text.into());
     }
 
-    /// Says that `key` of `section` has no meaning here.
-    pub fn ignore(&self, section: &str, key: &str) {
+    /// Says that what was written for `path` has no meaning here.
+    pub fn ignore(&self, path: &str) {
+        let path = self.document.written(path);
+        let (section, key) = parent_and_key(&path);
         self.faults.borrow_mut().ignore(section, key);
+    }
+
+    /// Says that what `word` names in the section at `path` has no meaning here.
+    pub fn ignore_word(&self, path: &str, word: &str) {
+        self.faults.borrow_mut().ignore(&self.document.written(path), word);
     }
 
     /// Everything said.
@@ -130,22 +140,23 @@ impl<'a> Source<'a> {
         self.faults.into_inner()
     }
 
-    /// The likeliest remedy for `key`, unknown in the section of `known` tables.
-    pub fn suggestion(&self, key: &str, known: &[&Table]) -> String {
-        let names = known.iter().flat_map(|table| table.names());
+    /// The likeliest remedy for `key`, unknown in `section`, whose tables are `known`.
+    pub fn suggestion(&self, section: &str, key: &str, known: &[&Table]) -> String {
+        let keys = known.iter().flat_map(|table| table.names());
+        let names = keys.flat_map(|key| std::iter::once(key).chain(self.names.of(section, key)));
         if let Some(name) = closest(key, names) {
             return format!("; did you mean `{name}`?");
         }
-        let name = self.names().canonical(key);
-        let path_where = |is_home: &dyn Fn(&Table) -> bool| {
-            self.tables.iter().filter(|(_, table)| is_home(table)).map(|(path, _)| *path).collect::<Vec<_>>()
+        let homes = |is_known: &dyn Fn(&Table) -> bool| {
+            self.tables.iter().filter(|(_, table)| is_known(table)).map(|(path, _)| *path).collect::<Vec<_>>()
         };
-        let mut homes = path_where(&|table| table.row(name).is_some());
-        if homes.is_empty() {
-            homes = path_where(&|table| table.names().any(|known| known == key));
+        let mut found =
+            homes(&|table| table.rows.iter().any(|row| row.key == key || row.names.contains(&key)));
+        if found.is_empty() {
+            found = homes(&|table| table.names().any(|known| known == key));
         }
         // The table of a type is called `section (type)`.
-        let types: Vec<String> = homes
+        let types: Vec<String> = found
             .iter()
             .filter_map(|path| path.split_once(" (")?.1.strip_suffix(')'))
             .map(|word| format!("`{word}`"))
@@ -153,7 +164,7 @@ impl<'a> Source<'a> {
         if !types.is_empty() {
             return format!("; it is a key of `type: {}", types.join(" or ").trim_start_matches('`'));
         }
-        match homes.first() {
+        match found.first() {
             Some(section) if !section.is_empty() => return format!("; it belongs in `{section}`"),
             Some(_) => return "; it belongs at the top level".to_string(),
             None => {}
@@ -177,13 +188,7 @@ impl<'a> Source<'a> {
     }
 
     fn fault_at(&self, path: &str, error: Error) -> Fault {
-        Fault { path: self.canonical(path), line: self.document.line(path), error }
-    }
-
-    /// `path` with its last key under the name we use; the whole document where it is empty.
-    fn canonical(&self, path: &str) -> String {
-        let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
-        join(section, self.names().canonical(key))
+        Fault { path: path.to_string(), line: self.document.line(path), error }
     }
 }
 

@@ -63,14 +63,6 @@ impl Table {
         self.rows.iter().find(|row| row.key == key)
     }
 
-    /// Every key with all its names, the one we use first.
-    pub fn name_sets(&self) -> impl Iterator<Item = Vec<&'static str>> {
-        let used = self.rows.iter().map(|row| std::iter::once(row.key).chain(row.names.clone()).collect());
-        let others =
-            self.others.iter().flat_map(|other| words(other.keys).map(|set| set.split('|').collect()));
-        used.chain(others)
-    }
-
     /// The keys that are not used, but for sections with a table of their own.
     pub fn unused_keys(&self) -> impl Iterator<Item = &Other> {
         self.others.iter().filter(|other| !matches!(other.fate, Fate::Section))
@@ -78,7 +70,8 @@ impl Table {
 
     /// Every known name.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.name_sets().flatten()
+        let used = self.rows.iter().flat_map(|row| std::iter::once(row.key).chain(row.names.iter().copied()));
+        used.chain(self.others.iter().flat_map(|other| words(other.keys)))
     }
 }
 

@@ -45,6 +45,7 @@ pub struct Callbacks {
     pub(crate) claimants: Vec<(String, Vec<Claim>)>,
 }
 
+const LIST: &str = "callbacks";
 const LOSS: &str = "MFLossMonitor";
 const CHECKPOINT: &str = "CheckpointMonitor";
 const EVAL: &str = "EvalCallBack";
@@ -88,22 +89,20 @@ pub(crate) fn tables() -> Vec<(&'static str, Table)> {
 }
 
 /// Reads the list.
-pub(crate) fn read(source: &Source<'_>) -> Callbacks {
+pub(crate) fn read(source: &Source) -> Callbacks {
     let mut callbacks = Callbacks::default();
-    // MindFormers reads both names.
-    let list = if source.document.get("callback").is_some() { "callback" } else { "callbacks" };
-    let count = match source.node(list) {
+    let count = match source.node(LIST) {
         Some(Node::List(items)) => items.len(),
         Some(node) => {
-            source.fault(list, format!("expected a list of callbacks, found {node}"));
+            source.fault(LIST, format!("expected a list of callbacks, found {node}"));
             0
         }
         None => 0,
     };
     let mut seen: Vec<&str> = Vec::new();
     for index in 0..count {
-        let path = format!("{list}.{index}");
-        let Some(kind) = kind_at(source, list, &path) else { continue };
+        let path = format!("{LIST}.{index}");
+        let Some(kind) = kind_at(source, &path) else { continue };
         // MindFormers keeps the last one without a word.
         if seen.contains(&kind) {
             source.fault(&format!("{path}.type"), format!("a second {kind}; keep one of them"));
@@ -115,7 +114,7 @@ pub(crate) fn read(source: &Source<'_>) -> Callbacks {
 }
 
 impl Callbacks {
-    fn read_one(&mut self, source: &Source<'_>, path: &str, kind: &str) {
+    fn read_one(&mut self, source: &Source, path: &str, kind: &str) {
         match kind {
             LOSS => self.loss = Some(Section::read_at(source, path)),
             CHECKPOINT => self.checkpoint = Some(CheckpointMonitor::read_checked(source, path)),
@@ -164,7 +163,7 @@ impl Callbacks {
     }
 
     /// Says which callbacks have nothing to do.
-    pub(crate) fn note_idle(&self, source: &Source<'_>, moe: Option<&Moe>) {
+    pub(crate) fn note_idle(&self, source: &Source, moe: Option<&Moe>) {
         let saves = moe.is_some_and(|moe| moe.save_token_distribution);
         if saves && self.summary.is_none() {
             source.note(format!(
@@ -189,7 +188,7 @@ impl Callbacks {
 }
 
 /// The callback at `path`, by the name we use; nothing where it is ignored or at fault.
-fn kind_at(source: &Source<'_>, list: &str, path: &str) -> Option<&'static str> {
+fn kind_at(source: &Source, path: &str) -> Option<&'static str> {
     let kind_path = format!("{path}.type");
     let Some(kind) = source.word(&kind_path) else {
         source.fault(path, "`type` is missing; write `type: MFLossMonitor` or another callback");
@@ -200,7 +199,7 @@ fn kind_at(source: &Source<'_>, list: &str, path: &str) -> Option<&'static str> 
         return found;
     }
     if IGNORED.contains(&kind) {
-        source.ignore(list, kind);
+        source.ignore_word(LIST, kind);
     } else if words(PLANNED).any(|planned| planned == kind) {
         source.fault(&kind_path, format!("`{kind}` is not built yet; remove this callback"));
     } else {

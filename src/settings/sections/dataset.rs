@@ -132,25 +132,21 @@ const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDatas
 
 /// Reads the data set `section` (`train_dataset`), or the one that its task (`train_dataset_task`) holds; `None` after a
 /// fault that leaves nothing to check.
-pub(crate) fn read(source: &Source<'_>, section: &str) -> Option<Dataset> {
+pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let task = format!("{section}_task");
     let of_task = format!("{task}.dataset_config");
     Reader::open(source, &task, &[&task_table()]);
-    let path = match (source.node(section), source.node(&of_task)) {
-        (None, Some(_)) => of_task.as_str(),
-        (Some(own), Some(other)) if own != other && !source.document.is_overridden(section) => {
-            source.fault(
-                &of_task,
-                format!("differs from `{section}`; write it once and refer to it by an anchor"),
-            );
-            section
-        }
-        _ => section,
-    };
-    let reader = Reader::open(source, path, &[&DatasetKeys::table()]);
+    if let (Some(own), Some(other)) = (source.node(section), source.node(&of_task))
+        && own != other
+        && !source.document.is_overridden(section)
+    {
+        source
+            .fault(&of_task, format!("differs from `{section}`; write it once and refer to it by an anchor"));
+    }
+    let reader = Reader::open(source, section, &[&DatasetKeys::table()]);
     let mut keys = DatasetKeys::read(&reader);
-    check_task(source, &task, path);
-    let (of_loader, loader, megatron) = loader::read(source, path)?;
+    check_task(source, &task, section);
+    let (of_loader, loader, megatron) = loader::read(source, section)?;
     let resets_both = std::mem::take(&mut keys.eod_reset);
     keys.reset_position_ids |= resets_both;
     keys.reset_attention_mask |= resets_both;
@@ -161,7 +157,7 @@ pub(crate) fn read(source: &Source<'_>, section: &str) -> Option<Dataset> {
 }
 
 /// Reads `eval_dataset`. Files of MindFormers carry one that `do_eval: False` leaves unused; so do we.
-pub(crate) fn read_eval(source: &Source<'_>, run: &Run, train: Option<&Dataset>) -> Option<Dataset> {
+pub(crate) fn read_eval(source: &Source, run: &Run, train: Option<&Dataset>) -> Option<Dataset> {
     let is_there = ["eval_dataset", "eval_dataset_task"].iter().any(|path| source.node(path).is_some());
     if !run.do_eval {
         if is_there {
@@ -277,7 +273,7 @@ impl Dataset {
 }
 
 /// Another class than the one that is built keeps the data from loading, unless its loader is one already.
-fn check_task(source: &Source<'_>, task: &str, dataset: &str) {
+fn check_task(source: &Source, task: &str, dataset: &str) {
     let path = format!("{task}.type");
     let Some(node) = source.node(&path) else { return };
     let word = node.word().unwrap_or_default();
@@ -291,7 +287,7 @@ fn check_task(source: &Source<'_>, task: &str, dataset: &str) {
 }
 
 /// MindFormers writes the token that ends documents under `model.model_config`.
-fn model_eod(source: &Source<'_>) -> Option<i64> {
+fn model_eod(source: &Source) -> Option<i64> {
     source.node("model.model_config.eod_token_id").and_then(i64::from_node)
 }
 

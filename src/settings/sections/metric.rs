@@ -45,11 +45,11 @@ pub struct Metrics {
 const PATH: &str = "metric";
 
 /// Reads the section or the list of them, of a run that evaluates or does not.
-pub(crate) fn read(source: &Source<'_>, evaluates: bool) -> Metrics {
+pub(crate) fn read(source: &Source, evaluates: bool) -> Metrics {
     let mut metrics = Metrics::default();
     let Some(node) = source.node(PATH) else { return metrics };
     if !evaluates {
-        source.ignore("", PATH);
+        source.ignore(PATH);
         return metrics;
     }
     let paths = match node {

@@ -41,8 +41,8 @@ pub(crate) fn type_tables() -> Vec<(&'static str, Table)> {
     TYPES.iter().map(|entry| (path(entry.word), entry.table())).collect()
 }
 
-/// Reads the section and fills in its defaults; with the reader, for the keys of a mixture that stand among the model's.
-pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a>, Model) {
+/// Reads the section and fills in its defaults.
+pub(crate) fn read(source: &Source) -> Model {
     Reader::open(source, "model", &[&outer_table()]);
     let table = Model::table();
     let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
@@ -51,13 +51,12 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
             pet::check(source);
         }
         source.distrust(PATH);
-        return (Reader::empty(source, PATH).of_types(&[LLAMA]), Model::default());
+        return Model::default();
     };
     Reader::open(source, "model.arch", &[&arch_table()]);
-    let reader =
-        Reader::open(source, PATH, &[&table, of_mixture, &kind.entry().table()]).of_types(&kind.reads());
+    let reader = Reader::open(source, PATH, &[&table, &kind.entry().table()]).of_types(&kind.reads());
     if !is_described(source, &table) {
-        return (Reader::empty(source, PATH).of_types(&[LLAMA]), Model::default());
+        return Model::default();
     }
     let foreign = reader.foreign(&table).into_iter().filter(|row| reader.asks(row.key));
     let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|row| latent::KEYS.contains(&row.key));
@@ -74,7 +73,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_mixture: &Table) -> (Reader<'a
     note_types(&mut model, &reader);
     (kind.entry().prepare)(&mut model, &reader);
     fill::fill(&mut model, &reader);
-    (reader, model)
+    model
 }
 
 /// Says of types that are not followed what is done instead.
@@ -93,27 +92,24 @@ fn note_types(model: &mut Model, reader: &Reader<'_>) {
 }
 
 /// Whether the shape is in another folder, which the top level reports.
-fn is_elsewhere(source: &Source<'_>) -> bool {
+fn is_elsewhere(source: &Source) -> bool {
     source.node("pretrained_model_dir").is_some_and(|node| !node.is_off())
 }
 
 /// Whether any required key is written. Templates leave out all of them, which is one fault and not five.
-fn is_described(source: &Source<'_>, table: &Table) -> bool {
+fn is_described(source: &Source, table: &Table) -> bool {
     let required: Vec<&str> = table.rows.iter().filter(|row| row.is_required).map(|row| row.key).collect();
-    let names = source.names();
     let entries = match source.node(PATH) {
         Some(Node::Map(entries)) => entries.as_slice(),
         _ => &[],
     };
-    let describes =
-        |(name, node): &(String, Node)| required.contains(&names.canonical(name)) && !node.is_none();
+    let describes = |(key, node): &(String, Node)| required.contains(&key.as_str()) && !node.is_none();
     if entries.iter().any(describes) {
         return true;
     }
     let is_explained = required.iter().any(|key| source.explains_absence(PATH, key));
-    if is_explained {
-        source.distrust(PATH);
-    } else {
+    source.distrust(PATH);
+    if !is_explained {
         source.missing(
             PATH,
             required[0],

@@ -14,16 +14,15 @@ use crate::settings::engine::*;
 pub(crate) const PATH: &str = "moe_config";
 const MAY_STAND_IN_DENSE_MODELS: [&str; 2] = ["expert_num", "use_moe"];
 
-/// Reads the mixture of `model`, whose section `of_model` may hold the keys too; `None` for a dense model.
-pub(crate) fn read<'a>(source: &'a Source<'a>, of_model: Reader<'a>, model: &Model) -> Option<Moe> {
-    let table = Moe::table();
-    let reader = Reader::open(source, PATH, &[&table]).or_from(of_model, |key| table.row(key).is_some());
+/// Reads the mixture of `model`; `None` for a dense model.
+pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
+    let reader = Reader::open(source, PATH, &[&Moe::table()]);
     let experts = reader.node("expert_num").map_or(Some(1), usize::from_node);
     if experts == Some(1) {
         if reader.node("use_moe").and_then(bool::from_node) == Some(true) {
             reader.fault("use_moe", "asks for experts; give `expert_num` a number above 1");
         }
-        ignore_all(source, &table);
+        ignore_all(&reader);
         return None;
     }
     if !model.kind.is(model::LLAMA) {
@@ -46,28 +45,20 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, of_model: Reader<'a>, model: &Mod
 }
 
 /// Says how routed tokens are exchanged where they are: between `ranks` that share the experts.
-pub(crate) fn settle_dispatcher(moe: &mut Moe, ranks: usize, source: &Source<'_>) {
-    const KEY: &str = "moe_token_dispatcher_type";
+pub(crate) fn settle_dispatcher(moe: &mut Moe, ranks: usize, source: &Source) {
     let Some(dispatcher) = moe.moe_token_dispatcher_type.take() else { return };
-    let is_there = |section: &&str| source.node(&format!("{section}.{KEY}")).is_some();
-    let section = [PATH, model::PATH].into_iter().find(is_there).unwrap_or(PATH);
+    let path = format!("{PATH}.moe_token_dispatcher_type");
     if ranks == 1 {
-        source.ignore(section, KEY);
+        source.ignore(&path);
     } else if dispatcher != Dispatcher::AllToAll {
-        let word = dispatcher.word();
-        source.note(format!("{section}.{KEY}: `{word}` is computed as `alltoall`, with the same results"));
+        let (path, word) = (source.document.written(&path), dispatcher.word());
+        source.note(format!("{path}: `{word}` is computed as `alltoall`, with the same results"));
     }
 }
 
 /// Notes all keys that only a mixture reads: in a dense model they have no meaning.
-fn ignore_all(source: &Source<'_>, table: &Table) {
-    for path in [model::PATH, PATH] {
-        let Some(Node::Map(entries)) = source.node(path) else { continue };
-        for (key, _) in entries.iter().filter(|(_, node)| !node.is_off()) {
-            let name = source.names().canonical(key);
-            if table.row(name).is_some() && !MAY_STAND_IN_DENSE_MODELS.contains(&name) {
-                source.ignore(path, key);
-            }
-        }
-    }
+fn ignore_all(reader: &Reader<'_>) {
+    let table = Moe::table();
+    let is_idle = |key: &&str| table.row(key).is_some() && !MAY_STAND_IN_DENSE_MODELS.contains(key);
+    reader.ignore(&reader.keys().filter(is_idle).collect::<Vec<_>>());
 }

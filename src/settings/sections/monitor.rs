@@ -69,13 +69,6 @@ pub(crate) const PATH: &str = "monitor_config";
 /// That of the section in it.
 pub(crate) const STABLE_RANK_PATH: &str = "monitor_config.stable_rank_config";
 
-/// Reads the section, where the keys of `shared` may be too.
-pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, Monitor) {
-    let reader = Reader::open(source, PATH, &[&Monitor::table(), shared]);
-    let monitor = Monitor::read(&reader);
-    (reader, monitor)
-}
-
 impl Monitor {
     /// Changes what each key says of where its number goes.
     pub(crate) fn change_formats(&mut self, change: impl Fn(&'static str, Formats) -> Formats) {

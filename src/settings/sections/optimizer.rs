@@ -189,7 +189,7 @@ impl OptimizerConfig {
 }
 
 /// Reads the section and fills in the defaults of its type.
-pub(crate) fn read(source: &Source<'_>) -> Optimizer {
+pub(crate) fn read(source: &Source) -> Optimizer {
     let table = Optimizer::table();
     let reader = Reader::open(source, "optimizer", &[&table]);
     let kind = match reader.node("type") {

@@ -93,15 +93,12 @@ pub(crate) fn tables() -> [(&'static str, Table); 4] {
 
 /// Reads the sections and decides how the run is spread over the ranks that were `started`; where that is open, as for a plan,
 /// over those that the file asks for.
-pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> Distribution {
+pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Distribution {
     let degrees = Reader::open(source, PATH, &[&Parallel::table()]);
-    let shared = sharding::shared_table();
-    let context = Reader::open(source, CONTEXT, &[&ParallelContext::table(), &shared]);
-    let optimizer = Reader::open(source, OPTIMIZER, &[&OptimizerShards::table()]);
     let mut asked = Parallelism {
         degrees: Parallel::read(&degrees),
-        context: ParallelContext::read(&context),
-        optimizer: OptimizerShards::read(&optimizer.or_from(context, |key| shared.row(key).is_some())),
+        context: ParallelContext::read_at(source, CONTEXT),
+        optimizer: OptimizerShards::read_at(source, OPTIMIZER),
         pipeline: PipelineConfig::read_at(source, PIPELINE),
     };
     let uses_parallel = run.use_parallel == Some(true);
@@ -126,7 +123,7 @@ pub(crate) fn read(source: &Source<'_>, run: &Run, started: Option<Started>) -> 
 
 impl Distribution {
     /// Checks that the experts of `moe` can be spread as asked, and settles how tokens get to them; a dense model has none.
-    pub fn fit_experts(&mut self, moe: Option<&mut Moe>, source: &Source<'_>) {
+    pub fn fit_experts(&mut self, moe: Option<&mut Moe>, source: &Source) {
         degrees::fit_experts(&mut self.layout, moe.as_deref(), source);
         if let Some(moe) = moe {
             moe::settle_dispatcher(moe, self.layout.expert, source);
@@ -134,7 +131,7 @@ impl Distribution {
     }
 
     /// What each rank holds a part of, where `comm_recompute` says whether weights are gathered twice.
-    pub fn sharding(&self, comm_recompute: bool, source: &Source<'_>) -> Sharding {
+    pub fn sharding(&self, comm_recompute: bool, source: &Source) -> Sharding {
         sharding::sharding(&self.asked, &self.layout, comm_recompute, source)
     }
 

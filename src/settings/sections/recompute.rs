@@ -48,12 +48,7 @@ pub(crate) fn table() -> Table {
 
 /// Reads the section, and resolves every form of its keys to numbers of layers: those of `model`, the blocks of multi-token
 /// prediction after the others.
-pub(crate) fn read(
-    source: &Source<'_>,
-    model: &Model,
-    moe: Option<&Moe>,
-    parallel: &Distribution,
-) -> Recompute {
+pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: &Distribution) -> Recompute {
     let reader = Reader::open(source, PATH, &[&Recompute::table()]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
@@ -133,11 +128,11 @@ fn stages(
 }
 
 /// Says that the keys have no meaning from which the layers of stages follow.
-fn ignore_stages(source: &Source<'_>) {
-    for key in ["offset", "pp_interleave_num", "virtual_pipeline_model_parallel_size"] {
+fn ignore_stages(source: &Source) {
+    for key in ["offset", "pp_interleave_num"] {
         let path = format!("{}.{key}", model::PATH);
         if source.node(&path).is_some_and(|node| !node.is_off()) {
-            source.ignore(model::PATH, key);
+            source.ignore(&path);
         }
     }
 }

@@ -57,7 +57,7 @@ rows! {
         sections(
             "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks|callback context parallel_config parallel sample metric tensorboard",
+                monitor_config callbacks context parallel_config parallel sample metric tensorboard",
         ),
         ignored(
             "auto_trans_ckpt transform_process_num src_strategy_path_or_dir src_strategy dst_strategy load_ckpt_format \
@@ -133,9 +133,9 @@ impl Setting for Resume {
     }
 }
 
-/// Reads the top level of `source`, where the keys of `shared` may be too; a run without a name has that of the file.
-pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, Run) {
-    let reader = Reader::open(source, "", &[&Run::table(), shared]);
+/// Reads the top level of `source`; a run without a name has that of the file.
+pub(crate) fn read(source: &Source) -> Run {
+    let reader = Reader::open(source, "", &[&Run::table()]);
     let mut run = Run::read(&reader);
     if run.run_name.is_empty() {
         let stem = source.document.file().file_stem();
@@ -148,7 +148,7 @@ pub(crate) fn read<'a>(source: &'a Source<'a>, shared: &Table) -> (Reader<'a>, R
     if run.weights().is_none() {
         reader.ignore(&["ignore_config_keys", "load_partial"]);
     }
-    (reader, run)
+    run
 }
 
 impl Run {
@@ -174,7 +174,7 @@ impl Run {
 }
 
 /// Files of MindFormers carry these keys where nothing is evaluated, too.
-pub(crate) fn check_evaluation(source: &Source<'_>, run: &Run) {
+pub(crate) fn check_evaluation(source: &Source, run: &Run) {
     if !run.do_eval {
         return;
     }

@@ -56,7 +56,7 @@ fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
 
 /// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups. `optimizer_rate` is the
 /// learning rate that the optimizer names.
-pub(crate) fn read(source: &Source<'_>, optimizer_rate: Option<f64>) -> (Schedule, Vec<Group>) {
+pub(crate) fn read(source: &Source, optimizer_rate: Option<f64>) -> (Schedule, Vec<Group>) {
     let section = Reader::open(source, GROUPED, &[&grouped_table()]);
     if !section.is_written() {
         return (read_at(source, "lr_schedule", false, optimizer_rate).1, Vec::new());
@@ -92,7 +92,7 @@ pub(crate) fn read(source: &Source<'_>, optimizer_rate: Option<f64>) -> (Schedul
 }
 
 fn read_at<'a>(
-    source: &'a Source<'a>,
+    source: &'a Source,
     path: &str,
     is_group: bool,
     optimizer_rate: Option<f64>,

@@ -15,7 +15,7 @@ pub(crate) fn tables() -> [(&'static str, Table); 2] {
     let swap = [
         ignored("layer_swap op_swap default_prefetch", "without effect while nothing is swapped"),
         refused(
-            "swap|cpu_offloading",
+            "swap",
             Passes::Off,
             "write `swap: False` and `recompute_config.recompute: True`, which saves the memory without the transfers; \
                 `gristmill plan` says what a run takes, and `context.max_device_memory` limits it",
@@ -29,7 +29,7 @@ pub(crate) fn tables() -> [(&'static str, Table); 2] {
 }
 
 /// Checks them.
-pub(crate) fn check(source: &Source<'_>) {
+pub(crate) fn check(source: &Source) {
     for (path, table) in tables() {
         Reader::open(source, path, &[&table]);
     }

@@ -38,36 +38,17 @@ rows! {
     ]
 }
 
-/// Keys that MindFormers reads in other sections too.
-const SHARED: [&str; 3] =
-    ["calculate_per_token_loss", "use_skip_data_by_global_norm", "global_norm_spike_threshold"];
-
-const PATH: &str = "runner_wrapper";
-
-/// The rows of the keys that may also be at the top level or in `monitor_config`.
-pub(crate) fn shared_table() -> Table {
-    let mut table = Wrapper::table();
-    table.rows.retain(|row| SHARED.contains(&row.key));
-    table.others.clear();
-    table
-}
-
-/// Reads the section, and its keys in the sections that `others` read.
-pub(crate) fn read<'a>(source: &'a Source<'a>, others: [Reader<'a>; 2]) -> Wrapper {
-    let reader = Reader::open(source, PATH, &[&Wrapper::table()]);
-    let is_written = reader.is_written();
-    let reader =
-        others.into_iter().fold(reader, |reader, other| reader.or_from(other, |key| SHARED.contains(&key)));
-    let mut wrapper = Wrapper::read(&reader);
+/// Reads the section.
+pub(crate) fn read(source: &Source) -> Wrapper {
+    let mut wrapper = Wrapper::read_at(source, "runner_wrapper");
     // A bound that is not used decides nothing.
     if !wrapper.use_skip_data_by_global_norm {
         wrapper.global_norm_spike_threshold = 1.0;
     }
-    if !is_written {
-        source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers");
-        return Wrapper { use_clip_grad: true, ..wrapper };
+    if !wrapper.use_clip_grad {
+        wrapper.max_grad_norm = 1.0;
     }
-    if wrapper.use_clip_grad { wrapper } else { Wrapper { max_grad_norm: 1.0, ..wrapper } }
+    wrapper
 }
 
 impl Wrapper {

@@ -43,7 +43,7 @@ impl CheckpointMonitor {
     }
 
     /// Reads the callback at `path`. Of two strategies that exclude each other the one by number counts, as in MindFormers.
-    pub(crate) fn read_checked(source: &Source<'_>, path: &str) -> Self {
+    pub(crate) fn read_checked(source: &Source, path: &str) -> Self {
         let mut monitor = Self::read_at(source, path);
         // An empty value is no number there.
         let is_empty = |key: &str| source.document.get(&format!("{path}.{key}")).is_some_and(Node::is_none);

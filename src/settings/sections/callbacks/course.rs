@@ -31,7 +31,7 @@ rows! {
 
 impl Callbacks {
     /// Leaves what these callbacks ask for to the keys of `run` and `runner`, which must not say something else.
-    pub(crate) fn settle_course(&mut self, source: &Source<'_>, run: &mut Run, runner: &mut Runner) {
+    pub(crate) fn settle_course(&mut self, source: &Source, run: &mut Run, runner: &mut Runner) {
         if let Some((path, callback)) = self.eval.take() {
             if source.node("do_eval").and_then(bool::from_node) == Some(false) {
                 let message = "an EvalCallBack evaluates, and `do_eval` is False; write `do_eval: True` or remove the callback";

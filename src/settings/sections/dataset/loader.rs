@@ -137,7 +137,7 @@ const PLANNED: &str = "TFRecordDataset MultiSourceDataLoader BaseMultiModalDataL
     GeneratorDataset";
 
 /// Reads the loader of the data set at `path`; `None` after a fault that leaves nothing to check.
-pub(super) fn read<'a>(source: &'a Source<'a>, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
+pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Loader, Option<Megatron>)> {
     let loader_path = format!("{path}.data_loader");
     let kind = find_type(source, path, &format!("{loader_path}.type"))?;
     let table = Loader::table();
@@ -268,18 +268,18 @@ impl Loader {
 }
 
 /// Whether the data set at `path` has a loader of MindFormers that is not built: nobody reads what it needs.
-pub(super) fn is_planned(source: &Source<'_>, path: &str) -> bool {
+pub(super) fn is_planned(source: &Source, path: &str) -> bool {
     let word = source.word(&format!("{path}.data_loader.type"));
     word.is_some_and(|word| words(PLANNED).any(|planned| planned == word))
 }
 
 /// Whether the data set at `path` has rows of token ids.
-pub(super) fn has_rows(source: &Source<'_>, path: &str) -> bool {
+pub(super) fn has_rows(source: &Source, path: &str) -> bool {
     source.word(&format!("{path}.data_loader.type")) == Some(LoaderType::MindRecord.word())
 }
 
 /// The type of the data set's loader. That there is none, or one that is not built, keeps its data alone from loading.
-fn find_type(source: &Source<'_>, path: &str, kind_path: &str) -> Option<LoaderType> {
+fn find_type(source: &Source, path: &str, kind_path: &str) -> Option<LoaderType> {
     let known = || LoaderType::WORDS.iter().map(|(word, _)| *word);
     let Some(word) = source.word(kind_path) else {
         let names = known().collect::<Vec<_>>().join(", ");

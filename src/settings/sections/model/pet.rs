@@ -22,7 +22,7 @@ rows! {
         /// Patterns of the layers that get adapters: regular expressions that match from the start of a name or of a part of it.
         /// Names are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
         /// Required, except under `model.arch.type: ...WithLora`.
-        target_modules: Vec<String> = Shape.optional().also("reg_rules").example("['.*wq', '.*wv']"),
+        target_modules: Vec<String> = Shape.optional().example("['.*wq', '.*wv']"),
         /// Patterns of layers that get none although a target matches them.
         exclude_layers: Vec<String> = Shape.optional().example("['1']"),
         /// Initial values of A: `he_uniform`, uniform in ±1/√in, or `normal`, with a standard deviation of 0.01. Those of B are
@@ -131,7 +131,7 @@ pub(super) fn read(reader: &Reader<'_>, key: &'static str) -> Option<Option<Pet>
     Some(Some(read_at(reader.source, &reader.path(key))))
 }
 
-fn read_at(source: &Source<'_>, path: &str) -> Pet {
+fn read_at(source: &Source, path: &str) -> Pet {
     let kind = format!("{path}.pet_type");
     if let Some(word) = source.word(&kind).filter(|word| words(OTHER_KINDS).any(|other| other == *word)) {
         // Its other keys are unknown only because the kind is.
@@ -150,7 +150,7 @@ fn read_at(source: &Source<'_>, path: &str) -> Pet {
 }
 
 /// Reports what is wrong with the adapters of a model whose other keys are not read.
-pub(super) fn check(source: &Source<'_>) {
+pub(super) fn check(source: &Source) {
     let path = format!("{}.pet_config", PATH);
     if source.node(&path).is_some_and(|node| !node.is_off()) {
         read_at(source, &path);
@@ -158,7 +158,7 @@ pub(super) fn check(source: &Source<'_>) {
 }
 
 /// Says that an architecture with adapters trains all weights, where a file describes no adapters.
-pub(super) fn note_absence(source: &Source<'_>) {
+pub(super) fn note_absence(source: &Source) {
     if source.word(ARCH).is_some_and(|word| word.ends_with(WITH_ADAPTERS)) {
         source.note(format!("{ARCH}: without `pet_config` there are no adapters, and all weights train"));
     }
@@ -170,7 +170,7 @@ const ARCH: &str = "model.arch.type";
 const WITH_ADAPTERS: &str = "WithLora";
 
 /// What MindFormers' architectures with adapters adapt where nothing else is written.
-fn default_targets(source: &Source<'_>) -> Option<&'static str> {
+fn default_targets(source: &Source) -> Option<&'static str> {
     let word = source.word(ARCH).filter(|word| word.ends_with(WITH_ADAPTERS))?;
     Some(if word.contains("GLM") || word.contains("Bloom") { ".*query_key_value" } else { ".*wq|.*wv" })
 }

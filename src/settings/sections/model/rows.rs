@@ -15,16 +15,15 @@ rows! {
         /// The type of the model, which goes with `model.arch.type`.
         kind "type": ModelType = Shape.default(ModelType::default()).read_by(words::read).example("GPT2Config"),
         /// Number of different tokens (V).
-        vocab_size: usize = Shape.required().within(SIZE).also("padded_vocab_size"),
+        vocab_size: usize = Shape.required().within(SIZE),
         /// Width of the residual stream (D).
-        hidden_size: usize = Shape.required().within(SIZE).also("n_embd embedding_size"),
+        hidden_size: usize = Shape.required().within(SIZE),
         /// Number of blocks (L).
-        num_layers: usize = Shape.required().within(LAYERS).also("num_hidden_layers n_layer"),
+        num_layers: usize = Shape.required().within(LAYERS),
         /// Query heads (H).
-        num_heads: usize = Shape.required().within(SIZE).also("num_attention_heads n_head").example("2"),
+        num_heads: usize = Shape.required().within(SIZE).example("2"),
         /// Key and value heads; by default as many as query heads.
-        n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
-            .also("num_key_value_heads num_query_groups multi_query_group_num").example("2"),
+        n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("2"),
         /// `False` gives each query head a key and value head of its own.
         multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
         /// Width of a head; `hidden_size / num_heads` by default.
@@ -34,7 +33,7 @@ rows! {
         kv_channels: Option<usize> = Shape.optional().example("16"),
         /// Inner width of the feed-forward layer (F). By default GPT-2's is `expand_ratio` times D, and Llama's follows its
         /// rule: two thirds of 4 D, times `ffn_dim_multiplier`, rounded up to a multiple of `multiple_of`.
-        intermediate_size: Option<usize> = Shape.optional().within(SIZE).also("ffn_hidden_size n_inner").example("172"),
+        intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("172"),
         /// Llama's rule rounds up to a multiple of this; 256 by default.
         multiple_of: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("32"),
         /// Llama's rule widens by this factor.
@@ -44,17 +43,15 @@ rows! {
         /// Activation of the feed-forward layer: SwiGLU (`silu`) in Llama, GELU in GPT-2, whose published form is the tanh
         /// approximation: `gelu_new`, and `gelu` with a notice. `gelu_exact` is the exact form and `fast_gelu` the one by the
         /// logistic function.
-        hidden_act: Option<Activation> = Shape.optional().read_by(words::activation)
-            .also("activation_function activation_func").example("gelu_exact"),
+        hidden_act: Option<Activation> = Shape.optional().read_by(words::activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
         /// Positions the model is made for, at least T, which is the default.
-        max_position_embedding: Option<usize> = Shape.optional().within(SIZE)
-            .also("max_position_embeddings n_positions n_position n_ctx").example("64"),
+        max_position_embedding: Option<usize> = Shape.optional().within(SIZE).example("64"),
         /// Added to the mean square or the variance in the norms.
-        rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO).also("layernorm_epsilon layer_norm_epsilon"),
+        rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
         /// Base of the rotary frequencies; 10000 by default.
-        theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).also("rope_theta rotary_base").example("1e6"),
+        theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
         /// Factor of `theta`.
         rope_ratio: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(CHATGLM2).example("500"),
         /// How rotary frequencies are stretched: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or `LLAMA3`, with
@@ -64,7 +61,7 @@ rows! {
         position_embedding_type: Option<String> = Numbers.optional().read_by(words::positions)
             .example("NTK\nscaling_factor: 2.0"),
         /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
-        scaling_factor: Option<Node> = Numbers.optional().of(LLAMA).also("factor rotary_scaling_factor")
+        scaling_factor: Option<Node> = Numbers.optional().of(LLAMA)
             .example("2.0\nextend_method: PI"),
         /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also `ntk`
         /// and `dynamic_ntk`.
@@ -81,24 +78,23 @@ rows! {
         /// Width of the latent vector of keys and values; 512 by default.
         kv_lora_rank: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("24"),
         /// Width of the part of a query and a key that does not rotate; 128 by default.
-        qk_nope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).also("qk_head_dim").example("16"),
+        qk_nope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("16"),
         /// Width of the part that rotates, which all keys share; 64 by default. A head is both parts wide.
-        qk_rope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).also("qk_pos_emb_head_dim").example("8"),
+        qk_rope_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("8"),
         /// Width of a value; 128 by default.
         v_head_dim: Option<usize> = Shape.optional().within(SIZE).of(DEEPSEEK).example("16"),
         /// Share of a head's dimensions that rotate; 1 by default.
-        rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA)
-            .also("partial_rotary_factor rotary_pct").example("0.5"),
+        rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2).
-        rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).also("rope_interleave").example("True"),
+        rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
         /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
         tie_word_embeddings: Option<bool> = Shape.optional().example("True"),
         /// The opposite of `tie_word_embeddings`.
         untie_embeddings_and_output_weights: Option<bool> = Shape.optional().example("False"),
         /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM and Qwen by default.
-        qkv_has_bias: Option<bool> = Shape.optional().also("attention_bias add_qkv_bias").example("True"),
+        qkv_has_bias: Option<bool> = Shape.optional().example("True"),
         /// Whether the output projection of attention has a bias: True in GPT-2 and TeleChat by default.
-        attn_proj_has_bias: Option<bool> = Shape.optional().also("out_proj_has_bias wo_has_bias").example("True"),
+        attn_proj_has_bias: Option<bool> = Shape.optional().example("True"),
         /// Whether the first projections of the feed-forward layer have a bias: True in GPT-2 by default.
         add_mlp_fc1_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// Whether its last projection has one: True in GPT-2 and TeleChat by default.
@@ -108,7 +104,7 @@ rows! {
         /// The default of all four.
         add_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// Whether q and k are normalised per head before rotation.
-        use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).also("qk_layernorm").example("True"),
+        use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// A token attends to this many tokens, itself and those before it; by default to all of its sequence.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
         /// `False` switches the window off.
@@ -116,28 +112,25 @@ rows! {
         /// Megatron's form of the window: [left, 0], the tokens before itself that a token attends to; -1: no limit.
         window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
         /// Share of the attention weights that training drops.
-        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
-            .also("attention_dropout_rate attention_dropout_prob attention_probs_dropout_prob attn_pdrop"),
+        attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// Share of what each half of a block adds to the residual stream that training drops.
-        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
-            .also("hidden_dropout_rate hidden_dropout_prob resid_pdrop"),
+        hidden_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// Share of the embedding's output that training drops.
-        emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE)
-            .also("embedding_dropout_prob embed_dropout_prob dropout_prob embd_pdrop"),
+        emb_dropout_prob: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// Standard deviation of the initial weights; 0.01 in Llama, 0.02 in GPT-2 by default.
-        init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).also("initializer_range sigma").example("0.03"),
+        init_method_std: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.03"),
         /// Storage type of activations and of the weights that layers compute with: `float32`, `float16` or `bfloat16`. Sums,
         /// master weights, moments, logits and routers are float32 in any case.
-        compute_dtype: Element = Numbers.default(Element::F32).also("compute_type dtype"),
+        compute_dtype: Element = Numbers.default(Element::F32),
         /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
         /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
-        param_init_type: Option<Element> = Host.optional().also("params_dtype"),
+        param_init_type: Option<Element> = Host.optional(),
         /// Type of the initial embedding: float32 here, as of all weights; any other value causes a notice.
         embedding_init_type: Option<Element> = Host.optional(),
         /// Type in which softmax is computed: float32 here; any other value causes a notice.
-        softmax_compute_type: Option<Element> = Host.optional().also("softmax_compute_dtype softmax_dtype"),
+        softmax_compute_type: Option<Element> = Host.optional(),
         /// Type in which norms are computed: float32 here; any other value causes a notice.
-        layernorm_compute_type: Option<Element> = Host.optional().also("layernorm_compute_dtype layernorm_dtype"),
+        layernorm_compute_type: Option<Element> = Host.optional(),
         /// Type in which rotations are computed: float32 here; any other value causes a notice.
         rotary_dtype: Option<Element> = Host.optional(),
         /// Targets with this id do not enter the loss.
@@ -145,10 +138,9 @@ rows! {
         /// Token that ends documents, for data sets that name none.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
         /// Blocks for multi-token prediction. The model predicts the next token; block i, counted from 1, the i-th after it.
-        mtp_depth: Option<usize> = Shape.optional().of(LLAMA).also("num_nextn_predict_layers mtp_num_layers").example("1"),
+        mtp_depth: Option<usize> = Shape.optional().of(LLAMA).example("1"),
         /// Factor of their mean loss in the objective; 0.3 by default, as in DeepSeek-V3.
-        mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO)
-            .also("mtp_loss_scaling_factor").example("0.1\nmtp_depth: 1"),
+        mtp_loss_factor: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.1\nmtp_depth: 1"),
         /// Patterns of parameters that do not train: regular expressions, found anywhere in a name.
         freeze: Vec<String> = Numbers.optional().example("['embed_tokens']"),
         /// Patterns of those among the frozen that train after all.
@@ -158,8 +150,7 @@ rows! {
         /// Layers that the stages of MindFormers' pipeline have more than an even share; see `recompute_config`.
         offset: Option<Offset> = Host.optional().example("[0]"),
         /// As in `parallel_config`.
-        pp_interleave_num: Option<u64> = Host.optional().within(COUNT)
-            .also("virtual_pipeline_model_parallel_size").example("2"),
+        pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     others [
         ignored(
@@ -169,7 +160,7 @@ rows! {
             "about generation; `gristmill generate` takes flags",
         ),
         ignored(
-            "compute_in_2d fine_grain_interleave use_seq_parallel|sequence_parallel seq_parallel lm_head_dp",
+            "compute_in_2d fine_grain_interleave use_seq_parallel seq_parallel lm_head_dp",
             "about matrices that ranks share, which is not built",
         ),
         ignored("use_ring_attention", "about sequences that ranks share, which is not built"),
@@ -208,8 +199,8 @@ rows! {
             "write it under train_dataset instead",
         ),
         differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
-        differs("use_fused_rope|apply_rope_fusion use_fused_swiglu|bias_swiglu_fusion", Passes::On, "always fused here"),
-        differs("residual_dtype|res_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
+        differs("use_fused_rope use_fused_swiglu", Passes::On, "always fused here"),
+        differs("residual_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
         differs(
             "pad_token_id",
             Passes::Never,

@@ -104,7 +104,7 @@ impl ModelType {
     }
 
     /// The type that `model_config.type` and `arch.type` name, Llama where neither does; `None` after a fault.
-    pub(super) fn find(source: &Source<'_>) -> Option<Self> {
+    pub(super) fn find(source: &Source) -> Option<Self> {
         let class = format!("{PATH}.type");
         if stays_out(source) {
             return None;

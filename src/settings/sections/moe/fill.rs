@@ -3,7 +3,7 @@
 use super::rows::{Moe, RouterType, RoutingPolicy};
 use super::{balance, routing};
 use crate::settings::engine::*;
-use crate::settings::sections::model::Model;
+use crate::settings::sections::model::{self, Model};
 
 /// MindFormers' factor where none is written.
 const CAPACITY_FACTOR: f64 = 1.1;
@@ -23,7 +23,8 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     fill_widths(moe, reader, model);
     let (dense, layers) = (moe.first_k_dense_replace, model.num_layers);
     let message = format!("{dense} dense layers of {layers} leave none for the experts; lower it");
-    reader.require(&["first_k_dense_replace", "num_layers"], dense < layers, message);
+    let is_known = reader.source.is_sound(&format!("{}.num_layers", model::PATH));
+    reader.require(&["first_k_dense_replace"], !is_known || dense < layers, message);
 }
 
 fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {

@@ -9,49 +9,45 @@ rows! {
     /// `model.model_config`. N: tokens of a micro-batch, E: experts, k: experts that a token visits.
     pub struct Moe {
         /// Experts of a layer (E), up to 512.
-        expert_num: usize = Shape.default(1).within(EXPERTS)
-            .also("n_routed_experts num_experts num_moe_experts num_local_experts").example("16"),
+        expert_num: usize = Shape.default(1).within(EXPERTS).example("16"),
         /// Experts that a token visits (k), up to 16.
-        num_experts_chosen: usize = Shape.default(1).within(CHOSEN)
-            .also("num_experts_per_tok moe_router_topk per_token_num_experts_chosen").example("3"),
+        num_experts_chosen: usize = Shape.default(1).within(CHOSEN).example("3"),
         /// `True` demands an `expert_num` above 1.
         use_moe: Option<bool> = Host.optional(),
         /// Inner width of an expert; by default that of a dense layer (in MindFormers 1407).
-        moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).also("moe_ffn_hidden_size").example("40"),
+        moe_intermediate_size: Option<usize> = Shape.optional().within(SIZE).example("40"),
         /// The first so many layers are dense; none by default (in MindFormers the first). `True` is 1.
         first_k_dense_replace: usize = Shape.default(0).read_by(first_dense),
         /// Experts that every token visits, computed as one.
-        shared_expert_num: usize = Shape.default(0).within(SHARED).also("n_shared_experts").example("2"),
+        shared_expert_num: usize = Shape.default(0).within(SHARED).example("2"),
         /// Width of the shared experts together; by default their number times the width of an expert.
-        moe_shared_expert_intermediate_size: Option<usize> = Shape.optional()
-            .also("shared_expert_intermediate_size").example("36"),
+        moe_shared_expert_intermediate_size: Option<usize> = Shape.optional().example("36"),
         /// Whether the output of the shared experts is multiplied with sigmoid(x · w), w learned.
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
         /// Whether scores are sigmoids of the logits instead of their softmax; the words `sigmoid` and `softmax` do too.
-        use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid)
-            .also("scoring_func moe_router_score_function"),
+        use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid),
         /// Megatron: `False` is a softmax over the chosen alone, which is one over all, normalised.
         moe_router_pre_softmax: Option<bool> = Numbers.optional()
             .example("False\nnum_experts_chosen: 2"),
         /// Whether the gates of a token are made to sum to 1 (before `routed_scaling_factor`), where k > 1; True by default.
         norm_topk_prob: Option<bool> = Numbers.optional().example("False\nnum_experts_chosen: 2"),
         /// Factor of all gates.
-        routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING).also("moe_router_topk_scaling_factor"),
+        routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING),
         /// How experts are chosen: `greedy` among all, or only in the best groups, by a group's best score
         /// (`group_limited_greedy`) or the sum of its two best (`noaux_tc`). Exactly `topk_group` groups are kept, and no
         /// expert outside them is ever chosen.
         topk_method: Option<TopkMethod> = Numbers.optional().example("group_limited_greedy\nn_group: 4\ntopk_group: 2"),
         /// Groups of experts; they divide E.
-        n_group: Option<usize> = Numbers.optional().also("moe_router_num_groups")
+        n_group: Option<usize> = Numbers.optional()
             .example("4\ntopk_method: noaux_tc\ntopk_group: 2"),
         /// Groups from which a token may choose.
-        topk_group: Option<usize> = Numbers.optional().also("moe_router_group_topk")
+        topk_group: Option<usize> = Numbers.optional()
             .example("1\ntopk_method: noaux_tc\nn_group: 2"),
         /// Whether a bias that no gradient reaches, one number an expert, takes part in the choice. It moves once a step on
         /// the device, and not after an overflow; no callback is needed.
-        balance_via_topk_bias: bool = Numbers.default(false).also("moe_router_enable_expert_bias"),
+        balance_via_topk_bias: bool = Numbers.default(false),
         /// By how much that bias moves in a step, towards experts that had less than the mean.
-        topk_bias_update_rate: Option<f64> = Numbers.optional().within(FROM_ZERO).also("moe_router_bias_update_rate")
+        topk_bias_update_rate: Option<f64> = Numbers.optional().within(FROM_ZERO)
             .example("0.01\nbalance_via_topk_bias: True"),
         /// Balance losses: `expert`, over the tokens of a micro-batch. `device` and `comm` balance devices and are left out with a
         /// notice, since what a step computes does not depend on how many there are. A loss joins the objective because its factor
@@ -69,24 +65,24 @@ rows! {
         moe_router_load_balancing_type: Option<Balancing> = Numbers.optional()
             .example("aux_loss\nmoe_aux_loss_coeff: 0.1"),
         /// Factor of the loss on the logits' size (z-loss).
-        z_loss_factor: f64 = Numbers.default(0.0).within(FROM_ZERO).also("moe_z_loss_coeff"),
+        z_loss_factor: f64 = Numbers.default(0.0).within(FROM_ZERO),
         /// Whether MindFormers adds these losses; here a written factor does.
         return_extra_loss: Option<bool> = Host.optional(),
         /// Dropless: experts take every token that chose them, in grouped products; `capacity_factor` is then ignored with a
         /// notice. `False`: an expert has ceil(k N `capacity_factor` / E) slots, at most N, and drops the rest.
-        use_gmm: bool = Numbers.default(false).also("moe_grouped_gemm"),
+        use_gmm: bool = Numbers.default(false),
         /// One more row of zeros for each expert; no result changes by a bit, and empty experts work without it.
-        enable_gmm_safe_tokens: bool = Host.default(false).also("use_pad_tokens").example("True\nuse_gmm: True"),
+        enable_gmm_safe_tokens: bool = Host.default(false).example("True\nuse_gmm: True"),
         /// `TopkRouterV2` leaves the gates of what was kept as they are; `TopkRouterV1` makes them sum to what all of a
         /// token's gates would have. Both find the same experts, so without drops, without `norm_topk_prob` or with k = 1 the
         /// word changes nothing, and a notice says so.
         routing_policy: RoutingPolicy = Numbers.optional().example("TopkRouterV1\nnum_experts_chosen: 2"),
         /// Slots of an expert over its share of the choices; 1.1 by default. 0 or below drops nothing and is computed as
         /// `use_gmm: True` is.
-        capacity_factor: Option<f64> = Numbers.optional().also("moe_expert_capacity_factor").example("1.5"),
+        capacity_factor: Option<f64> = Numbers.optional().example("1.5"),
         /// Which choices a full expert drops: those of later tokens, not later choices of all tokens. Megatron's words for it
         /// are `position` and `probs`.
-        enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens).also("moe_token_drop_policy"),
+        enable_sdrop: bool = Numbers.default(false).read_by(drops_last_tokens),
         /// Two capacities: the busiest experts keep all their slots, the others a share. Experts keep their weights and
         /// moments where they are, so there is nothing to write back.
         enable_cold_hot_expert: bool = Numbers.default(false).example("True\nhot_expert_num: 1\ncold_token_percent: 0.5"),
@@ -106,7 +102,7 @@ rows! {
         /// differ from it in what crosses between machines and in no result, and are computed so with a notice.
         moe_token_dispatcher_type: Option<Dispatcher> = Host.optional(),
         /// Type of the router's numbers; float32, whatever is written.
-        router_dense_type: Option<RouterType> = Host.optional().also("moe_router_dtype"),
+        router_dense_type: Option<RouterType> = Host.optional(),
     }
     others [
         ignored(
@@ -128,7 +124,7 @@ rows! {
             "what MindFormers must be told and a mixture here knows",
         ),
         differs(
-            "use_fused_ops_topkrouter use_fused_ops_permute|moe_permute_fusion",
+            "use_fused_ops_topkrouter use_fused_ops_permute",
             Passes::On,
             "always fused here",
         ),

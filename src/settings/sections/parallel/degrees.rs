@@ -9,7 +9,7 @@ use crate::settings::sections::run::Run;
 
 /// The layout of a run of `asked`; `None` after a fault. With nothing `started` it is the one that the file asks for.
 pub(super) fn layout(
-    source: &Source<'_>,
+    source: &Source,
     run: &Run,
     asked: &Parallelism,
     started: Option<Started>,
@@ -44,7 +44,7 @@ pub(super) fn layout(
 }
 
 /// Spreads the experts of `moe` as `layout` says, if they can be.
-pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Source<'_>) {
+pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Source) {
     let (expert, key) = (layout.expert, format!("{PATH}.expert_parallel"));
     if expert == 1 || !source.is_sound(moe::PATH) {
         return;
@@ -63,7 +63,7 @@ pub(super) fn fit_experts(layout: &mut Layout, moe: Option<&Moe>, source: &Sourc
 
 /// What to blame for the product of `factors`, by their paths: the largest that a flag sets, or else the section, which may not be
 /// there.
-pub(in crate::settings) fn culprit(source: &Source<'_>, factors: &[(impl AsRef<str>, u64)]) -> String {
+pub(in crate::settings) fn culprit(source: &Source, factors: &[(impl AsRef<str>, u64)]) -> String {
     let set =
         factors.iter().filter(|(path, factor)| *factor > 1 && source.document.is_overridden(path.as_ref()));
     let of_section = if source.node(PATH).is_some() { PATH } else { "use_parallel" };
@@ -71,7 +71,7 @@ pub(in crate::settings) fn culprit(source: &Source<'_>, factors: &[(impl AsRef<s
 }
 
 /// The layout of one rank; that several were started, or are planned for, is a fault of `path`, with its `reason` and remedy.
-fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<Layout> {
+fn alone(source: &Source, path: &str, size: usize, reason: &str, is_planned: bool) -> Option<Layout> {
     if size > 1 {
         let (happened, other) =
             if is_planned { ("are planned for", "plan for") } else { ("were started", "start") };
@@ -82,7 +82,7 @@ fn alone(source: &Source<'_>, path: &str, size: usize, reason: &str, is_planned:
 }
 
 /// The layout of `degrees`, which count.
-fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> Option<Layout> {
+fn spread(source: &Source, degrees: &Parallel, started: Option<Started>) -> Option<Layout> {
     let keys = ["data_parallel", "model_parallel", "pipeline_stage", "context_parallel", "expert_parallel"];
     if !keys.iter().all(|key| source.is_sound(&format!("{PATH}.{key}"))) {
         return None;
@@ -122,7 +122,7 @@ fn spread(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> 
 }
 
 /// Says what of `degrees` is planned for and cannot be trained; whether there was something.
-fn report_unsupported(source: &Source<'_>, degrees: &Parallel) -> bool {
+fn report_unsupported(source: &Source, degrees: &Parallel) -> bool {
     const REMEDY: &str = "and a larger data_parallel, or add `--as-single`";
     let report = |key: &str, text: String| source.unsupported(&format!("{PATH}.{key}"), text);
     let Parallel { model_parallel: model, pipeline_stage: pipeline, .. } = *degrees;
@@ -146,7 +146,7 @@ fn report_unsupported(source: &Source<'_>, degrees: &Parallel) -> bool {
 }
 
 /// Reports that the number of ranks that were started is not the one that `degrees` ask for.
-fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started>) -> Option<()> {
+fn check_number(source: &Source, degrees: &Parallel, started: Option<Started>) -> Option<()> {
     let (ranks, Some(Started { size, is_planned, .. })) = (degrees.ranks(), started) else { return Some(()) };
     if ranks == size as u64 {
         return Some(());
@@ -178,7 +178,7 @@ fn check_number(source: &Source<'_>, degrees: &Parallel, started: Option<Started
 }
 
 /// Says which degrees are taken as 1 on one rank.
-fn note_ones(source: &Source<'_>, degrees: &Parallel) {
+fn note_ones(source: &Source, degrees: &Parallel) {
     let asked = degrees.above_one();
     if !asked.is_empty() {
         let asked = asked.join(", ");
@@ -187,7 +187,7 @@ fn note_ones(source: &Source<'_>, degrees: &Parallel) {
 }
 
 /// Says what of MindFormers' data-parallel mode is done otherwise.
-fn note_data_mode(source: &Source<'_>, degrees: &Parallel, size: usize) {
+fn note_data_mode(source: &Source, degrees: &Parallel, size: usize) {
     if size == 1 {
         let text =
             "MindFormers shares the data among as many devices as are started; here one takes all of it";
@@ -218,7 +218,7 @@ impl Parallel {
     }
 
     /// What to blame for their product: see [`culprit`].
-    fn culprit(&self, source: &Source<'_>) -> String {
+    fn culprit(&self, source: &Source) -> String {
         culprit(source, &self.factors().map(|(key, degree)| (format!("{PATH}.{key}"), degree)))
     }
 

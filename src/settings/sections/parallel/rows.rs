@@ -11,25 +11,25 @@ rows! {
     pub struct Parallel {
         /// Ranks that share the batch: of a step's micro-batches each takes one in turn, so that a step learns from as many as one
         /// rank that accumulates `gradient_accumulation_steps` times this number, and from the same.
-        data_parallel: u64 = Host.default(1).within(COUNT).also("data_parallel_size"),
+        data_parallel: u64 = Host.default(1).within(COUNT),
         /// Ranks that share a matrix. Above 1 it is planned for and not trained yet.
-        model_parallel: u64 = Host.default(1).within(COUNT).also("tensor_model_parallel_size"),
+        model_parallel: u64 = Host.default(1).within(COUNT),
         /// Ranks that share the layers. Above 1 it is planned for and not trained yet.
-        pipeline_stage: u64 = Host.default(1).within(COUNT).also("pipeline_model_parallel_size"),
+        pipeline_stage: u64 = Host.default(1).within(COUNT),
         /// Ranks that share a sequence: not built, so 1.
-        context_parallel: u64 = Host.default(1).within(COUNT).also("context_parallel_size"),
+        context_parallel: u64 = Host.default(1).within(COUNT),
         /// How many neighbours among the ranks that share the batch share the experts too: each has `expert_num` divided by this,
         /// and gets the tokens that chose them from the others. It divides `expert_num` and `data_parallel` (in MindFormers
         /// `data_parallel` times `model_parallel`). No effect on a dense model.
-        expert_parallel: u64 = Host.default(1).within(COUNT).also("expert_model_parallel_size"),
+        expert_parallel: u64 = Host.default(1).within(COUNT),
         /// Micro-batches of a step where there are several pipeline stages; otherwise without effect, as in MindFormers.
         micro_batch_num: u64 = Host.default(1).within(COUNT),
         /// Runs of layers that a stage has. Counts of layers in `recompute_config` follow it and `pipeline_stage` where
         /// `parallel.pipeline_config.pipeline_interleave` is on; otherwise taken as 1.
-        pp_interleave_num: u64 = Host.default(1).within(COUNT).also("virtual_pipeline_model_parallel_size"),
+        pp_interleave_num: u64 = Host.default(1).within(COUNT),
         /// Whether the ranks that share matrices share the tokens between two matrices. With a `model_parallel` above 1 it is planned
         /// for and not trained yet; otherwise without effect, as in MindFormers.
-        use_seq_parallel: bool = Host.default(false).also("sequence_parallel"),
+        use_seq_parallel: bool = Host.default(false),
     }
     others [
         ignored(

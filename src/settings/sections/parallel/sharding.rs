@@ -49,20 +49,12 @@ impl Sharding {
 const SIZE_KEY: &str = "optimizer_weight_shard_size";
 const GRADIENTS_KEY: &str = "gradient_accumulation_shard";
 
-/// The rows of `parallel_optimizer_config` that may also be in `parallel`.
-pub(super) fn shared_table() -> Table {
-    let mut table = OptimizerShards::table();
-    table.rows.retain(|row| row.key == SIZE_KEY);
-    table.others.clear();
-    table
-}
-
 /// What a run of `layout` shares out, as `asked`; `comm_recompute` is the key of `recompute_config`.
 pub(super) fn sharding(
     asked: &Parallelism,
     layout: &Layout,
     comm_recompute: bool,
-    source: &Source<'_>,
+    source: &Source,
 ) -> Sharding {
     let is_on = asked.context.enable_parallel_optimizer;
     if layout.data == 1 || !is_on {
@@ -84,10 +76,9 @@ pub(super) fn sharding(
 }
 
 /// How many of the data ranks of `layout` hold one copy together.
-fn ranks(written: i64, layout: &Layout, source: &Source<'_>) -> usize {
+fn ranks(written: i64, layout: &Layout, source: &Source) -> usize {
     let Layout { data, expert, .. } = *layout;
-    let path = [OPTIMIZER, CONTEXT].map(|section| format!("{section}.{SIZE_KEY}"));
-    let path = path.iter().rfind(|path| source.node(path).is_some()).unwrap_or(&path[0]);
+    let path = &format!("{OPTIMIZER}.{SIZE_KEY}");
     match usize::try_from(written) {
         Err(_) | Ok(0) => data,
         Ok(size) if size == data => data,
@@ -103,6 +94,7 @@ fn ranks(written: i64, layout: &Layout, source: &Source<'_>) -> usize {
         }
         // As in MindSpore, which takes no group of one and none that leaves ranks over.
         Ok(size) => {
+            let path = source.document.written(path);
             source.note(format!("{path}: `{size}` cannot group {data} ranks, so all of them share one copy"));
             data
         }
@@ -110,7 +102,7 @@ fn ranks(written: i64, layout: &Layout, source: &Source<'_>) -> usize {
 }
 
 /// Says that keys have no effect where nothing is shared out.
-fn note_idle(asked: &Parallelism, data: usize, source: &Source<'_>) {
+fn note_idle(asked: &Parallelism, data: usize, source: &Source) {
     let shards = &asked.optimizer;
     let is_written = [
         (CONTEXT, "enable_parallel_optimizer", asked.context.enable_parallel_optimizer),
@@ -119,12 +111,12 @@ fn note_idle(asked: &Parallelism, data: usize, source: &Source<'_>) {
         (OPTIMIZER, SIZE_KEY, shards.optimizer_weight_shard_size > 0),
     ];
     for (section, key, _) in is_written.into_iter().filter(|(.., is_written)| *is_written) {
-        let is_there = source.node(&format!("{section}.{key}")).is_some();
-        let section = if is_there { section } else { CONTEXT };
+        let path = format!("{section}.{key}");
         match data {
-            1 => source.ignore(section, key),
+            1 => source.ignore(&path),
             _ => source.note(format!(
-                "{section}.{key}: no effect without `{CONTEXT}.enable_parallel_optimizer: True`"
+                "{}: no effect without `{CONTEXT}.enable_parallel_optimizer: True`",
+                source.document.written(&path)
             )),
         }
     }

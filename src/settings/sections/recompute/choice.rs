@@ -156,7 +156,7 @@ impl Choice {
 pub(super) fn apply(
     choices: &[Choice],
     recompute: &mut Recompute,
-    source: &Source<'_>,
+    source: &Source,
     parts: &Parts<'_>,
     layers: usize,
 ) {
@@ -201,7 +201,7 @@ pub(super) fn apply(
     }
 }
 
-fn log(source: &Source<'_>, what: &str, layer: usize, names: &[&str]) {
+fn log(source: &Source, what: &str, layer: usize, names: &[&str]) {
     if !names.is_empty() {
         source.note(format!("Set {what} at layer {layer}: {}", names.join(", ")));
     }

@@ -3,15 +3,16 @@
 use super::selection::{Selected, Selection, remove_excluded};
 use super::stages::{Chunks, Offset, Stages};
 use super::{Amount, COMMUNICATION, SELECTED, acting};
+use crate::settings::dialect::mindformers::NAMES;
 use crate::settings::engine::{Document, Node, Setting};
-use crate::settings::sections::{dataset, names, run};
+use crate::settings::sections::{dataset, run};
 use std::path::Path;
 
 /// The value of a line of YAML.
 fn node(yaml: &str) -> Node {
     let text = format!("value: {yaml}");
     let (bases, sources) = (Some(run::BASES), &dataset::SOURCES);
-    let document = Document::parse(&text, Path::new("x.yaml"), &[], names(), bases, sources);
+    let document = Document::parse(&text, Path::new("x.yaml"), &[], NAMES, bases, sources);
     document.expect("a document").get("value").cloned().expect("a value")
 }
 

@@ -164,7 +164,7 @@ pub(super) fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<LossS
     }
 }
 
-fn section(source: &Source<'_>, path: &str) -> Option<LossScale> {
+fn section(source: &Source, path: &str) -> Option<LossScale> {
     let table = LossScale::table();
     let reader = Reader::open(source, path, &[&table]);
     let Some(kind) = reader.kind::<LossScaleKind>("type", "") else {

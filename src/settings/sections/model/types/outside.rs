@@ -53,11 +53,11 @@ pub(crate) const OUTSIDE: [(&str, &str); 9] = [
 ];
 
 /// Whether the configuration or the architecture of the model stays out; then that is a fault.
-pub(crate) fn stays_out(source: &Source<'_>) -> bool {
+pub(crate) fn stays_out(source: &Source) -> bool {
     [format!("{PATH}.type").as_str(), ARCH].into_iter().any(|path| refuses(source, path))
 }
 
-fn refuses(source: &Source<'_>, path: &str) -> bool {
+fn refuses(source: &Source, path: &str) -> bool {
     let Some(word) = source.word(path) else { return false };
     let why = OUTSIDE.iter().find(|(classes, _)| words(classes).any(|class| class == word));
     if let Some((_, why)) = why {

@@ -1,0 +1,63 @@
+//! Keys that MindFormers reads in several sections: each is moved to the one where it is read here.
+
+use crate::settings::engine::{Node, Section, Source, join};
+use crate::settings::sections::moe::Moe;
+
+/// From where, to where, and which keys.
+const MOVED: [(&str, &str, &[&str]); 3] = [
+    ("", WRAPPER, SHARED),
+    ("monitor_config", WRAPPER, SHARED),
+    ("parallel", "parallel.parallel_optimizer_config", &["optimizer_weight_shard_size"]),
+];
+
+const WRAPPER: &str = "runner_wrapper";
+
+/// What `runner_wrapper` shares with the top level and with `monitor_config`.
+const SHARED: &[&str] =
+    &["calculate_per_token_loss", "use_skip_data_by_global_norm", "global_norm_spike_threshold"];
+
+/// Moves every such key.
+pub(super) fn gather(source: &mut Source) {
+    clip_without_wrapper(source);
+    let of_mixture: Vec<&str> = Moe::table().rows.iter().map(|row| row.key).collect();
+    for (from, to, keys) in MOVED.into_iter().chain([("model.model_config", "moe_config", &of_mixture[..])]) {
+        keys.iter().for_each(|key| move_key(source, &join(from, key), &join(to, key)));
+    }
+    unwrap_data_sets(source);
+}
+
+/// A file without the section has its gradients clipped there.
+fn clip_without_wrapper(source: &mut Source) {
+    if !matches!(source.node(WRAPPER), Some(Node::Map(entries)) if !entries.is_empty()) {
+        source.note("runner_wrapper is absent: gradients are clipped at norm 1.0, as in MindFormers");
+        source.document.put(&join(WRAPPER, "use_clip_grad"), true.into(), WRAPPER);
+    }
+}
+
+/// MindFormers' class around a data set may hold the data set's section.
+fn unwrap_data_sets(source: &mut Source) {
+    for section in ["train_dataset", "eval_dataset"] {
+        let of_task = format!("{section}_task.dataset_config");
+        if source.node(section).is_none() {
+            source.document.move_value(&of_task, section);
+        }
+    }
+}
+
+/// Moves one key, unless it is at both places: then both must say the same.
+fn move_key(source: &mut Source, from: &str, to: &str) {
+    let Some(node) = source.node(from) else {
+        source.document.take(from);
+        return;
+    };
+    match source.node(to) {
+        Some(other) if other != node => {
+            let message =
+                format!("differs from `{}`, {other}; keep one of them", source.document.written(to));
+            source.fault_of(to, from, message);
+            source.document.take(from);
+        }
+        Some(_) => drop(source.document.take(from)),
+        None => source.document.move_value(from, to),
+    }
+}
