@@ -25,18 +25,19 @@
 //! # }
 //! ```
 
-mod callback_claims;
 mod config;
+mod decide;
 mod dialect;
 mod engine;
 mod explain;
 mod flags;
+mod micro_batches;
 mod model_config;
 mod monitor_checks;
 mod plan;
 mod resolved;
 mod sections;
-mod single;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -46,10 +47,7 @@ pub use engine::{Node, Override};
 pub use explain::{explain, reference};
 pub use plan::RunPlan;
 pub use resolved::Resolved;
-pub use sections::callbacks::{
-    Callbacks, CheckpointMonitor, ColdHotMonitor, DropRateCallback, EvalCallback, LossMonitor,
-    SummaryMonitor, TopkBiasCallback, TrainCallback,
-};
+pub use sections::callbacks::{Callbacks, CheckpointMonitor, ColdHotMonitor, LossMonitor, SummaryMonitor};
 pub use sections::context::{Bytes, Context};
 pub use sections::dataset::{Dataset, DatasetKeys, Loader, Megatron, Tokenizer};
 pub use sections::metric::{MetricKeys, MetricType, Metrics};

@@ -6,6 +6,7 @@ use super::plan::RunPlan;
 use super::sections;
 use super::sections::parallel::Started;
 use super::sections::run::BASES;
+use super::tables::tables;
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -129,7 +130,7 @@ fn read(
     let sources = &sections::dataset::SOURCES;
     let document =
         Document::parse(text, file, overrides, NAMES, bases, sources).map_err(|error| vec![error])?;
-    let mut source = Source::new(document, NAMES, sections::tables());
+    let mut source = Source::new(document, NAMES, tables());
     translate(&mut source);
     if bases.is_none() && source.node(BASES).is_some() {
         source

@@ -26,7 +26,7 @@ mod locate;
 mod names;
 mod node;
 mod number;
-mod other;
+pub(super) mod other;
 mod overrides;
 mod path;
 mod range;
@@ -53,7 +53,7 @@ pub(crate) use reader::Reader;
 pub(crate) use replaced::{Format, Replaced};
 pub(crate) use section::{Entry, Placed, Section, rows};
 pub(crate) use setting::{Kind, Setting, Words, words};
-pub(crate) use source::{Source, closest, unknown_type};
+pub(crate) use source::{Claim, Source, closest, unknown_type};
 #[cfg(test)]
 pub(crate) use table::Decides;
 pub(crate) use table::Decides::{Host, Numbers, Shape};

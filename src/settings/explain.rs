@@ -2,7 +2,7 @@
 
 use super::dialect::mindformers::NAMES;
 use super::engine::{Fate, Kind, Node, Other, RowText, Table, closest, to_json, words};
-use super::sections;
+use super::tables::tables;
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// # Errors
 /// If nothing has that name; the message names the likeliest.
 pub fn explain(name: Option<&str>) -> Result<String> {
-    let tables = sections::tables();
+    let tables = tables();
     let Some(name) = name else {
         return Ok(list(tables.iter()));
     };
@@ -65,7 +65,7 @@ pub fn explain(name: Option<&str>) -> Result<String> {
 /// The reference of all settings, in Markdown.
 pub fn reference() -> String {
     let mut text = String::new();
-    for (path, table) in sections::tables() {
+    for (path, table) in tables() {
         let _ = write!(text, "### {}\n\n{}\n\n", heading(path), table.about);
         if !table.rows.is_empty() {
             text += "| key | values | default | decides | |\n|---|---|---|---|---|\n";

@@ -9,7 +9,7 @@ use crate::model::groups::{Grouping, Selection};
 use crate::model::parameters::{Gpt, Spec};
 
 /// Leaves what has an effect: nothing where the monitor is off, and what goes to TensorBoard only where there is one.
-pub(super) fn settle(settings: &mut Settings, source: &Source) {
+pub(super) fn decide(settings: &mut Settings, source: &Source) {
     if !settings.monitor.monitor_on {
         note_idle(settings, source);
         let Monitor { global_norm_spike_count_threshold, device_local_metrics, .. } = settings.monitor;

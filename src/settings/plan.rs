@@ -1,7 +1,7 @@
 //! Every number of a run, decided and checked before anything is built.
 
-use super::callback_claims;
-use super::engine::{MAX_PARAMETERS, MAX_SIZE, MAX_TENSORS, Source};
+use super::decide::{Decided, decide};
+use super::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
 use super::model_config::model_config;
 use super::monitor_checks;
 use super::sections::model::{Pet, pet_path};
@@ -9,7 +9,6 @@ use super::sections::optimizer::OptimizerConfig;
 use super::sections::parallel::{Sharding, Started};
 use super::sections::run::Resume;
 use super::sections::schedule::ScheduleConfig;
-use super::single;
 use super::values::Settings;
 use crate::data::{self, BatchSpec, Codec, DataConfig, Dataset, Form, Loader};
 use crate::element::Element;
@@ -61,19 +60,8 @@ impl RunPlan {
     /// Reads `source` and decides every number that does not depend on the data, on the ranks that were `started`; `None` after
     /// a fault.
     pub(super) fn read(source: &Source, started: Option<Started>) -> Option<Self> {
-        let (mut settings, distribution) = Settings::read(source, started);
-        if source.is_faultless() {
-            callback_claims::check_claims(&settings, source);
-        }
-        single::settle(&mut settings, &distribution, source);
-        let layout = distribution.layout;
-        let gathers_again = &mut settings.recompute.parallel_optimizer_comm_recompute;
-        let sharding = distribution.sharding(*gathers_again, source);
-        *gathers_again |= sharding.gathers_again;
-        settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
-        let tokens_per_step = tokens_per_step(&settings, layout.data, source);
-        callback_claims::settle(&mut settings);
-        monitor_checks::settle(&mut settings, source);
+        let (settings, distribution) = Settings::read(source, started);
+        let Decided { settings, layout, sharding, tokens_per_step } = decide(settings, &distribution, source);
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
@@ -89,7 +77,6 @@ impl RunPlan {
             }
         }
         check_token_weights(&settings, &model, source);
-        check_stored_weights(&mut settings, source);
         let plan = Self {
             layout,
             sharding,
@@ -278,31 +265,6 @@ fn check_token_weights(settings: &Settings, model: &ModelConfig, source: &Source
     }
 }
 
-/// Checks that the keys agree in what type weights are stored, or says that they are float32.
-fn check_stored_weights(settings: &mut Settings, source: &Source) {
-    const ROUNDING: &str = "optimizer.stochastic_rounding";
-    const TYPE: &str = "model.model_config.param_init_type";
-    let wanted = settings.model.param_init_type.take();
-    let is_sound = |key: &str| source.is_sound(key);
-    if !settings.optimizer.stochastic_rounding {
-        match wanted.filter(|_| is_sound(ROUNDING)) {
-            Some(Element::Bf16) => source.note(format!(
-                "{TYPE}: float32 here, which is more precise; `{ROUNDING}: True` stores weights in bfloat16 alone"
-            )),
-            Some(Element::F16) => source.note(format!("{TYPE}: float32 here, which is more precise")),
-            _ => (),
-        }
-        return;
-    }
-    if settings.model.compute_dtype != Element::Bf16 && is_sound("model.model_config.compute_dtype") {
-        let message = "stores weights in bfloat16, as layers read them; write `model.model_config.compute_dtype: bfloat16`";
-        source.fault(ROUNDING, message);
-    }
-    if wanted.is_some_and(|wanted| wanted != Element::Bf16) {
-        source.fault(TYPE, format!("`{ROUNDING}: True` stores weights in bfloat16; write `bfloat16`"));
-    }
-}
-
 /// Whether the parameters can be listed, which all that follows does. If not, that is a fault.
 fn is_of_possible_size(model: &ModelConfig, source: &Source) -> bool {
     let count::Extent { parameters, tensors } = count::extent(model);
@@ -315,18 +277,4 @@ fn is_of_possible_size(model: &ModelConfig, source: &Source) -> bool {
     };
     source.fault("model.model_config", format!("{message}; lower its sizes"));
     false
-}
-
-/// Tokens in a step of `data` ranks that share a batch; windows that no buffer holds are a fault.
-fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
-    let (runner, length) = (&settings.runner, settings.model.seq_length);
-    let of_batch = runner.batch_size.saturating_mul(length);
-    let of_rank = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);
-    let tokens = of_rank.and_then(|tokens| tokens.checked_mul(data));
-    let keys = ["runner_config.batch_size", "model.model_config.seq_length"];
-    if tokens.is_none() && keys.iter().all(|path| source.is_sound(path)) {
-        let message = format!("{} windows of {length} tokens are too many; lower it", runner.batch_size);
-        source.fault("runner_config.batch_size", message);
-    }
-    tokens.unwrap_or(0)
 }

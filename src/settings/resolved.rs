@@ -1,7 +1,7 @@
 //! Every setting of a run beside its default, for people to read.
 
 use super::engine::{Node, Table, to_json};
-use super::sections::tables;
+use super::tables::tables;
 use super::values::Settings;
 use serde_json::Value;
 

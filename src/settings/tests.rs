@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::Result;
 use crate::settings::engine::{Decides, Fate, Kind, Node, RowText, to_json};
-use crate::settings::sections::tables;
+use crate::settings::tables::tables;
 use std::path::Path;
 
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");

@@ -15,10 +15,9 @@ use super::sections::run::{self, Run};
 use super::sections::runner::Runner;
 use super::sections::sample::Sample;
 use super::sections::schedule::{self, Group, Schedule};
-use super::sections::tables;
 use super::sections::tensorboard::TensorBoard;
-use super::sections::unused;
 use super::sections::wrapper::{self, Wrapper};
+use super::tables::tables;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -69,12 +68,11 @@ impl Settings {
     /// Reads every section of `source`, which afterwards knows what is wrong; with what is spread over the ranks that were
     /// `started`, whose section is still to be settled.
     pub(super) fn read(source: &Source, started: Option<Started>) -> (Self, Distribution) {
-        let mut run = run::read(source);
+        let run = run::read(source);
         let mut model = model::read(source);
         let is_known = source.is_sound("model.model_config.type") && source.is_sound("model.arch.type");
         let mut moe = is_known.then(|| moe::read(source, &model)).flatten();
-        unused::check(source);
-        let mut runner = Runner::read_at(source, "runner_config");
+        let runner = Runner::read_at(source, "runner_config");
         let monitor = Monitor::read_at(source, monitor::PATH);
         let path = monitor::STABLE_RANK_PATH;
         let stable_rank = source.node(path).map(|_| StableRank::read_at(source, path));
@@ -82,8 +80,7 @@ impl Settings {
         let mut optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
         let train_dataset = dataset::read(source, "train_dataset");
-        let mut callbacks = callbacks::read(source);
-        callbacks.settle_course(source, &mut run, &mut runner);
+        let callbacks = callbacks::read(source);
         run::check_evaluation(source, &run);
         let eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
         callbacks.note_idle(source, moe.as_ref());

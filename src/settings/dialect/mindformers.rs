@@ -1,14 +1,29 @@
 //! Files of MindSpore Transformers (MindFormers), and the names of Megatron and Hugging Face that they may use.
 
+mod callbacks;
 mod names;
 mod places;
+mod unused;
 
 pub(crate) use names::NAMES;
 
-use crate::settings::engine::Source;
+use crate::settings::engine::{Other, Source, Table};
 
 /// Puts what `source` says in MindFormers' words where this program's keys are.
 pub(crate) fn translate(source: &mut Source) {
     names::unify(source);
     places::gather(source);
+    callbacks::translate(source);
+    unused::check(source);
+}
+
+/// The sections that only MindFormers has, by dotted path.
+pub(crate) fn tables() -> Vec<(&'static str, Table)> {
+    callbacks::tables().into_iter().chain(unused::tables()).collect()
+}
+
+/// The keys of the section at `path` that are known and not used.
+pub(crate) fn unused_in(path: &str) -> impl Iterator<Item = Other> {
+    let of_section = unused::UNUSED.iter().filter(move |(section, _)| *section == path);
+    of_section.flat_map(|(_, keys)| keys.iter().copied())
 }

@@ -26,8 +26,8 @@ pub(crate) struct Faults {
     pub distrusted: Vec<String>,
     /// Keys that do something else than in MindFormers, and what.
     texts: Vec<String>,
-    /// Keys without meaning here, as (section, key).
-    ignored: Vec<(String, String)>,
+    /// Keys without meaning here, as (line, section, key).
+    ignored: Vec<(usize, String, String)>,
 }
 
 impl Faults {
@@ -38,19 +38,21 @@ impl Faults {
         }
     }
 
-    /// Adds a key without meaning, once.
-    pub fn ignore(&mut self, section: &str, key: &str) {
-        let pair = (section.to_string(), key.to_string());
-        if !self.ignored.contains(&pair) {
-            self.ignored.push(pair);
+    /// Adds a key without meaning that was written on `line`, once.
+    pub fn ignore(&mut self, line: usize, section: &str, key: &str) {
+        let place = (line, section.to_string(), key.to_string());
+        if !self.ignored.contains(&place) {
+            self.ignored.push(place);
         }
     }
 
-    /// All notices; the ignored keys become one.
+    /// All notices; the ignored keys become one, in the order of the file.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = self.texts.clone();
+        let mut ignored: Vec<_> = self.ignored.iter().collect();
+        ignored.sort_by_key(|(line, ..)| *line);
         let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (section, key) in &self.ignored {
+        for (_, section, key) in ignored {
             match sections.iter_mut().find(|(name, _)| name == section) {
                 Some((_, keys)) => keys.push(key),
                 None => sections.push((section, vec![key])),

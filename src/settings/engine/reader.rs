@@ -19,9 +19,10 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Opens the section at `path`, whose keys are those of `tables`; an absent section is empty. Reports keys that are
+    /// Opens the section at `path`, whose keys are those of the tables of these names; an absent section is empty. Reports keys that are
     /// unknown or not built yet.
-    pub fn open(source: &'a Source, path: &str, tables: &[&Table]) -> Self {
+    pub fn open(source: &'a Source, path: &str, tables: &[&str]) -> Self {
+        let tables: Vec<&Table> = tables.iter().map(|name| source.table(name)).collect();
         let mut reader = Self::empty(source, path);
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
@@ -32,7 +33,7 @@ impl<'a> Reader<'a> {
             None => &[],
         };
         reader.entries = entries;
-        entries.iter().for_each(|(key, node)| reader.check(key, node, tables));
+        entries.iter().for_each(|(key, node)| reader.check(key, node, &tables));
         reader
     }
 

@@ -7,6 +7,9 @@ use super::table::{Decides, Table};
 
 /// A struct made by [`rows!`].
 pub(crate) trait Section: Sized + Clone {
+    /// The dotted path of its table, under which it is documented.
+    const PATH: &'static str;
+
     /// Reads every row; faults are reported to the reader, and the field then has its default.
     fn read(reader: &Reader<'_>) -> Self;
 
@@ -16,9 +19,14 @@ pub(crate) trait Section: Sized + Clone {
     /// The rows as data.
     fn table() -> Table;
 
+    /// The path and the table.
+    fn documented() -> (&'static str, Table) {
+        (Self::PATH, Self::table())
+    }
+
     /// Reads the section at `path`, which holds no keys but its own.
     fn read_at(source: &Source, path: &str) -> Self {
-        Self::read(&Reader::open(source, path, &[&Self::table()]))
+        Self::read(&Reader::open(source, path, &[Self::PATH]))
     }
 
     /// What is to be written, as one node.
@@ -59,17 +67,17 @@ pub(crate) struct Entry {
 /// A section as a table of rows: `key: Type = what it decides . default . other names . range`.
 ///
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
-/// `Shape`, `Numbers` or `Host` ([`Decides`]). After the rows come the keys that are known but not used ([`Other`]).
+/// `Shape`, `Numbers` or `Host` ([`Decides`]). `in` names the path of the section; after the rows come the keys that hold sections.
 macro_rules! rows {
     (
         $(#[doc = $about:literal])*
-        pub struct $name:ident {
+        pub struct $name:ident in $path:tt {
             $(
                 $(#[doc = $doc:literal])*
                 $field:ident $($key:literal)?: $type:ty = $row:expr,
             )*
         }
-        others $others:expr
+        $(sections $sections:literal)?
     ) => {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +101,8 @@ macro_rules! rows {
         }
 
         impl $crate::settings::engine::section::Section for $name {
+            const PATH: &'static str = $path;
+
             fn read(reader: &$crate::settings::engine::reader::Reader<'_>) -> Self {
                 Self {
                     $($field: {
@@ -123,7 +133,7 @@ macro_rules! rows {
                         let key = $crate::settings::engine::section::rows!(@key $field $($key)?);
                         row.text(key, &[$($doc),*])
                     },)*],
-                    others: Vec::from($others),
+                    others: vec![$($crate::settings::engine::other::sections($sections))?],
                 }
             }
         }

@@ -30,13 +30,27 @@ pub(crate) struct Source {
     pub names: Names,
     /// Every section and its rows, by dotted path.
     pub tables: &'static [(&'static str, Table)],
+    /// What the document says twice, held against the settings once these are decided.
+    pub claims: Vec<Claim>,
     faults: RefCell<Faults>,
+}
+
+/// What another program's file repeats of a setting.
+pub(crate) struct Claim {
+    /// Where it is written.
+    pub path: String,
+    /// What it says.
+    pub claimed: Node,
+    /// The setting that must say the same.
+    pub native: &'static str,
+    /// What it must say where there is no such setting; nothing: anything.
+    pub absent: Option<Node>,
 }
 
 impl Source {
     /// Nothing said yet but what the document says of itself.
     pub fn new(document: Document, names: Names, tables: &'static [(&'static str, Table)]) -> Self {
-        let source = Self { document, names, tables, faults: RefCell::default() };
+        let source = Self { document, names, tables, claims: Vec::new(), faults: RefCell::default() };
         source.document.notices().for_each(|notice| source.note(notice));
         source
     }
@@ -44,6 +58,12 @@ impl Source {
     /// The value at `path`, unless it is "none".
     pub fn node(&self, path: &str) -> Option<&Node> {
         self.document.get(path).filter(|node| !node.is_none())
+    }
+
+    /// The table of the section that is documented at `path`.
+    pub fn table(&self, path: &str) -> &'static Table {
+        let found = self.tables.iter().find(|(known, _)| *known == path);
+        found.map(|(_, table)| table).expect("every section is in the list of tables")
     }
 
     /// The text at `path`, if there is one that is not "none".
@@ -125,14 +145,16 @@ impl Source {
 
     /// Says that what was written for `path` has no meaning here.
     pub fn ignore(&self, path: &str) {
+        let line = self.document.line(path);
         let path = self.document.written(path);
         let (section, key) = parent_and_key(&path);
-        self.faults.borrow_mut().ignore(section, key);
+        self.faults.borrow_mut().ignore(line, section, key);
     }
 
     /// Says that what `word` names in the section at `path` has no meaning here.
     pub fn ignore_word(&self, path: &str, word: &str) {
-        self.faults.borrow_mut().ignore(&self.document.written(path), word);
+        let line = self.document.line(path);
+        self.faults.borrow_mut().ignore(line, &self.document.written(path), word);
     }
 
     /// Everything said.

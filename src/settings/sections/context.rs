@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 rows! {
     /// `context`: the adapter and what may be used of it.
-    pub struct Context {
+    pub struct Context in "context" {
         /// Part of the name of the adapter to use; see `gristmill doctor`.
         device_name: Option<String> = Host.optional().example("llvmpipe"),
         /// Which of the adapters that `gristmill doctor` lists, or of those with `device_name`, from 0. Of several ranks on a
@@ -28,16 +28,6 @@ rows! {
         /// Upper limit of the device memory that the run takes: 8GB, 512MB, or a number of bytes.
         max_device_memory: Option<Bytes> = Host.optional().example("8GB"),
     }
-    others [ignored(
-        "mode device_target max_call_depth save_graphs save_graphs_path enable_graph_kernel \
-            graph_kernel_flags jit_config jit_level memory_optimize_level ascend_config gpu_config mempool_block_size \
-            runtime_num_threads affinity_cpu_list infer_boost deterministic pynative_synchronize memory_offload \
-            op_timeout inter_op_parallel_num env_config_path precision_mode variable_memory_max_size check_bprop \
-            enable_compile_cache compile_cache_path max_device_memory_offset save_dump_path print_file_path \
-            enable_dump reserve_class_name_in_scope grad_for_scalar debug_level hccl_buffer_size disable_format_transform \
-            parallel_speed_up_json_path",
-        "about Ascend devices and MindSpore's graph compiler",
-    )]
 }
 
 /// A size of memory in bytes.

@@ -18,7 +18,7 @@ use loader::LoaderType;
 
 rows! {
     /// `train_dataset` and `eval_dataset`: where the tokens come from and how they are dealt.
-    pub struct DatasetKeys {
+    pub struct DatasetKeys in "train_dataset" {
         /// Seed of the order; by default the run's.
         seed: Option<u64> = Numbers.optional().example("3"),
         /// Share of the tokens, at the end, that is kept for evaluation and never learned from.
@@ -47,58 +47,17 @@ rows! {
         /// Most tokens of an answer, of `ADGenDataLoader`.
         max_target_length: Option<u64> = Numbers.optional().within(COUNT).example("64"),
     }
-    others [
-        sections("data_loader"),
-        ignored(
-            "output_columns construct_args_key column_order num_parallel_workers python_multiprocessing \
-                numa_enable prefetch_size batch_size micro_batch do_eval",
-            "about MindSpore's data pipeline; the trainer's own keys decide batches and evaluation",
-        ),
-        ignored(
-            "prompt max_length \
-                modal_to_text_transform modal_content_transforms modal_content_input_columns modal_content_output_columns \
-                net_input_columns project_columns return_attention_mask eos_id gmask_id sop_id \
-                dataset_dir eval_interval eval_offset profile autotune \
-                filepath_prefix autotune_per_step use_generator",
-            "of data loaders that are not built",
-        ),
-        differs("max_seq_length", Passes::Off, "samples are cut and padded to model.model_config.seq_length"),
-        refused("ignore_pad_token_for_loss", Passes::On, "write `True`: padding does not enter the loss"),
-        differs("drop_remainder", Passes::On, "what does not fill a step is always dropped"),
-        refused("repeat", Passes::UpToOne, "write `repeat: 1` and raise runner_config.epochs"),
-        refused("num_samples", Passes::Off, "set runner_config.stop_step"),
-        refused("eos_reset", Passes::Off, "write `eod_reset`"),
-        refused(
-            "dynamic_batch divisor remainder transforms text_transforms label_transforms mixup_op mask_policy handler",
-            Passes::Off,
-            "remove it",
-        ),
-    ]
+    sections "data_loader"
 }
 
 rows! {
     /// `tokenizer` of a data set, as a section.
-    pub struct Tokenizer {
+    pub struct Tokenizer in "train_dataset.tokenizer" {
         /// Hugging Face's `tokenizer.json`.
         tokenizer_file: String = Host.optional().example("./tokenizer.json"),
         /// The token that ends each document of a text.
         eos_token: String = Numbers.default(END_OF_TEXT.to_string()).example("</s>"),
     }
-    others [
-        // Files of MindFormers name a class and its special tokens; here the file says both.
-        ignored(
-            "type tokenizer_type model_max_length max_length padding_side trust_remote_code pad_token bos_token \
-                unk_token add_bos_token add_eos_token auto_register cls_token mask_token sep_token do_lower_case \
-                is_tokenize_char add_special_tokens padding truncation legacy image_tag added_tokens_file \
-                checkpoint_name_or_path prefix stage src_max_length tgt_max_length lang use_fast do_basic_tokenize",
-            "said by the tokenizer's own file",
-        ),
-        differs(
-            "vocab_file merges_file pretrained_model_dir_or_path",
-            Passes::Off,
-            "not read; convert it to Hugging Face's tokenizer.json and write `tokenizer_file`",
-        ),
-    ]
 }
 
 /// A data set: its own keys and those of its loader.
@@ -110,15 +69,6 @@ pub struct Dataset {
     pub loader: Loader,
     /// `data_loader.config` of Megatron's loader.
     pub megatron: Option<Megatron>,
-}
-
-/// The table of `train_dataset_task` and `eval_dataset_task`.
-pub(crate) fn task_table() -> Table {
-    Table::unused(
-        "`train_dataset_task` and `eval_dataset_task`: MindFormers' class around a data set, `dataset_config`. Its `type` must be \
-         one of `CausalLanguageModelDataset`, `KeyWordGenDataset`, `MultiTurnDataset` and `SFTDataset` for the data to be read.",
-        [sections("dataset_config type")],
-    )
 }
 
 /// Classes of MindFormers that are not built: they make pairs or dialogues of what a loader gives.
@@ -135,7 +85,7 @@ const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDatas
 pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let task = format!("{section}_task");
     let of_task = format!("{task}.dataset_config");
-    Reader::open(source, &task, &[&task_table()]);
+    Reader::open(source, &task, &["train_dataset_task"]);
     if let (Some(own), Some(other)) = (source.node(section), source.node(&of_task))
         && own != other
         && !source.document.is_overridden(section)
@@ -143,7 +93,7 @@ pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
         source
             .fault(&of_task, format!("differs from `{section}`; write it once and refer to it by an anchor"));
     }
-    let reader = Reader::open(source, section, &[&DatasetKeys::table()]);
+    let reader = Reader::open(source, section, &[DatasetKeys::PATH]);
     let mut keys = DatasetKeys::read(&reader);
     check_task(source, &task, section);
     let (of_loader, loader, megatron) = loader::read(source, section)?;

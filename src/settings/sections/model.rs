@@ -16,8 +16,9 @@ pub use pet::{Pet, PetType};
 pub use rope_scaling::Scaling;
 pub use rows::Model;
 pub use types::ModelType;
+pub(crate) use types::OUTSIDE;
 use types::TYPES;
-pub(crate) use words::{PATH, arch_table};
+pub(crate) use words::PATH;
 
 use crate::element::Element;
 use crate::settings::engine::*;
@@ -30,21 +31,25 @@ pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";
 
 /// The table of the section `model` itself.
-pub(crate) fn outer_table() -> Table {
-    Table::unused("`model`: the model.", [sections("model_config arch")])
+pub(crate) fn outer_table() -> (&'static str, Table) {
+    ("model", Table::unused("`model`: the model.", [sections("model_config arch")]))
 }
 
 /// A table for each type: what it is, and the keys that it does not use.
 pub(crate) fn type_tables() -> Vec<(&'static str, Table)> {
     // Paths of tables live as long as the program, as the list of tables does, which is made once.
-    let path = |word: &str| -> &'static str { format!("{PATH} ({word})").leak() };
-    TYPES.iter().map(|entry| (path(entry.word), entry.table())).collect()
+    TYPES.iter().map(|entry| (&*type_path(entry.word).leak(), entry.table())).collect()
+}
+
+/// Where the keys of the type `word` are documented.
+fn type_path(word: &str) -> String {
+    format!("{PATH} ({word})")
 }
 
 /// Reads the section and fills in its defaults.
 pub(crate) fn read(source: &Source) -> Model {
-    Reader::open(source, "model", &[&outer_table()]);
-    let table = Model::table();
+    Reader::open(source, "model", &["model"]);
+    let table = source.table(PATH);
     let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
         // Another model's keys are unknown only because the model is; adapters are none of the model's.
         if !types::stays_out(source) {
@@ -53,12 +58,13 @@ pub(crate) fn read(source: &Source) -> Model {
         source.distrust(PATH);
         return Model::default();
     };
-    Reader::open(source, "model.arch", &[&arch_table()]);
-    let reader = Reader::open(source, PATH, &[&table, &kind.entry().table()]).of_types(&kind.reads());
-    if !is_described(source, &table) {
+    Reader::open(source, "model.arch", &["model.arch"]);
+    let of_type = type_path(kind.word());
+    let reader = Reader::open(source, PATH, &[PATH, &of_type]).of_types(&kind.reads());
+    if !is_described(source, table) {
         return Model::default();
     }
-    let foreign = reader.foreign(&table).into_iter().filter(|row| reader.asks(row.key));
+    let foreign = reader.foreign(table).into_iter().filter(|row| reader.asks(row.key));
     let (of_latent, others): (Vec<_>, Vec<_>) = foreign.partition(|row| latent::KEYS.contains(&row.key));
     for row in others {
         reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));

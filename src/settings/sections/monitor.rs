@@ -12,7 +12,7 @@ rows! {
     /// `monitor_config`: norms and other numbers of single parameters, layers and micro-batches. Each goes to the log, as a line
     /// `Epoch:[  1/  2], step:[   10/  500] weight_norm: 41.8672`, to TensorBoard or to both, as its `_format` says, and is in
     /// `monitor` of `metrics.jsonl`. What is off costs nothing.
-    pub struct Monitor {
+    pub struct Monitor in PATH {
         /// Whether anything is watched. Where it is False the formats, `throughput_baseline`, `print_struct` and
         /// `stable_rank_config` have no effect.
         monitor_on: bool = Host.default(false),
@@ -52,15 +52,7 @@ rows! {
         /// device memory of its model.
         device_local_metrics: bool = Host.default(false),
     }
-    others [
-        sections("stable_rank_config"),
-        ignored("dump_path", "about the files in which MindFormers passes these numbers on"),
-        refused(
-            "check_for_global_norm",
-            Passes::Off,
-            "write `False`, and `use_skip_data_by_global_norm: True` to make no update in steps whose norm spikes",
-        ),
-    ]
+    sections "stable_rank_config"
 }
 
 /// The dotted path of the section.

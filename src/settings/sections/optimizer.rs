@@ -6,7 +6,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `optimizer`: the rule by which gradients become updates. Weight decay is decoupled in every type but `SGD`.
-    pub struct Optimizer {
+    pub struct Optimizer in "optimizer" {
         /// The rule. `FusedAdamW` and `FusedAdamWeightDecay` compute what `AdamW` does.
         kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)),
         /// Decay of the first and the second moment per step.
@@ -41,10 +41,6 @@ rows! {
         /// `eps` of the parameters that Muon leaves to AdamW.
         adamw_eps: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("Muon").example("1e-7"),
     }
-    others [
-        refused("qk_clip_threshold", Passes::Off, "remove it"),
-        refused("swap offload amsgrad maximize", Passes::Off, "write `False`"),
-    ]
 }
 
 const NS_STEPS: Range =
@@ -191,7 +187,7 @@ impl OptimizerConfig {
 /// Reads the section and fills in the defaults of its type.
 pub(crate) fn read(source: &Source) -> Optimizer {
     let table = Optimizer::table();
-    let reader = Reader::open(source, "optimizer", &[&table]);
+    let reader = Reader::open(source, "optimizer", &[Optimizer::PATH]);
     let kind = match reader.node("type") {
         None => OptimizerType::default(),
         Some(_) => match reader.kind("type", PLANNED) {

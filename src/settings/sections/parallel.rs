@@ -84,17 +84,17 @@ const PIPELINE: &str = "parallel.pipeline_config";
 /// The sections and their tables.
 pub(crate) fn tables() -> [(&'static str, Table); 4] {
     [
-        (PATH, Parallel::table()),
-        (CONTEXT, ParallelContext::table()),
-        (OPTIMIZER, OptimizerShards::table()),
-        (PIPELINE, PipelineConfig::table()),
+        Parallel::documented(),
+        ParallelContext::documented(),
+        OptimizerShards::documented(),
+        PipelineConfig::documented(),
     ]
 }
 
 /// Reads the sections and decides how the run is spread over the ranks that were `started`; where that is open, as for a plan,
 /// over those that the file asks for.
 pub(crate) fn read(source: &Source, run: &Run, started: Option<Started>) -> Distribution {
-    let degrees = Reader::open(source, PATH, &[&Parallel::table()]);
+    let degrees = Reader::open(source, PATH, &[PATH]);
     let mut asked = Parallelism {
         degrees: Parallel::read(&degrees),
         context: ParallelContext::read_at(source, CONTEXT),

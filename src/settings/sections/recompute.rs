@@ -40,16 +40,16 @@ const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activatio
 const COMMUNICATION: [&str; 1] = [r".*\.norm"];
 
 /// The section as a table, with the operators that patterns can name.
-pub(crate) fn table() -> Table {
-    let mut table = Recompute::table();
+pub(crate) fn documented() -> (&'static str, Table) {
+    let (path, mut table) = Recompute::documented();
     table.about += &operators::listing();
-    table
+    (path, table)
 }
 
 /// Reads the section, and resolves every form of its keys to numbers of layers: those of `model`, the blocks of multi-token
 /// prediction after the others.
 pub(crate) fn read(source: &Source, model: &Model, moe: Option<&Moe>, parallel: &Distribution) -> Recompute {
-    let reader = Reader::open(source, PATH, &[&Recompute::table()]);
+    let reader = Reader::open(source, PATH, &[PATH]);
     let mut recompute = Recompute::read(&reader);
     note_communication(&reader, &recompute, parallel);
     let shape = ["type", "num_layers", "mtp_depth", "offset", "pp_interleave_num"];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 rows! {
     /// The top level: the run's name and seed, where it starts, when it evaluates.
-    pub struct Run {
+    pub struct Run in "" {
         /// Files that this one builds on, relative to it: their keys count where it is silent. Sections are merged key by key
         /// with those of a base; of several bases the last that has a top-level key gives all of it.
         base_config: Vec<PathBuf> = Host.optional().example("./base.yaml"),
@@ -53,41 +53,9 @@ rows! {
         /// `as_single`, so many times more are accumulated; elsewhere taken as 1.
         micro_batch_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
-    others [
-        sections(
-            "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
+    sections "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks context parallel_config parallel sample metric tensorboard",
-        ),
-        ignored(
-            "auto_trans_ckpt transform_process_num src_strategy_path_or_dir src_strategy dst_strategy load_ckpt_format \
-                load_ckpt_async ckpt_use_legacy_format balanced_load save_file remote_save_url processor auto_tune \
-                autotune_per_step filepath_prefix remove_redundancy use_graceful_exit run_status register_path \
-                exclude_cann_cpu enable_mindio_ttp_save_ckpt",
-            "about MindFormers' devices, files and launcher",
-        ),
-        ignored(
-            "profile_start_step profile_stop_step profile_communication profile_memory profile_rank_ids \
-                profile_pipeline profiler_level profile_level init_start_profile mstx",
-            "about MindFormers' profiler",
-        ),
-        ignored(
-            "use_legacy layer_decay lr_scale_factor eval_callbacks infer train_precision_sync \
-                infer_precision_sync postprocess_use_numpy predict_batch_size input_data adapter_id",
-            "of another branch of MindFormers, or without effect on training",
-        ),
-        ignored(
-            "lazy_inline disable_lazy_inline",
-            "about compiling each layer once, which is always so here",
-        ),
-        refused("run_mode", Passes::Words("train finetune"), "write `run_mode: train`"),
-        refused("profile", Passes::Off, "write `profile: False`"),
-        refused("only_save_strategy", Passes::Off, "write `only_save_strategy: False`"),
-        refused("layer_scale lr_scale", Passes::Off, "write `False` and set lr_schedule.learning_rate"),
-        refused("ignore_data_skip data_skip_steps", Passes::Off, "remove it: resuming continues exactly"),
-        refused("pretrained_model_dir", Passes::Off, "write the shape under model.model_config"),
-        refused("use_checkpoint_health_monitor", Passes::Off, "remove it"),
-    ]
+                monitor_config callbacks context parallel_config parallel sample metric tensorboard"
 }
 
 /// The key that names the files a file builds on.
@@ -135,7 +103,7 @@ impl Setting for Resume {
 
 /// Reads the top level of `source`; a run without a name has that of the file.
 pub(crate) fn read(source: &Source) -> Run {
-    let reader = Reader::open(source, "", &[&Run::table()]);
+    let reader = Reader::open(source, "", &[Run::PATH]);
     let mut run = Run::read(&reader);
     if run.run_name.is_empty() {
         let stem = source.document.file().file_stem();

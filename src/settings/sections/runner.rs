@@ -4,7 +4,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `runner_config`: how long a run is and what a step consists of.
-    pub struct Runner {
+    pub struct Runner in "runner_config" {
         /// Passes over the training data.
         epochs: u64 = Host.default(1).within(SIZE),
         /// Windows in a micro-batch (B).
@@ -14,13 +14,6 @@ rows! {
         /// The run ends after this step, 0: after its epochs. The learning rate's schedule does not shrink with it.
         stop_step: u64 = Host.default(0),
     }
-    others [
-        ignored(
-            "sink_mode sink_size per_epoch_size initial_epoch has_trained_epoches has_trained_steps",
-            "about MindFormers' data sink and its way of resuming; no step waits for the host here",
-        ),
-        ignored("num_classes image_size", "of image models"),
-    ]
 }
 
 /// With the messages of MindFormers.

@@ -4,7 +4,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `sample`: text that the trained model writes at the end of a run.
-    pub struct Sample {
+    pub struct Sample in "sample" {
         /// The text to continue.
         prompt: String = Host.optional().example("'fn main'"),
         /// Number of tokens to add.
@@ -14,5 +14,4 @@ rows! {
         /// Seed of the draws; by default the run's.
         seed: Option<u64> = Host.optional().example("3"),
     }
-    others []
 }

@@ -22,11 +22,12 @@ pub struct Group {
 const GROUPED: &str = "grouped_lr_schedule";
 
 /// The table of `grouped_lr_schedule` itself.
-pub(crate) fn grouped_table() -> Table {
-    Table::unused(
+pub(crate) fn grouped_table() -> (&'static str, Table) {
+    let table = Table::unused(
         "`grouped_lr_schedule`: the schedule `default` for all parameters but those that an item of `grouped` names.",
         [sections("default grouped")],
-    )
+    );
+    (GROUPED, table)
 }
 
 /// The sections that read back as `base` and `groups`.
@@ -57,7 +58,7 @@ fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
 /// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups. `optimizer_rate` is the
 /// learning rate that the optimizer names.
 pub(crate) fn read(source: &Source, optimizer_rate: Option<f64>) -> (Schedule, Vec<Group>) {
-    let section = Reader::open(source, GROUPED, &[&grouped_table()]);
+    let section = Reader::open(source, GROUPED, &[GROUPED]);
     if !section.is_written() {
         return (read_at(source, "lr_schedule", false, optimizer_rate).1, Vec::new());
     }
@@ -97,8 +98,7 @@ fn read_at<'a>(
     is_group: bool,
     optimizer_rate: Option<f64>,
 ) -> (Reader<'a>, Schedule) {
-    let (table, of_group) = (Schedule::table(), GroupKeys::table());
-    let tables: &[&Table] = if is_group { &[&table, &of_group] } else { &[&table] };
+    let tables: &[&str] = if is_group { &[Schedule::PATH, GroupKeys::PATH] } else { &[Schedule::PATH] };
     let reader = Reader::open(source, path, tables);
     let kind = match reader.node("type") {
         None => Some(ScheduleType::default()),
@@ -107,7 +107,7 @@ fn read_at<'a>(
     let Some(kind) = kind else { return (reader, Schedule::default()) };
     let reader = reader.of_type(kind.word());
     let mut schedule = Schedule::read(&reader);
-    note_idle(&reader, &table, kind);
+    note_idle(&reader, source.table(Schedule::PATH), kind);
     if kind == ScheduleType::WiseLayer {
         schedule = read_wise(&reader, schedule, optimizer_rate);
     } else {

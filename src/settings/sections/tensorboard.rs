@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 rows! {
     /// `tensorboard`: event files with the numbers of each step, for TensorBoard. Without the section none are written.
-    pub struct TensorBoard {
+    pub struct TensorBoard in "tensorboard" {
         /// Folder of the files, which lie in `rank_0` there; by default `tensorboard` in the run's folder.
         tensorboard_dir: PathBuf = Host.optional().example("./tensorboard"),
         /// Whether they have the loss scale.
@@ -15,5 +15,4 @@ rows! {
         /// Whether they have a histogram of each layer's choices over its experts, `expert_load/LAYER`.
         log_expert_load_to_tensorboard: bool = Host.default(false),
     }
-    others [ignored("tensorboard_queue_size", "each step is written at once")]
 }

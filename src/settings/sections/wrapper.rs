@@ -8,7 +8,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `runner_wrapper`: loss scale and gradient clipping, and which steps make no update.
-    pub struct Wrapper {
+    pub struct Wrapper in "runner_wrapper" {
         /// The loss is multiplied by this before the backward pass, and gradients are divided by it: a number, or a section
         /// with the `type` of a cell. A step whose gradients are not finite is skipped; 20 in a row, of gradients or losses, end
         /// the run with an error, not counting those after which the scale falls.
@@ -31,11 +31,6 @@ rows! {
         global_norm_spike_threshold: f64 = Numbers.default(1.0).within(ABOVE_ZERO)
             .example("0.5\nuse_skip_data_by_global_norm: True"),
     }
-    others [
-        ignored("enable_check_overflow enable_global_norm", "always on here"),
-        refused("type", Passes::Words("MFTrainOneStepCell"), "write `type: MFTrainOneStepCell`"),
-        refused("sens", Passes::UpToOne, "write `scale_sense: 1.0` instead"),
-    ]
 }
 
 /// Reads the section.

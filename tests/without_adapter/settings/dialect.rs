@@ -61,15 +61,15 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
             "runner_config.gradient_accumulation_steps: `4` does not count beside pipeline stages, as in MindFormers",
             "runner_config.gradient_accumulation_steps: 32 keeps the 96 windows of a step (parallel_config.micro_batch_num 8 x \
              parallel_config.data_parallel 2 x micro_batch_interleave_num 2)",
-            "without meaning here and ignored: processor, eval_callbacks, filepath_prefix, autotune_per_step, \
-             profile_start_step, profile_stop_step, profile_memory, layer_decay, lr_scale_factor, remote_save_url, metric, \
-             model.model_config.{batch_size, bos_token_id, eos_token_id, repetition_penalty, max_decode_length, top_k, top_p}, \
-             moe_config.{capacity_factor, aux_loss_factor, num_experts_chosen}, trainer.model_name, runner_config.{sink_mode, sink_size}, \
-             train_dataset.{num_parallel_workers, batch_size, prefetch_size}, callbacks.ObsMonitor, \
-             context.{device_target, max_call_depth}, parallel_config.{optimizer_shard, vocab_emb_dp, \
-             gradient_aggregation_group, use_seq_parallel}, parallel.{full_batch, search_mode, strategy_ckpt_config, \
-             enable_parallel_optimizer}, parallel.parallel_optimizer_config.parallel_optimizer_threshold, \
-             parallel.pipeline_config.pipeline_scheduler",
+            "without meaning here and ignored: parallel.{full_batch, search_mode, enable_parallel_optimizer, \
+             strategy_ckpt_config}, parallel.parallel_optimizer_config.parallel_optimizer_threshold, \
+             parallel.pipeline_config.pipeline_scheduler, parallel_config.{use_seq_parallel, optimizer_shard, vocab_emb_dp, \
+             gradient_aggregation_group}, trainer.model_name, runner_config.{sink_mode, sink_size}, \
+             train_dataset.{num_parallel_workers, batch_size, prefetch_size}, metric, processor, eval_callbacks, filepath_prefix, \
+             autotune_per_step, profile_start_step, profile_stop_step, profile_memory, layer_decay, lr_scale_factor, \
+             remote_save_url, moe_config.{capacity_factor, aux_loss_factor, num_experts_chosen}, callbacks.ObsMonitor, \
+             context.{device_target, max_call_depth}, model.model_config.{batch_size, bos_token_id, eos_token_id, \
+             repetition_penalty, max_decode_length, top_k, top_p}",
         ]
     );
     assert!(config.data_faults.is_empty());

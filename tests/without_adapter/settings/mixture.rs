@@ -102,7 +102,7 @@ fn one_expert_is_a_dense_model() {
     let (plan, notices) =
         accepted("expert_num: 1, use_gmm: True, num_experts_chosen: 1", "z_loss_factor: 0.1");
     assert_eq!(plan.model.mixture, None);
-    let ignored = "without meaning here and ignored: moe_config.{use_gmm, num_experts_chosen}, model.model_config.z_loss_factor";
+    let ignored = "without meaning here and ignored: model.model_config.z_loss_factor, moe_config.{use_gmm, num_experts_chosen}";
     assert_eq!(notices, [ABSENT, ignored]);
 }
 

@@ -155,7 +155,7 @@ fn callbacks_are_held_against_the_model() {
         callback("callbacks", &right.replace("1.5", "7")).replace("capacity_factor: 1.5", "use_gmm: True");
     let (plan, notices) = resolve(&grouped, &[]).unwrap();
     assert!(plan.settings.moe.as_ref().unwrap().callback_moe_droprate);
-    let idle = "callbacks: MoEDropRateCallback shows rates of 0, as no token is dropped";
+    let idle = "callbacks.MoEDropRateCallback: shows rates of 0, as no token is dropped";
     assert_eq!(notices.iter().filter(|notice| *notice == idle).count(), 1, "{notices:?}");
     let twice = model.replace("callbacks:\n", "callback: []\ncallbacks:\n");
     assert!(message(&twice, &[]).contains("another name of `callback`"));

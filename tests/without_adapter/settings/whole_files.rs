@@ -65,9 +65,8 @@ fn a_file_of_the_original() {
             "runner_config.gradient_accumulation_steps: 32 keeps the 192 windows of a step (parallel_config.micro_batch_num 4 \
              x parallel_config.data_parallel 8)",
             "model.model_config.param_init_type: float32 here, which is more precise",
-            "without meaning here and ignored: moe_config.capacity_factor, trainer.model_name, \
-             runner_config.{sink_mode, sink_size}, train_dataset.input_columns, \
-             callbacks.ObsMonitor, context.device_target",
+            "without meaning here and ignored: trainer.model_name, runner_config.{sink_mode, sink_size}, \
+             train_dataset.input_columns, moe_config.capacity_factor, callbacks.ObsMonitor, context.device_target",
         ]
     );
 }

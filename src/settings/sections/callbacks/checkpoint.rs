@@ -9,7 +9,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `CheckpointMonitor`: when checkpoints are written. Without it only the last step's is. `meta.json` beside them names the newest.
-    pub struct CheckpointMonitor {
+    pub struct CheckpointMonitor in "callbacks.CheckpointMonitor" {
         /// Steps between checkpoints. 0: `save_checkpoint_seconds` decides.
         save_checkpoint_steps: u64 = Host.default(1),
         /// Seconds between checkpoints, where `save_checkpoint_steps` is 0: one is written after the first step beyond them.
@@ -21,16 +21,7 @@ rows! {
         /// What the names of checkpoints begin with, `PREFIX-step_NNNNNNN`; those of `CKP` are just `step_NNNNNNN`.
         prefix: String = Host.default(NO_PREFIX.to_string()).read_by(prefix).example("llama"),
     }
-    others [
-        sections("type"),
-        ignored(
-            "integrated_save async_save save_network_params remove_redundancy exception_save",
-            "about MindFormers' files and its threads",
-        ),
-        differs("checkpoint_format", Passes::Words("safetensors"), "always safetensors"),
-        refused("save_trainable_params", Passes::Off, "write `False`: checkpoints hold all weights"),
-        refused("directory", Passes::Off, "set output_dir"),
-    ]
+    sections "type"
 }
 
 /// MindFormers' default.

@@ -13,7 +13,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `data_loader` of a data set: the source of its tokens.
-    pub struct Loader {
+    pub struct Loader in "train_dataset.data_loader" {
         /// The source: text files, JSON lines, files of token ids, Megatron's `.bin` and `.idx`, MindSpore's MindRecord files, or the Rust sources of
         /// this program's dependencies in the local cargo registry. Or records that become samples, in JSON lines, JSON
         /// arrays or Parquet: prompts and answers (ADGen), Alpaca's or ready token ids (HF), or conversations (SFT,
@@ -66,23 +66,7 @@ rows! {
         /// Whether windows are dealt in a new random order every epoch.
         shuffle: bool = Numbers.default(true),
     }
-    others [
-        sections("config"),
-        ignored(
-            "num_parallel_workers column_names columns_list schema num_shards shard_id shard_equal_rows stage phase \
-                python_multiprocessing padded_sample num_padded create_attention_mask create_compressed_eod_mask \
-                compressed_eod_mask_length use_broadcast_data adaptor_config load_func tokenizer max_length file_format",
-            "about MindSpore's data pipeline, or of loaders that are not built",
-        ),
-        refused("num_samples", Passes::Off, "set runner_config.stop_step, or max_bytes of a loader of text"),
-        refused(
-            "dataset_name",
-            Passes::Words("multi-round-chat multi-round-chat-dyn"),
-            "write `multi-round-chat`, or `HFDataLoader` with the handler `AlpacaInstructDataHandler` for Alpaca's records",
-        ),
-        refused("read_function map_function", Passes::Off, "prepare the data before the run"),
-        refused("datasets_type", Passes::Words("GPTDataset"), "write `datasets_type: GPTDataset`"),
-    ]
+    sections "config"
 }
 
 const MEGATRON: &str = "BlendedMegatronDatasetDataLoader";
@@ -141,7 +125,7 @@ pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Lo
     let loader_path = format!("{path}.data_loader");
     let kind = find_type(source, path, &format!("{loader_path}.type"))?;
     let table = Loader::table();
-    let reader = Reader::open(source, &loader_path, &[&table]).of_type(kind.word());
+    let reader = Reader::open(source, &loader_path, &[Loader::PATH]).of_type(kind.word());
     for row in reader.foreign(&table) {
         // A folder that a flag of the launcher names does no harm.
         if kind == LoaderType::CargoRegistry && row.key == "dataset_dir" {

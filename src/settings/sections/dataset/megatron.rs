@@ -7,7 +7,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `data_loader.config` of `BlendedMegatronDatasetDataLoader`.
-    pub struct Megatron {
+    pub struct Megatron in "train_dataset.data_loader.config" {
         /// Weights and paths in turns, or one path: those of a `.bin` and an `.idx` file without these endings.
         data_path: Paths = Numbers.optional().read_by(read_blend).example("[0.3, ./a, 0.7, ./b]"),
         /// Shares of the documents to train, evaluate and test on; only their proportions matter.
@@ -31,17 +31,6 @@ rows! {
         /// Whether the token that ends a document is no target of the loss.
         eod_mask_loss: bool = Numbers.default(false),
     }
-    others [
-        ignored(
-            "num_dataset_builder_threads path_to_cache mmap_bin_files eod_pad_length create_attention_mask tokenizer",
-            "about how MindFormers reads the files, which are mapped into memory here",
-        ),
-        refused(
-            "add_extra_token_to_sequence",
-            Passes::On,
-            "write `True`: the target of a sample's last token is the token after it",
-        ),
-    ]
 }
 
 impl Loader {

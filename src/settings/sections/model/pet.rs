@@ -10,7 +10,7 @@ rows! {
     /// `model.model_config.pet_config`: low-rank adapters (LoRA; Hu et al., 2021). A linear layer that has one computes
     /// x Wᵀ + lora_alpha / lora_rank · (x Aᵀ) Bᵀ, and only A and B train. Checkpoints hold them as PEFT does, in
     /// `adapter_model.safetensors`, beside the model that they adapt.
-    pub struct Pet {
+    pub struct Pet in "model.model_config.pet_config" {
         /// The kind of adapters: `lora`.
         kind "pet_type": PetType = Shape.required().read_by(|reader, key| reader.kind(key, OTHER_KINDS)),
         /// Rows of A and columns of B.
@@ -38,11 +38,6 @@ rows! {
         /// Whether adapters may train on a model of random weights, as where `load_checkpoint` names none: to try something out.
         random_base: bool = Host.default(false),
     }
-    others [
-        refused("lora_b_init", Passes::Words("zero zeros"), "write `lora_b_init: zeros`"),
-        differs("param_init_type", Passes::Words("float32"), "A and B are updated in float32"),
-        differs("compute_dtype", Passes::Never, "A and B are read as `model.model_config.compute_dtype` says"),
-    ]
 }
 
 words! {
@@ -138,7 +133,7 @@ fn read_at(source: &Source, path: &str) -> Pet {
         source.fault(&kind, format!("`{word}` is not built yet; write {}", PetType::Lora.word()));
         return Pet::default();
     }
-    let section = Reader::open(source, path, &[&Pet::table()]);
+    let section = Reader::open(source, path, &[Pet::PATH]);
     let mut pet = Pet::read(&section);
     if pet.target_modules.is_empty() {
         pet.target_modules.extend(default_targets(source).map(str::to_string));

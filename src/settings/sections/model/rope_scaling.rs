@@ -5,7 +5,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `model.model_config.rope_scaling`, and the parameters of `extend_method` in `scaling_factor`.
-    pub struct Scaling {
+    pub struct Scaling in "model.model_config.rope_scaling" {
         /// The method; in older files `type`.
         kind "rope_type": Method = Numbers.optional().example("ntk"),
         /// Positions (`linear`), the base (`ntk`) or wavelengths (`yarn`, `llama3`: from 1) are stretched by this.
@@ -26,7 +26,7 @@ rows! {
         /// Pairs whose wavelength is below `original_max_position_embeddings / high_freq_factor` are kept.
         high_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("8.0"),
     }
-    others [sections("type")]
+    sections "type"
 }
 
 words! {
@@ -125,7 +125,7 @@ pub(super) fn read_parameters(
 ) -> Option<Scaling> {
     let table = Scaling::table();
     let path = reader.path(key);
-    let section = Reader::open(reader.source, &path, &[&table]).of_type(method.word());
+    let section = Reader::open(reader.source, &path, &[Scaling::PATH]).of_type(method.word());
     let mut wrong: Vec<&str> = section.foreign(&table).iter().map(|row| row.key).collect();
     if key == "scaling_factor" {
         wrong.extend(["rope_type", "type"].into_iter().filter(|key| section.has(key)));

@@ -3,7 +3,7 @@
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::ModelType;
-use super::{GPT2, LLAMA, words};
+use super::{GPT2, LLAMA, PATH, words};
 use crate::element::Element;
 use crate::model::config::Activation;
 use crate::settings::engine::*;
@@ -11,7 +11,7 @@ use crate::settings::sections::recompute::Offset;
 
 rows! {
     /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.
-    pub struct Model {
+    pub struct Model in PATH {
         /// The type of the model, which goes with `model.arch.type`.
         kind "type": ModelType = Shape.default(ModelType::default()).read_by(words::read).example("GPT2Config"),
         /// Number of different tokens (V).
@@ -152,66 +152,6 @@ rows! {
         /// As in `parallel_config`.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
-    others [
-        ignored(
-            "bos_token_id eos_token_id eos_token pad_token batch_size repetition_penalty max_decode_length max_length max_new_tokens top_k \
-                top_p do_sample temperature is_dynamic is_flexible_shape block_size num_blocks use_paged_attention \
-                use_past_shard use_kvcache_op use_cache",
-            "about generation; `gristmill generate` takes flags",
-        ),
-        ignored(
-            "compute_in_2d fine_grain_interleave use_seq_parallel seq_parallel lm_head_dp",
-            "about matrices that ranks share, which is not built",
-        ),
-        ignored("use_ring_attention", "about sequences that ranks share, which is not built"),
-        ignored("num_layers_of_each_stage", "about pipelines, which are not built"),
-        ignored("parallel_optimizer", "`parallel.enable_parallel_optimizer` shares out the optimizer"),
-        ignored("micro_batch_interleave_num", "counts at the top level"),
-        ignored("input_sliced_sig", "a loader knows whether its targets are shifted"),
-        ignored(
-            "qkv_concat ffn_concat use_attn_mask_compression use_prompt_flash_attention use_incre_flash_attention \
-                use_rope_slice use_contiguous_weight_layout_attention use_interleaved_weight_layout_mlp \
-                is_sample_acceleration fp32_residual_connection mlp_concat fused_rms_norm is_npu_acceleration \
-                use_contiguous_weight_layout use_attention_mask mask_type input_layout sparse_mode rotary_cos_format \
-                persist_layer_norm memory_efficient_layer_norm masked_softmax_fusion bias_activation_fusion \
-                bias_dropout_fusion moe_router_fusion attention_softmax_in_fp32",
-            "about MindFormers' kernels and the layout of its weights",
-        ),
-        ignored(
-            "rotary_emb_base auto_register architectures model_type output_router_logits model_name net_name num_labels \
-                is_encoder_decoder use_select_recompute no_recompute_layers transformers_version \
-                torch_dtype single_checkpoint_name_or_path",
-            "read by other programs, or without effect in MindFormers",
-        ),
-        ignored(
-            "lazy_inline disable_lazy_inline",
-            "about compiling each layer once, which is always so here",
-        ),
-        differs(
-            "use_past",
-            Passes::Off,
-            "training keeps no cache of keys and values; MindFormers sets it to False too",
-        ),
-        refused("window_attn_skip_freq use_mup is_reward_model", Passes::Off, "remove it"),
-        refused(
-            "eod_reset reset_position_ids reset_attention_mask eod_mask_loss",
-            Passes::Off,
-            "write it under train_dataset instead",
-        ),
-        differs("use_flash_attention", Passes::On, "attention never stores its matrix here, whatever this says"),
-        differs("use_fused_rope use_fused_swiglu", Passes::On, "always fused here"),
-        differs("residual_dtype", Passes::Never, "the residual stream is stored as `compute_dtype` says"),
-        differs(
-            "pad_token_id",
-            Passes::Never,
-            "is left out of the loss in rows of MindDataset; other loaders know padding by its place and not by an id",
-        ),
-        differs(
-            "checkpoint_name_or_path",
-            Passes::Off,
-            "names a download of MindFormers and is ignored; weights come from `load_checkpoint`",
-        ),
-    ]
 }
 
 const CHATGLM2: &str = "ChatGLM2Config";

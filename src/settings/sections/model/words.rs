@@ -1,7 +1,7 @@
 //! The words of the `model` section, and what they mean for a type of model.
 
 use super::LLAMA;
-use super::types::{ModelType, OUTSIDE};
+use super::types::ModelType;
 use crate::element::Element;
 use crate::model::config::{Activation, Gelu};
 use crate::settings::engine::*;
@@ -27,24 +27,6 @@ impl Words for Activation {
         ("quick_gelu", Self::Gelu(Gelu::Fast)),
         ("fast_gelu", Self::Gelu(Gelu::Fast)),
     ];
-}
-
-/// The table of `model.arch`.
-pub(crate) fn arch_table() -> Table {
-    let outside = OUTSIDE.iter().map(|(classes, why)| {
-        let classes: Vec<&str> = words(classes).collect();
-        format!(" `{}`: {why}.", classes.join("`, `"))
-    });
-    let about =
-        "`model.arch`: the class of the model, which goes with `model_config.type`. Some classes stay out.";
-    Table::unused(
-        &(about.to_string() + &outside.collect::<String>()),
-        [
-            sections("type"),
-            ignored("auto_register", "names MindFormers' code"),
-            refused("pet", Passes::Off, "write the adapters under `model_config.pet_config`"),
-        ],
-    )
 }
 
 /// The row of `type` only repeats what [`ModelType::find`] found.

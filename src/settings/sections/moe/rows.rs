@@ -1,5 +1,6 @@
 //! The keys of a mixture.
 
+use super::PATH;
 use crate::model::config::GroupScore;
 use crate::settings::engine::*;
 
@@ -7,7 +8,7 @@ rows! {
     /// `moe_config`: the mixture of experts. A model is a mixture where `expert_num` is above 1; with 1, which most files of
     /// MindFormers carry, the other keys are ignored with a notice. The same keys may be written under
     /// `model.model_config`. N: tokens of a micro-batch, E: experts, k: experts that a token visits.
-    pub struct Moe {
+    pub struct Moe in PATH {
         /// Experts of a layer (E), up to 512.
         expert_num: usize = Shape.default(1).within(EXPERTS).example("16"),
         /// Experts that a token visits (k), up to 16.
@@ -104,39 +105,6 @@ rows! {
         /// Type of the router's numbers; float32, whatever is written.
         router_dense_type: Option<RouterType> = Host.optional(),
     }
-    others [
-        ignored(
-            "use_allgather_dispatcher enable_deredundency npu_nums_per_device group_wise_a2a dispatch_global_max_bs",
-            "other ways to the same results of exchanging routed tokens, which go by all-to-all here",
-        ),
-        ignored(
-            "comp_comm_parallel comp_comm_parallel_degree moe_shared_expert_overlap",
-            "what MindFormers computes during an exchange; here whatever does not need its result",
-        ),
-        ignored("ep_extend_tp expert_model_parallel", "about matrices that ranks share, which is not built"),
-        ignored("expert_group_size", "how many tokens MindFormers' first router takes at once; here those of a micro-batch"),
-        ignored(
-            "enable_expert_relocation expert_relocation_initial_iteration expert_relocation_freq",
-            "about moving experts between devices as their load changes; here an expert stays on its rank",
-        ),
-        ignored(
-            "cur_layer moe_module_name max_router_load print_expert_load",
-            "what MindFormers must be told and a mixture here knows",
-        ),
-        differs(
-            "use_fused_ops_topkrouter use_fused_ops_permute",
-            Passes::On,
-            "always fused here",
-        ),
-        differs(
-            "router_aux_loss_coef",
-            Passes::Off,
-            "not read, as in MindFormers; `moe_aux_loss_coeff` or `aux_loss_factors` says what balance counts",
-        ),
-        refused("moe_router_force_expert_balance", Passes::Off, "write `False`"),
-        refused("moe_layer_freq decoder_sparse_step", Passes::UpToOne, "write `first_k_dense_replace`"),
-        refused("mlp_only_layers", Passes::Off, "write `first_k_dense_replace`"),
-    ]
 }
 
 const EXPERTS: Range = Range::new("a whole number from 1 to 512", |n| (1.0..=512.0).contains(&n), 0.0);

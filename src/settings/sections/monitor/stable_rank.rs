@@ -7,7 +7,7 @@ rows! {
     /// `monitor_config.stable_rank_config`: `weight_stable_rank/{parameter}`, ‖W‖_F² / λ, and `weight_eigenvalue/{parameter}`, λ,
     /// of each matrix that trains, where λ is the largest eigenvalue of WᵀW as power iteration finds it: at most the true one, so
     /// that the stable rank is at least the true one (Rudelson and Vershynin, 2007, section 1). A matrix of zeros has none: `nan`.
-    pub struct StableRank {
+    pub struct StableRank in "monitor_config.stable_rank_config" {
         /// Where these numbers go; by default nowhere.
         format: Formats = Host.optional().example("log"),
         /// Steps from one report to the next; the launches are made at these steps alone.
@@ -22,9 +22,6 @@ rows! {
         /// the matrix twice.
         power_iteration_num: u64 = Host.default(5).within(COUNT),
     }
-    others [
-        ignored("do_aggregation", "about matrices of which each device has a part, where here each rank has them whole"),
-    ]
 }
 
 words! {

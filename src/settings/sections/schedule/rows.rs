@@ -4,7 +4,7 @@ use crate::settings::engine::*;
 
 rows! {
     /// `lr_schedule`: the learning rate of every step.
-    pub struct Schedule {
+    pub struct Schedule in "lr_schedule" {
         /// The course of the rate after warm-up.
         kind "type": ScheduleType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)).example("linear"),
         /// The highest rate; by default that of the optimizer.
@@ -54,21 +54,16 @@ rows! {
         /// Every rate of the schedule in `base_lr` is multiplied by this.
         lr_scale: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("LearningRateWiseLayer").example("0.5"),
     }
-    others [
-        refused("auto_register", Passes::Off, "remove it"),
-        ignored("max_lr min_lr num_iters", "of `MegatronLR`, which is not built"),
-    ]
 }
 
 rows! {
     /// `grouped_lr_schedule.grouped`: items with the keys of a schedule for some of the parameters, and these.
-    pub struct GroupKeys {
+    pub struct GroupKeys in "grouped_lr_schedule.grouped" {
         /// Patterns of parameters: regular expressions, found anywhere in a name.
         params: Vec<String> = Numbers.required().example("['embed']"),
         /// Their weight decay; by default the optimizer's.
         weight_decay: Option<f64> = Numbers.optional().within(FROM_ZERO).example("0.01"),
     }
-    others []
 }
 
 const FROM_MINUS_ONE: Range =

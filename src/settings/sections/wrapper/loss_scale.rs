@@ -7,7 +7,7 @@ rows! {
     /// starts at `loss_scale_value`, is divided by `scale_factor` after a step that overflowed, but not below 1, and is
     /// multiplied by it after as many steps without overflow as the window has, but not above 2^64, where MindFormers has no
     /// bound.
-    pub struct LossScale {
+    pub struct LossScale in "runner_wrapper.scale_sense" {
         /// The cell. Under `AdaptiveLossScaleUpdateCell` the window is one of a list from about `min_scale_window` to
         /// `max_scale_window`: every third increase takes the next one; the third decrease without an increase in between takes a
         /// window of one step, from which the list begins again.
@@ -24,7 +24,6 @@ rows! {
         /// About the shortest window, below `max_scale_window`; 20 unless written.
         min_scale_window: Option<u64> = Numbers.optional().within(SIZE).of(ADAPTIVE).example("50"),
     }
-    others []
 }
 
 words! {
@@ -166,7 +165,7 @@ pub(super) fn loss_scale(reader: &Reader<'_>, key: &'static str) -> Option<LossS
 
 fn section(source: &Source, path: &str) -> Option<LossScale> {
     let table = LossScale::table();
-    let reader = Reader::open(source, path, &[&table]);
+    let reader = Reader::open(source, path, &[LossScale::PATH]);
     let Some(kind) = reader.kind::<LossScaleKind>("type", "") else {
         reader.missing("type", LossScaleKind::kind().expected());
         return None;

@@ -9,8 +9,8 @@ use super::engine::{MAX_SIZE, Source};
 use super::sections::parallel::{Distribution, culprit};
 use super::values::Settings;
 
-/// Settles how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
-pub(super) fn settle(settings: &mut Settings, distribution: &Distribution, source: &Source) {
+/// Decides how many micro-batches a rank accumulates, where `as_single` asks for it those of several devices.
+pub(super) fn decide(settings: &mut Settings, distribution: &Distribution, source: &Source) {
     let interleave = settings.run.micro_batch_interleave_num.take().unwrap_or(1);
     let is_single = std::mem::take(&mut settings.run.as_single);
     let is_spread = distribution.layout.world() > 1;

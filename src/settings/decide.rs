@@ -1,0 +1,113 @@
+//! From what the sections say to what counts in a run: after this pass settings do not change.
+
+use super::engine::{MAX_SIZE, Source};
+use super::micro_batches;
+use super::monitor_checks;
+use super::sections::parallel::{Distribution, Sharding};
+use super::values::Settings;
+use crate::element::Element;
+use crate::ranks::Layout;
+
+/// What a run is.
+pub(super) struct Decided {
+    /// Every setting that counts, in one form.
+    pub settings: Settings,
+    /// How the ranks share the work.
+    pub layout: Layout,
+    /// What each of them holds a part of.
+    pub sharding: Sharding,
+    /// Tokens that all ranks together learn from in a step.
+    pub tokens_per_step: usize,
+}
+
+/// Decides what follows from several sections, and leaves out what has no effect.
+pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source: &Source) -> Decided {
+    if source.is_faultless() {
+        check_claims(&settings, source);
+    }
+    micro_batches::decide(&mut settings, distribution, source);
+    let layout = distribution.layout;
+    let gathers_again = &mut settings.recompute.parallel_optimizer_comm_recompute;
+    let sharding = distribution.sharding(*gathers_again, source);
+    *gathers_again |= sharding.gathers_again;
+    settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
+    let tokens_per_step = tokens_per_step(&settings, layout.data, source);
+    decide_outputs(&mut settings);
+    monitor_checks::decide(&mut settings, source);
+    check_stored_weights(&mut settings, source);
+    Decided { settings, layout, sharding, tokens_per_step }
+}
+
+/// Holds what a file repeats of a setting against the setting.
+fn check_claims(settings: &Settings, source: &Source) {
+    let placed = settings.placed();
+    for claim in &source.claims {
+        let (section, key) = claim.native.rsplit_once('.').unwrap_or(("", claim.native));
+        let entries = placed.iter().find(|placed| placed.path == section).map(|placed| &placed.entries);
+        let entry = entries.and_then(|entries| entries.iter().find(|entry| entry.key == key));
+        let actual = entry.and_then(|entry| entry.written.as_ref()).or(claim.absent.as_ref());
+        if let Some(actual) = actual.filter(|actual| **actual != claim.claimed) {
+            let claimed = &claim.claimed;
+            let message = format!("`{key}` is {claimed}, but the model's is {actual}; make them equal");
+            source.fault(&claim.path, message);
+        }
+    }
+}
+
+/// There is a summary exactly where distributions are written, and a monitor of hot experts where there are any. Folders are those
+/// of the run unless others are named.
+fn decide_outputs(settings: &mut Settings) {
+    let folder = settings.run.folder();
+    let Settings { callbacks, moe, tensorboard, .. } = settings;
+    let shows_distribution = moe.as_ref().is_some_and(|moe| moe.save_token_distribution);
+    callbacks.summary = shows_distribution.then(|| callbacks.summary.take().unwrap_or_default());
+    let summary = callbacks.summary.as_mut().map(|summary| (&mut summary.summary_dir, "summary"));
+    let tensorboard = tensorboard.as_mut().map(|board| (&mut board.tensorboard_dir, "tensorboard"));
+    for (place, name) in [summary, tensorboard].into_iter().flatten() {
+        if place.as_os_str().is_empty() {
+            *place = folder.join(name);
+        }
+    }
+    if moe.as_ref().is_none_or(|moe| !moe.enable_cold_hot_expert) {
+        callbacks.cold_hot = None;
+    }
+}
+
+/// Checks that the keys agree in what type weights are stored, or says that they are float32.
+fn check_stored_weights(settings: &mut Settings, source: &Source) {
+    const ROUNDING: &str = "optimizer.stochastic_rounding";
+    const TYPE: &str = "model.model_config.param_init_type";
+    let wanted = settings.model.param_init_type.take();
+    let is_sound = |key: &str| source.is_sound(key);
+    if !settings.optimizer.stochastic_rounding {
+        match wanted.filter(|_| is_sound(ROUNDING)) {
+            Some(Element::Bf16) => source.note(format!(
+                "{TYPE}: float32 here, which is more precise; `{ROUNDING}: True` stores weights in bfloat16 alone"
+            )),
+            Some(Element::F16) => source.note(format!("{TYPE}: float32 here, which is more precise")),
+            _ => (),
+        }
+        return;
+    }
+    if settings.model.compute_dtype != Element::Bf16 && is_sound("model.model_config.compute_dtype") {
+        let message = "stores weights in bfloat16, as layers read them; write `model.model_config.compute_dtype: bfloat16`";
+        source.fault(ROUNDING, message);
+    }
+    if wanted.is_some_and(|wanted| wanted != Element::Bf16) {
+        source.fault(TYPE, format!("`{ROUNDING}: True` stores weights in bfloat16; write `bfloat16`"));
+    }
+}
+
+/// Tokens in a step of `data` ranks that share a batch; windows that no buffer holds are a fault.
+fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
+    let (runner, length) = (&settings.runner, settings.model.seq_length);
+    let of_batch = runner.batch_size.saturating_mul(length);
+    let of_rank = of_batch.checked_mul(runner.gradient_accumulation_steps).filter(|_| of_batch <= MAX_SIZE);
+    let tokens = of_rank.and_then(|tokens| tokens.checked_mul(data));
+    let keys = ["runner_config.batch_size", "model.model_config.seq_length"];
+    if tokens.is_none() && keys.iter().all(|path| source.is_sound(path)) {
+        let message = format!("{} windows of {length} tokens are too many; lower it", runner.batch_size);
+        source.fault("runner_config.batch_size", message);
+    }
+    tokens.unwrap_or(0)
+}
