@@ -1,6 +1,6 @@
 //! The sections of a run, each filled.
 
-use super::engine::{Placed, Section, Source, decisions, to_json, write};
+use super::engine::{Placed, Section, Source, decisions, forms_of, to_json, write};
 use super::sections::callbacks::{self, Callbacks};
 use super::sections::context::Context;
 use super::sections::dataset::{self, Dataset};
@@ -179,6 +179,8 @@ pub fn default_decision(path: &str) -> Option<Value> {
     // Groups and the default of `grouped_lr_schedule` have the keys of a schedule.
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     let section = if section.starts_with("grouped_lr_schedule") { "lr_schedule" } else { section };
-    let (_, table) = tables().iter().find(|(known, _)| *known == section)?;
-    table.row(key)?.default.as_ref().map(to_json)
+    let of_section =
+        tables().iter().filter(|(known, _)| *known == section || forms_of(known) == Some(section));
+    let row = of_section.filter_map(|(_, table)| table.row(key)).next()?;
+    row.default.as_ref().map(to_json)
 }

@@ -1,25 +1,28 @@
 //! Files of MindSpore Transformers (MindFormers), and the names of Megatron and Hugging Face that they may use.
 
 mod callbacks;
+mod model;
 mod names;
 mod places;
+mod rope;
 mod unused;
 
 pub(crate) use names::NAMES;
 
-use crate::settings::engine::{Other, Source, Table};
+use crate::settings::engine::{Other, Section, Source, Table};
 
 /// Puts what `source` says in MindFormers' words where this program's keys are.
 pub(crate) fn translate(source: &mut Source) {
     names::unify(source);
     places::gather(source);
     callbacks::translate(source);
+    model::translate(source);
     unused::check(source);
 }
 
 /// The sections that only MindFormers has, by dotted path.
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
-    callbacks::tables().into_iter().chain(unused::tables()).collect()
+    [model::ModelForms::documented()].into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }
 
 /// The keys of the section at `path` that are known and not used.

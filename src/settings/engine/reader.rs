@@ -22,7 +22,8 @@ impl<'a> Reader<'a> {
     /// Opens the section at `path`, whose keys are those of the tables of these names; an absent section is empty. Reports keys that are
     /// unknown or not built yet.
     pub fn open(source: &'a Source, path: &str, tables: &[&str]) -> Self {
-        let tables: Vec<&Table> = tables.iter().map(|name| source.table(name)).collect();
+        let forms = tables.iter().filter_map(|name| source.forms(name));
+        let tables: Vec<&Table> = tables.iter().map(|name| source.table(name)).chain(forms).collect();
         let mut reader = Self::empty(source, path);
         let entries: &[_] = match source.node(path) {
             Some(Node::Map(entries)) => entries,
@@ -35,6 +36,15 @@ impl<'a> Reader<'a> {
         reader.entries = entries;
         entries.iter().for_each(|(key, node)| reader.check(key, node, &tables));
         reader
+    }
+
+    /// The section at `path`, of which some keys are read that other readers need not know.
+    pub fn unchecked(source: &'a Source, path: &str) -> Self {
+        let entries: &[_] = match source.node(path) {
+            Some(Node::Map(entries)) => entries,
+            _ => &[],
+        };
+        Self { entries, ..Self::empty(source, path) }
     }
 
     /// A section of which nothing is read.

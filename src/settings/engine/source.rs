@@ -21,6 +21,11 @@ use super::table::Table;
 use crate::error::Error;
 use std::cell::RefCell;
 
+/// The section whose keys have other forms in `table`, the path of a table.
+pub(crate) fn forms_of(table: &str) -> Option<&str> {
+    table.strip_suffix(" (other forms)")
+}
+
 /// A document and everything said about it. Reading never stops at a fault: it is noted, the key takes its default, and what
 /// depends on a faulty key is not checked ([`Source::is_sound`]).
 pub(crate) struct Source {
@@ -64,6 +69,11 @@ impl Source {
     pub fn table(&self, path: &str) -> &'static Table {
         let found = self.tables.iter().find(|(known, _)| *known == path);
         found.map(|(_, table)| table).expect("every section is in the list of tables")
+    }
+
+    /// The table of other forms of the keys that are documented at `path`, which are translated before the section is read.
+    pub fn forms(&self, path: &str) -> Option<&'static Table> {
+        self.tables.iter().find(|(known, _)| forms_of(known) == Some(path)).map(|(_, table)| table)
     }
 
     /// The text at `path`, if there is one that is not "none".

@@ -1,7 +1,6 @@
 //! `model.model_config`: the shape of the model.
 
 mod biases;
-mod extend;
 mod fill;
 mod latent;
 mod pet;
@@ -14,18 +13,20 @@ pub(crate) use fill::rotary_dim;
 pub(crate) use pet::path_of as pet_path;
 pub use pet::{Pet, PetType};
 pub use rope_scaling::Scaling;
+pub(crate) use rope_scaling::{Method as ScalingMethod, keys_of as scaling_keys, takes as scaling_takes};
 pub use rows::Model;
 pub use types::ModelType;
 pub(crate) use types::OUTSIDE;
 use types::TYPES;
 pub(crate) use words::PATH;
 
-use crate::element::Element;
 use crate::settings::engine::*;
 
 /// The types whose rows all others share: those with gated layers and without positions added to the embedding, and the others.
 pub(crate) const LLAMA: &str = "LlamaConfig";
 pub(crate) const GPT2: &str = "GPT2Config";
+/// A type with keys of its own.
+pub(crate) const CHATGLM2: &str = "ChatGLM2Config";
 /// The types with latent attention.
 pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";
@@ -76,29 +77,13 @@ pub(crate) fn read(source: &Source) -> Model {
     if model.pet_config.is_none() {
         pet::note_absence(source);
     }
-    note_types(&mut model, &reader);
     (kind.entry().prepare)(&mut model, &reader);
     fill::fill(&mut model, &reader);
     model
 }
 
-/// Says of types that are not followed what is done instead.
-fn note_types(model: &mut Model, reader: &Reader<'_>) {
-    let types = [
-        ("embedding_init_type", model.embedding_init_type.take()),
-        ("softmax_compute_type", model.softmax_compute_type.take()),
-        ("layernorm_compute_type", model.layernorm_compute_type.take()),
-        ("rotary_dtype", model.rotary_dtype.take()),
-    ];
-    for (key, _) in
-        types.into_iter().filter(|(_, wanted)| wanted.is_some_and(|wanted| wanted != Element::F32))
-    {
-        reader.note(key, "float32 here, which is more precise");
-    }
-}
-
 /// Whether the shape is in another folder, which the top level reports.
-fn is_elsewhere(source: &Source) -> bool {
+pub(crate) fn is_elsewhere(source: &Source) -> bool {
     source.node("pretrained_model_dir").is_some_and(|node| !node.is_off())
 }
 

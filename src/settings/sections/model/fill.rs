@@ -1,7 +1,7 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
 use super::rows::Model;
-use super::{GPT2, LLAMA, biases, extend};
+use super::{GPT2, LLAMA, biases, rope_scaling};
 use crate::model::config::{Activation, Gelu};
 use crate::settings::engine::*;
 
@@ -15,8 +15,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     }
     fill_feed_forward(model, reader);
     fill_positions(model, reader);
-    fill_window(model, reader);
-    fill_ties(model, reader);
+    model.tie_word_embeddings.get_or_insert(model.kind.is(GPT2));
     fill_multi_token(model, reader);
     if model.ignore_token_id < 0 {
         model.ignore_token_id = -100; // any negative id is no token
@@ -81,8 +80,8 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
         reader.require(&["rotary_percent"], dim > 0 && dim.is_multiple_of(2), message);
     }
     let length = model.max_position_embedding.unwrap_or(model.seq_length).max(model.seq_length);
-    if reader.are_sound(&["seq_length", "max_position_embedding"]) {
-        extend::fill(model, reader, length, theta);
+    if reader.are_sound(&["seq_length", "max_position_embedding", "rope_scaling"]) {
+        rope_scaling::check(&model.rope_scaling, reader, length, theta);
     }
 }
 
@@ -125,29 +124,6 @@ fn fill_positions(model: &mut Model, reader: &Reader<'_>) {
     let keys = ["max_position_embedding", "seq_length"];
     reader.require(&keys, rows >= length || kind.is(LLAMA), message);
     model.max_position_embedding = Some(rows.max(length));
-}
-
-/// One form of the window remains: Hugging Face's, in tokens.
-fn fill_window(model: &mut Model, reader: &Reader<'_>) {
-    let is_used = model.use_sliding_window.take().unwrap_or(true);
-    let sides = std::mem::take(&mut model.window_size);
-    if !sides.is_empty() && model.sliding_window.is_some() {
-        reader.fault("window_size", "given beside `sliding_window`; keep one form");
-    }
-    if let [left, _] = sides[..] {
-        model.sliding_window = (left >= 0.0).then_some((left as u64).saturating_add(1));
-    }
-    model.sliding_window = model.sliding_window.filter(|_| is_used);
-}
-
-fn fill_ties(model: &mut Model, reader: &Reader<'_>) {
-    let untied = model.untie_embeddings_and_output_weights.take();
-    if untied.is_some() && untied == model.tie_word_embeddings {
-        let message = "contradicts `tie_word_embeddings`; keep one of them";
-        reader.fault("untie_embeddings_and_output_weights", message);
-    }
-    let tied = model.tie_word_embeddings.or(untied.map(|untied| !untied));
-    model.tie_word_embeddings = Some(tied.unwrap_or(model.kind.is(GPT2)));
 }
 
 fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {

@@ -45,13 +45,8 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
             "not built yet (found `False`): latent vectors are always normalised; write `True`",
         );
     }
-    let biases = [
-        ("qkv_has_bias", model.qkv_has_bias),
-        ("has_bias", model.has_bias),
-        ("add_bias_linear", model.add_bias_linear),
-    ];
-    for (key, _) in biases.into_iter().filter(|(_, has_bias)| *has_bias == Some(true)) {
-        reader.fault(key, "not built yet with latent attention (found `True`); write `False`");
+    if model.qkv_has_bias == Some(true) {
+        reader.fault("qkv_has_bias", "not built yet with latent attention (found `True`); write `False`");
     }
     if model.multi_latent_attention.take() == Some(false) {
         let message = format!(

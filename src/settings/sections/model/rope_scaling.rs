@@ -1,10 +1,10 @@
-//! `rope_scaling`, or `extend_method` with `scaling_factor`: how rotary frequencies are stretched.
+//! `rope_scaling`: how rotary frequencies are stretched.
 
 use crate::model::config::{Llama3, RopeScaling, Yarn};
 use crate::settings::engine::*;
 
 rows! {
-    /// `model.model_config.rope_scaling`, and the parameters of `extend_method` in `scaling_factor`.
+    /// `model.model_config.rope_scaling`: how rotary frequencies are stretched.
     pub struct Scaling in "model.model_config.rope_scaling" {
         /// The method; in older files `type`.
         kind "rope_type": Method = Numbers.optional().example("ntk"),
@@ -117,19 +117,11 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
 }
 
 /// The parameters in the section `key` that `method`, written `word`, takes; faults for others.
-pub(super) fn read_parameters(
-    reader: &Reader<'_>,
-    key: &'static str,
-    method: Method,
-    word: &str,
-) -> Option<Scaling> {
+fn read_parameters(reader: &Reader<'_>, key: &'static str, method: Method, word: &str) -> Option<Scaling> {
     let table = Scaling::table();
     let path = reader.path(key);
     let section = Reader::open(reader.source, &path, &[Scaling::PATH]).of_type(method.word());
-    let mut wrong: Vec<&str> = section.foreign(&table).iter().map(|row| row.key).collect();
-    if key == "scaling_factor" {
-        wrong.extend(["rope_type", "type"].into_iter().filter(|key| section.has(key)));
-    }
+    let wrong: Vec<&str> = section.foreign(&table).iter().map(|row| row.key).collect();
     for key in wrong {
         section.fault(key, format!("unknown key; {}", takes(method, word)));
     }
@@ -138,12 +130,7 @@ pub(super) fn read_parameters(
 }
 
 /// Reports the first parameter that is absent though the method takes it.
-pub(super) fn require_all(
-    reader: &Reader<'_>,
-    key: &str,
-    parameters: Scaling,
-    word: &str,
-) -> Option<Scaling> {
+fn require_all(reader: &Reader<'_>, key: &str, parameters: Scaling, word: &str) -> Option<Scaling> {
     let (kind, entries) = (parameters.kind, parameters.entries());
     let keys = keys_of(kind);
     let absent = entries.iter().find(|entry| keys.contains(&entry.key) && entry.written.is_none());
@@ -153,18 +140,62 @@ pub(super) fn require_all(
     absent.is_none().then_some(parameters)
 }
 
-fn keys_of(method: Method) -> Vec<&'static str> {
+pub(crate) fn keys_of(method: Method) -> Vec<&'static str> {
     let table = Scaling::table();
     let rows = table.rows.iter().filter(|row| row.types.contains(&method.word()));
     rows.map(|row| row.key).collect()
 }
 
-pub(super) fn takes(method: Method, word: &str) -> String {
+pub(crate) fn takes(method: Method, word: &str) -> String {
     let keys = keys_of(method);
     let word = if method == Method::Yarn { "YARN" } else { word };
     if keys.is_empty() {
         format!("{word} takes no other key")
     } else {
         format!("{word} takes {}", keys.join(", "))
+    }
+}
+
+/// Checks a scaling against a model whose longest position is `length` and whose base is `theta`.
+pub(super) fn check(parameters: &Scaling, reader: &Reader<'_>, length: usize, theta: f64) {
+    let fault = |key: &str, message: String| {
+        reader.source.fault(&join(&reader.path("rope_scaling"), key), message);
+    };
+    let original = parameters.original_max_position_embeddings.unwrap_or(0.0);
+    match parameters.kind {
+        Method::Yarn => {
+            if theta <= 1.0 {
+                reader.fault("theta", format!("YARN needs a base above 1, found `{theta}`"));
+            }
+            if let (Some(fast), Some(slow)) = (parameters.beta_fast, parameters.beta_slow)
+                && fast < slow
+            {
+                fault("beta_fast", format!("is below beta_slow, {slow}; exchange the two"));
+            }
+        }
+        Method::Llama3 => {
+            if let Some(factor) = parameters.factor.filter(|factor| *factor < 1.0) {
+                fault("factor", format!("expected a number from 1, found `{factor}`"));
+            }
+            if original >= length as f64 {
+                let message = format!(
+                    "is not below the longest position, {length}; lower it or raise max_position_embeddings"
+                );
+                fault("original_max_position_embeddings", message);
+            }
+            if let (Some(low), Some(high)) = (parameters.low_freq_factor, parameters.high_freq_factor)
+                && high <= low
+            {
+                fault("high_freq_factor", format!("is not above low_freq_factor, {low}; raise it"));
+            }
+        }
+        Method::DynamicNtk if original > length as f64 => {
+            let message = format!(
+                "{original} is above the longest position, {length}: nothing is extended; lower it or write \
+                 `extend_method: None`"
+            );
+            fault("original_max_position_embeddings", message);
+        }
+        _ => {}
     }
 }

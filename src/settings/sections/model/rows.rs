@@ -24,8 +24,6 @@ rows! {
         num_heads: usize = Shape.required().within(SIZE).example("2"),
         /// Key and value heads; by default as many as query heads.
         n_kv_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("2"),
-        /// `False` gives each query head a key and value head of its own.
-        multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
         /// Width of a head; `hidden_size / num_heads` by default.
         head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
         /// Megatron's name of `head_dim`. In most types of MindFormers it has no effect, so it may only repeat the width; in
@@ -52,24 +50,10 @@ rows! {
         rms_norm_eps: f64 = Numbers.default(1e-5).within(ABOVE_ZERO),
         /// Base of the rotary frequencies; 10000 by default.
         theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
-        /// Factor of `theta`.
-        rope_ratio: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(CHATGLM2).example("500"),
-        /// How rotary frequencies are stretched: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or `LLAMA3`, with
-        /// `scaling_factor` or `pretrain_seqlen`.
-        extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
-        /// Megatron's name of `extend_method`, where `rope` is none; GPT-2's positions are `learned_absolute`.
-        position_embedding_type: Option<String> = Numbers.optional().read_by(words::positions)
-            .example("NTK\nscaling_factor: 2.0"),
-        /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
-        scaling_factor: Option<Node> = Numbers.optional().of(LLAMA)
-            .example("2.0\nextend_method: PI"),
         /// The same as Hugging Face writes it, in a section with `rope_type`: `linear`, `yarn` or `llama3`; here also `ntk`
         /// and `dynamic_ntk`.
         rope_scaling: Scaling = Numbers.optional().of(LLAMA).read_by(rope_scaling::read_dict)
             .example("{rope_type: linear, factor: 4.0}"),
-        /// Length that `DYNAMIC_NTK` starts from; 2048 by default.
-        pretrain_seqlen: Option<u64> = Numbers.optional().within(COUNT).of(LLAMA)
-            .example("16\nextend_method: DYNAMIC_NTK"),
         /// Multi-head latent attention, which the types `DeepseekV2Config` and `DeepseekV3Config` have and no others.
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
         /// Width of the latent vector of the queries. Without it, as with `null`, queries come from the hidden state directly;
@@ -89,8 +73,6 @@ rows! {
         rotary_interleaved: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
         /// Whether the head shares the embedding's weights: False in Llama, True in GPT-2 by default.
         tie_word_embeddings: Option<bool> = Shape.optional().example("True"),
-        /// The opposite of `tie_word_embeddings`.
-        untie_embeddings_and_output_weights: Option<bool> = Shape.optional().example("False"),
         /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM and Qwen by default.
         qkv_has_bias: Option<bool> = Shape.optional().example("True"),
         /// Whether the output projection of attention has a bias: True in GPT-2 and TeleChat by default.
@@ -99,18 +81,10 @@ rows! {
         add_mlp_fc1_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// Whether its last projection has one: True in GPT-2 and TeleChat by default.
         add_mlp_fc2_bias_linear: Option<bool> = Shape.optional().example("True"),
-        /// The default of the first two; True in InternLM.
-        has_bias: Option<bool> = Shape.optional().example("True"),
-        /// The default of all four.
-        add_bias_linear: Option<bool> = Shape.optional().example("True"),
         /// Whether q and k are normalised per head before rotation.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// A token attends to this many tokens, itself and those before it; by default to all of its sequence.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
-        /// `False` switches the window off.
-        use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
-        /// Megatron's form of the window: [left, 0], the tokens before itself that a token attends to; -1: no limit.
-        window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
         /// Share of the attention weights that training drops.
         attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// Share of what each half of a block adds to the residual stream that training drops.
@@ -125,14 +99,6 @@ rows! {
         /// Type of the weights that the optimizer updates. They are float32, and layers read copies in `compute_dtype`,
         /// unless `optimizer.stochastic_rounding` stores them in bfloat16 alone; any other value causes a notice.
         param_init_type: Option<Element> = Host.optional(),
-        /// Type of the initial embedding: float32 here, as of all weights; any other value causes a notice.
-        embedding_init_type: Option<Element> = Host.optional(),
-        /// Type in which softmax is computed: float32 here; any other value causes a notice.
-        softmax_compute_type: Option<Element> = Host.optional(),
-        /// Type in which norms are computed: float32 here; any other value causes a notice.
-        layernorm_compute_type: Option<Element> = Host.optional(),
-        /// Type in which rotations are computed: float32 here; any other value causes a notice.
-        rotary_dtype: Option<Element> = Host.optional(),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
         /// Token that ends documents, for data sets that name none.
@@ -154,22 +120,4 @@ rows! {
     }
 }
 
-const CHATGLM2: &str = "ChatGLM2Config";
 const DEEPSEEK: &str = "DeepseekV3Config DeepseekV2Config";
-
-/// `window_size`: how many tokens a token attends to before and after itself; -1 is no limit.
-fn window(reader: &Reader<'_>, key: &'static str) -> Option<Vec<f64>> {
-    let node = reader.node(key)?;
-    let sides = Vec::<f64>::from_node(node);
-    match sides.as_deref() {
-        // A token never attends to later ones, whatever the right side would allow.
-        Some([-1.0, 0.0 | -1.0]) => sides,
-        Some([left, 0.0]) if *left >= 0.0 && left.fract() == 0.0 => sides,
-        _ => {
-            let found = sides.as_ref().map_or(node.to_string(), |sides| format!("{sides:?}"));
-            let expected = "expected [left, 0], left a whole number from 0 or -1 for no limit";
-            reader.fault(key, format!("{expected}, found {found}"));
-            None
-        }
-    }
-}

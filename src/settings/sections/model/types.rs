@@ -84,7 +84,7 @@ impl ModelType {
     }
 
     /// The words of the types whose rows it reads.
-    pub(super) fn reads(self) -> [&'static str; 2] {
+    pub(crate) fn reads(self) -> [&'static str; 2] {
         [self.0.word, self.0.base]
     }
 
@@ -104,7 +104,7 @@ impl ModelType {
     }
 
     /// The type that `model_config.type` and `arch.type` name, Llama where neither does; `None` after a fault.
-    pub(super) fn find(source: &Source) -> Option<Self> {
+    pub(crate) fn find(source: &Source) -> Option<Self> {
         let class = format!("{PATH}.type");
         if stays_out(source) {
             return None;

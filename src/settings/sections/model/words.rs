@@ -53,22 +53,3 @@ pub(super) fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Optio
         }
     }
 }
-
-/// `position_embedding_type`: how Llama's rotary frequencies are stretched; GPT-2's positions are learned.
-pub(super) fn positions(reader: &Reader<'_>, key: &'static str) -> Option<Option<String>> {
-    let word: String = reader.convert(key, reader.node(key)?)?;
-    let is_llama = reader.kind_is(LLAMA);
-    match (is_llama, word.as_str()) {
-        (true, "rope") | (false, "learned_absolute" | "absolute") => Some(None),
-        (
-            true,
-            "learned_absolute" | "absolute" | "none" | "relative" | "mrope" | "partial_rope" | "alibi",
-        )
-        | (false, _) => {
-            let remedy = if is_llama { "rope" } else { "learned_absolute" };
-            reader.fault(key, format!("not built yet (found `{word}`); write `{key}: {remedy}`"));
-            None
-        }
-        (true, _) => Some(Some(word)),
-    }
-}

@@ -51,18 +51,9 @@ pub(super) const CHATGLM2: TypeEntry = TypeEntry {
 };
 
 fn prepare(model: &mut Model, reader: &Reader<'_>) {
-    if model.head_dim.is_none() {
-        model.head_dim = model.kv_channels.take();
-    }
-    let shares = model.multi_query_attention.take() != Some(false);
-    model.n_kv_heads.get_or_insert(if shares { 2 } else { model.num_heads });
-    // In MindFormers the switch of all biases counts here even where this one is off.
-    let has_biases = model.add_bias_linear == Some(true);
-    model.qkv_has_bias = Some(has_biases || model.qkv_has_bias.unwrap_or(true));
+    model.n_kv_heads.get_or_insert(2);
     model.rotary_percent.get_or_insert(0.5);
     model.rotary_interleaved.get_or_insert(true);
-    let ratio = model.rope_ratio.take().unwrap_or(1.0);
-    model.theta = Some(model.theta.unwrap_or(10_000.0) * ratio);
     if !reader.has("emb_dropout_prob") {
         model.emb_dropout_prob = model.hidden_dropout;
     }

@@ -1,8 +1,7 @@
 //! InternLM and InternLM2.
 
-use super::{Model, TypeEntry, nothing, plain};
+use super::{TypeEntry, nothing, plain};
 use crate::model::config::Family;
-use crate::settings::engine::*;
 
 pub(super) const INTERNLM: TypeEntry = TypeEntry {
     word: "InternLMConfig",
@@ -11,7 +10,7 @@ pub(super) const INTERNLM: TypeEntry = TypeEntry {
     about: "InternLM: a Llama with a bias in all projections of attention (`has_bias`).",
     base: super::LLAMA,
     others: &[],
-    prepare,
+    prepare: plain,
     family: Family::Llama,
     finish: nothing,
 };
@@ -27,7 +26,3 @@ pub(super) const INTERNLM2: TypeEntry = TypeEntry {
     family: Family::Llama,
     finish: nothing,
 };
-
-fn prepare(model: &mut Model, _: &Reader<'_>) {
-    model.has_bias.get_or_insert(true);
-}

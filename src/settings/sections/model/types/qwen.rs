@@ -1,8 +1,7 @@
 //! Qwen, the first version. Qwen1.5 and Qwen2 are of the type LlamaConfig in MindFormers.
 
-use super::{Model, TypeEntry, nothing};
+use super::{TypeEntry, nothing, plain};
 use crate::model::config::Family;
-use crate::settings::engine::*;
 
 pub(super) const QWEN: TypeEntry = TypeEntry {
     word: "QwenConfig",
@@ -12,11 +11,7 @@ pub(super) const QWEN: TypeEntry = TypeEntry {
         MindFormers' files; Qwen's own configuration writes twice that.",
     base: super::LLAMA,
     others: &[],
-    prepare,
+    prepare: plain,
     family: Family::Llama,
     finish: nothing,
 };
-
-fn prepare(model: &mut Model, _: &Reader<'_>) {
-    model.qkv_has_bias.get_or_insert(true);
-}

@@ -26,7 +26,4 @@ fn prepare(model: &mut Model, reader: &Reader<'_>) {
         reader.note("ffn_dim_multiplier", format!("{width} is the width of the feed-forward layer itself"));
         (model.intermediate_size, model.ffn_dim_multiplier) = (Some(width as usize), None);
     }
-    let has_biases = model.add_bias_linear;
-    model.attn_proj_has_bias = model.attn_proj_has_bias.or(has_biases).or(Some(true));
-    model.add_mlp_fc2_bias_linear = model.add_mlp_fc2_bias_linear.or(has_biases).or(Some(true));
 }

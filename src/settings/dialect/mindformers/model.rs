@@ -1,0 +1,183 @@
+//! Other forms of a model's keys: opposites, switches for several keys, and keys that only some classes have.
+
+use super::rope;
+use crate::element::Element;
+use crate::settings::engine::*;
+use crate::settings::sections::model::{CHATGLM2, LLAMA, ModelType, PATH, is_elsewhere};
+
+rows! {
+    /// `model.model_config`: other forms of its keys.
+    pub struct ModelForms in "model.model_config (other forms)" {
+        /// `False` gives each query head a key and value head of its own.
+        multi_query_attention: Option<bool> = Shape.optional().of(CHATGLM2).example("False"),
+        /// Factor of `theta`.
+        rope_ratio: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(CHATGLM2).example("500"),
+        /// How rotary frequencies are stretched, in place of `rope_scaling`: `PI`, `NTK`, `linear`, `DYNAMIC_NTK`, `YARN` or
+        /// `LLAMA3`, with `scaling_factor` or `pretrain_seqlen`.
+        extend_method: Option<String> = Numbers.optional().of(LLAMA).example("NTK\nscaling_factor: 2.0"),
+        /// Megatron's name of `extend_method`, where `rope` is none; GPT-2's positions are `learned_absolute`.
+        position_embedding_type: Option<String> = Numbers.optional().read_by(rope::positions)
+            .example("NTK\nscaling_factor: 2.0"),
+        /// A number for `PI` and `NTK`, a section of parameters for `linear`, `YARN` and `LLAMA3`.
+        scaling_factor: Option<Node> = Numbers.optional().of(LLAMA)
+            .example("2.0\nextend_method: PI"),
+        /// Length that `DYNAMIC_NTK` starts from; 2048 by default.
+        pretrain_seqlen: Option<u64> = Numbers.optional().within(COUNT).of(LLAMA)
+            .example("16\nextend_method: DYNAMIC_NTK"),
+        /// The opposite of `tie_word_embeddings`.
+        untie_embeddings_and_output_weights: Option<bool> = Shape.optional().example("False"),
+        /// The default of `qkv_has_bias` and `attn_proj_has_bias`; True in InternLM.
+        has_bias: Option<bool> = Shape.optional().example("True"),
+        /// The default of these two, of `add_mlp_fc1_bias_linear` and of `add_mlp_fc2_bias_linear`.
+        add_bias_linear: Option<bool> = Shape.optional().example("True"),
+        /// `False` switches `sliding_window` off.
+        use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
+        /// Megatron's form of `sliding_window`: [left, 0], the tokens before itself that a token attends to; -1: no limit.
+        window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
+        /// Type of the initial embedding: float32 here, as of all weights; any other value causes a notice.
+        embedding_init_type: Option<Element> = Host.optional(),
+        /// Type in which softmax is computed: float32 here; any other value causes a notice.
+        softmax_compute_type: Option<Element> = Host.optional(),
+        /// Type in which norms are computed: float32 here; any other value causes a notice.
+        layernorm_compute_type: Option<Element> = Host.optional(),
+        /// Type in which rotations are computed: float32 here; any other value causes a notice.
+        rotary_dtype: Option<Element> = Host.optional(),
+    }
+}
+
+/// Whether the projections to q, k and v, back from attention, into the feed-forward layer and out of it have a bias.
+const BIASES: [&str; 4] =
+    ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
+
+/// Writes each form as the key that is read.
+pub(super) fn translate(source: &mut Source) {
+    let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else { return };
+    let reader = Reader::unchecked(source, PATH).of_types(&kind.reads());
+    for row in reader.foreign(source.table(ModelForms::PATH)) {
+        if reader.asks(row.key) {
+            reader.fault(row.key, format!("has no meaning for `{}`; remove it", kind.word()));
+        }
+    }
+    let forms = ModelForms::read(&reader);
+    note_types(&reader, &forms);
+    tie(source, &forms);
+    add_biases(source, &forms, kind);
+    bound_window(source, &forms);
+    if kind.word() == CHATGLM2 {
+        fit_glm(source, &forms);
+    }
+    if kind.is(LLAMA) {
+        rope::translate(source, &forms);
+    }
+}
+
+fn path(key: &str) -> String {
+    join(PATH, key)
+}
+
+/// Gives `key` a value that follows from `form`, unless it is written.
+fn default_to(source: &mut Source, key: &str, value: impl Into<Node>, form: &str) {
+    if source.node(&path(key)).is_none() {
+        source.document.put(&path(key), value.into(), &path(form));
+    }
+}
+
+/// Says of types that are not followed what is done instead.
+fn note_types(reader: &Reader<'_>, forms: &ModelForms) {
+    let types = [
+        ("embedding_init_type", forms.embedding_init_type),
+        ("softmax_compute_type", forms.softmax_compute_type),
+        ("layernorm_compute_type", forms.layernorm_compute_type),
+        ("rotary_dtype", forms.rotary_dtype),
+    ];
+    for (key, _) in
+        types.into_iter().filter(|(_, wanted)| wanted.is_some_and(|wanted| wanted != Element::F32))
+    {
+        reader.note(key, "float32 here, which is more precise");
+    }
+}
+
+fn tie(source: &mut Source, forms: &ModelForms) {
+    const FORM: &str = "untie_embeddings_and_output_weights";
+    let Some(untied) = forms.untie_embeddings_and_output_weights else { return };
+    if source.node(&path("tie_word_embeddings")).and_then(bool::from_node) == Some(untied) {
+        source.fault(&path(FORM), "contradicts `tie_word_embeddings`; keep one of them");
+    }
+    default_to(source, "tie_word_embeddings", !untied, FORM);
+}
+
+/// Each bias that is not written follows from the class, or else from the wider switches.
+fn add_biases(source: &mut Source, forms: &ModelForms, kind: ModelType) {
+    let ([qkv, output, _, down], all) = (BIASES, forms.add_bias_linear);
+    let of_all = "add_bias_linear";
+    match kind.word() {
+        "QwenConfig" => default_to(source, qkv, true, "type"),
+        // In MindFormers the switch of all biases counts here even where this one is off.
+        CHATGLM2 if all == Some(true) => source.document.put(&path(qkv), true.into(), &path(of_all)),
+        CHATGLM2 => default_to(source, qkv, true, "type"),
+        "TelechatConfig" => {
+            let form = if all.is_some() { of_all } else { "type" };
+            [output, down].into_iter().for_each(|key| default_to(source, key, all.unwrap_or(true), form));
+        }
+        _ => {}
+    }
+    let of_attention = match forms.has_bias {
+        Some(has_bias) => Some((has_bias, "has_bias")),
+        None => (kind.word() == "InternLMConfig").then_some((true, "type")),
+    };
+    for key in BIASES {
+        let wider = of_attention.filter(|_| [qkv, output].contains(&key)).or(all.map(|all| (all, of_all)));
+        if let Some((has_bias, form)) = wider {
+            default_to(source, key, has_bias, form);
+        }
+    }
+}
+
+/// One form of the window remains: Hugging Face's, in tokens.
+fn bound_window(source: &mut Source, forms: &ModelForms) {
+    let key = path("sliding_window");
+    if !forms.window_size.is_empty() && source.node(&key).is_some() {
+        source.fault(&path("window_size"), "given beside `sliding_window`; keep one form");
+    }
+    if let [left, _] = forms.window_size[..]
+        && left >= 0.0
+    {
+        default_to(source, "sliding_window", (left as u64).saturating_add(1), "window_size");
+    }
+    if forms.use_sliding_window == Some(false) {
+        source.document.take(&key);
+    }
+}
+
+/// What ChatGLM has by default, and its own keys.
+fn fit_glm(source: &mut Source, forms: &ModelForms) {
+    let number = |key: &str| source.node(&path(key)).cloned();
+    let (channels, heads, theta) = (number("kv_channels"), number("num_heads"), number("theta"));
+    if let Some(channels) = channels {
+        default_to(source, "head_dim", channels, "kv_channels");
+    }
+    if let (Some(false), Some(heads)) = (forms.multi_query_attention, heads) {
+        default_to(source, "n_kv_heads", heads, "multi_query_attention");
+    }
+    let theta = theta.map_or(Some(10_000.0), |node| f64::from_node(&node));
+    if let (Some(ratio), Some(theta)) = (forms.rope_ratio, theta) {
+        source.document.put(&path("theta"), (theta * ratio).into(), &path("rope_ratio"));
+    }
+}
+
+/// `window_size`: how many tokens a token attends to before and after itself; -1 is no limit.
+fn window(reader: &Reader<'_>, key: &'static str) -> Option<Vec<f64>> {
+    let node = reader.node(key)?;
+    let sides = Vec::<f64>::from_node(node);
+    match sides.as_deref() {
+        // A token never attends to later ones, whatever the right side would allow.
+        Some([-1.0, 0.0 | -1.0]) => sides,
+        Some([left, 0.0]) if *left >= 0.0 && left.fract() == 0.0 => sides,
+        _ => {
+            let found = sides.as_ref().map_or(node.to_string(), |sides| format!("{sides:?}"));
+            let expected = "expected [left, 0], left a whole number from 0 or -1 for no limit";
+            reader.fault(key, format!("{expected}, found {found}"));
+            None
+        }
+    }
+}
