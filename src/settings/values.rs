@@ -77,8 +77,8 @@ impl Settings {
         let path = monitor::STABLE_RANK_PATH;
         let stable_rank = source.node(path).map(|_| StableRank::read_at(source, path));
         let wrapper = wrapper::read(source);
-        let mut optimizer = optimizer::read(source);
-        let (schedule, groups) = schedule::read(source, optimizer.learning_rate);
+        let optimizer = optimizer::read(source);
+        let (schedule, groups) = schedule::read(source);
         let train_dataset = dataset::read(source, "train_dataset");
         let callbacks = callbacks::read(source);
         run::check_evaluation(source, &run);
@@ -92,8 +92,6 @@ impl Settings {
         distribution.fit_experts(moe.as_mut(), source);
         let recompute = recompute::read(source, &model, moe.as_ref(), &distribution);
         (model.offset, model.pp_interleave_num) = (None, None);
-        // Said by the data sets and by the schedule now.
-        (model.eod_token_id, optimizer.learning_rate) = (None, None);
         let train_dataset = train_dataset.unwrap_or_default();
         let settings = Self {
             run,

@@ -1,8 +1,10 @@
 //! Files of MindSpore Transformers (MindFormers), and the names of Megatron and Hugging Face that they may use.
 
 mod callbacks;
+mod dataset;
 mod model;
 mod names;
+mod optimizer;
 mod places;
 mod rope;
 mod unused;
@@ -16,13 +18,20 @@ pub(crate) fn translate(source: &mut Source) {
     names::unify(source);
     places::gather(source);
     callbacks::translate(source);
-    model::translate(source);
+    let model = model::translate(source);
+    dataset::translate(source, &model);
+    optimizer::translate(source);
     unused::check(source);
 }
 
 /// The sections that only MindFormers has, by dotted path.
 pub(crate) fn tables() -> Vec<(&'static str, Table)> {
-    [model::ModelForms::documented()].into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
+    let forms = [
+        model::ModelForms::documented(),
+        dataset::DatasetForms::documented(),
+        optimizer::OptimizerForms::documented(),
+    ];
+    forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
 }
 
 /// The keys of the section at `path` that are known and not used.

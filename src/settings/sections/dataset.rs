@@ -28,8 +28,6 @@ rows! {
         tokenizer: Option<Tokenizer> = Numbers.optional().read_by(tokenizer).example("./tokenizer.json"),
         /// Token that ends each document; a negative number says that there is none.
         eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
-        /// Both of the next two.
-        eod_reset: bool = Numbers.default(false),
         /// Whether positions restart at each document.
         reset_position_ids: bool = Numbers.default(false),
         /// Whether tokens attend only to their own document.
@@ -84,23 +82,11 @@ const TASKS: &str = "CausalLanguageModelDataset KeyWordGenDataset MultiTurnDatas
 /// fault that leaves nothing to check.
 pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let task = format!("{section}_task");
-    let of_task = format!("{task}.dataset_config");
     Reader::open(source, &task, &["train_dataset_task"]);
-    if let (Some(own), Some(other)) = (source.node(section), source.node(&of_task))
-        && own != other
-        && !source.document.is_overridden(section)
-    {
-        source
-            .fault(&of_task, format!("differs from `{section}`; write it once and refer to it by an anchor"));
-    }
     let reader = Reader::open(source, section, &[DatasetKeys::PATH]);
-    let mut keys = DatasetKeys::read(&reader);
+    let keys = DatasetKeys::read(&reader);
     check_task(source, &task, section);
     let (of_loader, loader, megatron) = loader::read(source, section)?;
-    let resets_both = std::mem::take(&mut keys.eod_reset);
-    keys.reset_position_ids |= resets_both;
-    keys.reset_attention_mask |= resets_both;
-    keys.eod_token_id = keys.eod_token_id.filter(|id| *id >= 0).or_else(|| model_eod(source));
     let mut dataset = Dataset { keys, loader, megatron };
     dataset.fill(&reader, &of_loader);
     Some(dataset)
@@ -184,7 +170,7 @@ impl Dataset {
             }
             let keys = &mut self.keys;
             keys.eod_token_id = megatron.eod.take().filter(|id| *id >= 0).or(keys.eod_token_id);
-            keys.seed = megatron.seed.take().or(megatron.random_seed.take()).or(keys.seed);
+            keys.seed = megatron.seed.take().or(keys.seed);
             keys.reset_position_ids |= std::mem::take(&mut megatron.reset_position_ids);
             keys.reset_attention_mask |= std::mem::take(&mut megatron.reset_attention_mask)
                 | std::mem::take(&mut megatron.create_compressed_eod_mask);
@@ -234,11 +220,6 @@ fn check_task(source: &Source, task: &str, dataset: &str) {
     } else if !words(TASKS).any(|task| task == word) {
         source.fault(&path, unknown_type(word, words(TASKS)));
     }
-}
-
-/// MindFormers writes the token that ends documents under `model.model_config`.
-fn model_eod(source: &Source) -> Option<i64> {
-    source.node("model.model_config.eod_token_id").and_then(i64::from_node)
 }
 
 /// The path of a `tokenizer.json`, or a section that names it and the token that ends documents.

@@ -11,10 +11,6 @@ rows! {
         kind "type": OptimizerType = Numbers.optional().read_by(|reader, key| reader.kind(key, PLANNED)),
         /// Decay of the first and the second moment per step.
         betas: Vec<f64> = Numbers.optional().read_by(pair).of(ADAM).example("[0.9, 0.95]"),
-        /// Decay of the first moment, where `betas` is absent: 0.9.
-        beta1: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.8"),
-        /// Decay of the second moment, where `betas` is absent: 0.999.
-        beta2: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.98"),
         /// Added to the root of the second moment; 1e-8 unless written, 1e-6 for `FusedAdamWeightDecay` and
         /// `FP32StateAdamWeightDecay`.
         eps: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(ADAM).example("1e-7"),
@@ -24,8 +20,6 @@ rows! {
         /// update rounds them stochastically, since rounding to nearest would lose small updates. Needs `compute_dtype:
         /// bfloat16`. Moments, routers and gates stay float32.
         stochastic_rounding: bool = Numbers.default(false),
-        /// Learning rate, where the schedule names none.
-        learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.001"),
         /// Decay of the momentum per step; 0.95 unless written, 0 for `SGD`.
         momentum: Option<f64> = Numbers.optional().within(UNIT_BELOW_ONE).of("Muon SGD").example("0.9"),
         /// Whether the update looks one step ahead (Nesterov): True unless written for `Muon`, False for `SGD`.
@@ -47,7 +41,7 @@ const NS_STEPS: Range =
     Range::new("a whole number from 1 to 20", |steps| (1.0..=20.0).contains(&steps), 21.0);
 
 /// The types with the keys of Adam.
-const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
+pub(crate) const ADAM: &str = "AdamW FusedAdamWeightDecay FP32StateAdamWeightDecay AdamWeightDecayX";
 
 words! {
     /// `type`, by what is computed and by the default of `eps`.
@@ -198,15 +192,13 @@ pub(crate) fn read(source: &Source) -> Optimizer {
     let reader = reader.of_type(kind.word());
     let mut optimizer = Optimizer::read(&reader);
     for row in reader.foreign(&table) {
-        let twin = format!("adamw_{}", row.key.replace("beta1", "betas").replace("beta2", "betas"));
+        let twin = format!("adamw_{}", row.key);
         let remedy = match table.row(&twin).filter(|_| kind == OptimizerType::Muon) {
             Some(twin) => format!("Muon has no such key; write `{}`", twin.key),
             None => format!("belongs to `type: {}`; remove it", row.types.join("` or `")),
         };
         reader.fault(row.key, remedy);
     }
-    let is_one_form = !reader.has("betas") || !(reader.has("beta1") || reader.has("beta2"));
-    reader.require(&["betas"], is_one_form, "given beside `beta1` or `beta2`; keep one form");
     if let OptimizerKind::Sgd(sgd) = optimizer.config().kind {
         let fits = !sgd.nesterov || (sgd.momentum > 0.0 && sgd.dampening == 0.0);
         let message = "needs a `momentum` above 0, and no `dampening`";
@@ -240,8 +232,7 @@ impl Optimizer {
                     OptimizerType::AdamWeightDecayX => (1e-8, Correction::WithEps),
                     _ => (1e-8, Correction::Published),
                 };
-                let betas = [self.beta1.unwrap_or(0.9), self.beta2.unwrap_or(0.999)];
-                OptimizerKind::AdamW(adamw(&self.betas, betas, self.eps.unwrap_or(eps), correction))
+                OptimizerKind::AdamW(adamw(&self.betas, [0.9, 0.999], self.eps.unwrap_or(eps), correction))
             }
         };
         let default_decay = if self.kind == OptimizerType::Muon { 0.1 } else { 0.0 };
@@ -255,7 +246,6 @@ impl Optimizer {
         self.weight_decay = Some(config.weight_decay);
         match config.kind {
             OptimizerKind::AdamW(adamw) => {
-                (self.beta1, self.beta2) = (None, None);
                 self.betas = vec![adamw.beta1, adamw.beta2];
                 self.eps = Some(adamw.eps);
                 // With its eps written out it is the same rule under another name.

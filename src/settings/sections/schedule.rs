@@ -19,7 +19,7 @@ pub struct Group {
     pub schedule: Schedule,
 }
 
-const GROUPED: &str = "grouped_lr_schedule";
+pub(crate) const GROUPED: &str = "grouped_lr_schedule";
 
 /// The table of `grouped_lr_schedule` itself.
 pub(crate) fn grouped_table() -> (&'static str, Table) {
@@ -55,18 +55,17 @@ fn place(path: String, schedule: &Schedule) -> Vec<Placed> {
     vec![outer.placed(&path), inner.placed(format!("{path}.base_lr"))]
 }
 
-/// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups. `optimizer_rate` is the
-/// learning rate that the optimizer names.
-pub(crate) fn read(source: &Source, optimizer_rate: Option<f64>) -> (Schedule, Vec<Group>) {
+/// Reads the base schedule, from `lr_schedule` or `grouped_lr_schedule.default`, and the groups.
+pub(crate) fn read(source: &Source) -> (Schedule, Vec<Group>) {
     let section = Reader::open(source, GROUPED, &[GROUPED]);
     if !section.is_written() {
-        return (read_at(source, "lr_schedule", false, optimizer_rate).1, Vec::new());
+        return (read_at(source, "lr_schedule", false).1, Vec::new());
     }
     if source.node("lr_schedule").is_some() {
         source.note("lr_schedule: grouped_lr_schedule is used instead, as in MindFormers");
     }
     let base = if section.has("default") {
-        read_at(source, &format!("{GROUPED}.default"), false, optimizer_rate).1
+        read_at(source, &format!("{GROUPED}.default"), false).1
     } else {
         section.missing("default", "the schedule of all other parameters");
         Schedule::default()
@@ -81,8 +80,7 @@ pub(crate) fn read(source: &Source, optimizer_rate: Option<f64>) -> (Schedule, V
         }
     };
     let groups = (0..count).map(|number| {
-        let (reader, schedule) =
-            read_at(source, &format!("{GROUPED}.grouped.{number}"), true, optimizer_rate);
+        let (reader, schedule) = read_at(source, &format!("{GROUPED}.grouped.{number}"), true);
         let keys = GroupKeys::read(&reader);
         if reader.has("params") && reader.is_sound("params") && keys.params.is_empty() {
             reader.fault("params", "is empty; give patterns of parameter names");
@@ -92,12 +90,7 @@ pub(crate) fn read(source: &Source, optimizer_rate: Option<f64>) -> (Schedule, V
     (base, groups.collect())
 }
 
-fn read_at<'a>(
-    source: &'a Source,
-    path: &str,
-    is_group: bool,
-    optimizer_rate: Option<f64>,
-) -> (Reader<'a>, Schedule) {
+fn read_at<'a>(source: &'a Source, path: &str, is_group: bool) -> (Reader<'a>, Schedule) {
     let tables: &[&str] = if is_group { &[Schedule::PATH, GroupKeys::PATH] } else { &[Schedule::PATH] };
     let reader = Reader::open(source, path, tables);
     let kind = match reader.node("type") {
@@ -109,15 +102,15 @@ fn read_at<'a>(
     let mut schedule = Schedule::read(&reader);
     note_idle(&reader, source.table(Schedule::PATH), kind);
     if kind == ScheduleType::WiseLayer {
-        schedule = read_wise(&reader, schedule, optimizer_rate);
+        schedule = read_wise(&reader, schedule);
     } else {
-        fill::fill(&mut schedule, &reader, optimizer_rate);
+        fill::fill(&mut schedule, &reader);
     }
     (reader, schedule)
 }
 
 /// `base_lr` is a whole schedule, and `lr_scale` multiplies its rates.
-fn read_wise(reader: &Reader<'_>, outer: Schedule, optimizer_rate: Option<f64>) -> Schedule {
+fn read_wise(reader: &Reader<'_>, outer: Schedule) -> Schedule {
     if !matches!(reader.node("base_lr"), Some(Node::Map(_))) {
         reader.fault("base_lr", "expected a section that holds a schedule with its own `type`");
         return outer;
@@ -126,7 +119,7 @@ fn read_wise(reader: &Reader<'_>, outer: Schedule, optimizer_rate: Option<f64>) 
         reader.missing("lr_scale", "a number");
         return outer;
     };
-    let base = read_at(reader.source, &reader.path("base_lr"), false, optimizer_rate).1;
+    let base = read_at(reader.source, &reader.path("base_lr"), false).1;
     Schedule { lr_scale: Some(base.lr_scale.unwrap_or(1.0) * scale), ..base }
 }
 

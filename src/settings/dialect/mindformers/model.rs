@@ -34,6 +34,8 @@ rows! {
         use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
         /// Megatron's form of `sliding_window`: [left, 0], the tokens before itself that a token attends to; -1: no limit.
         window_size: Vec<f64> = Numbers.optional().read_by(window).example("[6, 0]"),
+        /// Token that ends documents, for data sets that name none.
+        eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
         /// Type of the initial embedding: float32 here, as of all weights; any other value causes a notice.
         embedding_init_type: Option<Element> = Host.optional(),
         /// Type in which softmax is computed: float32 here; any other value causes a notice.
@@ -49,9 +51,11 @@ rows! {
 const BIASES: [&str; 4] =
     ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
 
-/// Writes each form as the key that is read.
-pub(super) fn translate(source: &mut Source) {
-    let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else { return };
+/// Writes each form as the key that is read; the forms are returned for other sections that follow from them.
+pub(super) fn translate(source: &mut Source) -> ModelForms {
+    let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
+        return ModelForms::default();
+    };
     let reader = Reader::unchecked(source, PATH).of_types(&kind.reads());
     for row in reader.foreign(source.table(ModelForms::PATH)) {
         if reader.asks(row.key) {
@@ -69,6 +73,7 @@ pub(super) fn translate(source: &mut Source) {
     if kind.is(LLAMA) {
         rope::translate(source, &forms);
     }
+    forms
 }
 
 fn path(key: &str) -> String {

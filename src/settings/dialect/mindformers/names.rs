@@ -1,6 +1,6 @@
 //! Names of one key: those of MindFormers' older files, of Megatron and of Hugging Face.
 
-use crate::settings::engine::{Named, Names, Node, Source, join};
+use crate::settings::engine::{Named, Names, Node, Source, join, words};
 
 const TOP: &str = "";
 const MODEL: &str = "model.model_config";
@@ -9,6 +9,7 @@ const MOE: &str = "moe_config model.model_config";
 const PARALLEL: &str = "parallel_config";
 const PET: &str = "model.model_config.pet_config";
 const SWAP: &str = "swap_config";
+const MEGATRON: &str = "train_dataset.data_loader.config eval_dataset.data_loader.config";
 
 /// Every key that has several names.
 pub(crate) const NAMES: Names = Names(&[
@@ -76,6 +77,7 @@ pub(crate) const NAMES: Names = Names(&[
     named(MODEL, "residual_dtype", "res_dtype"),
     named(MOE, "use_fused_ops_permute", "moe_permute_fusion"),
     named(SWAP, "swap", "cpu_offloading"),
+    named(MEGATRON, "seed", "random_seed"),
     named(TOP, "callbacks", "callback"),
 ]);
 
@@ -85,7 +87,7 @@ const fn named(sections: &'static str, key: &'static str, names: &'static str) -
 
 /// Writes each key under the name that is read. One that is given under two names is a fault.
 pub(super) fn unify(source: &mut Source) {
-    for section in [TOP, MODEL, "moe_config", PARALLEL, PET, SWAP] {
+    for section in [TOP, MODEL, "moe_config", PARALLEL, PET, SWAP].into_iter().chain(words(MEGATRON)) {
         drop_twins(source, section);
         for name in names_in(source, section) {
             source.document.rename(section, &name, NAMES.key(section, &name));

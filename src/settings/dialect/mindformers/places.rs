@@ -34,12 +34,18 @@ fn clip_without_wrapper(source: &mut Source) {
     }
 }
 
-/// MindFormers' class around a data set may hold the data set's section.
+/// MindFormers' class around a data set may hold the data set's section. Where both are written they must be equal, unless a flag
+/// changes the section.
 fn unwrap_data_sets(source: &mut Source) {
     for section in ["train_dataset", "eval_dataset"] {
         let of_task = format!("{section}_task.dataset_config");
-        if source.node(section).is_none() {
-            source.document.move_value(&of_task, section);
+        match (source.node(section), source.node(&of_task)) {
+            (None, _) => source.document.move_value(&of_task, section),
+            (Some(own), Some(other)) if own != other && !source.document.is_overridden(section) => {
+                let message = format!("differs from `{section}`; write it once and refer to it by an anchor");
+                source.fault(&of_task, message);
+            }
+            _ => {}
         }
     }
 }

@@ -14,8 +14,6 @@ rows! {
         split: Split = Numbers.optional().read_by(Split::read).example("'0.9, 0.1, 0'"),
         /// Seed of the order.
         seed: Option<u64> = Numbers.optional().example("3"),
-        /// The same, under the loader's other name.
-        random_seed: Option<u64> = Numbers.optional().example("3"),
         /// Tokens of a sample, which must be the model's `seq_length`.
         seq_length: Option<u64> = Host.optional().read_by(seq_length),
         /// Token that ends each document.

@@ -101,8 +101,6 @@ rows! {
         param_init_type: Option<Element> = Host.optional(),
         /// Targets with this id do not enter the loss.
         ignore_token_id: i64 = Numbers.default(-100).example("3"),
-        /// Token that ends documents, for data sets that name none.
-        eod_token_id: Option<i64> = Numbers.optional().within(TOKEN_ID).example("2"),
         /// Blocks for multi-token prediction. The model predicts the next token; block i, counted from 1, the i-th after it.
         mtp_depth: Option<usize> = Shape.optional().of(LLAMA).example("1"),
         /// Factor of their mean loss in the objective; 0.3 by default, as in DeepSeek-V3.

@@ -4,10 +4,10 @@ use super::description::{CoolDown, Decay, DecayStart, ScheduleConfig, Warmup};
 use super::rows::{Schedule, ScheduleType};
 use crate::settings::engine::Reader;
 
-/// Fills in what the type of `schedule` leaves open; the optimizer may have named a rate.
-pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate: Option<f64>) {
+/// Fills in what the type of `schedule` leaves open.
+pub(super) fn fill(schedule: &mut Schedule, reader: &Reader<'_>) {
     let kind = schedule.kind;
-    fill_rate(schedule, reader, optimizer_rate);
+    fill_rate(schedule, reader);
     match kind {
         ScheduleType::Cosine | ScheduleType::CosineWithRestarts => {
             schedule.lr_end.get_or_insert(0.0);
@@ -107,16 +107,11 @@ impl Schedule {
 }
 
 /// The highest rate: the schedule's own, or else the optimizer's. Annealing calls it `base_lr`, and takes `learning_rate` too.
-fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>, optimizer_rate: Option<f64>) {
-    let key = if schedule.is_annealing() && reader.has("base_lr") { "base_lr" } else { "learning_rate" };
-    let written = schedule.base_lr.or(schedule.learning_rate);
-    if written.zip(optimizer_rate).is_some_and(|(rate, other)| rate != other) {
-        reader.source.note(format!("optimizer.learning_rate: {} is used instead", reader.path(key)));
-    }
-    let rate = written.or(optimizer_rate);
-    let source = reader.source;
-    let is_the_optimizers = source.node("optimizer.learning_rate").is_some();
-    if rate.is_none() && (!is_the_optimizers || source.is_sound("optimizer")) {
+fn fill_rate(schedule: &mut Schedule, reader: &Reader<'_>) {
+    let rate = schedule.base_lr.or(schedule.learning_rate);
+    // A rate of the optimizer that is at fault is what is missing here.
+    if rate.is_none() && reader.source.is_sound("optimizer.learning_rate") {
+        let key = if schedule.is_annealing() && reader.has("base_lr") { "base_lr" } else { "learning_rate" };
         reader.missing(key, "a number");
     }
     (schedule.learning_rate, schedule.base_lr) =

@@ -1,0 +1,66 @@
+//! Other forms of the optimizer's keys.
+
+use crate::settings::engine::*;
+use crate::settings::sections::optimizer::ADAM;
+use crate::settings::sections::schedule::GROUPED;
+
+rows! {
+    /// `optimizer`: other forms of its keys, and the learning rate, which a schedule has.
+    pub struct OptimizerForms in "optimizer (other forms)" {
+        /// Decay of the first moment, where `betas` is absent: 0.9.
+        beta1: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.8"),
+        /// Decay of the second moment, where `betas` is absent: 0.999.
+        beta2: Option<f64> = Numbers.optional().within(UNIT_OPEN).of(ADAM).example("0.98"),
+        /// Learning rate, where the schedule names none.
+        learning_rate: Option<f64> = Numbers.optional().within(ABOVE_ZERO).example("0.001"),
+    }
+}
+
+const RATE: &str = "optimizer.learning_rate";
+
+/// Writes each form as the key that is read.
+pub(super) fn translate(source: &mut Source) {
+    let forms = OptimizerForms::read(&Reader::unchecked(source, "optimizer"));
+    let written = [(forms.beta1, "optimizer.beta1"), (forms.beta2, "optimizer.beta2")];
+    if let Some((_, form)) = written.iter().find(|(beta, _)| beta.is_some()) {
+        if source.node("optimizer.betas").is_some() {
+            source.fault("optimizer.betas", "given beside `beta1` or `beta2`; keep one form");
+        } else {
+            let betas = [forms.beta1.unwrap_or(0.9), forms.beta2.unwrap_or(0.999)];
+            source.document.put("optimizer.betas", Node::List(betas.map(Node::from).into()), form);
+        }
+    }
+    if let Some(rate) = forms.learning_rate {
+        schedules(source).iter().for_each(|path| give_rate(source, path, rate));
+    }
+}
+
+/// Where the schedules of the run are.
+fn schedules(source: &Source) -> Vec<String> {
+    if source.node(GROUPED).is_none_or(Node::is_off) {
+        return vec!["lr_schedule".to_string()];
+    }
+    let count = match source.node(&join(GROUPED, "grouped")) {
+        Some(Node::List(items)) => items.len(),
+        _ => 0,
+    };
+    let groups = (0..count).map(|number| format!("{GROUPED}.grouped.{number}"));
+    groups.chain([join(GROUPED, "default")]).collect()
+}
+
+/// Gives the schedule at `path` its rate, unless it has one; one that scales another gives it to that.
+fn give_rate(source: &mut Source, path: &str, rate: f64) {
+    let base = join(path, "base_lr");
+    if matches!(source.node(&base), Some(Node::Map(_))) {
+        return give_rate(source, &base, rate);
+    }
+    let own = join(path, "learning_rate");
+    let written = [&base, &own].into_iter().find_map(|key| Some((key, source.node(key)?)));
+    match written {
+        None => source.document.put(&own, rate.into(), RATE),
+        Some((key, node)) if f64::from_node(node).is_some_and(|other| other != rate) => {
+            source.note(format!("{RATE}: {key} is used instead"));
+        }
+        Some(_) => {}
+    }
+}
