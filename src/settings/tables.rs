@@ -14,6 +14,7 @@ pub(super) fn tables() -> &'static [(&'static str, Table)] {
         for (path, table) in &mut tables {
             table.rows.iter_mut().for_each(|row| row.names = mindformers::NAMES.of(path, row.key).collect());
             table.others.extend(mindformers::unused_in(path));
+            table.about += &mindformers::about_classes(path);
         }
         tables
     })

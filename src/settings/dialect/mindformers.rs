@@ -1,6 +1,7 @@
 //! Files of MindSpore Transformers (MindFormers), and the names of Megatron and Hugging Face that they may use.
 
 mod callbacks;
+mod classes;
 mod dataset;
 mod model;
 mod names;
@@ -18,7 +19,8 @@ pub(crate) fn translate(source: &mut Source) {
     names::unify(source);
     places::gather(source);
     callbacks::translate(source);
-    let model = model::translate(source);
+    let kind = classes::translate(source);
+    let model = model::translate(source, kind);
     dataset::translate(source, &model);
     optimizer::translate(source);
     unused::check(source);
@@ -32,6 +34,11 @@ pub(crate) fn tables() -> Vec<(&'static str, Table)> {
         optimizer::OptimizerForms::documented(),
     ];
     forms.into_iter().chain(callbacks::tables()).chain(unused::tables()).collect()
+}
+
+/// What the documentation of the table at `path` says of MindFormers' classes.
+pub(crate) fn about_classes(path: &str) -> String {
+    classes::about(path)
 }
 
 /// The keys of the section at `path` that are known and not used.

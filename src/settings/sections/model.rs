@@ -16,8 +16,7 @@ pub use rope_scaling::Scaling;
 pub(crate) use rope_scaling::{Method as ScalingMethod, keys_of as scaling_keys, takes as scaling_takes};
 pub use rows::Model;
 pub use types::ModelType;
-pub(crate) use types::OUTSIDE;
-use types::TYPES;
+pub(crate) use types::tables as type_tables;
 pub(crate) use words::PATH;
 
 use crate::settings::engine::*;
@@ -36,12 +35,6 @@ pub(crate) fn outer_table() -> (&'static str, Table) {
     ("model", Table::unused("`model`: the model.", [sections("model_config arch")]))
 }
 
-/// A table for each type: what it is, and the keys that it does not use.
-pub(crate) fn type_tables() -> Vec<(&'static str, Table)> {
-    // Paths of tables live as long as the program, as the list of tables does, which is made once.
-    TYPES.iter().map(|entry| (&*type_path(entry.word).leak(), entry.table())).collect()
-}
-
 /// Where the keys of the type `word` are documented.
 fn type_path(word: &str) -> String {
     format!("{PATH} ({word})")
@@ -51,17 +44,17 @@ fn type_path(word: &str) -> String {
 pub(crate) fn read(source: &Source) -> Model {
     Reader::open(source, "model", &["model"]);
     let table = source.table(PATH);
-    let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
+    let class = ["model.model_config.type", "model.arch.type"];
+    if !class.iter().all(|path| source.is_sound(path)) || is_elsewhere(source) {
         // Another model's keys are unknown only because the model is; adapters are none of the model's.
-        if !types::stays_out(source) {
-            pet::check(source);
-        }
+        pet::check(source);
         source.distrust(PATH);
         return Model::default();
-    };
+    }
+    let kind = source.node(class[0]).and_then(ModelType::from_node).unwrap_or_default();
     Reader::open(source, "model.arch", &["model.arch"]);
-    let of_type = type_path(kind.word());
-    let reader = Reader::open(source, PATH, &[PATH, &of_type]).of_types(&kind.reads());
+    let [of_type, of_base] = kind.reads().map(type_path);
+    let reader = Reader::open(source, PATH, &[PATH, &of_type, &of_base]).of_types(&kind.reads());
     if !is_described(source, table) {
         return Model::default();
     }
@@ -73,7 +66,6 @@ pub(crate) fn read(source: &Source) -> Model {
     let of_latent: Vec<&str> = of_latent.iter().map(|row| row.key).collect();
     latent::refuse(&reader, &of_latent);
     let mut model = Model::read(&reader);
-    model.kind = kind;
     if model.pet_config.is_none() {
         pet::note_absence(source);
     }

@@ -52,8 +52,8 @@ const BIASES: [&str; 4] =
     ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
 
 /// Writes each form as the key that is read; the forms are returned for other sections that follow from them.
-pub(super) fn translate(source: &mut Source) -> ModelForms {
-    let Some(kind) = ModelType::find(source).filter(|_| !is_elsewhere(source)) else {
+pub(super) fn translate(source: &mut Source, kind: Option<ModelType>) -> ModelForms {
+    let Some(kind) = kind.filter(|_| !is_elsewhere(source)) else {
         return ModelForms::default();
     };
     let reader = Reader::unchecked(source, PATH).of_types(&kind.reads());

@@ -1,7 +1,7 @@
 //! Keys of MindFormers' files that are known and not used: without meaning here, computed differently, or not built.
 
+use super::classes::OUTSIDE;
 use crate::settings::engine::*;
-use crate::settings::sections::model::OUTSIDE;
 
 /// Such keys, by the section that they are in.
 pub(crate) const UNUSED: &[(&str, &[Other])] = &[
@@ -417,6 +417,87 @@ pub(crate) const UNUSED: &[(&str, &[Other])] = &[
     (
         "callbacks.TopkBiasBalanceCallback",
         &[ignored("micro_batch_num log_expert_load_to_tensorboard", "about pipeline stages and TensorBoard")],
+    ),
+    (
+        "model.model_config (LlamaConfig)",
+        &[
+            refused("gated_linear_unit", Passes::On, "write `True`"),
+            refused("post_layernorm_residual", Passes::Off, "write `False`"),
+            refused("normalization", Passes::Words("RMSNorm"), "write `normalization: RMSNorm`"),
+        ],
+    ),
+    (
+        "model.model_config (GPT2Config)",
+        &[
+            refused("gated_linear_unit post_layernorm_residual", Passes::Off, "write `False`"),
+            refused("normalization", Passes::Words("LayerNorm"), "write `normalization: LayerNorm`"),
+        ],
+    ),
+    (
+        "model.model_config (ChatGLM2Config)",
+        &[
+            refused(
+                "apply_residual_connection_post_layernorm post_self_attn_layernorm post_mlp_layernorm",
+                Passes::Off,
+                "write `False`, as in every published ChatGLM",
+            ),
+            refused("rmsnorm post_layer_norm", Passes::On, "write `True`, as in every published ChatGLM"),
+            refused(
+                "apply_query_key_layer_scaling",
+                Passes::On,
+                "write `True`: scores are always divided by the root of the width of a head",
+            ),
+            refused(
+                "pre_seq_len prefix_projection",
+                Passes::Off,
+                "remove it to train all weights: P-tuning's prefixes of keys and values are not built",
+            ),
+            refused("quantization_bit", Passes::Off, "write 0; `compute_dtype` stores weights in 16 bits"),
+            refused(
+                "use_rearrange_rope interleaved_qkv",
+                Passes::Off,
+                "write `False`, the order of q and k in published weights",
+            ),
+            refused(
+                "mask_generate",
+                Passes::Off,
+                "write `reset_attention_mask` under the data loader's `config` instead",
+            ),
+            ignored(
+                "enable_high_performance gmask_token_id mask_token_id",
+                "about MindFormers' kernels and tokenizer",
+            ),
+        ],
+    ),
+    (
+        "model.model_config (TelechatConfig)",
+        &[refused("mean", Passes::Off, "write 0: initial weights have mean 0")],
+    ),
+    ("model.model_config (Baichuan2_7BConfig)", BAICHUAN),
+    ("model.model_config (Baichuan_13BConfig)", BAICHUAN),
+    ("model.model_config (Baichuan2_13BConfig)", BAICHUAN),
+    ("model.model_config (BloomConfig)", &[ignored("unk_token_id", "about MindFormers' tokenizer")]),
+    (
+        "model.model_config (WizardCoderConfig)",
+        &[ignored("start_token_id", "about generation; `gristmill generate` takes flags")],
+    ),
+    (
+        "model.model_config (PanguAlphaConfig)",
+        &[ignored("dropout_rate", "without effect in MindFormers, which reads one rate for each place")],
+    ),
+    ("model.model_config (DeepseekV3Config)", DEEPSEEK),
+    ("model.model_config (DeepseekV2Config)", DEEPSEEK),
+];
+
+const BAICHUAN: &[Other] = &[ignored("user_token_id assistant_token_id", "about MindFormers' chat template")];
+
+const DEEPSEEK: &[Other] = &[
+    ignored("mla_qkv_concat", "about the layout of MindFormers' weights"),
+    ignored("ep_size pretraining_tp", "`parallel_config` says how a run is spread over ranks"),
+    differs(
+        "aux_loss_alpha seq_aux",
+        Passes::Off,
+        "not read, as in MindFormers; `moe_aux_loss_coeff` says what balance counts",
     ),
 ];
 

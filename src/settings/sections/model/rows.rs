@@ -13,7 +13,7 @@ rows! {
     /// `model.model_config`: the shape of the model. The keys of `moe_config` may be written here too.
     pub struct Model in PATH {
         /// The type of the model, which goes with `model.arch.type`.
-        kind "type": ModelType = Shape.default(ModelType::default()).read_by(words::read).example("GPT2Config"),
+        kind "type": ModelType = Shape.default(ModelType::default()).example("GPT2Config"),
         /// Number of different tokens (V).
         vocab_size: usize = Shape.required().within(SIZE),
         /// Width of the residual stream (D).

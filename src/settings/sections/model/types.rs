@@ -1,81 +1,166 @@
 //! The types of models, one entry each.
 //!
-//! A type is a class of MindFormers' configuration (`model_config.type`) together with the classes of
-//! `model.arch.type` that compute it alike. Most types read the rows of another type (`LlamaConfig` or
-//! `GPT2Config`) and differ from it in defaults and keys of their own (`prepare`, which turns them into the rows of
-//! the base), in keys that they do not use, in the names of a checkpoint's tensors (`Family`), and in what follows
-//! beyond the rows (`finish`). Classes that stay out are in `outside.rs`, each with its reason.
+//! A type reads the rows of a base, [`LLAMA`] or [`GPT2`], and differs from it in defaults (`prepare`), in the names of a
+//! checkpoint's tensors (`Family`), and in what follows beyond the rows (`finish`). Which classes of MindFormers are of which type,
+//! what other keys these have, and which classes stay out, the dialect knows (`settings/dialect/mindformers/classes.rs`).
 //!
-//! To add a type that our layers compute, write an entry in a file of this folder and list it in [`TYPES`], a row
-//! in `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and
-//! a line in `tests/transformers/compare.py`.
+//! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in `configs/MINDFORMERS.md`, a file in
+//! `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line in `tests/transformers/compare.py`.
 
-mod baichuan;
-mod bloom;
-mod chatglm2;
-mod deepseek;
-mod gpt2;
-mod internlm;
-mod llama;
-mod outside;
-mod pangu;
-mod qwen;
-mod telechat;
-mod wizardcoder;
-
-pub(crate) use outside::{OUTSIDE, stays_out};
-
-use super::words::PATH;
-use super::{GPT2, LLAMA, Model};
-use crate::model::config::{Family, ModelConfig};
+use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model, latent};
+use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions};
 use crate::settings::engine::*;
-
-const ARCH: &str = "model.arch.type";
-
-/// Every type. Where several share a class, the first one is meant unless `model.arch.type` names another.
-pub(crate) const TYPES: [&TypeEntry; 15] = [
-    &llama::LLAMA,
-    &gpt2::GPT2,
-    &chatglm2::CHATGLM2,
-    &qwen::QWEN,
-    &internlm::INTERNLM,
-    &internlm::INTERNLM2,
-    &telechat::TELECHAT,
-    &baichuan::BAICHUAN2_7B,
-    &baichuan::BAICHUAN_13B,
-    &baichuan::BAICHUAN2_13B,
-    &bloom::BLOOM,
-    &wizardcoder::WIZARDCODER,
-    &pangu::PANGU,
-    &deepseek::V3,
-    &deepseek::V2,
-];
-
-/// A type of model: which keys it has, what they are by default, and what follows from the type alone.
-#[derive(Clone, Copy)]
-pub struct ModelType(&'static TypeEntry);
 
 /// What there is to know of a type.
 pub(crate) struct TypeEntry {
     /// What is written as `type`. Unique.
     pub word: &'static str,
-    /// The class of its configuration in MindFormers, where that is another word.
-    pub class: Option<&'static str>,
-    /// The classes of `model.arch.type` that go with it, between spaces.
-    pub architectures: &'static str,
     /// What it is here, and how it differs from MindFormers, for the documentation.
     pub about: &'static str,
     /// The type whose rows, rules and defaults it shares: [`LLAMA`] or [`GPT2`].
     pub base: &'static str,
-    /// Keys of its own that are not used.
-    pub others: &'static [Other],
-    /// Sets what it fixes, its defaults, and keys of its own that stand for others. Comes before the defaults of its base.
+    /// Sets what it fixes, and its defaults. Comes before the defaults of its base.
     pub prepare: fn(&mut Model, &Reader<'_>),
     /// The published family whose names its checkpoint has.
     pub family: Family,
     /// What follows from the type beyond its rows.
     pub finish: fn(&Model, &mut ModelConfig),
 }
+
+/// A Llama that differs in nothing.
+const PLAIN: TypeEntry = TypeEntry {
+    word: LLAMA,
+    about: "Llama 1 to 3, Yi, Qwen1.5 and Qwen2, Mixtral: RMSNorm, rotary positions, SwiGLU.",
+    base: LLAMA,
+    prepare: |_, _| {},
+    family: Family::Llama,
+    finish: |_, _| {},
+};
+
+/// Every type.
+const TYPES: [TypeEntry; 15] = [
+    PLAIN,
+    TypeEntry {
+        word: GPT2,
+        about: "GPT-2 (Radford et al., 2019): LayerNorm, learned positions, GELU, a bias in every linear layer.",
+        base: GPT2,
+        family: Family::Gpt2,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: CHATGLM2,
+        about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, with a bias in the \
+                projections to q, k and v, and of whose heads one half rotates, in interleaved pairs. Not taken over: its default \
+                sizes, which follow from the others here.",
+        prepare: prepare_glm,
+        family: Family::Glm,
+        finish: finish_glm,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "QwenConfig",
+        about: "Qwen 1: a Llama with a bias in the projections to q, k and v. `intermediate_size` is the width of gate and up each, \
+                as in MindFormers' files; Qwen's own configuration writes twice that.",
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "InternLMConfig",
+        about: "InternLM: a Llama with a bias in all projections of attention (`has_bias`).",
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "InternLM2Config",
+        about: "InternLM2: a Llama whose published weights hold q, k and v as one matrix.",
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "TelechatConfig",
+        about: "TeleChat: a Llama with a bias in the projections back to the residual stream, that of attention \
+                (`attn_proj_has_bias`) and that of the feed-forward layer (`add_mlp_fc2_bias_linear`).",
+        prepare: prepare_telechat,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "Baichuan2_7BConfig",
+        about: "Baichuan 2 of 7B (Yang et al., 2023): a Llama that divides each row of its head by the row's length, the root of its \
+                sum of squares plus 1e-5. The published code has no epsilon there. Baichuan 1 of 7B is a plain Llama.",
+        family: Family::Baichuan,
+        finish: |_, config| config.head_epsilon = Some(HEAD_EPSILON),
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "Baichuan_13BConfig",
+        about: "Baichuan of 13B: a Llama whose scores of attention fall with distance (ALiBi) instead of rotary positions.",
+        family: Family::Baichuan,
+        finish: |_, config| config.positions = Positions::Alibi,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "Baichuan2_13BConfig",
+        about: "Baichuan 2 of 13B: Baichuan of 13B with the head of Baichuan 2 of 7B.",
+        family: Family::Baichuan,
+        finish: |_, config| {
+            config.positions = Positions::Alibi;
+            config.head_epsilon = Some(HEAD_EPSILON);
+        },
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "BloomConfig",
+        about: "Bloom (Scao et al., 2022): a GPT-2 whose scores of attention fall with distance (ALiBi), with a norm of the embedded \
+                tokens and without learned positions.",
+        base: GPT2,
+        family: Family::Bloom,
+        finish: |_, config| {
+            config.positions = Positions::Alibi;
+            config.embedding_norm = true;
+        },
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "WizardCoderConfig",
+        about: "WizardCoder and StarCoder (GPTBigCode; Li et al., 2023): a GPT-2 whose query heads share one key and value head.",
+        base: GPT2,
+        family: Family::BigCode,
+        finish: |_, config| config.num_kv_heads = 1,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "PanguAlphaConfig",
+        about: "PanGu-α (Zeng et al., 2021) and CodeGeeX: a GPT-2 whose last layer, the query layer, projects its queries from a \
+                learned table by position. The last norm is before that layer, as in the published models and in MindFormers on one \
+                stage; on several stages MindFormers has it after that layer, which is another model.",
+        base: GPT2,
+        prepare: |model, _| {
+            model.hidden_act.get_or_insert(Activation::Gelu(Gelu::Fast));
+        },
+        family: Family::Pangu,
+        finish: |_, config| config.query_layer = true,
+    },
+    TypeEntry {
+        word: DEEPSEEK_V3,
+        about: "DeepSeek-V3: a Llama with multi-head latent attention, experts chosen by sigmoid scores with a bias that balances \
+                them, and multi-token prediction where `num_nextn_predict_layers` asks for it (in MindFormers always, unless that is \
+                0). The router is DeepSeek-V3's where a file is silent.",
+        prepare: prepare_deepseek,
+        finish: finish_deepseek,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: DEEPSEEK_V2,
+        about: "DeepSeek-V2: the same attention, and experts chosen by softmax scores, whose gates are not made to sum to 1.",
+        prepare: prepare_deepseek,
+        finish: finish_deepseek,
+        ..PLAIN
+    },
+];
+
+/// Added by Baichuan 2 to the squared length of a row of the head.
+const HEAD_EPSILON: f64 = 1e-5;
+
+/// A type of model: which keys it has, what they are by default, and what follows from the type alone.
+#[derive(Clone, Copy)]
+pub struct ModelType(&'static TypeEntry);
 
 impl ModelType {
     /// What is written as `type`.
@@ -98,80 +183,15 @@ impl ModelType {
         self.0
     }
 
-    /// Every type.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
-        TYPES.into_iter().map(Self)
-    }
-
-    /// The type that `model_config.type` and `arch.type` name, Llama where neither does; `None` after a fault.
-    pub(crate) fn find(source: &Source) -> Option<Self> {
-        let class = format!("{PATH}.type");
-        if stays_out(source) {
-            return None;
-        }
-        let of_class: Vec<Self> = match source.node(&class) {
-            None => Self::all().collect(),
-            Some(node) => {
-                Self::all().filter(|kind| kind.is_called(node.word().unwrap_or_default())).collect()
-            }
-        };
-        let Some(first) = of_class.first() else {
-            let found = source.node(&class).map_or(String::new(), ToString::to_string);
-            let list = "`gristmill explain model.model_config.type` lists those that are";
-            source.fault(&class, format!("{found} is not built; {list}"));
-            return None;
-        };
-        let Some(arch) = source.node(ARCH) else { return Some(*first) };
-        let goes_with = |kind: &&Self| kind.0.goes_with(arch.word().unwrap_or_default());
-        let found = of_class.iter().find(goes_with);
-        if found.is_none() {
-            source.fault(ARCH, first.does_not_go_with(arch, source.node(&class).is_some()));
-        }
-        found.copied()
-    }
-
-    /// Whether `word` names its configuration.
-    fn is_called(self, word: &str) -> bool {
-        self.0.word == word || self.0.class == Some(word)
-    }
-
-    /// Why `arch` is not its class.
-    fn does_not_go_with(self, arch: &Node, is_written: bool) -> String {
-        let is_known = Self::all().any(|kind| kind.0.goes_with(arch.word().unwrap_or_default()));
-        if is_known {
-            return format!("is not the model of `{}`; change one of the two", self.word());
-        }
-        let of_others = Self::all().filter(|kind| !is_written || kind.is_called(self.word()));
-        let known: Vec<&str> = of_others.filter_map(|kind| words(kind.0.architectures).next()).collect();
-        format!("{arch} is not built; write `type: {}`", known.join("` or `type: "))
-    }
-}
-
-impl TypeEntry {
-    fn goes_with(&self, arch: &str) -> bool {
-        words(self.architectures).any(|known| known == arch)
-    }
-
-    /// The keys that it does not use.
-    pub fn table(&self) -> Table {
-        let base = if self.base == LLAMA { llama::FIXED } else { gpt2::FIXED };
-        let own = self.others.iter().chain(base).copied();
-        let mut about = self.about.to_string();
-        if let Some(class) = self.class {
-            about += &format!(" In MindFormers its configuration is `{class}`.");
-        }
-        let arches: Vec<&str> = words(self.architectures).collect();
-        about += &format!(" `model.arch.type`: `{}`.", arches.join("`, `"));
-        if self.base != self.word {
-            about += &format!(" It reads the keys of `{}`.", self.base);
-        }
-        Table::unused(&about, own.collect::<Vec<_>>())
+    /// The type that is written `word`.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        TYPES.iter().find(|entry| entry.word == word).map(Self)
     }
 }
 
 impl Default for ModelType {
     fn default() -> Self {
-        Self(&llama::LLAMA)
+        Self(&TYPES[0])
     }
 }
 
@@ -192,13 +212,70 @@ impl Setting for ModelType {
         Kind::Words(TYPES.iter().map(|entry| entry.word).collect())
     }
 
+    fn from_node(node: &Node) -> Option<Self> {
+        Self::named(node.word()?)
+    }
+
     fn to_node(&self) -> Option<Node> {
         Some(self.word().into())
     }
 }
 
-/// Nothing beyond the rows of the base.
-fn nothing(_: &Model, _: &mut ModelConfig) {}
+/// A table for each type: what it is.
+pub(crate) fn tables() -> impl Iterator<Item = (&'static str, Table)> {
+    // Paths of tables live as long as the program, as the list of tables does, which is made once.
+    TYPES.iter().map(|entry| {
+        let shares = match entry.base == entry.word {
+            true => String::new(),
+            false => format!(" It reads the keys of `{}`.", entry.base),
+        };
+        (&*super::type_path(entry.word).leak(), Table::unused(&format!("{}{shares}", entry.about), []))
+    })
+}
 
-/// No defaults but those of the base.
-fn plain(_: &mut Model, _: &Reader<'_>) {}
+fn prepare_glm(model: &mut Model, reader: &Reader<'_>) {
+    model.n_kv_heads.get_or_insert(2);
+    model.rotary_percent.get_or_insert(0.5);
+    model.rotary_interleaved.get_or_insert(true);
+    if !reader.has("emb_dropout_prob") {
+        model.emb_dropout_prob = model.hidden_dropout;
+    }
+    if model.intermediate_size.is_none() {
+        reader.missing("intermediate_size", "a whole number from 1, the width of the feed-forward layer");
+    }
+}
+
+/// The published GLM computes neither experts nor other variations of a Llama, whose names such a model then has. Its checkpoint
+/// holds gate and up as one tensor, without the padding between them that odd widths have here.
+fn finish_glm(_: &Model, model: &mut ModelConfig) {
+    let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
+    let varies = model.mixture.is_some() || model.multi_token.is_some() || model.qk_norm || has_other_biases;
+    if varies || !model.rotary_interleaved || !model.intermediate_size.is_multiple_of(4) {
+        model.family = Family::Llama;
+    }
+}
+
+/// Files of the 7B model give the width of the feed-forward layer itself as its multiplier.
+fn prepare_telechat(model: &mut Model, reader: &Reader<'_>) {
+    if let (None, Some(width)) = (model.intermediate_size, model.ffn_dim_multiplier)
+        && width.fract() == 0.0
+        && width >= model.hidden_size as f64
+    {
+        reader.note("ffn_dim_multiplier", format!("{width} is the width of the feed-forward layer itself"));
+        (model.intermediate_size, model.ffn_dim_multiplier) = (Some(width as usize), None);
+    }
+}
+
+fn prepare_deepseek(model: &mut Model, reader: &Reader<'_>) {
+    if !reader.has("rms_norm_eps") {
+        model.rms_norm_eps = 1e-6;
+    }
+    model.init_method_std.get_or_insert(0.02);
+    latent::fill(model, reader);
+}
+
+fn finish_deepseek(model: &Model, config: &mut ModelConfig) {
+    if let Some(latent) = latent::latent_attention(model) {
+        *config = ModelConfig { qk_norm: false, ..latent.within(config.clone()) };
+    }
+}

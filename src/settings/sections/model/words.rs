@@ -1,7 +1,6 @@
 //! The words of the `model` section, and what they mean for a type of model.
 
 use super::LLAMA;
-use super::types::ModelType;
 use crate::element::Element;
 use crate::model::config::{Activation, Gelu};
 use crate::settings::engine::*;
@@ -27,11 +26,6 @@ impl Words for Activation {
         ("quick_gelu", Self::Gelu(Gelu::Fast)),
         ("fast_gelu", Self::Gelu(Gelu::Fast)),
     ];
-}
-
-/// The row of `type` only repeats what [`ModelType::find`] found.
-pub(super) fn read(reader: &Reader<'_>, _: &'static str) -> Option<ModelType> {
-    ModelType::find(reader.source)
 }
 
 /// `hidden_act`, which must suit the type.
