@@ -2,8 +2,10 @@
 
 use super::arenas::Arenas;
 use super::rank_layouts::RankLayouts;
-use super::recordings::{Recordings, persistent};
+use super::recordings::Recordings;
+use super::replicas::{Replicas, Told};
 use super::trainer::Trainer;
+use crate::device::Exchanges;
 use crate::error::Result;
 use crate::model::arena::{Arena, ArenaLayout};
 use crate::ranks::Ranks;
@@ -60,6 +62,41 @@ impl Trainer<'_> {
     pub fn load(&self, folder: &Path, expected: &TrainerState) -> Result<TrainerState> {
         self.has_stale_copies.store(true, Ordering::Relaxed);
         checkpoint::load(self.tensors_in_training(), folder, expected, default_decision, self.portions())
+    }
+
+    /// Fails on all ranks if two hold other weights where they should hold the same. `saved` is the step of the newest
+    /// checkpoint. Training waits.
+    ///
+    /// # Errors
+    /// Weights that differ; a device that fails; a rank that has ended.
+    pub async fn check_replicas(&mut self, step: u64, saved: Option<u64>) -> Result<()> {
+        let ranks = self.exchanger.ranks().clone();
+        let own = ranks.agree(self.fingerprints().await).await?;
+        let all = ranks.at_first(bytemuck::cast_slice(&own).to_vec()).await?;
+        let told: Vec<Told> = bytemuck::pod_collect_to_vec(&all);
+        let compare = || match &self.recordings.replicas {
+            Some(replicas) => replicas.compare(&told, ranks.size(), step, saved),
+            None => Ok(()),
+        };
+        ranks.from_first(compare).await
+    }
+
+    /// The fingerprints of what this rank holds.
+    async fn fingerprints(&mut self) -> Result<Vec<Told>> {
+        let Some(sums) = self.recordings.replicas.as_ref().map(Replicas::sums) else { return Ok(Vec::new()) };
+        let mut encoder = self.gpu.encoder();
+        if let (Some(program), Some(id)) = (self.programs.fingerprints, sums.buffer.persistent()) {
+            encoder.clear(&self.buffers, id);
+            self.replay(&mut encoder, program, Exchanges::All).await?;
+        }
+        encoder.submit().await?;
+        let mut words: Vec<[u32; 2]> = Vec::new();
+        let mut take = |row: &[u8]| {
+            words.extend(bytemuck::pod_collect_to_vec::<u8, [u32; 2]>(row));
+            Ok(())
+        };
+        self.read_rows(sums, &mut take).await?;
+        Ok(self.recordings.replicas.iter().flat_map(|replicas| replicas.told(&words)).collect())
     }
 
     /// Reads weights alone: `path` is a safetensors file, the index of several, or a folder with either. Adapters are read from
@@ -177,7 +214,7 @@ impl Trainer<'_> {
 
     /// Hands each row of a persistent tensor, pad cut off, to `take`.
     pub(super) async fn read_rows(&self, tensor: Tensor, take: TakeRow<'_>) -> Result<()> {
-        let Some(id) = persistent(tensor) else { return Ok(()) };
+        let Some(id) = tensor.buffer.persistent() else { return Ok(()) };
         let row_bytes = tensor.stride as u64 * tensor.element.bytes();
         let useful = (tensor.cols as u64 * tensor.element.bytes()) as usize;
         let group = (self.reader.bytes() / row_bytes).max(1) as u32;

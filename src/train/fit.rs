@@ -84,7 +84,7 @@ impl Fit {
 }
 
 impl Candidate {
-    /// `plan` with this micro-batch and recomputation, and without a cap on the memory.
+    /// `plan` with this micro-batch and recomputation.
     pub fn applied_to(&self, plan: &RunPlan) -> RunPlan {
         divided(plan, self.batch_size, self.gradient_accumulation_steps, &self.recomputation.layers)
     }
@@ -96,7 +96,6 @@ fn divided(plan: &RunPlan, batch_size: usize, accumulation: usize, recomputed: &
     plan.settings.runner.gradient_accumulation_steps = accumulation;
     plan.settings.recompute.layers = recomputed.to_vec();
     plan.settings.recompute.operators = Operators::default();
-    plan.settings.context.max_device_memory = None;
     plan.model.recomputed_layers = recomputed.to_vec();
     plan.model.recomputed_operators = Vec::new();
     plan

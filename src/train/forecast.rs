@@ -27,9 +27,8 @@ pub use traffic::{Traffic, TrafficKind, traffic};
 
 use super::finished::{EvaluationReadback, StepReadback};
 use super::initial::start_bytes;
-use super::readback::Sources;
+use super::readback::{RING, Sources};
 use super::recordings::Recordings;
-use super::trainer::RING;
 use crate::device::Exchanger;
 use crate::model::arena::Arena;
 use crate::model::count;

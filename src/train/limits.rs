@@ -1,8 +1,5 @@
-//! Refuses what does not fit the adapter or the memory cap, and names the key to change.
+//! Refuses what does not fit the adapter, and names the key to change.
 
-use super::forecast::Forecast;
-use super::recordings::Recordings;
-use super::shortage::Shortage;
 use crate::element::stride_of;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
@@ -116,23 +113,6 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities) -
         )));
     }
     Ok(())
-}
-
-/// Refuses a run that takes more than `cap` bytes of device memory at its peak.
-pub(super) fn check_memory(recordings: &Recordings, cap: Option<u64>) -> Result<()> {
-    let Some(cap) = cap else { return Ok(()) };
-    let bytes = Forecast::new(recordings).peak_bytes();
-    if bytes <= cap {
-        return Ok(());
-    }
-    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
-    let Shortage { largest, remedies } = Shortage::of(recordings);
-    Err(Error::Plan(format!(
-        "the run takes {}, over context.max_device_memory of {}; the largest consumers: {largest}; {}, or raise the cap",
-        mib(bytes),
-        mib(cap),
-        remedies.join(", ")
-    )))
 }
 
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's

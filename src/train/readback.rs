@@ -1,10 +1,12 @@
 //! What the host reads after a step or an evaluation: buffers that are copied one after the other, and where each is among the bytes.
 
-use super::recordings::persistent;
 use crate::record::{PersistentId, Tensor};
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::Range;
+
+/// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
+pub(super) const RING: usize = 5;
 
 /// Buffers that are read together: how many bytes from the start of each.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +39,7 @@ impl Sources {
     /// If the tensor does not outlive its recording.
     #[track_caller]
     pub fn add_tensor<T: Pod>(&mut self, tensor: Tensor, count: usize) -> Slot<T> {
-        let buffer = persistent(tensor).expect("what is read back outlives its recording");
+        let buffer = tensor.buffer.persistent().expect("what is read back outlives its recording");
         self.add(buffer, count)
     }
 

@@ -1,7 +1,7 @@
 //! The recordings of a run: everything that training does on the device, written without a device.
 
 use super::arenas::Arenas;
-use super::limits::{check_activations, check_memory, misfit};
+use super::limits::{check_activations, misfit};
 use super::monitors::{MaxLogits, Monitors, Watchable};
 use super::passes::{Passes, copies, sum_evaluation};
 use super::programs::Programs;
@@ -19,7 +19,7 @@ use crate::model::places::Places;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
 use crate::ranks::Layout;
-use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording, Tensor};
+use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::RunPlan;
 use std::collections::HashSet;
 
@@ -61,7 +61,7 @@ impl Recordings {
     /// Writes the recordings of `plan` for adapters that can do `capabilities`. The schedule has `steps` rows.
     ///
     /// # Errors
-    /// A tensor that no binding can hold; a run over `context.max_device_memory`.
+    /// A tensor that no binding can hold.
     pub fn new(plan: &RunPlan, capabilities: Capabilities, steps: u64) -> Result<Self> {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
@@ -114,7 +114,7 @@ impl Recordings {
                 .map_err(|e| misfit(&e))
         });
         let sample = sample.transpose()?;
-        let recordings = Self {
+        Ok(Self {
             model: model.clone(),
             persistents,
             whole,
@@ -130,9 +130,7 @@ impl Recordings {
             monitors,
             replicas,
             sample,
-        };
-        check_memory(&recordings, plan.settings.context.max_device_memory.map(|size| size.0))?;
-        Ok(recordings)
+        })
     }
 
     /// The rank that owns the most parameters, and so has the largest share of moments, of those that share the batch with the rank
@@ -251,13 +249,5 @@ pub const fn assumed_capabilities(tier: Tier) -> Capabilities {
     match tier {
         Tier::Software => Capabilities::software(),
         Tier::Portable => Capabilities::portable(),
-    }
-}
-
-/// The buffer of a persistent tensor.
-pub fn persistent(tensor: Tensor) -> Option<PersistentId> {
-    match tensor.buffer {
-        BufferId::Persistent(id) => Some(id),
-        BufferId::Transient(_) => None,
     }
 }

@@ -11,10 +11,7 @@
 //! Moments are not compared, since a difference shows in the weights one update later.
 
 use super::arenas::Arenas;
-use super::recordings::persistent;
 use super::sharing::Sharing;
-use super::trainer::Trainer;
-use crate::device::Exchanges;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
@@ -22,7 +19,6 @@ use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::Spec;
 use crate::ops::fingerprint::fingerprint;
-use crate::ranks::Ranks;
 use crate::record::{Persistents, Recorder, Recording, Tensor};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -48,7 +44,7 @@ struct Held {
 /// What a rank tells the first one of a tensor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-struct Told {
+pub(super) struct Told {
     place: u64,
     sums: [u32; 2],
 }
@@ -110,44 +106,24 @@ fn held_of(arena: &Arena, spec: &Spec, parts: &[Part]) -> (Held, Vec<(Tensor, u3
     (Held { path: spec.path.clone(), place: place.finish() }, held.into_iter().map(flat).collect())
 }
 
-impl Trainer<'_> {
-    /// Fails on all ranks if two hold other weights where they should hold the same. `saved` is the step of the newest
-    /// checkpoint. Training waits.
+impl Replicas {
+    /// The fingerprints that the device has computed.
+    pub(super) fn sums(&self) -> Tensor {
+        self.sums
+    }
+
+    /// What the first rank is told: the place of each tensor, with its fingerprint in `words`.
+    pub(super) fn told(&self, words: &[[u32; 2]]) -> Vec<Told> {
+        self.held.iter().zip(words).map(|(held, sums)| Told { place: held.place, sums: *sums }).collect()
+    }
+
+    /// Compares what all of `ranks` have told after `step`; `saved` is the step of the newest checkpoint.
     ///
     /// # Errors
-    /// Weights that differ; a device that fails; a rank that has ended.
-    pub async fn check_replicas(&mut self, step: u64, saved: Option<u64>) -> Result<()> {
-        let ranks = self.exchanger.ranks().clone();
-        let own = ranks.agree(self.told().await).await?;
-        let all = ranks.at_first(bytemuck::cast_slice(&own).to_vec()).await?;
-        let told: Vec<Told> = bytemuck::pod_collect_to_vec(&all);
-        ranks.from_first(|| self.compare(&told, &ranks, step, saved)).await
-    }
-
-    /// The fingerprints of what this rank holds.
-    async fn told(&mut self) -> Result<Vec<Told>> {
-        let Some(&Replicas { sums, .. }) = self.recordings.replicas.as_ref() else { return Ok(Vec::new()) };
-        let mut encoder = self.gpu.encoder();
-        if let (Some(program), Some(id)) = (self.programs.fingerprints, persistent(sums)) {
-            encoder.clear(&self.buffers, id);
-            self.replay(&mut encoder, program, Exchanges::All).await?;
-        }
-        encoder.submit().await?;
-        let mut words: Vec<[u32; 2]> = Vec::new();
-        let mut take = |row: &[u8]| {
-            words.extend(bytemuck::pod_collect_to_vec::<u8, [u32; 2]>(row));
-            Ok(())
-        };
-        self.read_rows(sums, &mut take).await?;
-        let held = self.recordings.replicas.iter().flat_map(|replicas| &replicas.held);
-        Ok(held.zip(words).map(|(Held { place, .. }, sums)| Told { place: *place, sums }).collect())
-    }
-
-    /// Compares what all ranks have told, on the first.
-    fn compare(&self, told: &[Told], ranks: &Ranks, step: u64, saved: Option<u64>) -> Result<()> {
-        let Some(Replicas { held, .. }) = &self.recordings.replicas else { return Ok(()) };
-        let Some((tensor, rank, other)) = first_difference(told, ranks.size()) else { return Ok(()) };
-        let path = &held[tensor].path;
+    /// Two ranks that hold other weights where they should hold the same.
+    pub(super) fn compare(&self, told: &[Told], ranks: usize, step: u64, saved: Option<u64>) -> Result<()> {
+        let Some((tensor, rank, other)) = first_difference(told, ranks) else { return Ok(()) };
+        let path = &self.held[tensor].path;
         let from = saved.map_or("start again".to_string(), |saved| {
             format!("continue from the checkpoint of step {saved} with --resume_training=True")
         });

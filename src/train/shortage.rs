@@ -2,7 +2,7 @@
 
 use super::recordings::Recordings;
 use crate::element::Element;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::model::config::ModelConfig;
 use crate::record::{Consumer, LARGEST};
 
@@ -22,6 +22,19 @@ impl Shortage {
             largest: Consumer::list(&recordings.largest_consumers(LARGEST)),
             remedies: remedies(&recordings.model, windows),
         }
+    }
+
+    /// Refuses a run that takes `bytes` of device memory at its peak, over `cap`.
+    pub fn check(&self, bytes: u64, cap: Option<u64>) -> Result<()> {
+        let Some(cap) = cap.filter(|cap| bytes > *cap) else { return Ok(()) };
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / 1048576.0);
+        Err(Error::Plan(format!(
+            "the run takes {}, over context.max_device_memory of {}; the largest consumers: {}; {}, or raise the cap",
+            mib(bytes),
+            mib(cap),
+            self.largest,
+            self.remedies.join(", ")
+        )))
     }
 
     /// `error`; if it is that the device is out of memory, with what takes it and the remedies.

@@ -1,7 +1,6 @@
 //! A trained model that generates text: only its weights and caches are on the device.
 
 use super::limits::check_binding;
-use super::recordings::persistent;
 use super::sample::prompt;
 use crate::data::Codec;
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
@@ -104,7 +103,7 @@ impl<'gpu> TrainedModel<'gpu> {
         let buffers = gpu.make_persistent(&persistents).await?;
         let prepared = gpu.prepare(&[&recordings.prefill, &recordings.step], &buffers, Guard::Off).await?;
         let write = |tensor: Tensor, bytes: &[u8]| {
-            if let Some(id) = persistent(tensor) {
+            if let Some(id) = tensor.buffer.persistent() {
                 gpu.write(&buffers, id, tensor.offset, bytes);
             }
         };

@@ -1,24 +1,27 @@
 //! The device side of a run: steps and evaluations.
 
 use super::finished::{EvaluationReadback, StepReadback};
+use super::forecast::Forecast;
+use super::initial::{PORTION, RowGroup};
 use super::length::RunLength;
 use super::programs::Programs;
-use super::recordings::{Recordings, persistent};
+use super::readback::RING;
+use super::recordings::Recordings;
 use super::schedule::Schedule;
+use super::schedule_table::schedule_table;
 use super::shortage::Shortage;
 use crate::data::Batch;
 use crate::device::{Buffers, Exchanger, Gpu, Guard, Prepared, Program, ReadbackRing, Reader, UploadRing};
 use crate::error::{Error, Result};
+use crate::model::init::initial_row;
 use crate::ops::loss_scale::LossScaleState;
 use crate::ops::step_state::StepState;
 use crate::ranks::Ranks;
 use crate::record::{PersistentId, Tensor};
 use crate::settings::{Adaptation, RunPlan};
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-
-/// Slots of a ring. The host is at most 3 submissions ahead of the device, so that one is always free.
-pub(super) const RING: usize = 5;
 
 /// A model in training on one device.
 ///
@@ -77,6 +80,8 @@ impl<'gpu> Trainer<'gpu> {
     pub async fn on_rank(gpu: &'gpu Gpu, plan: &RunPlan, length: &RunLength, ranks: Ranks) -> Result<Self> {
         let recordings = Recordings::new(plan, gpu.capabilities(), length.total_steps)?;
         let shortage = Shortage::of(&recordings);
+        let cap = plan.settings.context.max_device_memory.map(|size| size.0);
+        shortage.check(Forecast::new(&recordings).peak_bytes(), cap)?;
         Self::prepare(gpu, plan, length, recordings, ranks).await.map_err(|error| shortage.explain(error))
     }
 
@@ -93,7 +98,7 @@ impl<'gpu> Trainer<'gpu> {
         let preparation = begin.elapsed();
         gpu.wait().await?; // frees wgpu's copies of the params
         let id = |tensor: Tensor| {
-            persistent(tensor).ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
+            tensor.buffer.persistent().ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
         };
         let step_readback = StepReadback::new(&recordings);
         let evaluation_readback = EvaluationReadback::new(&recordings);
@@ -143,7 +148,7 @@ impl<'gpu> Trainer<'gpu> {
 
     /// Writes `bytes` to the start of a persistent tensor. For set-up, not within steps.
     pub(super) fn write(&self, tensor: Tensor, bytes: &[u8]) {
-        if let Some(id) = persistent(tensor) {
+        if let Some(id) = tensor.buffer.persistent() {
             self.gpu.write(&self.buffers, id, tensor.offset, bytes);
         }
     }
@@ -224,5 +229,66 @@ impl<'gpu> Trainer<'gpu> {
     /// The programs of a micro-batch and of an update.
     fn parts(&self) -> [&Program; 2] {
         [self.programs.micro_step, self.programs.update].map(|program| &self.prepared.programs[program])
+    }
+}
+
+impl Trainer<'_> {
+    /// Writes the learning rates of `steps` steps, a schedule per parameter group, and with `betas` the corrections of
+    /// the moments' bias.
+    pub(super) fn write_schedules(&self, steps: u64, schedules: &[&Schedule], betas: Option<[f64; 2]>) {
+        let rates: Vec<_> = schedules.iter().map(|schedule| |step| schedule.lr_at(step)).collect();
+        let rates: Vec<&dyn Fn(u64) -> f64> =
+            rates.iter().map(|lr_at| lr_at as &dyn Fn(u64) -> f64).collect();
+        let table = schedule_table(steps, &rates, betas);
+        self.write(self.recordings.tensors.schedule, bytemuck::cast_slice(&table));
+    }
+
+    /// Writes the rotary table and the capacities that experts start with, for a model that has them.
+    pub(super) fn write_tables(&self) {
+        let Recordings { tensors, model, .. } = &self.recordings;
+        if let Some((table, values)) = tensors.model.rotary_table(model) {
+            self.write(table, bytemuck::cast_slice(&values));
+        }
+        if let Some(experts) = &self.recordings.tensors.model.experts {
+            let capacities = experts.initial_capacities();
+            let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
+            rows.for_each(|row| self.write(row, bytemuck::cast_slice(&capacities)));
+        }
+    }
+
+    /// Writes the weights that a run starts with, drawn from `seed`, portion by portion: the device takes over each before
+    /// the next one is drawn.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub(super) async fn write_initial_weights(&self, seed: u64) -> Result<()> {
+        let mut written = 0;
+        for RowGroup { spec, rows, skipped, place } in RowGroup::all(&self.recordings) {
+            let mut bytes = Vec::new();
+            rows.for_each(|row| place.element.encode_row(&initial_row(spec, row, seed), &mut bytes));
+            let start = (skipped * place.element.bytes()) as usize;
+            let bytes = &bytes[start..start + place.bytes() as usize];
+            self.write(place, bytes);
+            written += bytes.len() as u64;
+            if written >= PORTION {
+                self.gpu.encoder().submit().await?;
+                self.gpu.wait().await?;
+                written = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes like [`write`](Self::write), and submits each portion, without waiting for it: for loading checkpoints.
+    pub(super) fn portions(&self) -> impl Fn(Tensor, &[u8]) {
+        let written = Cell::new(0);
+        move |tensor, bytes| {
+            self.write(tensor, bytes);
+            written.set(written.get() + bytes.len() as u64);
+            if written.get() >= PORTION {
+                self.gpu.submit_writes();
+                written.set(0);
+            }
+        }
     }
 }

@@ -81,7 +81,6 @@ impl<'a> Report<'a> {
                 let mut plan = with_few_ranks(plan);
                 plan.model.recomputed_layers = recomputed;
                 plan.model.recomputed_operators = Vec::new();
-                plan.settings.context.max_device_memory = None;
                 let pool_bytes = Forecast::new(&Recordings::new(&plan, adapter, steps)?).pool_bytes;
                 otherwise.push(Otherwise { recomputed: plan.model.recomputed_layers, pool_bytes });
             }

@@ -20,6 +20,16 @@ pub enum BufferId {
     Transient(TransientId),
 }
 
+impl BufferId {
+    /// The persistent buffer, if it is one.
+    pub fn persistent(self) -> Option<PersistentId> {
+        match self {
+            Self::Persistent(id) => Some(id),
+            Self::Transient(_) => None,
+        }
+    }
+}
+
 /// Byte alignment of binding offsets: the largest `min_storage_buffer_offset_alignment` that WebGPU allows an adapter.
 pub const BINDING_ALIGNMENT: u64 = 256;
 

@@ -12,6 +12,7 @@ use crate::record::Room;
 use crate::settings::RunPlan;
 use crate::train::fit::kept_bytes;
 use crate::train::recordings::Recordings;
+use crate::train::shortage::Shortage;
 
 /// What each of the ranks of a run takes: the one with the most of it.
 ///
@@ -43,13 +44,9 @@ impl RankForecast {
         steps: u64,
         machine: Option<&Machine>,
     ) -> Result<Self> {
-        let mut plan = plan.clone();
-        if plan.layout.world() > 1 {
-            plan.settings.context.max_device_memory = None; // compared with the forecast instead
-        }
         match plan.layout.model * plan.layout.pipeline {
-            1 => Self::recorded(plan, capabilities, steps, machine),
-            _ => Self::by_stages(&plan, capabilities, steps, machine),
+            1 => Self::recorded(plan.clone(), capabilities, steps, machine),
+            _ => Self::by_stages(plan, capabilities, steps, machine),
         }
     }
 
@@ -62,8 +59,13 @@ impl RankForecast {
         plan.layout.rank = Recordings::fullest_rank(&plan, capabilities)?;
         let recordings = Recordings::new(&plan, capabilities, steps)?;
         let accumulation = plan.settings.runner.gradient_accumulation_steps as u64;
+        let forecast = Forecast::new(&recordings);
+        if plan.layout.world() == 1 {
+            let cap = plan.settings.context.max_device_memory.map(|size| size.0);
+            Shortage::of(&recordings).check(forecast.peak_bytes(), cap)?;
+        }
         Ok(Self {
-            forecast: Forecast::new(&recordings),
+            forecast,
             traffic: traffic(&recordings, accumulation),
             time: machine.map(|machine| StepTime::new(&recordings, &recordings.model, accumulation, machine)),
             bubble: 0.0,

@@ -6,7 +6,6 @@ use crate::model::config::BalanceLosses;
 use crate::ops::step_state::LossState;
 use crate::ops::tally::TallyColumns;
 use crate::record::{BufferId, PersistentId, Persistents, State, Tensor};
-use crate::train::recordings::persistent;
 
 /// Words of a copied `LossState`, padded.
 const SUMS: usize = 8;
@@ -74,7 +73,7 @@ impl MicroLosses {
             persistents.tensor("micro-batch losses", micro_batches, layout.words() as u32, Element::F32);
         let whole = |tensor: Tensor, to: usize| {
             let bytes = 4 * u64::from(LossState::WORDS);
-            persistent(tensor).map(|id| SumCopy { from: (id, 0), to: 4 * to as u64, bytes })
+            tensor.buffer.persistent().map(|id| SumCopy { from: (id, 0), to: 4 * to as u64, bytes })
         };
         let of_layer = |(number, layer): (usize, usize)| {
             let tally = experts?.tally(layer);
@@ -98,7 +97,7 @@ impl MicroLosses {
     /// The copies after micro-batch number `micro_step` of a step, and the buffer that they go to.
     pub(in crate::train) fn copies(&self, micro_step: u64) -> impl Iterator<Item = (SumCopy, PersistentId)> {
         let row = micro_step * 4 * u64::from(self.rows.stride);
-        let to = persistent(self.rows);
+        let to = self.rows.buffer.persistent();
         self.copies.iter().filter_map(move |copy| Some((SumCopy { to: row + copy.to, ..*copy }, to?)))
     }
 
