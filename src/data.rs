@@ -38,12 +38,12 @@ pub mod tokenize;
 pub mod tokenizer;
 
 pub use background_check::BackgroundCheck;
-pub use batch::{Ahead, Batch};
+pub use batch::{Ahead, Batch, NO_LABEL};
 pub use batches::{BatchSpec, Batches};
-pub use codec::Codec;
+pub use codec::{Codec, TokenizerConfig};
 pub use config::{
     CargoRegistryConfig, DataConfig, DocumentFormat, Loader, MegatronConfig, MindRecordConfig, Paths,
-    RecordsConfig, TextConfig, TokenType, TokenizerConfig, TokensConfig,
+    RecordsConfig, TextConfig, TokenType, TokensConfig,
 };
 pub use content_hash::DataHashes;
 pub use dataset::{Dataset, codec};
@@ -51,7 +51,7 @@ pub use decode_stream::DecodeStream;
 pub use document_rules::DocumentRules;
 pub use forms::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
 pub use sample_collector::SampleCollector;
-pub use samples::{NO_LABEL, Samples};
+pub use samples::Samples;
 pub use source::{Content, Source};
 pub use statistics::fingerprint;
 pub use stream::{MappedTokens, Part, TokenStream};

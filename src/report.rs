@@ -23,6 +23,7 @@ pub mod instrument;
 pub mod log;
 pub mod loss_monitor;
 pub mod metrics;
+pub mod metrics_writer;
 pub mod monitor_lines;
 mod pace;
 pub mod page;

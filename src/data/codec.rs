@@ -1,11 +1,20 @@
 //! How text becomes token ids and token ids become text: bytes, or a tokenizer.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::config::TokenizerConfig;
 use super::tokenizer::{Encoded, Tokenizer};
 use crate::error::{Error, Result};
+
+/// The `tokenizer` of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenizerConfig {
+    /// Path of the `tokenizer.json`.
+    pub file: PathBuf,
+    /// The token that ends each document, as the vocabulary spells it.
+    pub eos_token: String,
+}
 
 /// Turns text into token ids and back.
 #[derive(Clone, Debug)]

@@ -1,7 +1,6 @@
 //! The settings of the `train_dataset` and `eval_dataset` sections.
 
-use std::path::PathBuf;
-
+use super::codec::TokenizerConfig;
 use super::document_rules::DocumentRules;
 use super::forms::{Form, PackStrategy};
 
@@ -37,15 +36,6 @@ impl DataConfig {
             _ => self.eval_fraction > 0.0,
         }
     }
-}
-
-/// The `tokenizer` of a data set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenizerConfig {
-    /// Path of the `tokenizer.json`.
-    pub file: PathBuf,
-    /// The token that ends each document, as the vocabulary spells it.
-    pub eos_token: String,
 }
 
 /// Where tokens come from: `data_loader.type` and its keys.

@@ -1,13 +1,13 @@
 //! The data of a run: loaders turned into batches for training and evaluation.
 
 use super::background_check::BackgroundCheck;
+use super::batch::NO_LABEL;
 use super::batches::{BatchSpec, Batches};
-use super::codec::Codec;
-use super::config::{DataConfig, Loader, TokenizerConfig};
+use super::codec::{Codec, TokenizerConfig};
+use super::config::{DataConfig, Loader};
 use super::content_hash::{DataHashes, HashParts};
 use super::document_rules::DocumentRules;
 use super::reading::{Reading, Stopped};
-use super::samples::NO_LABEL;
 use super::source::{Content, Loaded, Source};
 use super::{cargo_registry, megatron, mindrecord, record_samples, text, token_file};
 use crate::error::{Error, Result};

@@ -10,9 +10,9 @@ pub use self::chat::{ChatForm, ChatTemplate};
 pub use self::packing::PackStrategy;
 pub(super) use self::packing::Packer;
 pub use self::prompts::{PromptForm, PromptStyle};
+use super::batch::NO_LABEL;
 use super::codec::Codec;
 use super::records::Record;
-use super::samples::NO_LABEL;
 use crate::error::Result;
 
 /// How the records of a loader become samples.

@@ -4,13 +4,14 @@
 //! targets of each (prompts and answers, Alpaca, ready ids, conversations), and this file cuts, packs and counts
 //! them.
 
+use super::batch::NO_LABEL;
 use super::codec::Codec;
 use super::config::RecordsConfig;
 use super::forms::{Formed, Former, Packer};
 use super::plural::plural;
 use super::records;
 use super::sample_collector::SampleCollector;
-use super::samples::{NO_LABEL, Samples};
+use super::samples::Samples;
 use super::source::Loaded;
 use crate::error::{Error, Result};
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::samples::{NO_LABEL, check_row};
+use super::batch::NO_LABEL;
+use super::samples::check_row;
 use super::source::{Content, Source};
 use super::statistics::{TokenCounts, check_chunk, fingerprint};
 use super::stream::TokenStream;
@@ -45,7 +46,7 @@ impl Rows {
     }
 
     /// Fills in the row with this number: its tokens, and for each the token after it or
-    /// [`NO_LABEL`](super::samples::NO_LABEL).
+    /// [`NO_LABEL`](super::batch::NO_LABEL).
     ///
     /// # Errors
     /// If it holds a token that is neither below `vocab_size` nor `pad`.

@@ -8,13 +8,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::batch::NO_LABEL;
 use super::statistics::{self, fnv1a};
 use super::stream::TokenStream;
 use super::token_encoding::NO_TOKEN;
 use crate::error::{Error, Result};
-
-/// The label of a token that the loss skips. Stored labels that are negative, such as -100, read as this.
-pub const NO_LABEL: u32 = NO_TOKEN;
 
 /// Samples: runs of token ids, one after the other in a stream. A row of a batch is one sample, cut or padded to the
 /// length of a row. A sample may consist of several documents, which do not attend to each other.

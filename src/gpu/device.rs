@@ -24,6 +24,7 @@ mod adapter;
 mod buffers;
 mod encoder;
 mod exchange;
+mod fault;
 mod gpu;
 mod half;
 mod job;

@@ -1,8 +1,7 @@
 //! What shows the steps of a run or writes them down, and what becomes of one that fails.
 
 use super::expert_load::MixtureReport;
-use super::metrics::StepMetrics;
-use super::monitor_lines::MonitorValue;
+use super::metrics::{MonitorValue, StepMetrics};
 use crate::error::Result;
 use std::fmt::Debug;
 

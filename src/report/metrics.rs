@@ -1,14 +1,8 @@
 //! `metrics.jsonl`: one JSON object per step, for `jq`, plotting scripts and tests.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::instrument::{Instrument, StepReport};
-use crate::durable::AppendFile;
-use crate::error::Result;
-use crate::store::OUTPUT_DIR;
 
 /// The metrics of one step. JSON has no numbers that are not finite: they are written as `null` and read back as NaN.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -90,33 +84,30 @@ pub struct StepMetrics {
     pub monitor: Option<BTreeMap<String, f32>>,
 }
 
-/// Appends steps to a `metrics.jsonl`. Each line is written at once, so a kill loses none.
-#[derive(Debug)]
-pub struct MetricsWriter(AppendFile);
-
-impl MetricsWriter {
-    /// Opens `path` for appending and creates it if it is missing.
-    ///
-    /// # Errors
-    /// The file cannot be opened for writing.
-    pub fn open(path: &Path) -> Result<Self> {
-        AppendFile::open(OUTPUT_DIR, path).map(Self)
-    }
-
-    /// Appends one line.
-    ///
-    /// # Errors
-    /// The disk is full or fails; the line is written with a later one.
-    pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
-        let mut line = serde_json::to_vec(metrics).expect("numbers and strings are JSON");
-        line.push(b'\n');
-        self.0.append(&line)
-    }
+/// What was watched in a step, under its tag.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MonitorValue {
+    /// Such as `local_norm/layers.0.attention.wo`.
+    pub tag: String,
+    /// One number or several.
+    pub numbers: Numbers,
 }
 
-impl Instrument for MetricsWriter {
-    fn step(&mut self, report: &StepReport<'_>) -> Result<()> {
-        self.write(report.metrics)
+/// The numbers of a tag. Only single ones are in `metrics.jsonl` and in TensorBoard.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Numbers {
+    /// A number.
+    One(f32),
+    /// Numbers with a line each, such as those of micro-batches.
+    Lines(Vec<f32>),
+    /// Numbers in one line, such as those of heads.
+    List(Vec<f32>),
+}
+
+impl MonitorValue {
+    /// One number.
+    pub fn one(tag: impl Into<String>, value: f64) -> Self {
+        Self { tag: tag.into(), numbers: Numbers::One(value as f32) }
     }
 }
 
@@ -154,11 +145,7 @@ fn present_map<'de, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, OpenOptions};
-    use std::io::Write;
-
     use super::*;
-    use crate::store::json_lines::truncate_after;
 
     fn metrics(step: u64) -> StepMetrics {
         StepMetrics {
@@ -205,33 +192,5 @@ mod tests {
         let back: StepMetrics = serde_json::from_str(&line).unwrap();
         assert!(back.loss.is_nan() && back.global_norm.is_nan() && back.tokens_per_second.is_nan());
         assert!(back.eval_loss.unwrap().is_nan() && back.drop_rate.unwrap()[0].is_nan());
-    }
-
-    #[test]
-    fn a_resumed_run_writes_no_step_twice() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metrics.jsonl");
-        assert_eq!(truncate_after(&path, 3).unwrap(), 0, "no file, no lines");
-        let mut writer = MetricsWriter::open(&path).unwrap();
-        (1..=5).for_each(|step| writer.write(&metrics(step)).unwrap());
-        drop(writer);
-        // Killed inside a line, inside a character.
-        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"step\":2,\"lo\xe2\x96").unwrap();
-
-        assert_eq!(truncate_after(&path, 3).unwrap(), 3);
-        let mut writer = MetricsWriter::open(&path).unwrap();
-        (4..=6).for_each(|step| writer.write(&metrics(step)).unwrap());
-        let text = fs::read_to_string(&path).unwrap();
-        let steps: Vec<u64> =
-            text.lines().map(|line| serde_json::from_str::<StepMetrics>(line).unwrap().step).collect();
-        assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_full_disk_is_named() {
-        let mut writer = MetricsWriter::open(Path::new("/dev/full")).unwrap();
-        let line = writer.write(&metrics(1)).unwrap_err().to_string();
-        assert!(line.starts_with("/dev/full: cannot write: disk full"), "{line}");
     }
 }

@@ -1,6 +1,7 @@
 //! The lines of `monitor_config`, in the format of MindFormers' TrainingStateMonitor.
 
 use super::instrument::{Instrument, StepReport};
+use super::metrics::{MonitorValue, Numbers};
 use super::progress::{Place, ProgressPlan};
 use crate::error::Result;
 use std::collections::BTreeMap;
@@ -28,33 +29,6 @@ impl MonitorFormats {
     pub fn of(&self, tag: &str) -> Goes {
         let prefix = tag.split_once('/').map_or(tag, |(prefix, _)| prefix);
         self.0.get(prefix).copied().unwrap_or_default()
-    }
-}
-
-/// What was watched in a step, under its tag.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MonitorValue {
-    /// Such as `local_norm/layers.0.attention.wo`.
-    pub tag: String,
-    /// One number or several.
-    pub numbers: Numbers,
-}
-
-/// The numbers of a tag. Only single ones are in `metrics.jsonl` and in TensorBoard.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Numbers {
-    /// A number.
-    One(f32),
-    /// Numbers with a line each, such as those of micro-batches.
-    Lines(Vec<f32>),
-    /// Numbers in one line, such as those of heads.
-    List(Vec<f32>),
-}
-
-impl MonitorValue {
-    /// One number.
-    pub fn one(tag: impl Into<String>, value: f64) -> Self {
-        Self { tag: tag.into(), numbers: Numbers::One(value as f32) }
     }
 }
 
@@ -88,7 +62,8 @@ pub fn singles(values: &[MonitorValue]) -> Option<BTreeMap<String, f32>> {
 /// The lines of a tag in the log.
 ///
 /// ```
-/// use gristmill::report::monitor_lines::{MonitorValue, monitor_lines};
+/// use gristmill::report::metrics::MonitorValue;
+/// use gristmill::report::monitor_lines::monitor_lines;
 /// use gristmill::report::progress::Place;
 /// let place = Place { epoch: 1, epochs: 2, step: 10, steps: 500 };
 /// assert_eq!(

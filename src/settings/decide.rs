@@ -1,8 +1,8 @@
 //! From what the sections say to what counts in a run: after this pass settings do not change.
 
-use super::engine::{MAX_SIZE, Source};
+use super::engine::{MAX_SIZE, Section, Source};
 use super::micro_batches;
-use super::monitor_checks;
+use super::sections::monitor::{self, Formats, Monitor, STABLE_RANK_PATH, StableRank};
 use super::sections::parallel::{Distribution, Sharding};
 use super::values::Settings;
 use crate::element::Element;
@@ -33,7 +33,7 @@ pub(super) fn decide(mut settings: Settings, distribution: &Distribution, source
     settings.parallel = distribution.settled(settings.runner.gradient_accumulation_steps, &sharding);
     let tokens_per_step = tokens_per_step(&settings, layout.data, source);
     decide_outputs(&mut settings);
-    monitor_checks::decide(&mut settings, source);
+    decide_monitor(&mut settings, source);
     check_stored_weights(&mut settings, source);
     Decided { settings, layout, sharding, tokens_per_step }
 }
@@ -110,4 +110,45 @@ fn tokens_per_step(settings: &Settings, data: usize, source: &Source) -> usize {
         source.fault("runner_config.batch_size", message);
     }
     tokens.unwrap_or(0)
+}
+
+/// Leaves what has an effect: nothing where the monitor is off, and what goes to TensorBoard only where there is one.
+fn decide_monitor(settings: &mut Settings, source: &Source) {
+    if !settings.monitor.monitor_on {
+        note_idle(settings, source);
+        let Monitor { global_norm_spike_count_threshold, device_local_metrics, .. } = settings.monitor;
+        settings.monitor =
+            Monitor { global_norm_spike_count_threshold, device_local_metrics, ..Monitor::default() };
+        settings.stable_rank = None;
+        return;
+    }
+    let has_tensorboard = settings.tensorboard.is_some();
+    let shown = |path: String, formats: Formats| {
+        if !formats.tensorboard || has_tensorboard {
+            return formats;
+        }
+        source.note(format!("{path}: to the log alone, as there is no `tensorboard` section"));
+        Formats::LOG
+    };
+    settings.monitor.change_formats(|key, formats| shown(format!("{}.{key}", monitor::PATH), formats));
+    if let Some(config) = &mut settings.stable_rank {
+        config.format = shown(format!("{STABLE_RANK_PATH}.format"), config.format);
+    }
+    settings.stable_rank = settings.stable_rank.take().filter(|config| config.format.is_on());
+}
+
+/// Says which keys a monitor that is off leaves without effect.
+fn note_idle(settings: &Settings, source: &Source) {
+    let other = |keys: &str| ["global_norm_spike_count_threshold", "device_local_metrics"].contains(&keys);
+    let default = Monitor::default().entries();
+    let written = settings.monitor.entries().into_iter().zip(default);
+    let idle = written.filter(|(entry, default)| !other(entry.key) && entry.written != default.written);
+    let mut idle: Vec<&str> = idle.map(|(entry, _)| entry.key).collect();
+    if settings.stable_rank.as_ref().is_some_and(|config| *config != StableRank::default()) {
+        idle.push("stable_rank_config");
+    }
+    if !idle.is_empty() {
+        let keys = idle.join(", ");
+        source.note(format!("{}: without effect while `monitor_on` is False: {keys}", monitor::PATH));
+    }
 }

@@ -1,7 +1,7 @@
 //! The model that the settings describe.
 
 use super::sections::callbacks::Callbacks;
-use super::sections::model::{GPT2, rotary_dim};
+use super::sections::model::{GPT2, latent_attention, rotary_dim};
 use super::sections::moe::{Moe, RoutingPolicy, TopkMethod};
 use super::values::Settings;
 use crate::model::config::{
@@ -72,6 +72,9 @@ pub(super) fn model_config(settings: &Settings) -> ModelConfig {
         recomputed_operators: recompute.operators.0.clone(),
     };
     (entry.finish)(model, &mut config);
+    if let Some(latent) = latent_attention(model) {
+        config = ModelConfig { qk_norm: false, ..latent.within(config) };
+    }
     config
 }
 

@@ -2,7 +2,6 @@
 
 use super::length::RunLength;
 use super::peak::Peak;
-use super::run::Summary;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::model::count;
@@ -11,7 +10,24 @@ use crate::report::events::Event;
 use crate::report::log::Log;
 use crate::settings::{RunPlan, Sample};
 use crate::store::hugging_face;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What a finished run reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Steps done in all, including those before a resume.
+    pub steps: u64,
+    /// Mean loss of the last step in nats per token.
+    pub loss: f32,
+    /// The last evaluation's loss in nats per token.
+    pub eval_loss: Option<f32>,
+    /// The sample, if one was asked for.
+    pub sample: Option<String>,
+    /// Whether an interrupt ended the run early.
+    pub is_interrupted: bool,
+    /// The checkpoint of the last step, if it was saved.
+    pub checkpoint: Option<PathBuf>,
+}
 
 /// Variables by which MindFormers compiles equal layers once.
 const LAZY_INLINE: [&str; 2] = ["ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"];

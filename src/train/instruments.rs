@@ -6,7 +6,7 @@ use crate::model::count;
 use crate::report::experts::{DropRates, ExpertMetrics, TokenDistribution};
 use crate::report::instrument::Instruments;
 use crate::report::loss_monitor::LossParts;
-use crate::report::metrics::MetricsWriter;
+use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::{MonitorFormats, MonitorLines};
 use crate::report::progress::Progress;
 use crate::report::remarks::Remarks;

@@ -8,8 +8,9 @@ use crate::ops::step_state::SKIPPED;
 use crate::report::expert_load::MixtureReport;
 use crate::report::experts::ExpertMetrics;
 use crate::report::instrument::{Instruments, StepReport};
+use crate::report::metrics::MonitorValue;
 use crate::report::metrics::StepMetrics;
-use crate::report::monitor_lines::{MonitorValue, singles};
+use crate::report::monitor_lines::singles;
 use crate::settings::Metrics;
 use std::collections::VecDeque;
 

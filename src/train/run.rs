@@ -11,6 +11,7 @@ use self::data_watch::DataWatch;
 pub use self::milestone::Milestone;
 use self::progress::progress_plan;
 use self::run_loop::{Results, RunLoop};
+pub use super::announce::Summary;
 use super::announce::{
     announce, announce_end, announce_files, announce_parameters, announce_resume, entropy,
 };
@@ -33,7 +34,7 @@ use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::report::events::Event;
 use crate::report::log::{FILE_TARGET, Log};
-use crate::report::metrics::MetricsWriter;
+use crate::report::metrics_writer::MetricsWriter;
 use crate::report::monitor_lines::MonitorLines;
 use crate::report::page;
 use crate::report::progress::Progress;
@@ -41,29 +42,12 @@ use crate::settings::{CheckpointMonitor, Context, Override, RunConfig, RunPlan};
 use crate::store::checkpoint_folder::{CheckpointFolder, Keep};
 use crate::store::run_folder::{RunFolder, Start};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
-
-/// What a finished run reports.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Summary {
-    /// Steps done in all, including those before a resume.
-    pub steps: u64,
-    /// Mean loss of the last step in nats per token.
-    pub loss: f32,
-    /// The last evaluation's loss in nats per token.
-    pub eval_loss: Option<f32>,
-    /// The sample, if one was asked for.
-    pub sample: Option<String>,
-    /// Whether an interrupt ended the run early.
-    pub is_interrupted: bool,
-    /// The checkpoint of the last step, if it was saved.
-    pub checkpoint: Option<PathBuf>,
-}
 
 /// Trains as configured in the file at `config`, with `overrides` (`--a.b.c=value`) applied. Once `interrupt` is set,
 /// finishes the step, saves a checkpoint and ends.

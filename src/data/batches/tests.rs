@@ -3,8 +3,9 @@
 mod shared;
 
 use super::*;
+use crate::data::NO_LABEL;
 use crate::data::sample_collector::SampleCollector;
-use crate::data::samples::{NO_LABEL, Samples};
+use crate::data::samples::Samples;
 
 fn spec(seq_length: usize, batch_size: usize) -> BatchSpec {
     BatchSpec {

@@ -1,9 +1,9 @@
 //! Alpaca's instructions, in the words of MindFormers' `AlpacaInstructDataHandler`.
 
 use super::Formed;
+use crate::data::batch::NO_LABEL;
 use crate::data::codec::Codec;
 use crate::data::records::Record;
-use crate::data::samples::NO_LABEL;
 use crate::error::Result;
 
 /// The text that each sample starts with.

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use self::conversation::Conversation;
 pub use self::template::ChatTemplate;
 use super::Formed;
+use crate::data::batch::NO_LABEL;
 use crate::data::codec::Codec;
 use crate::data::records::Record;
-use crate::data::samples::NO_LABEL;
 use crate::error::Result;
 
 /// A sample is a conversation as the chat template writes it; the turns of the assistant are predicted, with what ends

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::Formed;
+use crate::data::batch::NO_LABEL;
 use crate::data::codec::Codec;
 use crate::data::records::Record;
-use crate::data::samples::NO_LABEL;
 use crate::error::Result;
 
 /// The columns `input_ids`, and `labels` if there are any: for each token the same token, as Hugging Face writes them, or

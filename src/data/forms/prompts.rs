@@ -1,9 +1,9 @@
 //! A prompt and an answer, as ADGen has them.
 
 use super::Formed;
+use crate::data::batch::NO_LABEL;
 use crate::data::codec::Codec;
 use crate::data::records::Record;
-use crate::data::samples::NO_LABEL;
 use crate::error::Result;
 
 /// A sample is the prompt, the answer and the token that ends it; only the latter two are predicted.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{MindRecordFile, NumberColumn};
-use crate::data::samples::NO_LABEL;
+use crate::data::batch::NO_LABEL;
 use crate::data::token_encoding::NO_TOKEN;
 
 /// How the rows of a file become tokens and targets. All rows have the same length.

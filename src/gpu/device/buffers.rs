@@ -1,11 +1,9 @@
 //! Persistent buffers: allocated here, or ranges of an application's own.
 
+use super::fault::SMALLER;
 use super::gpu::Gpu;
 use crate::error::{Error, Result};
 use crate::record::{BufferId, Consumer, LARGEST, PersistentId, Persistents};
-
-/// What to do without knowing what the buffers are for.
-pub(super) const SMALLER: &str = "make the batch or the model smaller";
 
 /// The persistent buffers, by id. Those allocated here are zero-filled.
 pub struct Buffers {

@@ -20,6 +20,13 @@ pub struct Encoder<'gpu> {
     timed: Vec<Timed>,
 }
 
+impl Gpu {
+    /// A new encoder, whose commands are submitted together.
+    pub fn encoder(&self) -> Encoder<'_> {
+        Encoder::new(self)
+    }
+}
+
 impl<'gpu> Encoder<'gpu> {
     pub(super) fn new(gpu: &'gpu Gpu) -> Self {
         Self { gpu, commands: commands(gpu), ops: None, timed: Vec::new() }

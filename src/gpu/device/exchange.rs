@@ -16,9 +16,8 @@ use point::{DeviceRange, HostBytes};
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
-use super::mapping::Mapping;
+use super::mapping::{Mapping, copy_mapped};
 use super::prepare::{Prepared, Program};
-use super::readback::copy_mapped;
 use crate::error::{Error, Result};
 use crate::ranks::{Pending, Ranks};
 use crate::record::{Room, Started, UnderWay, stops};

@@ -1,17 +1,13 @@
 //! An open device: queue, limits, and the errors it has reported.
 
 use super::adapter::{self, AdapterReport};
-use super::buffers::SMALLER;
-use super::encoder::Encoder;
-use super::lanes::{lanes_share_loads, subgroup_size};
-use super::open::open;
+use super::fault::Fault;
 use super::options::{GpuOptions, HANG_TIMEOUT};
 use super::pipelines::{PipelineCaching, Pipelines};
 use super::slices::SUBMISSION_TIME;
 use super::submissions::{MAX_AHEAD, Pace, Submissions};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Limits};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// An open adapter: device, queue, pipelines and submissions in flight.
@@ -27,10 +23,6 @@ pub struct Gpu {
     pub(super) fault: Fault,
 }
 
-/// The first error that the device has reported.
-#[derive(Clone, Default)]
-pub(super) struct Fault(Arc<Mutex<Option<Error>>>);
-
 /// wgpu's counters of live objects. The difference between two readings is what was created or dropped in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuCounters {
@@ -45,40 +37,6 @@ pub struct GpuCounters {
 }
 
 impl Gpu {
-    /// Opens an adapter with its full limits, and probes whether its lanes can share loads.
-    ///
-    /// # Errors
-    /// No adapter, none of that name or number, or one that cannot be opened.
-    pub async fn request(options: &GpuOptions) -> Result<Self> {
-        let instance = adapter::instance(options.validation);
-        let adapter = adapter::choose(&instance, options).await?;
-        let report = AdapterReport::of(&adapter);
-        if let Some(notice) = adapter::fxc_notice(&report).await {
-            tracing::warn!("{notice}");
-        }
-        // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
-        // kernel.
-        let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
-        let mut gpu = Self::open(&adapter, options, lanes > 1).await?;
-        if lanes > 1 {
-            match lanes_share_loads(&gpu, lanes).await {
-                Ok(true) => gpu.capabilities.lanes = lanes,
-                Ok(false) => tracing::warn!(
-                    "{}: a workgroup of {lanes} is not one subgroup; kernels run without shuffles",
-                    report.name
-                ),
-                Err(error) => {
-                    tracing::warn!(
-                        "{}: the subgroup probe failed ({error}); kernels run without shuffles",
-                        report.name
-                    );
-                    gpu = Self::open(&adapter, options, false).await?;
-                }
-            }
-        }
-        Ok(gpu)
-    }
-
     /// Kernels on an application's own device.
     ///
     /// The kernels use the limits that the device was opened with; they need no feature (with `SHADER_F16`,
@@ -117,15 +75,8 @@ impl Gpu {
         Ok(Self::of(device.clone(), queue.clone(), report, pipelines, options))
     }
 
-    async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
-        let (device, queue) = open(adapter, options, with_subgroups).await?;
-        let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
-        let gpu = Self::of(device, queue, AdapterReport::of(adapter), pipelines, options);
-        remember_faults(&gpu.device, &gpu.fault);
-        Ok(gpu)
-    }
-
-    fn of(
+    /// The device with the queue, which no callback reports to yet.
+    pub(super) fn of(
         device: wgpu::Device,
         queue: wgpu::Queue,
         report: AdapterReport,
@@ -174,11 +125,6 @@ impl Gpu {
     /// Whether timestamps are available, which [`profile`](Self::profile) needs.
     pub fn has_timestamps(&self) -> bool {
         self.has_timestamps
-    }
-
-    /// A new encoder, whose commands are submitted together.
-    pub fn encoder(&self) -> Encoder<'_> {
-        Encoder::new(self)
     }
 
     /// Completes when everything submitted so far has run.
@@ -241,64 +187,5 @@ impl Gpu {
                 })
             }
         }
-    }
-}
-
-impl Fault {
-    pub fn get(&self) -> Option<Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Forgets an error that has been dealt with. A device that is lost reports the next one.
-    pub fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Keeps the first error, which usually causes the others.
-    fn keep(&self, error: Error) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-    }
-}
-
-pub(super) fn one_line(what: &str) -> String {
-    what.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Stores errors that arrive in callbacks; [`Gpu::check`] reports them.
-fn remember_faults(device: &wgpu::Device, fault: &Fault) {
-    let slot = fault.clone();
-    device.on_uncaptured_error(Arc::new(move |error| slot.keep(reported("device error", &error))));
-    let slot = fault.clone();
-    device.set_device_lost_callback(move |reason, what| {
-        if reason != wgpu::DeviceLostReason::Destroyed {
-            slot.keep(reported("device lost", &what));
-        }
-    });
-}
-
-/// What a callback has reported. Of a lost device, wgpu gives the cause as text alone.
-fn reported(kind: &str, cause: &dyn std::fmt::Display) -> Error {
-    let what = one_line(&format!("{kind}: {cause}"));
-    match what.to_lowercase().contains("out of memory") {
-        true => Error::OutOfMemory { what, remedy: SMALLER.to_string() },
-        false => Error::Device(what),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The words in which wgpu reports it, whether a device survives it or not.
-    #[test]
-    fn out_of_memory_is_told_from_other_failures() {
-        let source: Box<dyn std::error::Error + Send + Sync> = "in a\nsubmission".into();
-        let error = reported("device error", &wgpu::Error::OutOfMemory { source });
-        assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
-        assert_eq!(error.to_string().lines().count(), 1);
-        let lost = |cause: &str| reported("device lost", &cause);
-        let line = "out of memory device lost: Out of memory; make the batch or the model smaller";
-        assert_eq!(lost("Out of memory").to_string(), line);
-        assert!(matches!(lost("Device is lost"), Error::Device(_)));
     }
 }

@@ -55,3 +55,21 @@ impl Mapping {
 fn failed() -> Error {
     Error::Device("a staging buffer could not be mapped".into())
 }
+
+/// Fills `to` with the first bytes of a mapped buffer, which is unmapped then. Where `used` says of the first `head` bytes how
+/// many count, `to` becomes as long.
+pub(super) fn copy_mapped(
+    buffer: &wgpu::Buffer,
+    to: &mut Vec<u8>,
+    head: usize,
+    used: impl Fn(&[u8]) -> Option<usize>,
+) -> Result<()> {
+    let view = buffer.slice(..to.len() as u64).get_mapped_range();
+    let view = view.map_err(|e| Error::Device(format!("a readback buffer is not mapped: {e}")))?;
+    let used = used(&view[..head]).map_or(to.len(), |used| used.min(to.len()));
+    to.truncate(used);
+    to.copy_from_slice(&view[..used]);
+    drop(view);
+    buffer.unmap();
+    Ok(())
+}

@@ -1,7 +1,11 @@
-//! Opens an adapter: the features and limits of its device.
+//! Opens an adapter: the features and limits of its device, and whether its lanes share loads.
 
-use super::adapter::check_limits;
+use super::adapter::{self, AdapterReport, check_limits};
+use super::fault::remember_faults;
+use super::gpu::Gpu;
+use super::lanes::{lanes_share_loads, subgroup_size};
 use super::options::GpuOptions;
+use super::pipelines::{PipelineCaching, Pipelines};
 use super::vulkan::open_without_robustness;
 use crate::error::{Error, Result};
 
@@ -9,11 +13,55 @@ use crate::error::{Error, Result};
 /// presets go up to 256 MiB, of which a buffer of 130 MiB would leave nearly half unused.
 const BLOCK: u64 = 8 << 20;
 
+impl Gpu {
+    /// Opens an adapter with its full limits, and probes whether its lanes can share loads.
+    ///
+    /// # Errors
+    /// No adapter, none of that name or number, or one that cannot be opened.
+    pub async fn request(options: &GpuOptions) -> Result<Self> {
+        let instance = adapter::instance(options.validation);
+        let adapter = adapter::choose(&instance, options).await?;
+        let report = AdapterReport::of(&adapter);
+        if let Some(notice) = adapter::fxc_notice(&report).await {
+            tracing::warn!("{notice}");
+        }
+        // Only the software tier uses subgroups, and requesting the feature changes how GPU drivers compile every
+        // kernel.
+        let lanes = if report.is_software { subgroup_size(&adapter) } else { 1 };
+        let mut gpu = Self::open(&adapter, options, lanes > 1).await?;
+        if lanes > 1 {
+            match lanes_share_loads(&gpu, lanes).await {
+                Ok(true) => gpu.capabilities.lanes = lanes,
+                Ok(false) => tracing::warn!(
+                    "{}: a workgroup of {lanes} is not one subgroup; kernels run without shuffles",
+                    report.name
+                ),
+                Err(error) => {
+                    tracing::warn!(
+                        "{}: the subgroup probe failed ({error}); kernels run without shuffles",
+                        report.name
+                    );
+                    gpu = Self::open(&adapter, options, false).await?;
+                }
+            }
+        }
+        Ok(gpu)
+    }
+
+    async fn open(adapter: &wgpu::Adapter, options: &GpuOptions, with_subgroups: bool) -> Result<Self> {
+        let (device, queue) = open(adapter, options, with_subgroups).await?;
+        let pipelines = Pipelines::new(&device, options, PipelineCaching::OnDisk);
+        let gpu = Self::of(device, queue, AdapterReport::of(adapter), pipelines, options);
+        remember_faults(&gpu.device, &gpu.fault);
+        Ok(gpu)
+    }
+}
+
 /// Opens `adapter` with its full limits.
 ///
 /// # Errors
 /// A limit below what the kernels use; shaders that need checks on a device without them; a driver that refuses.
-pub(super) async fn open(
+async fn open(
     adapter: &wgpu::Adapter,
     options: &GpuOptions,
     with_subgroups: bool,

@@ -1,7 +1,8 @@
 //! Compiles kernels, in parallel and once each; a pipeline cache on disk keeps the results between runs where the
 //! driver supports it.
 
-use super::gpu::{Gpu, one_line};
+use super::fault::one_line;
+use super::gpu::Gpu;
 use super::options::GpuOptions;
 use super::submissions::Polling;
 use crate::error::{Error, Result};

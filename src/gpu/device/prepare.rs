@@ -2,7 +2,8 @@
 
 use super::buffers::Buffers;
 use super::exchange::ExchangePoint;
-use super::gpu::{Gpu, one_line};
+use super::fault::one_line;
+use super::gpu::Gpu;
 use super::launch::{Launch, Places};
 use super::pipelines::Pipeline;
 use super::slices::Slices;

@@ -3,7 +3,7 @@
 use super::buffers::Buffers;
 use super::encoder::Encoder;
 use super::gpu::Gpu;
-use super::mapping::Mapping;
+use super::mapping::{Mapping, copy_mapped};
 use super::prepare::Prepared;
 use crate::error::{Error, Result};
 use crate::record::{BufferId, PersistentId, Tensor};
@@ -207,22 +207,4 @@ fn mapped_bytes(buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {
     let mut data = vec![0; bytes as usize];
     copy_mapped(buffer, &mut data, 0, |_| None)?;
     Ok(data)
-}
-
-/// Fills `to` with the first bytes of a mapped buffer, which is unmapped then. Where `used` says of the first `head` bytes how
-/// many count, `to` becomes as long.
-pub(super) fn copy_mapped(
-    buffer: &wgpu::Buffer,
-    to: &mut Vec<u8>,
-    head: usize,
-    used: impl Fn(&[u8]) -> Option<usize>,
-) -> Result<()> {
-    let view = buffer.slice(..to.len() as u64).get_mapped_range();
-    let view = view.map_err(|e| Error::Device(format!("a readback buffer is not mapped: {e}")))?;
-    let used = used(&view[..head]).map_or(to.len(), |used| used.min(to.len()));
-    to.truncate(used);
-    to.copy_from_slice(&view[..used]);
-    drop(view);
-    buffer.unmap();
-    Ok(())
 }

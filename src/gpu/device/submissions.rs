@@ -7,7 +7,7 @@
 //! The host runs up to three submissions ahead of a GPU. A software adapter executes a submission inside the submit
 //! call, so there the host is never ahead. A wait for the device ends with an error after `context.hang_timeout`.
 
-use super::gpu::Fault;
+use super::fault::Fault;
 use super::polling::poll;
 use super::slices::Timed;
 use crate::error::{Error, Result};

@@ -6,8 +6,8 @@ mod rewrite;
 
 use super::exchange::Exchange;
 use super::params::Params;
-use super::recording::{Binding, Dispatch, GridArguments, Recording, Transient};
-use super::tensor::{BufferId, Tensor, TransientId};
+use super::recording::{Dispatch, GridArguments, Recording, Transient};
+use super::tensor::{Binding, BufferId, Tensor, TransientId};
 use crate::element::{Element, stride_of};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Kernel};

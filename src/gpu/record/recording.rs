@@ -3,25 +3,10 @@
 use super::exchange::Exchange;
 use super::fields::{Field, Scalar};
 use super::span::Span;
-use super::tensor::{BINDING_ALIGNMENT, BufferId, TransientId};
+use super::tensor::{BINDING_ALIGNMENT, Binding, BufferId, TransientId};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::{Access, Kernel, ParamsLayout, Variable};
-
-/// A range of a buffer that a dispatch binds to a variable of its shader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// Name of the variable in WGSL.
-    pub variable: &'static str,
-    /// Storage type of the tensor in that range.
-    pub element: Element,
-    /// The buffer.
-    pub buffer: BufferId,
-    /// Byte offset, a multiple of [`BINDING_ALIGNMENT`].
-    pub offset: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-}
 
 /// Arguments of an indirect dispatch: three `u32`, the workgroups along x, y and z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use super::fields::Field;
 use super::persistent::Persistents;
-use super::recording::Binding;
-use super::tensor::Tensor;
+use super::tensor::{Binding, Tensor};
 use crate::element::Element;
 
 /// A struct that a kernel binds as a variable of its own. A tensor of one row holds it. Defined with

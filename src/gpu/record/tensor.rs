@@ -1,6 +1,5 @@
 //! Tensors of a recording: views of buffers that are allocated later.
 
-use super::recording::Binding;
 use crate::element::{Element, stride_of};
 
 /// Index of a buffer that outlives a recording: an arena, the batch, the step's state.
@@ -32,6 +31,21 @@ impl BufferId {
 
 /// Byte alignment of binding offsets: the largest `min_storage_buffer_offset_alignment` that WebGPU allows an adapter.
 pub const BINDING_ALIGNMENT: u64 = 256;
+
+/// A range of a buffer that a dispatch binds to a variable of its shader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Name of the variable in WGSL.
+    pub variable: &'static str,
+    /// Storage type of the tensor in that range.
+    pub element: Element,
+    /// The buffer.
+    pub buffer: BufferId,
+    /// Byte offset, a multiple of [`BINDING_ALIGNMENT`].
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
 
 /// A row-major matrix view: `rows` rows of `cols` elements, `stride` elements apart; the padding of a row is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

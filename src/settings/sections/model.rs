@@ -1,6 +1,5 @@
 //! `model.model_config`: the shape of the model.
 
-mod biases;
 mod fill;
 mod latent;
 mod pet;
@@ -10,6 +9,7 @@ mod types;
 mod words;
 
 pub(crate) use fill::rotary_dim;
+pub(crate) use latent::latent_attention;
 pub(crate) use pet::path_of as pet_path;
 pub use pet::{Pet, PetType};
 pub use rope_scaling::Scaling;
@@ -26,6 +26,8 @@ pub(crate) const LLAMA: &str = "LlamaConfig";
 pub(crate) const GPT2: &str = "GPT2Config";
 /// A type with keys of its own.
 pub(crate) const CHATGLM2: &str = "ChatGLM2Config";
+/// The widest head that the kernels of attention take.
+const MAX_HEAD_DIM: usize = 256;
 /// The types with latent attention.
 pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";

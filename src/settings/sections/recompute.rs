@@ -29,11 +29,12 @@ use super::moe::Moe;
 use super::parallel::{Distribution, Parallelism};
 use crate::ranks::Layout;
 use crate::settings::engine::*;
-use choice::{Choice, Parts};
+use choice::Choice;
+use operators::Parts;
 use selection::{Selected, remove_excluded};
 use stages::{Chunks, Stages};
 
-pub(crate) const PATH: &str = "recompute_config";
+pub(crate) const PATH: &str = Recompute::PATH;
 
 /// The operators that MindFormers recomputes where none are named.
 const SELECTED: [&str; 2] = [r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"];
@@ -175,15 +176,6 @@ fn selected(recompute: &mut Recompute, reader: &Reader<'_>, stages: &Stages) -> 
         }
     }
     Some(selected)
-}
-
-/// The layers in which a pattern acts: those of its layers that are not recomputed as a whole (`full`).
-fn acting(selected: &[(String, Chunks)], stages: &Stages, full: &[usize]) -> Vec<usize> {
-    let mut layers: Vec<usize> = selected.iter().flat_map(|(_, chunks)| stages.first(chunks)).collect();
-    layers.sort_unstable();
-    layers.dedup();
-    layers.retain(|layer| full.binary_search(layer).is_err());
-    layers
 }
 
 /// Says which switches of what ranks exchange have nothing to switch.

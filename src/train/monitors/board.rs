@@ -4,7 +4,8 @@ use super::spectra::stable_ranks;
 use super::{Losses, Matrices, MaxLogits, MicroLosses, Monitors, Norms, Watched, WatchedStep};
 use crate::model::arena::ArenaLayout;
 use crate::ops::squares::SquareSum;
-use crate::report::monitor_lines::{Goes, MonitorFormats, MonitorValue, Numbers};
+use crate::report::metrics::{MonitorValue, Numbers};
+use crate::report::monitor_lines::{Goes, MonitorFormats};
 use crate::settings::{Formats, Monitor, RunPlan, StableRank};
 use crate::train::finished::FinishedStep;
 

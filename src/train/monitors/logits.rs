@@ -4,7 +4,7 @@ use crate::element::Element;
 use crate::model::config::ModelConfig;
 use crate::ops::max_logit::score;
 use crate::record::{Persistents, Tensor};
-use crate::report::monitor_lines::{MonitorValue, Numbers};
+use crate::report::metrics::{MonitorValue, Numbers};
 use crate::settings::RunPlan;
 
 /// The largest attention scores of a step.

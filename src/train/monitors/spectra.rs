@@ -2,7 +2,7 @@
 
 use super::Matrices;
 use crate::ops::squares::SquareSum;
-use crate::report::monitor_lines::MonitorValue;
+use crate::report::metrics::MonitorValue;
 use crate::settings::MoeShowMode;
 
 /// The numbers of `watched`, whose matrices have these `eigenvalues` and `sums` of squares.

@@ -3,7 +3,6 @@
 //! All ranks decide the same after the same step: from what has arrived on all of them, from what the first one found, or from
 //! whether all succeeded.
 
-use super::Summary;
 use super::data_watch::DataWatch;
 use crate::data::Dataset;
 use crate::error::Result;
@@ -11,6 +10,7 @@ use crate::ranks::Ranks;
 use crate::settings::RunPlan;
 use crate::store::checkpoint_folder::CheckpointFolder;
 use crate::store::trainer_state::TrainerState;
+use crate::train::announce::Summary;
 use crate::train::evaluation::Evaluation;
 use crate::train::finished::FinishedEvaluation;
 use crate::train::health::Health;

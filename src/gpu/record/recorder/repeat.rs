@@ -2,7 +2,8 @@
 
 use super::Recorder;
 use crate::record::exchange::Exchange;
-use crate::record::recording::{Binding, Dispatch, GridArguments};
+use crate::record::recording::{Dispatch, GridArguments};
+use crate::record::tensor::Binding;
 use crate::record::tensor::{BufferId, TransientId};
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! `data_loader` of a data set: its kinds and their keys.
 
-use super::DatasetKeys;
 use super::chat_names::ChatNames;
 use super::megatron::Megatron;
 use super::paths::read_blend;
 use super::records::{Handlers, data_files};
+use super::rows::DatasetKeys;
 use crate::data::{
     CargoRegistryConfig, DocumentFormat, MegatronConfig, MindRecordConfig, PackStrategy, Paths, TextConfig,
     TokenType, TokensConfig,
@@ -146,6 +146,26 @@ pub(super) fn read<'a>(source: &'a Source, path: &str) -> Option<(Reader<'a>, Lo
 }
 
 impl Loader {
+    /// Samples to train and to evaluate on; 0 where none is written.
+    pub(super) fn sizes(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
+    }
+
+    /// Fills in the defaults of Megatron's loader, whose paths stand in its own section.
+    pub(super) fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
+        let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
+        if !has_paths && reader.is_sound("config") {
+            let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
+            reader.fault("type", message);
+        }
+        if self.sizes.len() > 3 {
+            let found = self.sizes.len();
+            let message = format!("expected samples to train, evaluate and test on, found {found} numbers");
+            reader.fault("sizes", message);
+        }
+        self.sizes = [&self.sizes()[..], &[0]].concat();
+    }
+
     /// The loader as the data module needs it, of a section that was filled.
     pub(super) fn config(&self, megatron: Option<&Megatron>, keys: &DatasetKeys) -> crate::data::Loader {
         let files = Paths { paths: self.dataset_files.clone(), weights: Vec::new() };

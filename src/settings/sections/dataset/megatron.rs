@@ -1,6 +1,5 @@
 //! `data_loader.config` of Megatron's loader.
 
-use super::loader::Loader;
 use super::paths::{Split, read_blend};
 use crate::data::Paths;
 use crate::settings::engine::*;
@@ -28,28 +27,6 @@ rows! {
         create_compressed_eod_mask: bool = Numbers.default(false),
         /// Whether the token that ends a document is no target of the loss.
         eod_mask_loss: bool = Numbers.default(false),
-    }
-}
-
-impl Loader {
-    /// Samples to train and to evaluate on; 0 where none is written.
-    pub(super) fn sizes(&self) -> [u64; 2] {
-        [0, 1].map(|index| self.sizes.get(index).copied().unwrap_or(0))
-    }
-
-    /// Fills in the defaults of Megatron's loader, whose paths stand in its own section.
-    pub(super) fn fill_megatron(&mut self, reader: &Reader<'_>, megatron: Option<&Megatron>) {
-        let has_paths = megatron.is_some_and(|megatron| !megatron.data_path.paths.is_empty());
-        if !has_paths && reader.is_sound("config") {
-            let message = "needs `config.data_path`: weights and paths by turns, each path that of a .bin and an .idx file without these endings";
-            reader.fault("type", message);
-        }
-        if self.sizes.len() > 3 {
-            let found = self.sizes.len();
-            let message = format!("expected samples to train, evaluate and test on, found {found} numbers");
-            reader.fault("sizes", message);
-        }
-        self.sizes = [&self.sizes()[..], &[0]].concat();
     }
 }
 

@@ -1,6 +1,5 @@
 //! Which files a loader reads, and with which weights.
 
-use super::{Dataset, Loader, Megatron, Tokenizer};
 use crate::data::Paths;
 use crate::settings::engine::*;
 
@@ -43,20 +42,6 @@ impl Setting for Paths {
     /// The weights: data may move, and what is in it has a fingerprint.
     fn to_decision(&self) -> Option<Node> {
         self.weights.to_node()
-    }
-}
-
-impl Dataset {
-    /// Forgets where its files are, which may be elsewhere on each machine: what is in them has a fingerprint.
-    pub(crate) fn forget_paths(&mut self) {
-        let Loader { dataset_dir, dataset_files, data_path, path, data_files, chat_template, .. } =
-            &mut self.loader;
-        [dataset_dir, dataset_files, data_files].into_iter().for_each(Vec::clear);
-        let of_megatron = self.megatron.as_mut().map(|Megatron { data_path, .. }| data_path);
-        let blends = [data_path].into_iter().chain(of_megatron);
-        blends.flat_map(|blend| &mut blend.paths).for_each(String::clear);
-        let tokenizer = self.keys.tokenizer.as_mut().map(|Tokenizer { tokenizer_file, .. }| tokenizer_file);
-        [path].into_iter().chain(chat_template).chain(tokenizer).for_each(String::clear);
     }
 }
 

@@ -1,8 +1,8 @@
 //! What loaders of records read: how a record becomes a sample.
 
-use super::DatasetKeys;
 use super::loader::{Loader, LoaderType};
 use super::paths::FORMATS;
+use super::rows::DatasetKeys;
 use crate::data::{ChatForm, Form, PackStrategy, PromptForm, PromptStyle, RecordsConfig};
 use crate::settings::engine::*;
 

@@ -1,15 +1,16 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
 use super::rows::Model;
-use super::{GPT2, LLAMA, biases, rope_scaling};
+use super::{DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, MAX_HEAD_DIM, latent, rope_scaling};
 use crate::model::config::{Activation, Gelu};
 use crate::settings::engine::*;
-
-pub(super) const MAX_HEAD_DIM: usize = 256;
 
 /// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     let is_llama = model.kind.is(LLAMA);
+    if [DEEPSEEK_V2, DEEPSEEK_V3].contains(&model.kind.word()) {
+        latent::fill(model, reader);
+    }
     if is_llama {
         fill_llama(model, reader);
     }
@@ -23,7 +24,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     let gelu = Activation::Gelu(Gelu::Tanh);
     model.hidden_act.get_or_insert(if is_llama { Activation::SwiGlu } else { gelu });
     model.init_method_std.get_or_insert(if is_llama { 0.01 } else { 0.02 });
-    biases::fill(model, reader);
+    fill_biases(model, reader);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
     let head_dim = if is_llama { model.head_dim } else { head_dim_of(model, reader) };
@@ -142,4 +143,24 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
     let (layers, most) = (model.num_layers, MAX_LAYERS as usize);
     let message = format!("with num_layers {layers} makes more than {most} blocks; lower it");
     reader.require(&["mtp_depth", "num_layers"], layers.saturating_add(depth) <= most, message);
+}
+
+/// Decides each switch.
+fn fill_biases(model: &mut Model, reader: &Reader<'_>) {
+    let base = model.kind.is(GPT2);
+    let is_base = [LLAMA, GPT2].contains(&model.kind.word());
+    // What the base has by default is left out, as files without these keys mean it.
+    let decide = |switch: &mut Option<bool>| {
+        let has_bias = switch.unwrap_or(base);
+        *switch = (has_bias != base || !is_base).then_some(has_bias);
+    };
+    model.qkv_has_bias.get_or_insert(base);
+    decide(&mut model.attn_proj_has_bias);
+    decide(&mut model.add_mlp_fc1_bias_linear);
+    decide(&mut model.add_mlp_fc2_bias_linear);
+    let keys = ["qkv_has_bias", "attn_proj_has_bias", "add_mlp_fc1_bias_linear", "add_mlp_fc2_bias_linear"];
+    let is_off = |key: &&str| reader.node(key).and_then(bool::from_node) == Some(false);
+    for key in keys.iter().filter(|key| base && is_off(key)) {
+        reader.fault(key, "not built yet (found `False`); write `True`");
+    }
 }

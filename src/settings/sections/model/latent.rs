@@ -1,8 +1,7 @@
 //! Multi-head latent attention: the widths of a model of DeepSeek's types, and what they must fit.
 
-use super::fill::MAX_HEAD_DIM;
 use super::rows::Model;
-use super::{DEEPSEEK_V3, LLAMA};
+use super::{DEEPSEEK_V3, LLAMA, MAX_HEAD_DIM};
 use crate::model::config::LatentAttention;
 use crate::settings::engine::*;
 

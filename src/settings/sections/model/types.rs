@@ -7,7 +7,7 @@
 //! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in `configs/MINDFORMERS.md`, a file in
 //! `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line in `tests/transformers/compare.py`.
 
-use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model, latent};
+use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
 use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions};
 use crate::settings::engine::*;
 
@@ -143,14 +143,12 @@ const TYPES: [TypeEntry; 15] = [
                 them, and multi-token prediction where `num_nextn_predict_layers` asks for it (in MindFormers always, unless that is \
                 0). The router is DeepSeek-V3's where a file is silent.",
         prepare: prepare_deepseek,
-        finish: finish_deepseek,
         ..PLAIN
     },
     TypeEntry {
         word: DEEPSEEK_V2,
         about: "DeepSeek-V2: the same attention, and experts chosen by softmax scores, whose gates are not made to sum to 1.",
         prepare: prepare_deepseek,
-        finish: finish_deepseek,
         ..PLAIN
     },
 ];
@@ -271,11 +269,4 @@ fn prepare_deepseek(model: &mut Model, reader: &Reader<'_>) {
         model.rms_norm_eps = 1e-6;
     }
     model.init_method_std.get_or_insert(0.02);
-    latent::fill(model, reader);
-}
-
-fn finish_deepseek(model: &Model, config: &mut ModelConfig) {
-    if let Some(latent) = latent::latent_attention(model) {
-        *config = ModelConfig { qk_norm: false, ..latent.within(config.clone()) };
-    }
 }

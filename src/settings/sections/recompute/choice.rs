@@ -1,46 +1,11 @@
 //! What patterns select in each layer of a model, and what the log says of it.
 
-use super::operators::{Operators, paths};
+use super::operators::{Operators, Parts, paths};
+use super::rows::Recompute;
 use super::selection::{Pattern, Selected};
 use super::stages::{Chunks, Stages};
-use super::{PATH, Recompute, acting};
-use crate::model::config::{Activation, Operator, Part, WITHOUT_OUTPUT};
+use crate::model::config::{Operator, WITHOUT_OUTPUT};
 use crate::settings::engine::*;
-use crate::settings::sections::model::Model;
-use crate::settings::sections::moe::Moe;
-
-/// Which operators the layers of a model have.
-#[derive(Clone, Copy)]
-pub(super) struct Parts<'a> {
-    pub model: &'a Model,
-    pub moe: Option<&'a Moe>,
-}
-
-impl Parts<'_> {
-    /// Whether `layer` has `operator`.
-    pub fn has(&self, operator: Operator, layer: usize) -> bool {
-        let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace);
-        let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
-        let has_gate = self.model.hidden_act == Some(Activation::SwiGlu);
-        match operator.part() {
-            Part::Any => true,
-            Part::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
-            Part::Latent => self.model.kv_lora_rank.is_some(),
-            Part::LatentQueries => self.model.q_lora_rank.is_some(),
-            Part::Dense => mixture.is_none(),
-            Part::DenseSwiGlu => mixture.is_none() && has_gate,
-            Part::DenseGelu => mixture.is_none() && !has_gate,
-            Part::Experts => mixture.is_some(),
-            Part::SharedExpert => shared.is_some(),
-            Part::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
-        }
-    }
-
-    /// The operators of `layer`.
-    pub fn operators(&self, layer: usize) -> impl Iterator<Item = Operator> {
-        Operator::all().filter(move |operator| self.has(*operator, layer))
-    }
-}
 
 /// The patterns of a key.
 pub(super) struct Choice {
@@ -89,7 +54,7 @@ impl Choice {
         reader.source.note(format!("Formative {key}: {{{}}}", entries.join(", ")));
         for chosen in patterns {
             if let Some(why) = self.idle(chosen, parts) {
-                reader.source.note(format!("{PATH}.{key}: {why}"));
+                reader.source.note(format!("{}.{key}: {why}", Recompute::PATH));
             }
         }
     }
@@ -211,4 +176,13 @@ fn add_all(operators: &mut Operators, mut of_layer: Vec<Operator>, layer: usize)
     of_layer.sort_unstable();
     of_layer.dedup();
     of_layer.into_iter().for_each(|operator| operators.add(operator, layer));
+}
+
+/// The layers in which a pattern acts: those of its layers that are not recomputed as a whole (`full`).
+pub(super) fn acting(selected: &[(String, Chunks)], stages: &Stages, full: &[usize]) -> Vec<usize> {
+    let mut layers: Vec<usize> = selected.iter().flat_map(|(_, chunks)| stages.first(chunks)).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    layers.retain(|layer| full.binary_search(layer).is_err());
+    layers
 }

@@ -1,9 +1,43 @@
 //! `operators`: layers by operator, and what the documentation says of operators.
 
-use super::choice::Parts;
-use crate::model::config::{Operator, WITHOUT_OUTPUT};
+use crate::model::config::{Activation, Operator, Part, WITHOUT_OUTPUT};
 use crate::settings::engine::*;
+use crate::settings::sections::model::Model;
+use crate::settings::sections::moe::Moe;
 use std::fmt::Write;
+
+/// Which operators the layers of a model have.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub model: &'a Model,
+    pub moe: Option<&'a Moe>,
+}
+
+impl Parts<'_> {
+    /// Whether `layer` has `operator`.
+    pub fn has(&self, operator: Operator, layer: usize) -> bool {
+        let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace);
+        let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
+        let has_gate = self.model.hidden_act == Some(Activation::SwiGlu);
+        match operator.part() {
+            Part::Any => true,
+            Part::QkNorm => self.model.use_qk_norm == Some(true) && self.model.kv_lora_rank.is_none(),
+            Part::Latent => self.model.kv_lora_rank.is_some(),
+            Part::LatentQueries => self.model.q_lora_rank.is_some(),
+            Part::Dense => mixture.is_none(),
+            Part::DenseSwiGlu => mixture.is_none() && has_gate,
+            Part::DenseGelu => mixture.is_none() && !has_gate,
+            Part::Experts => mixture.is_some(),
+            Part::SharedExpert => shared.is_some(),
+            Part::SharedExpertGate => shared.is_some_and(|moe| moe.use_shared_expert_gating),
+        }
+    }
+
+    /// The operators of `layer`.
+    pub fn operators(&self, layer: usize) -> impl Iterator<Item = Operator> {
+        Operator::all().filter(move |operator| self.has(*operator, layer))
+    }
+}
 
 /// The numbers of the layers of each operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! The keys of `recompute_config`.
 
-use super::PATH;
 use super::amount::Amount;
 use super::operators::Operators;
 use super::selection::Selection;
@@ -10,7 +9,7 @@ rows! {
     /// `recompute_config`: which layers, or which of their operators, are computed again in the backward pass, so that their
     /// activations need not be kept. No choice changes a bit of the results. The result of a layer is always kept, and so is
     /// what a router decided.
-    pub struct Recompute in PATH {
+    pub struct Recompute in "recompute_config" {
         /// The layers to recompute: all of them, or the first of each pipeline stage of MindFormers, as many as the list says.
         /// Stages follow from `pipeline_stage`, `offset` and `pp_interleave_num`; blocks of multi-token prediction count as the
         /// last layers.

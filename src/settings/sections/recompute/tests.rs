@@ -1,8 +1,9 @@
 //! The arithmetic of stages and counts, by examples whose results MindFormers' own code gave.
 
+use super::choice::acting;
 use super::selection::{Selected, Selection, remove_excluded};
 use super::stages::{Chunks, Offset, Stages};
-use super::{Amount, COMMUNICATION, SELECTED, acting};
+use super::{Amount, COMMUNICATION, SELECTED};
 use crate::settings::dialect::mindformers::NAMES;
 use crate::settings::engine::{Document, Node, Setting};
 use crate::settings::sections::{dataset, run};

@@ -1,0 +1,71 @@
+//! What a device reports in callbacks, kept until somebody asks.
+
+use crate::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What to do without knowing what the buffers are for.
+pub(super) const SMALLER: &str = "make the batch or the model smaller";
+
+/// The first error that the device has reported.
+#[derive(Clone, Default)]
+pub(super) struct Fault(Arc<Mutex<Option<Error>>>);
+
+impl Fault {
+    pub fn get(&self) -> Option<Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Forgets an error that has been dealt with. A device that is lost reports the next one.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Keeps the first error, which usually causes the others.
+    pub fn keep(&self, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// `what` without breaks between lines.
+pub(super) fn one_line(what: &str) -> String {
+    what.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Stores errors that arrive in callbacks; `Gpu::check` reports them.
+pub(super) fn remember_faults(device: &wgpu::Device, fault: &Fault) {
+    let slot = fault.clone();
+    device.on_uncaptured_error(Arc::new(move |error| slot.keep(reported("device error", &error))));
+    let slot = fault.clone();
+    device.set_device_lost_callback(move |reason, what| {
+        if reason != wgpu::DeviceLostReason::Destroyed {
+            slot.keep(reported("device lost", &what));
+        }
+    });
+}
+
+/// What a callback has reported. Of a lost device, wgpu gives the cause as text alone.
+fn reported(kind: &str, cause: &dyn std::fmt::Display) -> Error {
+    let what = one_line(&format!("{kind}: {cause}"));
+    match what.to_lowercase().contains("out of memory") {
+        true => Error::OutOfMemory { what, remedy: SMALLER.to_string() },
+        false => Error::Device(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words in which wgpu reports it, whether a device survives it or not.
+    #[test]
+    fn out_of_memory_is_told_from_other_failures() {
+        let source: Box<dyn std::error::Error + Send + Sync> = "in a\nsubmission".into();
+        let error = reported("device error", &wgpu::Error::OutOfMemory { source });
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+        assert_eq!(error.to_string().lines().count(), 1);
+        let lost = |cause: &str| reported("device lost", &cause);
+        let line = "out of memory device lost: Out of memory; make the batch or the model smaller";
+        assert_eq!(lost("Out of memory").to_string(), line);
+        assert!(matches!(lost("Device is lost"), Error::Device(_)));
+    }
+}
