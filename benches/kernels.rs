@@ -13,7 +13,7 @@ mod unfused;
 use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
 use gristmill::element::Element::{Bf16, F32, U32};
-use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::StepTensors;
@@ -289,7 +289,7 @@ fn attentions(c: &mut Criterion) {
             let (qkv, y, lse) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
             let shape = with_mask(row);
-            attention(&mut row.rec, qkv, y, lse, None, &shape);
+            attention(&mut row.rec, &AttentionTensors::new(qkv, y, lse), &shape);
             Work::Flops(2.0 * product)
         });
         row(c, &gpu, &format!("attention backward {name}"), |row| {
@@ -297,7 +297,7 @@ fn attentions(c: &mut Criterion) {
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
             let (lse, dqkv) = (row.tensor(N, 4, F32), row.tensor(N, LAYOUT.cols(), F32));
             let shape = with_mask(row);
-            attention_backward(&mut row.rec, qkv, y, dy, lse, dqkv, None, &shape);
+            attention_backward(&mut row.rec, &AttentionTensors::new(qkv, y, lse), dy, dqkv, &shape);
             Work::Flops(5.0 * product)
         });
     }
@@ -329,7 +329,7 @@ fn compositions(c: &mut Criterion) {
         row(c, &gpu, &format!("attention T={tokens}, checked"), |row| {
             let (qkv, y, lse) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
-            attention(&mut row.rec, qkv, y, lse, None, &shape);
+            attention(&mut row.rec, &AttentionTensors::new(qkv, y, lse), &shape);
             Work::Flops(2.0 * product)
         });
         row(c, &gpu, &format!("attention T={tokens}, composed"), |row| {

@@ -12,7 +12,7 @@ mod radv;
 use common::Setting;
 use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::{Capabilities, Kernel, Tier};
-use gristmill::ops::attention::{Attention, attention, attention_backward};
+use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
@@ -83,8 +83,8 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
         has_alibi: false,
         dropout: None,
     };
-    attention(&mut rec, qkv, out, lse, None, &shape);
-    attention_backward(&mut rec, qkv, out, dout, lse, dqkv, None, &shape);
+    attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
+    attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
     let shape = Decode { layout, tokens: 1, scale: 0.125, window: None, has_alibi: false };
     let cache = rec.tensor("cache", LARGE, shape.cache_cols(), F32);
     let positions = rec.tensor("positions", 1, LARGE, U32);

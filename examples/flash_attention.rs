@@ -2,7 +2,7 @@
 //! `cargo run --release --example flash_attention`
 
 use gristmill::device::{Gpu, GpuOptions};
-use gristmill::ops::attention::{Attention, attention};
+use gristmill::ops::attention::{Attention, AttentionTensors, attention};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::random::Philox;
 
@@ -24,7 +24,7 @@ fn main() -> gristmill::error::Result<()> {
     let out = pollster::block_on(gpu.run(|job| {
         let qkv = job.input(&qkv, tokens, layout.cols()); // a row for each token: q, k and v of its heads
         let (out, lse) = (job.output(tokens, layout.out_cols()), job.output(tokens, layout.heads));
-        attention(&mut job.rec, qkv, out, lse, None, &shape);
+        attention(&mut job.rec, &AttentionTensors::new(qkv, out, lse), &shape);
         out
     }))?;
 

@@ -13,7 +13,7 @@ use self::harness::{Computed, Harness};
 use crate::device::Gpu;
 use crate::error::Result;
 use crate::kernels::Tier;
-use crate::ops::attention::{Attention, attention, attention_backward};
+use crate::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{HeadGradient, LinearCrossEntropy, linear_cross_entropy};
@@ -171,8 +171,8 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
         has_alibi: false,
         dropout: None,
     };
-    attention(&mut harness.job.rec, qkv, out, lse, None, &shape);
-    attention_backward(&mut harness.job.rec, qkv, out, dout, lse, dqkv, None, &shape);
+    attention(&mut harness.job.rec, &AttentionTensors::new(qkv, out, lse), &shape);
+    attention_backward(&mut harness.job.rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
     harness.compare(labels[0], out);
     harness.compare(labels[1], dqkv);
 }

@@ -7,9 +7,7 @@ use ::reference::attention as reference;
 use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::{Capabilities, Tier};
-use gristmill::ops::attention::{
-    Attention, DocumentBounds, attention, attention_backward, attention_with_logits,
-};
+use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::record::{Recorder, Tensor};
@@ -259,14 +257,26 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let factors = row.factors(dropout);
     let logits = case.output(n, row.heads.0, F32);
     let shape = Attention { dropout, ..row.shape() };
-    attention_with_logits(&mut case.rec, qkv.0, out, lse, logits, bounds, &shape);
+    attention(
+        &mut case.rec,
+        &AttentionTensors {
+            documents: bounds,
+            logits: Some(logits),
+            ..AttentionTensors::new(qkv.0, out, lse)
+        },
+        &shape,
+    );
     let starts = row.starts();
     let (want_out, want_lse) = reference::attention(&q, &k, &v, &row.reference(&starts, &factors));
     let want_logits = largest_scores(&q, &k, &row.reference(&starts, &factors));
     // Both variants of the kernel; that without logits is the one of most runs.
     let (plain, plain_lse) =
         (case.output(n, row.shape().layout.out_cols(), row.element), case.output(n, row.heads.0, F32));
-    attention(&mut case.rec, qkv.0, plain, plain_lse, bounds, &shape);
+    attention(
+        &mut case.rec,
+        &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, plain, plain_lse) },
+        &shape,
+    );
     case.expect("plain out", plain, want_out.clone(), (size * size) * allowed(row.element, row.terms()));
     case.expect("plain lse", plain_lse, want_lse.clone(), allowed(F32, row.terms()));
     case.expect("logits", logits, want_logits, allowed(F32, row.terms()));
@@ -283,7 +293,7 @@ fn a_window_of_full_attention_is_refused() {
     let qkv = rec.tensor("qkv", 33, shape.layout.cols(), F32);
     let out = rec.tensor("out", 33, shape.layout.out_cols(), F32);
     let lse = rec.tensor("lse", 33, 2, F32);
-    attention(&mut rec, qkv, out, lse, None, &shape);
+    attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
 }
 
 #[test]
@@ -294,7 +304,7 @@ fn alibi_of_full_attention_is_refused() {
     let qkv = rec.tensor("qkv", 33, shape.layout.cols(), F32);
     let out = rec.tensor("out", 33, shape.layout.out_cols(), F32);
     let lse = rec.tensor("lse", 33, 2, F32);
-    attention(&mut rec, qkv, out, lse, None, &shape);
+    attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
 }
 
 /// Windows and segments compile to other variants of the kernels. A window as long as the sequence or longer, and a single
@@ -314,8 +324,18 @@ fn a_window_of_everything_changes_no_bit() {
             let (out, lse) = (case.output(n, layout.out_cols(), F32), case.output(n, layout.heads, F32));
             let dqkv = case.output(n, layout.cols(), F32);
             let (segments, shape) = (row.document_bounds(case), Attention { window, ..row.shape() });
-            attention(&mut case.rec, qkv, out, lse, segments, &shape);
-            attention_backward(&mut case.rec, qkv, out, dout, lse, dqkv, segments, &shape);
+            attention(
+                &mut case.rec,
+                &AttentionTensors { documents: segments, ..AttentionTensors::new(qkv, out, lse) },
+                &shape,
+            );
+            attention_backward(
+                &mut case.rec,
+                &AttentionTensors { documents: segments, ..AttentionTensors::new(qkv, out, lse) },
+                dout,
+                dqkv,
+                &shape,
+            );
             for (name, tensor) in [("out", out), ("lse", lse), ("dqkv", dqkv)] {
                 bits.expect(case, name, tensor);
             }
@@ -343,7 +363,13 @@ fn backward(case: &mut Case, row: &Row) {
     let dout = case.input(n, layout.out_cols(), row.element);
     let dqkv = case.output(n, layout.cols(), row.element);
     let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
-    attention_backward(rec, qkv.0, out.tensor, dout.tensor, lse.tensor, dqkv, bounds, &shape);
+    attention_backward(
+        rec,
+        &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, out.tensor, lse.tensor) },
+        dout.tensor,
+        dqkv,
+        &shape,
+    );
     let [dq, dk, dv] = from_saved([&q, &k, &v], &out.values, &dout.values, &lse.values, (row, &factors));
     if row.element == F32 {
         // The saved values are nearly exact, so the gradient must be the reference's own.

@@ -8,7 +8,7 @@ use crate::lab::allowed;
 use gristmill::device::{Gpu, Job};
 use gristmill::element::Element::F32;
 use gristmill::kernels::Tier;
-use gristmill::ops::attention::{Attention, attention};
+use gristmill::ops::attention::{Attention, AttentionTensors, attention};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::permute::{self, CombineSaved, DropOrder, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rope::{Rope, cos_sin_table, rope};
@@ -118,7 +118,7 @@ fn attention_with_a_matrix_of_scores() {
         let qkv = inputs.normal(sequences * tokens, layout.cols());
         let sides = [0; 2].map(|_| inputs.output(sequences * tokens, layout.out_cols()));
         let lse = inputs.output(sequences * tokens, layout.heads);
-        attention(&mut inputs.job.rec, qkv, sides[0], lse, None, &shape);
+        attention(&mut inputs.job.rec, &AttentionTensors::new(qkv, sides[0], lse), &shape);
         baselines::attention(&mut inputs.job.rec, qkv, sides[1], &shape);
         vec![sides]
     });

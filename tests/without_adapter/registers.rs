@@ -6,7 +6,7 @@ mod radv;
 use crate::shaders::{conversions, portable_variants};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::kernels::{Capabilities, Kernel};
-use gristmill::ops::attention::{Attention, DocumentBounds, attention, attention_backward};
+use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -30,8 +30,14 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<K
     let masks = [(None, None, None), everything];
     for ((documents, window, dropout), has_alibi) in masks.into_iter().flat_map(|m| [(m, false), (m, true)]) {
         let shape = Attention { layout, tokens: 64, is_causal: true, scale: 1.0, window, has_alibi, dropout };
-        attention(&mut rec, qkv, out, lse, documents, &shape);
-        attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
+        attention(&mut rec, &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) }, &shape);
+        attention_backward(
+            &mut rec,
+            &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) },
+            dout,
+            dqkv,
+            &shape,
+        );
     }
     for has_alibi in [false, true] {
         let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi };

@@ -9,9 +9,7 @@ use gristmill::device::lane_probe;
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::{Access, Capabilities, Kernel, Sources, Variable, compose};
 use gristmill::ops::add::add;
-use gristmill::ops::attention::{
-    Attention, DocumentBounds, attention, attention_backward, attention_with_logits,
-};
+use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
 use gristmill::ops::decode::{Decode, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
@@ -58,9 +56,23 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
             let shape =
                 Attention { layout, tokens: 16, is_causal: true, scale: 1.0, window, has_alibi, dropout };
             let documents = Some(DocumentBounds { starts, ends });
-            attention(&mut rec, qkv, out, lse, documents, &shape);
-            attention_with_logits(&mut rec, qkv, out, lse, logits, documents, &shape);
-            attention_backward(&mut rec, qkv, out, dout, lse, dqkv, documents, &shape);
+            attention(
+                &mut rec,
+                &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) },
+                &shape,
+            );
+            attention(
+                &mut rec,
+                &AttentionTensors { documents, logits: Some(logits), ..AttentionTensors::new(qkv, out, lse) },
+                &shape,
+            );
+            attention_backward(
+                &mut rec,
+                &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) },
+                dout,
+                dqkv,
+                &shape,
+            );
         }
     }
     rec.finish().dispatches
@@ -100,8 +112,8 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
                 has_alibi: true,
                 dropout,
             };
-            attention(&mut rec, qkv, out, lse, None, &shape);
-            attention_backward(&mut rec, qkv, out, dout, lse, dqkv, None, &shape);
+            attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
+            attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
         }
         let shape = Decode { layout, tokens: 8, scale: 1.0, window: None, has_alibi: true };
         let cache = rec.tensor("cache", 16 * 8, shape.cache_cols(), element);

@@ -74,53 +74,43 @@ crate::params! {
     }
 }
 
-/// out (N, heads · value_dim) = softmax(scale · q kᵀ) v for each head of `qkv` (N, layout.cols()), and lse (N, heads)
-/// f32, the natural logarithm of each softmax's denominator, for the backward.
+/// The tensors of an attention over N tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionTensors {
+    /// Queries, keys and values (N, `layout.cols()`).
+    pub qkv: Tensor,
+    /// The result (N, heads · value_dim), of the element type of `qkv`.
+    pub out: Tensor,
+    /// The natural logarithm of each softmax's denominator (N, heads), f32, for the backward.
+    pub lse: Tensor,
+    /// Where documents begin and end; `None`: each sequence is one document.
+    pub documents: Option<DocumentBounds>,
+    /// Where the forward writes the largest score of each query among the keys that it sees (N, heads), f32 and laid out as `lse`:
+    /// as the softmax gets it, scaled, less ALiBi's part.
+    pub logits: Option<Tensor>,
+}
+
+impl AttentionTensors {
+    /// Sequences of one document, whose largest scores nobody asks for.
+    pub fn new(qkv: Tensor, out: Tensor, lse: Tensor) -> Self {
+        Self { qkv, out, lse, documents: None, logits: None }
+    }
+}
+
+/// out = softmax(scale · q kᵀ) v for each head of `qkv`.
 ///
 /// With causal attention query i attends to the keys j with max(start of its document, i - window + 1) <= j <= i; tiles
-/// of other keys are skipped. `documents` of `None`: each sequence is one document.
+/// of other keys are skipped.
 #[track_caller]
-pub fn attention(
-    rec: &mut Recorder,
-    qkv: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    documents: Option<DocumentBounds>,
-    shape: &Attention,
-) {
-    forward(rec, qkv, out, lse, None, documents, shape);
-}
-
-/// [`attention`], and in `logits` (N, heads) f32, laid out as lse, the largest score of each query among the keys that it sees, as
-/// the softmax gets it: scaled, less ALiBi's part.
-#[track_caller]
-pub fn attention_with_logits(
-    rec: &mut Recorder,
-    qkv: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    logits: Tensor,
-    documents: Option<DocumentBounds>,
-    shape: &Attention,
-) {
-    let fits = (logits.rows, logits.stride, logits.offset4()) == (lse.rows, lse.stride, lse.offset4());
-    assert!(fits, "logits must be laid out as lse");
-    forward(rec, qkv, out, lse, Some(logits), documents, shape);
-}
-
-#[track_caller]
-fn forward(
-    rec: &mut Recorder,
-    qkv: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    logits: Option<Tensor>,
-    documents: Option<DocumentBounds>,
-    shape: &Attention,
-) {
+pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attention) {
+    let AttentionTensors { qkv, out, lse, documents, logits } = *tensors;
+    let fits = |logits: Tensor| {
+        (logits.rows, logits.stride, logits.offset4()) == (lse.rows, lse.stride, lse.offset4())
+    };
+    assert!(logits.is_none_or(fits), "logits must be laid out as lse");
     shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out)], lse);
-    let params = shape.params(qkv, out, lse, documents);
+    let params = shape.params(tensors);
     let params = Params { scale: shape.scale * std::f32::consts::LOG2_E, ..params };
     let Plan { kernel, blocks } =
         plan(Pass::Forward, shape, documents.is_some(), qkv.element, rec.capabilities());
@@ -140,17 +130,14 @@ fn forward(
 /// out. Two dispatches: the gradient of the queries, which also computes delta = Σ dout · out of each head, then that
 /// of keys and values.
 #[track_caller]
-#[allow(clippy::too_many_arguments)] // named tensors
 pub fn attention_backward(
     rec: &mut Recorder,
-    qkv: Tensor,
-    out: Tensor,
+    tensors: &AttentionTensors,
     dout: Tensor,
-    lse: Tensor,
     dqkv: Tensor,
-    documents: Option<DocumentBounds>,
     shape: &Attention,
 ) {
+    let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
     shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
@@ -162,7 +149,7 @@ pub fn attention_backward(
         delta_stride: delta.stride,
         dqkv_offset: dqkv.offset4(),
         dqkv_stride: dqkv.stride4(),
-        ..shape.params(qkv, out, lse, documents)
+        ..shape.params(tensors)
     };
     let both = [
         qkv.bind_with_offset("qkv", qkv.element),
@@ -200,7 +187,8 @@ impl Attention {
     }
 
     /// The params of all three kernels; the backward kernels set more fields.
-    fn params(&self, qkv: Tensor, out: Tensor, lse: Tensor, documents: Option<DocumentBounds>) -> Params {
+    fn params(&self, tensors: &AttentionTensors) -> Params {
+        let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
         let offset_of = |row: Option<Tensor>| row.map_or(0, |row| 4 * row.offset4());
         let Mask { site: dropout_site, seed: [seed_low, seed_high], threshold, factor } = self.mask();
         Params {

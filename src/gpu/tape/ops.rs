@@ -2,7 +2,7 @@
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
-use crate::ops::attention::{self, Attention, DocumentBounds};
+use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds};
 use crate::ops::decode::{self, Decode};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::gelu::{self, Gelu};
@@ -215,13 +215,11 @@ impl<'p> Tape<'_, 'p> {
         let layout = attention.layout;
         let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
         let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
-        match largest {
-            None => attention::attention(self.rec, qkv.tensor, y, lse, documents, &attention),
-            Some(largest) => {
-                let logits = self.rec.tensor("logits", rows, layout.heads, Element::F32);
-                attention::attention_with_logits(self.rec, qkv.tensor, y, lse, logits, documents, &attention);
-                max_logit::max_logit(self.rec, logits, largest);
-            }
+        let logits = largest.map(|_| self.rec.tensor("logits", rows, layout.heads, Element::F32));
+        let tensors = AttentionTensors { documents, logits, ..AttentionTensors::new(qkv.tensor, y, lse) };
+        attention::attention(self.rec, &tensors, &attention);
+        if let (Some(largest), Some(logits)) = (largest, logits) {
+            max_logit::max_logit(self.rec, logits, largest);
         }
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);
@@ -229,7 +227,8 @@ impl<'p> Tape<'_, 'p> {
             let (rows, cols) = (qkv.tensor.rows, qkv.tensor.cols);
             let dqkv = tape.rec.tensor("gradient", rows, cols, element);
             let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
-            attention::attention_backward(tape.rec, x, y, dy, lse, dqkv, documents, &attention);
+            let tensors = AttentionTensors { documents, ..AttentionTensors::new(x, y, lse) };
+            attention::attention_backward(tape.rec, &tensors, dy, dqkv, &attention);
             tape.give(qkv, dqkv);
         })
     }
