@@ -87,6 +87,7 @@ pub mod model;
 pub mod ranks;
 pub mod report;
 pub mod settings;
+pub mod sharding;
 pub mod store;
 pub mod train;
 

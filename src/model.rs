@@ -19,8 +19,6 @@ mod modules;
 mod multi_token;
 mod names;
 pub mod parameters;
-pub mod places;
-pub mod shards;
 
 pub use batch::{AheadTensors, BatchTensors};
 pub use buffers::ModelBuffers;

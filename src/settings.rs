@@ -1,10 +1,10 @@
 //! From a YAML file to a plan: [`RunConfig`] reads a file, [`RunPlan`] is every number decided, [`Settings`] its sections.
 //!
-//! The keys are those of MindSpore Transformers (MindFormers), section by section, and a few of our own. Every key is one row of a table
-//! in `sections`: its name, type, default, range, documentation and what it decides. Reading, checking,
-//! writing back, the comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived from the rows. Names and
-//! places that keys have in other programs are translated before, by `dialect`. A key is used, ignored with a notice, or an error that says where it stands and what to write instead; none is dropped in
-//! silence.
+//! The keys are those of MindSpore Transformers (MindFormers), section by section, and a few of our own. Every key is one row of a
+//! table in `sections`: its name, type, default, range, documentation and what it decides. Reading, checking, writing back, the
+//! comparison of a resumed run, `gristmill explain` and `configs/README.md` are derived from the rows. What other programs write
+//! is translated to these keys before, by `dialect`; `decide` leaves what counts. A key is used, ignored with a notice, or an error
+//! that says where it stands and what to write instead; none is dropped in silence.
 //!
 //! ```
 //! use std::path::Path;

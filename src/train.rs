@@ -6,7 +6,6 @@
 mod announce;
 pub mod arenas;
 pub mod batch_arrays;
-mod buckets;
 mod checkpoint;
 pub mod dump;
 mod evaluation;
@@ -35,7 +34,6 @@ pub mod sample;
 mod save_clock;
 pub mod schedule;
 pub mod schedule_table;
-mod sharing;
 mod shortage;
 pub mod starting_weights;
 mod step;

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Parts start at multiples of this many elements of their segment.
-pub(super) const ALIGNMENT: u64 = 128;
+pub(crate) const ALIGNMENT: u64 = 128;
 
 /// Consecutive rows of a parameter in one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

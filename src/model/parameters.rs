@@ -14,7 +14,7 @@ mod multi_token;
 mod scope;
 mod spec;
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
 
 pub use adapter::{Adapter, ColumnRange, PEFT_PREFIX, adapted_module, module_of};
 pub use feed_forward::{DenseFeedForward, FeedForward, Mixture, Shared};

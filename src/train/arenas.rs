@@ -6,11 +6,11 @@
 //! no gradients and no moments and is stored as layers read it, so a checkpoint then holds 16 bits of it, which is
 //! what the run computed with.
 
-use super::sharing::Sharing;
 use crate::element::Element;
 use crate::model::arena::{Arena, ArenaBuffer, ArenaLayout, Kind, Segment};
 use crate::record::Persistents;
 use crate::settings::OptimizerConfig;
+use crate::sharding::ownership::Ownership;
 
 /// The arenas. Each has room only for the parameters that need it.
 #[derive(Clone, Debug)]
@@ -34,17 +34,17 @@ impl Arenas {
         layout: &ArenaLayout,
         persistents: &mut Persistents,
         optimizer: &OptimizerConfig,
-        sharing: &Sharing,
+        ownership: &Ownership,
     ) -> Self {
         let moments = |kind: Kind| if kind.is_frozen { 0 } else { optimizer.moments(kind.rule) };
         let stored = |kind: Kind| optimizer.stored(kind.is_frozen, kind.compute);
         let copied = |kind: Kind| Some(kind.compute).filter(|element| *element != stored(kind));
         let updated = |index: usize, kind: Kind| match kind.is_frozen {
             true => vec![layout.segments[index].whole()],
-            false => sharing.updated(layout, index),
+            false => ownership.updated(layout, index),
         };
         // What layers read every rank has whole, unless it gathers it each time.
-        let read = |index: usize, kind: Kind| match sharing.shards_weights() {
+        let read = |index: usize, kind: Kind| match ownership.shards_weights() {
             true => updated(index, kind),
             false => vec![layout.segments[index].whole()],
         };
@@ -54,7 +54,8 @@ impl Arenas {
         });
         let gradients = layout.arena_of(persistents, "gradients", |index, segment| {
             let Segment { kind, .. } = *segment;
-            let held = if sharing.shards_gradients() { updated(index, kind) } else { vec![segment.whole()] };
+            let held =
+                if ownership.shards_gradients() { updated(index, kind) } else { vec![segment.whole()] };
             (!kind.is_frozen).then_some((Element::F32, held))
         });
         let mut arena = |name, count| {
@@ -73,12 +74,12 @@ impl Arenas {
         }
     }
 
-    /// What the rank of `layout` and `sharing` holds of them. Their buffers are this rank's.
-    pub(super) fn of_rank(&self, layout: &ArenaLayout, sharing: &Sharing) -> Self {
+    /// What the rank of `layout` and `ownership` holds of them. Their buffers are this rank's.
+    pub(super) fn of_rank(&self, layout: &ArenaLayout, ownership: &Ownership) -> Self {
         let held = |arena: &Arena, is_shared: &dyn Fn(usize) -> bool| {
             let of_segment = |(index, buffer): (usize, &Option<ArenaBuffer>)| {
                 let held = match is_shared(index) {
-                    true => sharing.updated(layout, index),
+                    true => ownership.updated(layout, index),
                     false => vec![layout.segments[index].whole()],
                 };
                 buffer.as_ref().map(|buffer| ArenaBuffer { held, ..*buffer })
@@ -88,10 +89,10 @@ impl Arenas {
         Self {
             weights: held(&self.weights, &|index| {
                 let is_read = self.copies.segments[index].is_none();
-                !layout.segments[index].kind.is_frozen && (!is_read || sharing.shards_weights())
+                !layout.segments[index].kind.is_frozen && (!is_read || ownership.shards_weights())
             }),
-            copies: held(&self.copies, &|_| sharing.shards_weights()),
-            gradients: held(&self.gradients, &|_| sharing.shards_gradients()),
+            copies: held(&self.copies, &|_| ownership.shards_weights()),
+            gradients: held(&self.gradients, &|_| ownership.shards_gradients()),
             first_moments: held(&self.first_moments, &|_| true),
             second_moments: held(&self.second_moments, &|_| true),
         }

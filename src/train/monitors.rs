@@ -23,7 +23,6 @@ pub use stable_rank::{Matrices, StableRanks};
 use super::arenas::Arenas;
 use super::programs::Programs;
 use super::readback::{Slot, Sources, values};
-use super::sharing::Sharing;
 use super::tensors::RunTensors;
 use crate::error::Result;
 use crate::kernels::Capabilities;
@@ -32,6 +31,7 @@ use crate::ops::squares::SquareSum;
 use crate::ops::step_state::LossState;
 use crate::record::{Persistents, Tensor};
 use crate::settings::RunPlan;
+use crate::sharding::ownership::Ownership;
 
 /// The monitors of a run. What is not asked for has no recording and no buffer.
 #[derive(Default)]
@@ -55,7 +55,7 @@ pub(super) struct Watchable<'a> {
     pub plan: &'a RunPlan,
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
-    pub sharing: &'a Sharing,
+    pub ownership: &'a Ownership,
     pub tensors: &'a RunTensors,
     pub logits: Option<MaxLogits>,
     pub capabilities: Capabilities,

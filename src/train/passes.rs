@@ -1,8 +1,6 @@
 //! The recordings of forward and backward passes, and those of what the ranks make of them.
 
 use super::arenas::Arenas;
-use super::buckets::BucketBuffers;
-use super::sharing::Sharing;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Holds};
@@ -11,6 +9,8 @@ use crate::model::{ForwardContext, Mode, Training};
 use crate::ops::cast::cast;
 use crate::ops::dropout::count_micro_step;
 use crate::record::{Recorder, Recording, Tensor};
+use crate::sharding::buckets::BucketBuffers;
+use crate::sharding::ownership::Ownership;
 use crate::tape::Tape;
 
 /// The parameters that passes are recorded on.
@@ -18,49 +18,51 @@ use crate::tape::Tape;
 pub(super) struct Passes<'a> {
     pub layout: &'a ArenaLayout,
     pub arenas: &'a Arenas,
-    pub sharing: &'a Sharing,
+    pub ownership: &'a Ownership,
     pub capabilities: Capabilities,
 }
 
 impl Passes<'_> {
     /// Forward, loss and backward: gradients are added to their arena.
     pub fn micro_step(&self, training: &ForwardContext<'_>, losses: &LossTensors) -> Result<Recording> {
-        let Self { layout, arenas, sharing, capabilities } = *self;
+        let Self { layout, arenas, ownership, capabilities } = *self;
         let mut rec = Recorder::new("micro_step", capabilities);
         if let Mode::Training(Training { step, masks: Some(masks), .. }) = training.mode {
-            let (rank, ranks) = (sharing.ranks.data_rank() as u32, sharing.ranks.data as u32);
+            let (rank, ranks) = (ownership.ranks.data_rank() as u32, ownership.ranks.data as u32);
             rec.scope("dropout", |rec| count_micro_step(rec, step, masks.state, rank, ranks));
         }
         let read = arenas.read();
-        let weights = sharing.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, sharing, &read));
+        let weights =
+            ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
         let sums = &arenas.gradients;
         let gradients =
-            sharing.shards_gradients().then(|| BucketBuffers::for_gradients(&mut rec, sharing, sums));
+            ownership.shards_gradients().then(|| BucketBuffers::for_gradients(&mut rec, ownership, sums));
         let gpt = layout.bind(training.config, held(&weights, &read), Some(held(&gradients, sums)));
         let mut tape = Tape::new(&mut rec);
         gpt.loss(&mut tape, training, losses);
         let backward = tape.rec.dispatch_count();
         tape.backward();
         if let Some(weights) = weights {
-            weights.gather(&mut rec, sharing, Some(backward));
+            weights.gather(&mut rec, ownership, Some(backward));
         }
         if let Some(gradients) = gradients {
-            gradients.scatter(&mut rec, sharing);
+            gradients.scatter(&mut rec, ownership);
         }
-        sharing.sum_gradients(&mut rec, sums);
+        ownership.sum_gradients(&mut rec, sums);
         rec.try_finish()
     }
 
     /// Forward and loss alone.
     pub fn eval(&self, evaluation: &ForwardContext<'_>, losses: &LossTensors) -> Result<Recording> {
-        let Self { layout, arenas, sharing, capabilities } = *self;
+        let Self { layout, arenas, ownership, capabilities } = *self;
         let mut rec = Recorder::new("eval", capabilities);
         let read = arenas.read();
-        let weights = sharing.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, sharing, &read));
+        let weights =
+            ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
         let gpt = layout.bind(evaluation.config, held(&weights, &read), None);
         gpt.loss(&mut Tape::forward_only(&mut rec), evaluation, losses);
         if let Some(weights) = weights {
-            weights.gather(&mut rec, sharing, None);
+            weights.gather(&mut rec, ownership, None);
         }
         rec.try_finish()
     }
@@ -78,19 +80,19 @@ fn held<'a>(buffers: &'a Option<BucketBuffers<'_>>, arena: &'a Arena) -> &'a dyn
 pub(super) fn copies(
     layout: &ArenaLayout,
     arenas: &Arenas,
-    sharing: &Sharing,
+    ownership: &Ownership,
     capabilities: Capabilities,
 ) -> Result<Option<Recording>> {
     let mut rec = Recorder::new("copy", capabilities);
     let copied = arenas.copies.segments.iter().enumerate().filter(|(_, copy)| copy.is_some());
     for (i, _) in copied.clone() {
-        for range in sharing.updated(layout, i) {
+        for range in ownership.updated(layout, i) {
             let [weights, copies] =
                 [&arenas.weights, &arenas.copies].map(|arena| arena.range(i, range.clone()));
             rec.scope(format!("weights.{i}"), |rec| cast(rec, weights, copies));
         }
     }
-    sharing.gather(&mut rec, &arenas.copies, "copies", |_| true);
+    ownership.gather(&mut rec, &arenas.copies, "copies", |_| true);
     let recording = rec.try_finish()?;
     Ok((copied.count() > 0).then_some(recording))
 }
@@ -99,12 +101,12 @@ pub(super) fn copies(
 pub(super) fn sum_evaluation(
     loss: Tensor,
     correct: Option<Tensor>,
-    sharing: &Sharing,
+    ownership: &Ownership,
     capabilities: Capabilities,
 ) -> Result<Option<Recording>> {
     let mut rec = Recorder::new("sum_evaluation", capabilities);
     let sums: Vec<Tensor> = [loss].into_iter().chain(correct).collect();
-    sharing.sum_counts(&mut rec, &sums, None);
+    ownership.sum_counts(&mut rec, &sums, None);
     let recording = rec.try_finish()?;
     Ok((!recording.exchanges.is_empty()).then_some(recording))
 }

@@ -25,10 +25,10 @@ impl RankLayouts {
     /// # Errors
     /// A parameter that no binding can hold.
     pub fn of(recordings: &Recordings, limits: &Limits) -> Result<Self> {
-        let Recordings { whole, arenas, sharing, .. } = recordings;
-        let on = |rank| Layout { rank, ..sharing.ranks };
-        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; sharing.ranks.expert];
-        for rank in 0..sharing.ranks.world() {
+        let Recordings { whole, arenas, ownership, .. } = recordings;
+        let on = |rank| Layout { rank, ..ownership.ranks };
+        let mut layouts: Vec<Option<ArenaLayout>> = vec![None; ownership.ranks.expert];
+        for rank in 0..ownership.ranks.world() {
             let layout = &mut layouts[on(rank).expert_part()];
             if layout.is_none() {
                 *layout = Some(ArenaLayout::new(held_by(&on(rank), whole), limits)?);
@@ -37,9 +37,9 @@ impl RankLayouts {
         let layouts: Vec<ArenaLayout> = layouts.into_iter().flatten().collect();
         let of_rank = |rank| {
             let part = on(rank).expert_part();
-            (part, arenas.of_rank(&layouts[part], &sharing.of_rank(rank, &layouts[part])))
+            (part, arenas.of_rank(&layouts[part], &ownership.of_rank(rank, &layouts[part])))
         };
-        let arenas = (0..sharing.ranks.world()).map(of_rank).collect();
+        let arenas = (0..ownership.ranks.world()).map(of_rank).collect();
         Ok(Self { layouts, arenas })
     }
 

@@ -6,7 +6,6 @@ use super::monitors::{MaxLogits, Monitors, Watchable};
 use super::passes::{Passes, copies, sum_evaluation};
 use super::programs::Programs;
 use super::replicas::Replicas;
-use super::sharing::Sharing;
 use super::tensors::RunTensors;
 use super::update::Update;
 use crate::error::{Error, Result};
@@ -15,12 +14,13 @@ use crate::kernels::{Capabilities, Kernel, Tier};
 use crate::model::arena::ArenaLayout;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::{Gpt, Spec};
-use crate::model::places::Places;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::grad_norm::StepRules;
 use crate::ranks::Layout;
 use crate::record::{BufferId, Consumer, Dispatch, MemoryPlan, PersistentId, Persistents, Recording};
 use crate::settings::RunPlan;
+use crate::sharding::ownership::Ownership;
+use crate::sharding::places::Places;
 use std::collections::HashSet;
 
 /// Everything that is decided before a device is opened.
@@ -36,7 +36,7 @@ pub struct Recordings {
     /// The arenas.
     pub arenas: Arenas,
     /// How the ranks share the work on parameters.
-    pub sharing: Sharing,
+    pub ownership: Ownership,
     /// What else outlives a recording.
     pub tensors: RunTensors,
     /// Forward, loss and backward of one micro-batch: gradients are added to their arena.
@@ -66,13 +66,13 @@ impl Recordings {
         let model = &plan.model;
         check_activations(model, plan.settings.runner.batch_size, &plan.layout, &capabilities)?;
         let mut persistents = Persistents::new();
-        let (whole, layout, sharing) = shared_layout(plan, &capabilities)?;
-        let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &sharing);
+        let (whole, layout, ownership) = shared_layout(plan, &capabilities)?;
+        let arenas = Arenas::new(&layout, &mut persistents, &plan.optimizer, &ownership);
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
 
-        let passes = Passes { layout: &layout, arenas: &arenas, sharing: &sharing, capabilities };
-        let (buffers, batch, expert_ranks) = (tensors.model, tensors.batch, sharing.expert_ranks());
+        let passes = Passes { layout: &layout, arenas: &arenas, ownership: &ownership, capabilities };
+        let (buffers, batch, expert_ranks) = (tensors.model, tensors.batch, ownership.expert_ranks());
         let expert_ranks = expert_ranks.as_ref();
         let forward = |mode| ForwardContext { config: model, buffers, batch, expert_ranks, mode };
         let training = tensors.training(logits.as_ref().map(|logits| logits.largest));
@@ -86,7 +86,7 @@ impl Recordings {
             seed: plan.settings.run.seed,
             decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),
-            sharing: &sharing,
+            ownership: &ownership,
             layout: &layout,
             places: &places,
             arenas: &arenas,
@@ -97,18 +97,19 @@ impl Recordings {
             plan,
             layout: &layout,
             arenas: &arenas,
-            sharing: &sharing,
+            ownership: &ownership,
             tensors: &tensors,
             logits,
             capabilities,
         };
         let monitors = Monitors::new(&run, &mut persistents)?;
         let experts = tensors.model.experts.as_ref();
-        let replicas = Replicas::new(&layout, &arenas, experts, &sharing, &mut persistents, capabilities)?;
-        let copy = copies(&layout, &arenas, &sharing, capabilities)?;
-        let sum_evaluation = sum_evaluation(tensors.eval_loss, tensors.eval_correct, &sharing, capabilities)?;
+        let replicas = Replicas::new(&layout, &arenas, experts, &ownership, &mut persistents, capabilities)?;
+        let copy = copies(&layout, &arenas, &ownership, capabilities)?;
+        let sum_evaluation =
+            sum_evaluation(tensors.eval_loss, tensors.eval_correct, &ownership, capabilities)?;
         let read = arenas.read();
-        let sample = plan.settings.sample.as_ref().filter(|_| sharing.holds_all_weights()).map(|_| {
+        let sample = plan.settings.sample.as_ref().filter(|_| ownership.holds_all_weights()).map(|_| {
             let gpt = layout.bind(model, &read, None);
             GenerateRecordings::new(&mut persistents, &gpt, model, buffers, 1, capabilities)
                 .map_err(|e| misfit(&e))
@@ -120,7 +121,7 @@ impl Recordings {
             whole,
             layout,
             arenas,
-            sharing,
+            ownership,
             tensors,
             micro_step,
             update,
@@ -220,13 +221,13 @@ impl Recordings {
 const MAX_PIECE_BYTES: u64 = 64 << 20;
 
 /// The parameters of the model, where those that a rank holds lie, and how the ranks share them.
-fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spec>, ArenaLayout, Sharing)> {
+fn shared_layout(plan: &RunPlan, capabilities: &Capabilities) -> Result<(Vec<Spec>, ArenaLayout, Ownership)> {
     let ranks = plan.layout;
     let whole = plan.grouping().apply(Gpt::describe(&plan.model));
     let whole = whole.map_err(|misfit| Error::Plan(misfit.message))?;
     let layout = ArenaLayout::new(held_by(&ranks, &whole), &capabilities.limits)?;
-    let sharing = Sharing::new(&layout, ranks, plan.sharding);
-    Ok((whole, layout, sharing))
+    let ownership = Ownership::new(&layout, ranks, plan.sharding);
+    Ok((whole, layout, ownership))
 }
 
 /// What a rank holds of the parameters `whole`.

@@ -11,7 +11,6 @@
 //! Moments are not compared, since a difference shows in the weights one update later.
 
 use super::arenas::Arenas;
-use super::sharing::Sharing;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
@@ -20,6 +19,7 @@ use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::Spec;
 use crate::ops::fingerprint::fingerprint;
 use crate::record::{Persistents, Recorder, Recording, Tensor};
+use crate::sharding::ownership::Ownership;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
@@ -58,11 +58,11 @@ impl Replicas {
         layout: &ArenaLayout,
         arenas: &Arenas,
         experts: Option<&ExpertState>,
-        sharing: &Sharing,
+        ownership: &Ownership,
         persistents: &mut Persistents,
         capabilities: Capabilities,
     ) -> Result<Option<Self>> {
-        if sharing.ranks.world() == 1 {
+        if ownership.ranks.world() == 1 {
             return Ok(None);
         }
         let mut tensors: Vec<(Held, Vec<(Tensor, u32)>)> = Vec::new();

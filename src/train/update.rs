@@ -1,14 +1,12 @@
 //! The recording of an update: gradient norm, step state and loss scale, then the optimizer, segment by segment.
 
 use super::arenas::Arenas;
-use super::sharing::Sharing;
 use super::tensors::RunTensors;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Kind, Part};
 use crate::model::parameters::{Spec, UpdateRule};
-use crate::model::places::{Places, Run};
 use crate::model::{ExpertState, ModelBuffers};
 use crate::ops::adamw::{self, AdamW};
 use crate::ops::grad_norm::{StepRules, grad_norm, grad_norm_of_shares, rate_column};
@@ -20,6 +18,8 @@ use crate::ops::sgd::{self, Sgd, SgdTensors};
 use crate::ops::tally::{TallyColumns, update_bias};
 use crate::record::{Recorder, Recording, Tensor};
 use crate::settings::{AdamWConfig, Correction, MuonConfig, OptimizerConfig, OptimizerKind, SgdConfig};
+use crate::sharding::ownership::Ownership;
+use crate::sharding::places::{Places, Run};
 use std::ops::Range;
 
 /// What the recording of an update depends on.
@@ -32,7 +32,7 @@ pub(super) struct Update<'a> {
     /// What is made of the gradients.
     pub rules: StepRules,
     /// Which part of the parameters this rank updates.
-    pub sharing: &'a Sharing,
+    pub ownership: &'a Ownership,
     pub layout: &'a ArenaLayout,
     /// Where its parameters are in the whole model.
     pub places: &'a Places,
@@ -49,11 +49,11 @@ impl Update<'_> {
         let mut rec = Recorder::new("update", capabilities);
         let RunTensors { state, scaler, model: ModelBuffers { experts, .. }, .. } = *self.tensors;
         let (losses, step) = (self.tensors.sums().collect::<Vec<_>>(), self.tensors.step());
-        self.sharing.sum_counts(&mut rec, &losses, experts.as_ref());
+        self.ownership.sum_counts(&mut rec, &losses, experts.as_ref());
         let trained = (0..self.layout.segments.len()).filter(|&i| !self.layout.segments[i].kind.is_frozen);
         let updated: Vec<Updated> = trained.clone().flat_map(|i| self.updated(i)).collect();
         let gradients: Vec<Tensor> = trained.flat_map(|i| self.normed_gradients(i)).collect();
-        rec.scope("grad_norm", |rec| match self.sharing.norm_shares() {
+        rec.scope("grad_norm", |rec| match self.ownership.norm_shares() {
             None => grad_norm(rec, &gradients, &step, &self.rules),
             Some(shares) => grad_norm_of_shares(rec, &gradients, &step, &self.rules, &shares),
         });
@@ -79,14 +79,14 @@ impl Update<'_> {
         }
         // Of the others the copies are gathered.
         let copies = &self.arenas.copies.segments;
-        self.sharing.gather(&mut rec, &self.arenas.weights, "weights", |segment| copies[segment].is_none());
+        self.ownership.gather(&mut rec, &self.arenas.weights, "weights", |segment| copies[segment].is_none());
         rec.try_finish()
     }
 
     /// What this rank updates of a segment. Each part is rounded by the bits of consecutive places.
     fn updated(&self, segment: usize) -> Vec<Updated> {
         let is_rounded = self.arenas.weights.element(segment) == Element::Bf16;
-        let ranges = self.sharing.updated(self.layout, segment).into_iter();
+        let ranges = self.ownership.updated(self.layout, segment).into_iter();
         let parts = ranges.flat_map(|range| match is_rounded {
             true => self.places.runs(segment, &range),
             false => vec![Run { place: self.places.of(segment, range.start), range }],
@@ -97,7 +97,7 @@ impl Update<'_> {
 
     /// The gradients of a segment in this rank's share of the norm.
     fn normed_gradients(&self, segment: usize) -> Vec<Tensor> {
-        let ranges = self.sharing.normed(self.layout, segment).into_iter();
+        let ranges = self.ownership.normed(self.layout, segment).into_iter();
         ranges.map(|range| self.arenas.gradients.range(segment, range)).collect()
     }
 
@@ -161,7 +161,7 @@ impl Update<'_> {
             parameters.into_iter().filter(|(spec, _)| spec.trains && spec.rule == UpdateRule::Matrix)
         {
             let is_ours = |part: &Part| {
-                let ranges = self.sharing.updated(self.layout, part.segment);
+                let ranges = self.ownership.updated(self.layout, part.segment);
                 ranges.iter().any(|range| range.contains(&part.offset))
             };
             if !parts.iter().any(is_ours) {

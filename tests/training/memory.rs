@@ -8,7 +8,7 @@ use gristmill::kernels::{Capabilities, Tier};
 use gristmill::model::parameters::{Role, Spec};
 use gristmill::record::{BufferId, MemoryPlan};
 use gristmill::settings::{Bytes, RunPlan};
-use gristmill::train::forecast::Forecast;
+use gristmill::train::forecast::RankForecast;
 use gristmill::train::recordings::{Recordings, assumed_capabilities};
 
 /// Growth allowed to the pool when the window doubles. A (T, T) matrix anywhere would make it grow by a factor of 4.
@@ -88,9 +88,10 @@ fn moments_are_kept_for_what_uses_them() {
 
 #[test]
 fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
+    let forecast = |plan: &RunPlan| RankForecast::new(plan, Capabilities::software(), 10, None);
     let capped = |cap: &str| {
         let cap = format!("--context.max_device_memory={cap}");
-        record(&Setup::new("capped", "").with(&[&cap]).plan(), Capabilities::software())
+        forecast(&Setup::new("capped", "").with(&[&cap]).plan())
     };
     let line = capped("1MB").err().expect("1 MB is too little").to_string();
     println!("{line}");
@@ -114,11 +115,11 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
 
     // The cap is exact: the forecast passes, one byte less does not.
     let mut plan = Setup::new("capped", "").plan();
-    let needed = Forecast::new(&capped("64MB").expect("64 MB is plenty")).peak_bytes();
+    let needed = capped("64MB").expect("64 MB is plenty").forecast.peak_bytes();
     plan.settings.context.max_device_memory = Some(Bytes(needed));
-    assert!(record(&plan, Capabilities::software()).is_ok());
+    assert!(forecast(&plan).is_ok());
     plan.settings.context.max_device_memory = Some(Bytes(needed - 1));
-    assert!(record(&plan, Capabilities::software()).is_err());
+    assert!(forecast(&plan).is_err());
 }
 
 #[test]

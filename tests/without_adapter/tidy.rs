@@ -58,9 +58,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("ops", &["element", "kernels", "ranks", "record"]),
     ("tape", &["element", "kernels", "ops", "record"]),
     ("model", &["element", "error", "kernels", "ops", "random", "ranks", "record", "tape"]),
+    ("sharding", &["element", "kernels", "model", "ops", "ranks", "record"]),
     ("data", &["durable", "error", "random"]),
     ("device", &["element", "error", "kernels", "ranks", "record"]),
-    ("settings", &["data", "element", "error", "kernels", "model", "ranks"]),
+    ("settings", &["data", "element", "error", "kernels", "model", "ranks", "sharding"]),
     // The binaries may import everything.
     ("main", &["cli"]),
     (
@@ -78,7 +79,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "train",
         &[
             "data", "device", "durable", "element", "error", "generate", "kernels", "model", "ops", "ranks",
-            "record", "report", "settings", "store", "tape",
+            "sharding", "record", "report", "settings", "store", "tape",
         ],
     ),
 ];

@@ -12,7 +12,7 @@ use crate::model::selection_bias;
 
 /// A dense layer, a layer of three experts and a gated shared one, and a block of the same kind for multi-token
 /// prediction. Experts and shared expert have odd widths.
-pub(in crate::model) fn mixture_example() -> ModelConfig {
+pub(crate) fn mixture_example() -> ModelConfig {
     let (hidden_size, num_layers, num_heads) = (8, 2, 2);
     let sizes =
         Sizes { vocab_size: 16, hidden_size, num_layers, num_heads, intermediate_size: 12, seq_length: 4 };

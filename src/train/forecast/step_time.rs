@@ -52,7 +52,7 @@ impl StepTime {
         accumulation: u64,
         machine: &Machine,
     ) -> Self {
-        let rank = recordings.sharing.ranks.rank;
+        let rank = recordings.ownership.ranks.rank;
         let tokens = f64::from(recordings.tensors.batch.tokens.cols);
         let seconds = flops_per_token(model) * tokens / machine.flops;
         let launches: Vec<f64> = work::shares(recordings).into_iter().map(|share| share * seconds).collect();

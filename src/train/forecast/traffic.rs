@@ -67,7 +67,7 @@ impl fmt::Display for TrafficKind {
 /// What a rank sends in a step of `accumulation` micro-batches by `recordings`, by kind; kinds of which it sends nothing are left
 /// out. Exact but for the rows of experts.
 pub fn traffic(recordings: &Recordings, accumulation: u64) -> Vec<Traffic> {
-    let rank = recordings.sharing.ranks.rank;
+    let rank = recordings.ownership.ranks.rank;
     let mut kinds: Vec<Traffic> = Vec::new();
     for (recording, replays) in replays(recordings, accumulation) {
         for exchange in &recording.exchanges {

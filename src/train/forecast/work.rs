@@ -12,7 +12,7 @@ pub(super) fn shares(recordings: &Recordings) -> Vec<f64> {
     let tokens = recordings.tensors.batch.tokens.cols;
     let mixture = recordings.model.mixture.as_ref();
     let rows = mixture.map_or(0, |mixture| mixture.placement(tokens, false).rows());
-    let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.sharing.ranks.expert);
+    let local = mixture.map_or(1, |mixture| mixture.experts() / recordings.ownership.ranks.expert);
     let flops = |launch: &Dispatch| match launch.kernel.entry {
         "matmul" => product(launch, rows, local as u32),
         entry => attention(&recordings.model, entry) * f64::from(tokens),

@@ -78,7 +78,7 @@ impl Norms {
         let mut sums = |label| persistents.tensor(label, watched.len() as u32, 4, Element::F32);
         let all = sums(name.to_string());
         // Keeps 0 where this rank has nothing.
-        let own = if run.sharing.shares_norm() { sums(format!("own {name}")) } else { all };
+        let own = if run.ownership.shares_norm() { sums(format!("own {name}")) } else { all };
         let mut rec = Recorder::new(name, run.capabilities);
         for (index, (watched, _)) in (0..).zip(&watched) {
             let parts = run.parts(*watched);
@@ -88,7 +88,7 @@ impl Norms {
         }
         if own != all {
             let [addends, sums] = [own, all].map(|sums| vec![Span::of(&sums)]);
-            rec.exchange(name, Collective::AllReduce { addends, sums }, &run.sharing.shards.block());
+            rec.exchange(name, Collective::AllReduce { addends, sums }, &run.ownership.shards.block());
         }
         Ok(Some(Self { interval, watched, sums: all, recording: rec.try_finish()? }))
     }
@@ -145,7 +145,7 @@ impl Watchable<'_> {
 
     /// What of it is in this rank's share of the norm: flat tensors.
     fn parts(&self, watched: Watched) -> Vec<Tensor> {
-        let Watchable { layout, arenas, sharing, .. } = self;
+        let Watchable { layout, arenas, ownership, .. } = self;
         let (index, arena) = match watched {
             Watched::Gradient(index) => (index, &arenas.gradients),
             Watched::FirstMoment(index) => (index, &arenas.first_moments),
@@ -154,7 +154,7 @@ impl Watchable<'_> {
                 let trained =
                     (0..layout.segments.len()).filter(|&segment| !layout.segments[segment].kind.is_frozen);
                 let of_segment = |segment| {
-                    let ranges = sharing.normed(layout, segment).into_iter();
+                    let ranges = ownership.normed(layout, segment).into_iter();
                     ranges.map(move |range| arenas.weights.range(segment, range))
                 };
                 return trained.flat_map(of_segment).collect();
@@ -162,7 +162,7 @@ impl Watchable<'_> {
         };
         let (spec, parts) = &layout.parameters[index];
         let of_part = |part: &Part| {
-            let ranges = sharing.normed_of(layout, spec, part).into_iter();
+            let ranges = ownership.normed_of(layout, spec, part).into_iter();
             let segment = part.segment;
             ranges.map(move |range| arena.range(segment, range))
         };

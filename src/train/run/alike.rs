@@ -59,8 +59,8 @@ pub(super) async fn agree_on_widening(ranks: &Ranks, gpu: &mut Gpu) -> Result<()
 /// # Errors
 /// What differs, on the first rank that does; a rank that has ended.
 pub(super) async fn check_devices(ranks: &Ranks, plan: &RunPlan, gpu: &Gpu) -> Result<()> {
-    let sharing = &plan.sharding;
-    if sharing.what != Sharded::None && sharing.ranks == plan.layout.data {
+    let sharding = &plan.sharding;
+    if sharding.what != Sharded::None && sharding.ranks == plan.layout.data {
         return Ok(());
     }
     let report = gpu.report();

@@ -257,12 +257,12 @@ fn ranks_watch_the_norms_of_one() {
         "--parallel.enable_parallel_optimizer=True",
         "--parallel.parallel_optimizer_config.gradient_accumulation_shard=True",
     ];
-    for (spread, sharing) in
+    for (spread, ownership) in
         [("", &[][..]), ("", &shared[..]), (", expert_parallel: 2", &[]), (", expert_parallel: 2", &shared)]
     {
         let degrees = format!("--parallel_config={{data_parallel: 2{spread}}}");
         let flags = ["--use_parallel=True", &degrees, "--gradient_accumulation_steps=1", "--stop_step=2"];
-        let run = setup(&[&flags[..], sharing].concat());
+        let run = setup(&[&flags[..], ownership].concat());
         let config = run.setup.write(run.home.path());
         on_ranks(2, |ranks| {
             let trained = block_on(run_on_ranks(&config, &run.setup.overrides, Arc::default(), ranks));

@@ -4,36 +4,9 @@ use super::rows::{OptimizerLevel, OptimizerShards};
 use super::{CONTEXT, OPTIMIZER, Parallelism};
 use crate::ranks::Layout;
 use crate::settings::engine::*;
-
-/// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
-/// decides memory and what is exchanged, and no result but by the order of sums.
-///
-/// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models" (SC 2020).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sharding {
-    /// What is shared out.
-    pub what: Sharded,
-    /// How many neighbours among the data ranks hold one copy together; divides their number. 1 where nothing is shared out.
-    pub ranks: usize,
-    /// Whether weights that were gathered for the forward pass are dropped after it and gathered again for the backward pass.
-    pub gathers_again: bool,
-}
-
-/// What a [`Sharding`] shares out; each includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sharded {
-    /// Nothing.
-    None,
-    /// Moments and master weights (ZeRO-1).
-    Optimizer,
-    /// The gradients that a step accumulates, too (ZeRO-2).
-    Gradients,
-}
+pub use crate::sharding::{Sharded, Sharding};
 
 impl Sharding {
-    /// Everything is on every rank.
-    pub const NONE: Self = Self { what: Sharded::None, ranks: 1, gathers_again: false };
-
     /// The keys that say this.
     pub(super) fn settings(&self) -> (bool, OptimizerShards) {
         let optimizer = OptimizerShards {

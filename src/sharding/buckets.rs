@@ -1,16 +1,16 @@
 //! Buffers of buckets that live within one recording: gradients until their sums are exchanged, weights while layers read them.
 
-use super::sharing::Sharing;
 use crate::element::Element;
 use crate::model::arena::{Arena, Holds, Part};
 use crate::model::parameters::Spec;
-use crate::model::shards::Bucket;
 use crate::ops::add::add;
 use crate::ops::zero::zero;
 use crate::record::{Collective, Recorder, Span, Tensor};
+use crate::sharding::ownership::Ownership;
+use crate::sharding::shards::Bucket;
 
 /// A buffer for each bucket that several ranks own together.
-pub(super) struct BucketBuffers<'a> {
+pub(crate) struct BucketBuffers<'a> {
     buffers: Vec<BucketBuffer<'a>>,
     /// Holds what is in no bucket.
     others: &'a Arena,
@@ -27,11 +27,11 @@ impl<'a> BucketBuffers<'a> {
     fn new(
         rec: &mut Recorder,
         label: &str,
-        sharing: &'a Sharing,
+        ownership: &'a Ownership,
         element: impl Fn(&Bucket) -> Element,
         others: &'a Arena,
     ) -> Self {
-        let buckets = sharing.shards.buckets.iter().enumerate();
+        let buckets = ownership.shards.buckets.iter().enumerate();
         let shared = buckets.filter(|(_, bucket)| !bucket.owners.is_single());
         let buffers = shared.map(|(number, bucket)| {
             let elements = (bucket.range.end - bucket.range.start) as u32;
@@ -42,18 +42,18 @@ impl<'a> BucketBuffers<'a> {
     }
 
     /// Buffers for the gradients of a micro-batch, which are added to those of the step in `sums`.
-    pub fn for_gradients(rec: &mut Recorder, sharing: &'a Sharing, sums: &'a Arena) -> Self {
-        Self::new(rec, "gradients", sharing, |_| Element::F32, sums)
+    pub fn for_gradients(rec: &mut Recorder, ownership: &'a Ownership, sums: &'a Arena) -> Self {
+        Self::new(rec, "gradients", ownership, |_| Element::F32, sums)
     }
 
     /// Buffers for the weights in `arena`, of which each rank holds what it owns.
-    pub fn for_weights(rec: &mut Recorder, sharing: &'a Sharing, arena: &'a Arena) -> Self {
-        Self::new(rec, "weights", sharing, |bucket| arena.element(bucket.segment), arena)
+    pub fn for_weights(rec: &mut Recorder, ownership: &'a Ownership, arena: &'a Arena) -> Self {
+        Self::new(rec, "weights", ownership, |bucket| arena.element(bucket.segment), arena)
     }
 
     /// Sums the gradients over their owners, each directly after the last launch that adds to it, and adds this rank's part to
     /// the step's.
-    pub fn scatter(&self, rec: &mut Recorder, sharing: &Sharing) {
+    pub fn scatter(&self, rec: &mut Recorder, ownership: &Ownership) {
         let mut summed = Vec::new();
         for BucketBuffer { number, bucket, whole } in &self.buffers {
             let span = Span::of(whole);
@@ -61,7 +61,7 @@ impl<'a> BucketBuffers<'a> {
                 continue; // nothing adds to it, on any rank
             }
             rec.before_first_use(span, |rec| rec.scope("gradients", |rec| zero(rec, *whole)));
-            let own = sharing.shards.own_of(bucket);
+            let own = ownership.shards.own_of(bucket);
             let count = own.end - own.start;
             let sum = rec.tensor(&format!("sums.{number}"), 1, count.max(4) as u32, Element::F32);
             let sum_span = Span::of(&sum).part(0, count, Element::F32);
@@ -81,7 +81,7 @@ impl<'a> BucketBuffers<'a> {
 
     /// Gathers the weights before the first launch that reads them and again before the first one from number `backward` on, in
     /// buffers of their own, while the launches that read those of the bucket before run.
-    pub fn gather(&self, rec: &mut Recorder, sharing: &Sharing, backward: Option<usize>) {
+    pub fn gather(&self, rec: &mut Recorder, ownership: &Ownership, backward: Option<usize>) {
         let (mut first, mut again) = (Vec::new(), Vec::new());
         for buffer in &self.buffers {
             if let Some(use_again) = backward.and_then(|from| rec.first_use(Span::of(&buffer.whole), from)) {
@@ -93,21 +93,21 @@ impl<'a> BucketBuffers<'a> {
                 first.push((use_first, buffer.whole, buffer));
             }
         }
-        self.gather_each(rec, sharing, first, 0);
-        self.gather_each(rec, sharing, again, backward.unwrap_or(0));
+        self.gather_each(rec, ownership, first, 0);
+        self.gather_each(rec, ownership, again, backward.unwrap_or(0));
     }
 
     fn gather_each(
         &self,
         rec: &mut Recorder,
-        sharing: &Sharing,
+        ownership: &Ownership,
         mut uses: Vec<(usize, Tensor, &BucketBuffer<'_>)>,
         mut at: usize,
     ) {
         uses.sort_by_key(|(first_use, ..)| *first_use);
         for (first_use, whole, BucketBuffer { number, bucket, .. }) in uses {
             let whole = Span::of(&whole);
-            let own = sharing.shards.own_of(bucket);
+            let own = ownership.shards.own_of(bucket);
             let own = match own.is_empty() {
                 true => whole.part(0, 0, whole.element),
                 false => Span::of(&self.others.range(bucket.segment, own)),

@@ -5,8 +5,8 @@
 //! among its *owners*, in multiples of 128 elements or, under Muon, between matrices. Owners may be fewer than all
 //! replicas; then blocks of owners sum their parts among each other, too.
 
-use super::arena::{ArenaLayout, Kind, Segment};
-use super::parameters::UpdateRule;
+use crate::model::arena::{ArenaLayout, Kind, Segment};
+use crate::model::parameters::UpdateRule;
 use crate::ranks::{Group, Layout};
 use std::ops::Range;
 

@@ -14,18 +14,18 @@ use crate::element::Element;
 use crate::model::ExpertState;
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::parameters::Spec;
-use crate::model::shards::{Bucket, Shards};
 use crate::ops::grad_norm::NormShares;
 use crate::ops::spread::ExpertRanks;
 use crate::ops::tally::TallyColumns;
 use crate::ranks::Layout;
 use crate::record::{Collective, Recorder, Span, Tensor};
-use crate::settings::{Sharded, Sharding};
+use crate::sharding::shards::{Bucket, Shards};
+use crate::sharding::{Sharded, Sharding};
 use std::ops::Range;
 
 /// How the ranks of a run share the work on its parameters.
 #[derive(Clone, Debug)]
-pub struct Sharing {
+pub struct Ownership {
     /// The ranks, and which of them this is.
     pub ranks: Layout,
     /// What each rank holds a part of (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
@@ -35,9 +35,9 @@ pub struct Sharing {
     pub shards: Shards,
 }
 
-impl Sharing {
-    /// The sharing of parameters in `layout`.
-    pub(super) fn new(layout: &ArenaLayout, ranks: Layout, sharding: Sharding) -> Self {
+impl Ownership {
+    /// The ownership of parameters in `layout`.
+    pub(crate) fn new(layout: &ArenaLayout, ranks: Layout, sharding: Sharding) -> Self {
         // Every rank has all gradients but those of the experts of others, of which it does not sum the squares.
         let block = if sharding.what == Sharded::None { ranks.expert } else { sharding.ranks };
         let divides = sharding.what != Sharded::Gradients && !sharding.gathers_again;
@@ -45,17 +45,17 @@ impl Sharing {
     }
 
     /// Whether each rank updates its own part of the parameters.
-    pub(super) fn shards_optimizer(&self) -> bool {
+    pub(crate) fn shards_optimizer(&self) -> bool {
         self.sharding.what != Sharded::None
     }
 
     /// Whether each rank accumulates the gradients of its own part alone.
-    pub(super) fn shards_gradients(&self) -> bool {
+    pub(crate) fn shards_gradients(&self) -> bool {
         self.sharding.what == Sharded::Gradients
     }
 
     /// Whether each rank keeps its own part of the weights alone, and gathers the others where layers read them.
-    pub(super) fn shards_weights(&self) -> bool {
+    pub(crate) fn shards_weights(&self) -> bool {
         self.shards_optimizer() && self.sharding.gathers_again
     }
 
@@ -68,29 +68,29 @@ impl Sharing {
     }
 
     /// The same for another rank, whose parameters are those of `layout`.
-    pub(super) fn of_rank(&self, rank: usize, layout: &ArenaLayout) -> Self {
+    pub(crate) fn of_rank(&self, rank: usize, layout: &ArenaLayout) -> Self {
         Self::new(layout, Layout { rank, ..self.ranks }, self.sharding)
     }
 
     /// Whether this rank has all weights, and can compute the model alone.
-    pub(super) fn holds_all_weights(&self) -> bool {
+    pub(crate) fn holds_all_weights(&self) -> bool {
         !self.shards_weights() && self.ranks.expert == 1
     }
 
     /// The ranks over which experts are spread; `None` if each holds all.
-    pub(super) fn expert_ranks(&self) -> Option<ExpertRanks> {
+    pub(crate) fn expert_ranks(&self) -> Option<ExpertRanks> {
         let place = self.ranks.expert_part();
         (self.ranks.expert > 1).then(|| ExpertRanks { group: self.ranks.expert_group(), place })
     }
 
     /// Whether no rank has the sums of all gradients after their exchange, so that each computes the norm of a share.
-    pub(super) fn shares_norm(&self) -> bool {
+    pub(crate) fn shares_norm(&self) -> bool {
         self.shards_optimizer() || self.ranks.expert > 1
     }
 
     /// The ranges of a segment whose gradients count in this rank's share of the norm: those of all ranks together are all
     /// gradients, each once.
-    pub(super) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
+    pub(crate) fn normed(&self, layout: &ArenaLayout, segment: usize) -> Vec<Range<u64>> {
         match self.shares_norm() {
             true => self.shards.own(segment),
             false => vec![layout.segments[segment].whole()],
@@ -98,7 +98,7 @@ impl Sharing {
     }
 
     /// What of a part of a parameter is in this rank's share of the norm: ranges of the elements of its segment.
-    pub(super) fn normed_of(&self, layout: &ArenaLayout, spec: &Spec, part: &Part) -> Vec<Range<u64>> {
+    pub(crate) fn normed_of(&self, layout: &ArenaLayout, spec: &Spec, part: &Part) -> Vec<Range<u64>> {
         let own = part.offset..part.offset + part.elements(spec);
         let normed = self.normed(layout, part.segment).into_iter();
         let shared = normed.map(|range| range.start.max(own.start)..range.end.min(own.end));
@@ -106,7 +106,7 @@ impl Sharing {
     }
 
     /// The shares of the gradients whose norm each rank computes; `None` if every rank has all of them.
-    pub(super) fn norm_shares(&self) -> Option<NormShares> {
+    pub(crate) fn norm_shares(&self) -> Option<NormShares> {
         self.shares_norm().then(|| {
             let group = self.shards.block();
             let place = group.place(self.ranks.rank).unwrap_or(0);
@@ -116,7 +116,7 @@ impl Sharing {
 
     /// Sums gradients over the ranks, bucket by bucket, each as soon as the last micro-batch has added to it. Where the
     /// optimizer is sharded, each rank gets the sums that it updates by.
-    pub(super) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
+    pub(crate) fn sum_gradients(&self, rec: &mut Recorder, gradients: &Arena) {
         for (number, bucket) in self.shards.buckets.iter().enumerate() {
             let label = format!("gradients.{number}");
             if !self.shards_optimizer() {
@@ -142,7 +142,7 @@ impl Sharing {
 
     /// Where the optimizer is sharded, and weights are not, gathers what each rank has updated of those segments of `arena` that it
     /// `holds` and all ranks have whole.
-    pub(super) fn gather(
+    pub(crate) fn gather(
         &self,
         rec: &mut Recorder,
         arena: &Arena,
@@ -166,7 +166,7 @@ impl Sharing {
     }
 
     /// Sums what micro-batches have counted over the ranks: losses and correct predictions, and the tallies of routers.
-    pub(super) fn sum_counts(&self, rec: &mut Recorder, sums: &[Tensor], experts: Option<&ExpertState>) {
+    pub(crate) fn sum_counts(&self, rec: &mut Recorder, sums: &[Tensor], experts: Option<&ExpertState>) {
         let sums = sums.iter().map(|state| {
             let words = Span::of(state);
             words.part(0, state.cols.into(), Element::F32)

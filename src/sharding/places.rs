@@ -1,7 +1,7 @@
 //! The place of each weight in the whole model, which numbers the bits that round it.
 
-use super::arena::{ALIGNMENT, ArenaLayout};
 use crate::element::stride_of;
+use crate::model::arena::{ALIGNMENT, ArenaLayout};
 use std::ops::Range;
 
 /// Places of the elements that a rank has: those that they have in the arenas of one rank that holds the whole model, so that a

@@ -1,0 +1,49 @@
+//! Who holds what of a model, where ranks share it.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | [`Sharding`] | what a run shares out, and among how many ranks: the setting |
+//! | segment | a range of an arena that fits one binding ([`Segment`](crate::model::arena::Segment)) |
+//! | bucket | a range of a segment whose gradients are exchanged at once ([`Bucket`](shards::Bucket)) |
+//! | replicas | the ranks that hold the parameters of a bucket, and whose gradients of them are summed |
+//! | owners | those replicas that divide a bucket among each other; each updates its own part |
+//! | copies | those that own the same part |
+//! | [`Ownership`](ownership::Ownership) | all of it for one rank, with the exchanges that follow, which recordings contain |
+//! | places | where the elements that a rank holds lie in the whole model ([`Places`](places::Places)) |
+//!
+//! A checkpoint that several ranks write is put together in `store/holdings.rs` and `store/gathering.rs`.
+
+pub(crate) mod buckets;
+pub mod ownership;
+pub mod places;
+pub mod shards;
+
+/// What each of the ranks that share a batch holds a part of, where plain data parallelism holds everything on every rank. It
+/// decides memory and what is exchanged, and no result but by the order of sums.
+///
+/// Source: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models" (SC 2020).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharding {
+    /// What is shared out.
+    pub what: Sharded,
+    /// How many neighbours among the data ranks hold one copy together; divides their number. 1 where nothing is shared out.
+    pub ranks: usize,
+    /// Whether weights that were gathered for the forward pass are dropped after it and gathered again for the backward pass.
+    pub gathers_again: bool,
+}
+
+/// What a [`Sharding`] shares out; each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharded {
+    /// Nothing.
+    None,
+    /// Moments and master weights (ZeRO-1).
+    Optimizer,
+    /// The gradients that a step accumulates, too (ZeRO-2).
+    Gradients,
+}
+
+impl Sharding {
+    /// Everything is on every rank.
+    pub const NONE: Self = Self { what: Sharded::None, ranks: 1, gathers_again: false };
+}
