@@ -45,7 +45,7 @@ pub(crate) use document::Document;
 pub(crate) use faults::Fault;
 pub(crate) use names::{Named, Names};
 pub use node::Node;
-pub(crate) use other::{Fate, Other, Passes, differs, ignored, refused, sections, words};
+pub(crate) use other::{Fate, Other, Passes, keys, sections, words};
 pub use overrides::Override;
 pub(crate) use path::join;
 pub(crate) use range::*;

@@ -42,19 +42,30 @@ pub(crate) enum Passes {
     Never,
 }
 
-/// Keys without meaning here, and why.
-pub(crate) const fn ignored(keys: &'static str, sentence: &'static str) -> Other {
-    Other { keys, fate: Fate::Ignored, sentence }
+/// Keys, between spaces, that are known and not used.
+pub(crate) const fn keys(keys: &'static str) -> Keys {
+    Keys(keys)
 }
 
-/// Keys that ask for something that is done differently here, and how.
-pub(crate) const fn differs(keys: &'static str, passes: Passes, sentence: &'static str) -> Other {
-    Other { keys, fate: Fate::Differs(passes), sentence }
-}
+/// Keys whose fate is still to be told.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys(&'static str);
 
-/// Keys that ask for something that is not built, and what to write instead.
-pub(crate) const fn refused(keys: &'static str, passes: Passes, sentence: &'static str) -> Other {
-    Other { keys, fate: Fate::Refused(passes), sentence }
+impl Keys {
+    /// They have no meaning here, and why.
+    pub const fn ignored(self, sentence: &'static str) -> Other {
+        Other { keys: self.0, fate: Fate::Ignored, sentence }
+    }
+
+    /// They ask for something that is done differently here, and how.
+    pub const fn differs(self, passes: Passes, sentence: &'static str) -> Other {
+        Other { keys: self.0, fate: Fate::Differs(passes), sentence }
+    }
+
+    /// They ask for something that is not built, and what to write instead.
+    pub const fn refused(self, passes: Passes, sentence: &'static str) -> Other {
+        Other { keys: self.0, fate: Fate::Refused(passes), sentence }
+    }
 }
 
 /// Keys that hold a section with a table of its own.
